@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pilekit.dedup.result import Deduplication as Deduplication
     from pilekit.dedup.run import deduplicate as deduplicate
     from pilekit.documents import DocumentBatch as DocumentBatch
+    from pilekit.engine import Ray as Ray
     from pilekit.engine import map_shards as map_shards
     from pilekit.errors import PilekitError as PilekitError
     from pilekit.evaluate.bits_per_byte import bits_per_byte as bits_per_byte
@@ -110,7 +111,7 @@ _NAMES = {
     "pilekit.dedup.result": "Deduplication",
     "pilekit.dedup.near_duplicates": "NearDuplicates",
     "pilekit.documents": "DocumentBatch",
-    "pilekit.engine": "map_shards",
+    "pilekit.engine": "Ray map_shards",
     "pilekit.errors": "PilekitError",
     "pilekit.evaluate.bits_per_byte": "bits_per_byte",
     "pilekit.evaluate.results.compare": "Comparison compare",

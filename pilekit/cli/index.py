@@ -9,6 +9,7 @@ import click
 from pilekit.cli.display.output import print_fitted, printed, report_skipped
 from pilekit.cli.options import (
     Described,
+    engine_option,
     jobs_option,
     json_option,
     on_error_option,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 @on_error_option("leave it out and count it")
 @part_option
 @jobs_option
+@engine_option
 @json_option
 def command(paths: tuple[str, ...], manifest: Described, as_json: bool, **options: Any) -> None:
     """Make an index of every shard: its documents, and where to begin reading.

@@ -192,6 +192,33 @@ part_option = click.option(
 )
 """Adds `part` ((int, int) or None)."""
 
+
+def engine_option(function: F) -> F:
+    """Add `engine` to a command: None, or the `Ray` of --engine ray and --address, connected."""
+
+    @functools.wraps(function)
+    def with_engine(*args: Any, engine: str, address: str | None, **options: Any) -> Any:
+        if engine == "local":
+            if address is not None:
+                raise click.UsageError("--address is that of a cluster: give --engine ray too.")
+            return function(*args, engine=None, **options)
+        if options.get("part"):
+            raise click.UsageError("a cluster does all parts: leave out --part, or --engine ray.")
+        from pilekit.engine import Ray
+
+        with Ray(address) as cluster:
+            click.echo(str(cluster), err=True)
+            return function(*args, engine=cluster, **options)
+
+    engines = click.Choice(["local", "ray"])
+    for option in (
+        click.option("--address", metavar="HOST:PORT", help="Head of the Ray cluster.  [default: $RAY_ADDRESS]"),
+        click.option("--engine", type=engines, default="local", show_default=True, help="This machine, or a cluster."),
+    ):
+        with_engine = option(with_engine)
+    return with_engine  # type: ignore[return-value]
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 """Adds `as_json` (bool)."""
 

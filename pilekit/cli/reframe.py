@@ -12,6 +12,7 @@ from pilekit.cli.display.output import print_fitted, printed
 from pilekit.cli.options import (
     ByteSize,
     Described,
+    engine_option,
     jobs_option,
     json_option,
     open_corpus,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 @click.option("--level", type=click.IntRange(1, 22), default=3, show_default=True, help="zstd compression level.")
 @part_option
 @jobs_option
+@engine_option
 @json_option
 def command(paths: tuple[str, ...], manifest: Described, out: Path, as_json: bool, **options: Any) -> None:
     """Write the same lines as .zst that can be read from anywhere, with checksums and an index.

@@ -11,6 +11,7 @@ from pilekit.cli.display.output import print_fitted, printed, report_skipped
 from pilekit.cli.options import (
     Described,
     corpus_argument,
+    engine_option,
     exact_subsets,
     jobs_option,
     json_option,
@@ -42,6 +43,7 @@ CONDITIONS = ("subsets", "sample", "match", "min_bytes", "format")
 @on_error_option()
 @part_option
 @jobs_option
+@engine_option
 @json_option
 def command(paths: tuple[str, ...], manifest: Described, out: Path, as_json: bool, **options: Any) -> None:
     """Copy part of a corpus: by subset, at random, by what is in the text, by length, or in another format.

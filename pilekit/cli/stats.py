@@ -8,7 +8,15 @@ from typing import Any
 import click
 
 from pilekit.cli.display.output import print_fitted, printed, report_skipped
-from pilekit.cli.options import Described, corpus_argument, exact_subsets, json_option, on_error_option, open_corpus
+from pilekit.cli.options import (
+    Described,
+    corpus_argument,
+    engine_option,
+    exact_subsets,
+    json_option,
+    on_error_option,
+    open_corpus,
+)
 from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
 
@@ -20,6 +28,7 @@ from pilekit.progress import byte_progress
     "--copies", is_flag=True, help="Count documents whose text occurred before; 8 bytes of memory a document."
 )
 @on_error_option()
+@engine_option
 @json_option
 @click.option("--plot", metavar="FILE", help="Draw shares and document lengths into a .png, .svg or .pdf file.")
 def command(

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 import click
 
 from pilekit.cli.display.output import print_fitted, printed
-from pilekit.cli.options import Described, jobs_option, json_option, open_corpus, part_option, paths_argument
+from pilekit.cli.options import (
+    Described,
+    engine_option,
+    jobs_option,
+    json_option,
+    open_corpus,
+    part_option,
+    paths_argument,
+)
 from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
 
@@ -16,6 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from pilekit.corpus import Part
+    from pilekit.engine import Ray
     from pilekit.shards.verify.findings import Finding
 
 
@@ -27,6 +36,7 @@ if TYPE_CHECKING:
 @click.option("--write-sums", is_flag=True, help="Write SHA256SUMS into the corpus, if nothing is wrong.")
 @part_option
 @jobs_option
+@engine_option
 @json_option
 @click.pass_context
 def command(
@@ -37,6 +47,7 @@ def command(
     write_sums: bool,
     part: Part | None,
     jobs: int | None,
+    engine: Ray | None,
     as_json: bool,
 ) -> None:
     """Check that shards are whole and right.
@@ -55,8 +66,8 @@ def command(
       pilekit verify tokens/pile_text_document.idx
     """
     if any(path.endswith(".idx") for path in paths):
-        if sums or write_sums or part or not all(path.endswith(".idx") for path in paths):
-            raise click.UsageError("token files (.idx) are verified alone: without shards, sums and --part")
+        if sums or write_sums or part or engine or not all(path.endswith(".idx") for path in paths):
+            raise click.UsageError("token files (.idx) are verified alone: without shards, sums, --part and --engine")
         _verify_token_files(paths, as_json)
         return
     from pilekit.fitted_table import rounded_bytes
@@ -73,6 +84,7 @@ def command(
             jobs=jobs,
             advance=advance,
             part=part,
+            engine=engine,
         )
     for note in found.notes:
         click.echo(f"note: {note}", err=True)

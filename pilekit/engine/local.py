@@ -31,16 +31,20 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, current_process, forkserver, get_context, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pilekit.engine.worker import work
 from pilekit.errors import PilekitError, visible
+
+if TYPE_CHECKING:
+    from pilekit.engine.ray import Ray
 
 Advance = Callable[[int], None]
 """Called with each further number of stored bytes that are done, from any thread."""
@@ -66,6 +70,8 @@ def map_shards(
     jobs: int | None = None,
     names: Sequence[str] | None = None,
     on_progress: Advance | None = None,
+    engine: Ray | None = None,
+    lock: Path | None = None,
 ) -> list[R]:
     """`[function(item, advance) for item in items]`, on several processes.
 
@@ -73,11 +79,13 @@ def map_shards(
     jobs          the number of processes; None: the usable CPUs. Never more than items; 1 runs all in this process
     names         the items' names in errors; by default their `name` or `str`
     on_progress   receives the numbers that the functions report
+    engine        a cluster instead of local processes
+    lock          the locked file of the folder that the function writes into; all nodes of a cluster must see it
 
     When all items are through, the first failure is raised, with the item's name in its message. It is a `PilekitError`
     for a `PilekitError`, an `OSError`, lack of memory or a dead worker, and a `RuntimeError` for anything else.
     """
-    return list(imap_shards(function, items, jobs=jobs, names=names, on_progress=on_progress))
+    return list(imap_shards(function, items, jobs=jobs, names=names, on_progress=on_progress, engine=engine, lock=lock))
 
 
 def imap_shards(
@@ -87,6 +95,8 @@ def imap_shards(
     jobs: int | None = None,
     names: Sequence[str] | None = None,
     on_progress: Advance | None = None,
+    engine: Ray | None = None,
+    lock: Path | None = None,
 ) -> Generator[R, None, None]:
     """Like `map_shards`, but yields each result as soon as it and all earlier results are there.
 
@@ -98,8 +108,11 @@ def imap_shards(
         raise PilekitError(f"{len(items)} items, but {len(labels)} names for them")
     if jobs is not None and jobs < 1:
         raise PilekitError(f"jobs must be at least 1, not {jobs}")
-    jobs = min(usable_cpus() if jobs is None else jobs, len(items))
+    cpus = usable_cpus() if engine is None else sum(engine.cpus())
+    jobs = min(cpus if jobs is None else jobs, len(items))
     report = on_progress or (lambda amount: None)
+    if engine is not None and items:
+        return engine.imap_shards(function, items, labels, jobs, report, lock)
     # A daemonic process (one of our workers, or of a DataLoader) may not start processes.
     if jobs <= 1 or current_process().daemon:
         return _inline(function, items, labels, report)
@@ -118,7 +131,7 @@ def _inline(
             continue
         if not errors:
             yield result
-    _raise_first(errors, labels)
+    raise_first(errors, labels)
 
 
 @dataclass(eq=False)
@@ -162,20 +175,21 @@ def _in_processes(
                 yielded += 1
                 if yielded <= min(errors, default=len(items)):
                     yield result  # type: ignore[misc]
-        _raise_first(errors, labels)
+        raise_first(errors, labels)
     finally:
         _stop(workers)
 
 
-def _raise_first(errors: dict[int, Exception], labels: Sequence[str]) -> None:
-    """Raise the error of the first item, if there is one, and name the other failed items."""
+def raise_first(errors: dict[int, Exception], labels: Sequence[str], places: Mapping[int, str] | None = None) -> None:
+    """Raise the error of the first item, if there is one, and name its place and the other failed items."""
     if not errors:
         return
     first, *rest = sorted(errors)
     error, label = errors[first], visible(labels[first])
     others = [visible(labels[index]) for index in rest]
     hidden = f" and {len(others) - 5} more" if len(others) > 5 else ""
-    more = f" (also failed: {', '.join(others[:5])}{hidden})" if others else ""
+    more = f" (on {places[first]})" if places else ""
+    more += f" (also failed: {', '.join(others[:5])}{hidden})" if others else ""
     if isinstance(error, PilekitError | OSError | MemoryError):
         text = "ran out of memory; use fewer jobs" if isinstance(error, MemoryError) else str(error)
         is_named = re.search(rf"(?<!\w){re.escape(label)}(?!\w)", text)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Manifest, Part, Shard, subsets_or_all
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
-from pilekit.engine import Advance
+from pilekit.engine import Advance, Ray
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage
 from pilekit.pipeline.shard_job import all_skipped, check_names, skipped_lines, stem, write_documents
@@ -123,6 +123,7 @@ def select_corpus(
     jobs: int | None = None,
     advance: Advance | None = None,
     part: Part | None = None,
+    engine: Ray | None = None,
 ) -> Selected:
     """Write the documents that pass all given conditions into the folder `out`, one shard for each shard read.
 
@@ -137,6 +138,7 @@ def select_corpus(
     jobs        shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
     advance     called with each further number of stored bytes done
     part        (I, N): only the shards of `corpus.part(part)`; a call without it does what is left and finishes
+    engine      a cluster instead of local processes
 
     A shard without a selected document gives no file. If nothing is selected at all, that is a `PilekitError`, and
     nothing is left in `out`. If a shard cannot be read, the other shards are finished and kept before the error is
@@ -167,7 +169,9 @@ def select_corpus(
     check_names(corpus.shards)
     shards, shared = corpus.part(part).shards, part is not None
     with corpus_folder(corpus, out, kind=SELECTION, parameters=parameters, shared=shared) as (output, inputs):
-        results = finish_shards(select, shards, output, inputs, on_error=on_error, jobs=jobs, advance=advance)
+        results = finish_shards(
+            select, shards, output, inputs, on_error=on_error, jobs=jobs, advance=advance, engine=engine
+        )
         selected = _selected(output.folder, results, shards)
         if not (shared or selected.total.documents):
             output.forget()

@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pilekit.artifacts.job_folder import Output, output_folder
+from pilekit.artifacts.job_folder import LOCK_FILE, NOTES, Output, output_folder
 from pilekit.corpus import Corpus, Shard
-from pilekit.engine import Advance, imap_shards
+from pilekit.engine import Advance, Ray, appears, imap_shards
+from pilekit.errors import PilekitError, visible
 from pilekit.shards.fingerprint import Inputs, inputs_for
 from pilekit.shards.processes import decompress_ahead, processes_for, threads_of
 from pilekit.shards.read.reader import OnError
@@ -30,17 +31,21 @@ def each_shard(
     advance: Advance | None,
     items: Sequence[Any] | None = None,
     threads: bool = False,
+    engine: Ray | None = None,
+    lock: Path | None = None,
 ) -> Generator[R, None, None]:
     """Yield the results of `work(shard, advance, ahead=...)`, in the order of the shards.
 
     jobs      shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
     items     what `work` gets instead of the shards, one for each
     threads   `work` gets `threads`, the number it may use, instead of `ahead`: whether it decompresses in a thread
+    engine    a cluster instead of local processes; `lock` is the locked file of the folder that `work` writes into
     """
-    processes, names = processes_for(shards, jobs), [shard.name for shard in shards]
-    cpus = {"threads": threads_of(processes)} if threads else {"ahead": decompress_ahead(processes)}
+    processes, names = processes_for(shards, jobs, engine), [shard.name for shard in shards]
+    ahead = {"ahead": decompress_ahead(processes, engine)}
+    work = functools.partial(work, **{"threads": threads_of(processes, engine)} if threads else ahead)
     items = shards if items is None else items
-    return imap_shards(functools.partial(work, **cpus), items, jobs=processes, names=names, on_progress=advance)
+    return imap_shards(work, items, jobs=processes, names=names, on_progress=advance, engine=engine, lock=lock)
 
 
 @contextmanager
@@ -67,6 +72,7 @@ def finish_shards(
     on_error: OnError = "skip",
     threads: bool = False,
     whole: str | None = None,
+    engine: Ray | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Process the shards that have no note, with `each_shard`; returns the results of all by shard.
 
@@ -86,6 +92,10 @@ def finish_shards(
         left = {shard.name for shard in waiting}
         advance(sum(inputs.fingerprints[shard.name][0] for shard in shards if shard.name not in left))
     work = functools.partial(work, output=output, inputs=inputs)
-    list(each_shard(work, waiting, jobs=jobs, advance=advance, threads=threads))
+    lock = output.folder / LOCK_FILE
+    list(each_shard(work, waiting, jobs=jobs, advance=advance, threads=threads, engine=engine, lock=lock))
+    names = {note + shard.name for shard in waiting}
+    if engine is not None and not appears(lambda: names <= set(output.results()), output.folder / NOTES):
+        raise PilekitError(f"{visible(str(output.folder))}: what other nodes wrote does not appear; run it again")
     results = output.results()
     return {shard.name: results[note + shard.name] for shard in shards}

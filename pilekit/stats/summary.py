@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.corpus import Corpus, Manifest, resolve_subsets
-from pilekit.engine import Advance, imap_shards
-from pilekit.errors import counted
-from pilekit.shards.index.format import ShardIndex, find_index
+from pilekit.engine import Advance, Ray, imap_shards
+from pilekit.errors import PilekitError, counted
+from pilekit.shards.index.format import Frames, ShardIndex, find_index
 from pilekit.shards.processes import decompress_ahead, processes_for
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError
@@ -124,6 +124,7 @@ def corpus_stats(
     on_error: OnError = "raise",
     jobs: int | None = None,
     advance: Advance | None = None,
+    engine: Ray | None = None,
 ) -> CorpusStats:
     """Count a corpus.
 
@@ -135,10 +136,13 @@ def corpus_stats(
     on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
     jobs        shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
     advance     called with the number of stored bytes done since the last call
+    engine      a cluster instead of local processes
 
     A damaged shard is a `PilekitError` whatever `on_error` says. Shards with an index are read only for tokens.
     """
     corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
+    if copies and engine is not None:
+        raise PilekitError("copies are counted on one machine: leave out the cluster, or the copies")
     if subsets is not None:
         subsets = resolve_subsets(subsets, manifest=corpus.manifest)
     if tokenizer is not None:
@@ -151,7 +155,7 @@ def corpus_stats(
         index = find_index(shard, corpus.manifest) if tokenizer is None else None
         indexes.append(None if index is not None and subsets is not None and index.header.skipped else index)
     to_read = [shard for shard, index in zip(corpus.shards, indexes, strict=True) if index is None]
-    processes = processes_for(to_read, jobs)
+    processes = processes_for(to_read, jobs, engine)
     large = sum(shard.size or 0 for shard in to_read) >= SCANNED_FROM_BYTES * processes
     count = functools.partial(
         count_shard,
@@ -160,14 +164,17 @@ def corpus_stats(
         tokenizer=tokenizer,
         copies=copies,
         on_error=on_error,
-        ahead=decompress_ahead(processes),
+        ahead=decompress_ahead(processes, engine),
         scan=large and subsets is None and tokenizer is None,
     )
     counts = Counts()
     copy_counter = CopyCounter()
     names = [shard.name for shard in corpus.shards]
+    no_frames = Frames(*[np.zeros(0, dtype=np.int64)] * 4)  # Counting needs none, and a shard of 43 GB has 1.4 MB.
+    indexes = [index and replace(index, frames=no_frames) for index in indexes]
     items = list(zip(corpus.shards, indexes, strict=True))
-    for shard_counts, text_hashes in imap_shards(count, items, jobs=processes, names=names, on_progress=advance):
+    counted_shards = imap_shards(count, items, jobs=processes, names=names, on_progress=advance, engine=engine)
+    for shard_counts, text_hashes in counted_shards:
         rows = counts.merge(shard_counts).astype(np.int16)
         text_hashes.reverse()
         while text_hashes:  # Each block is dropped once the counter has its hashes.

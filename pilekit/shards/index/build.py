@@ -11,8 +11,9 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -22,12 +23,20 @@ from pilekit.artifacts.file_lock import locked
 from pilekit.corpus import Corpus, Manifest, Part, Shard
 from pilekit.corpus.shard import is_url
 from pilekit.documents import MAX_SUBSETS, RecordFormat
-from pilekit.engine import Advance
+from pilekit.engine import Advance, Ray, appears
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.each_shard import each_shard
 from pilekit.shards.fingerprint import Fingerprint, changed_at, fingerprint
 from pilekit.shards.index.document_rows import DocumentRows
-from pilekit.shards.index.format import Frames, ShardIndex, find_index, find_indexes, index_places, index_schema
+from pilekit.shards.index.format import (
+    Frames,
+    ShardIndex,
+    find_index,
+    find_indexes,
+    index_places,
+    index_schema,
+    load_index,
+)
 from pilekit.shards.index.metadata import FORMAT, ROWS_PER_GROUP, IndexHeader, index_metadata
 from pilekit.shards.index.scan import ShardScan
 from pilekit.shards.read.damage import SkippedLines
@@ -95,6 +104,7 @@ def index_corpus(
     whole: bool = True,
     found: Sequence[ShardIndex | None] | None = None,
     part: Part | None = None,
+    engine: Ray | None = None,
 ) -> list[ShardIndex]:
     """An index of every shard, in their order; existing indexes that fit and are undamaged are kept.
 
@@ -104,15 +114,30 @@ def index_corpus(
     whole     False: do not read the rows of existing indexes, so damage in them shows later
     found     the result of `find_indexes`, if it is known
     part      (I, N): only the shards of `corpus.part(part)`
+    engine    a cluster instead of local processes
     """
     corpus = (corpus if isinstance(corpus, Corpus) else Corpus(corpus)).part(part)
     found = find_indexes(corpus, whole=whole) if found is None else found
     missing = [shard for shard, index in zip(corpus.shards, found, strict=True) if index is None]
     if advance is not None:
         advance(sum(index.header.size for index in found if index is not None))
-    build = functools.partial(index_of, manifest=corpus.manifest, on_error=on_error, whole=True)
-    built = iter(list(each_shard(build, missing, jobs=jobs, advance=advance)))
-    return [index or next(built) for index in found]
+    build = functools.partial(_place_of_index, manifest=corpus.manifest, on_error=on_error, whole=True)
+    places = iter(list(each_shard(build, missing, jobs=jobs, advance=advance, engine=engine)))
+    return [index or _loaded(*next(places)) for index in found]
+
+
+def _place_of_index(shard: Shard, advance: Advance, **options: Any) -> tuple[str, bool]:
+    """Build the index if there is none; returns where it is, because its frames may take megabytes."""
+    index = index_of(shard, advance=advance, **options)
+    return index.path, index.built
+
+
+def _loaded(place: str, built: bool) -> ShardIndex:
+    if not appears(Path(place).exists, Path(place).parent):
+        raise PilekitError(
+            f"{visible(place)}: another node built it, but it is not here; all must share $PILEKIT_CACHE"
+        )
+    return replace(load_index(place), built=built)
 
 
 @contextmanager

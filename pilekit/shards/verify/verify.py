@@ -18,7 +18,7 @@ from pilekit.corpus import Corpus, Part
 from pilekit.corpus.find import ENVIRONMENT
 from pilekit.corpus.shard import STANDARD_INPUT, is_url, looks_like_shard, make_shard
 from pilekit.corpus.sidecar_files import SUMS_FILES
-from pilekit.engine import Advance
+from pilekit.engine import Advance, Ray
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.shards.each_shard import each_shard
 from pilekit.shards.verify.findings import MOST_FINDINGS, Finding, some_names
@@ -76,6 +76,7 @@ def verify_corpus(
     jobs: int | None = None,
     advance: Advance | None = None,
     part: Part | None = None,
+    engine: Ray | None = None,
 ) -> Verification:
     """Verify all shards of a corpus.
 
@@ -88,6 +89,7 @@ def verify_corpus(
     jobs                shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
     advance             called with the number of stored bytes done since the last call
     part                (I, N): only the shards of `corpus.part(part)`; part 1 finds the listed files that are missing
+    engine              a cluster instead of local processes
 
     Problems of shards are in the result. A bad sums file, or a named sums file that is missing, is a `PilekitError`.
     """
@@ -106,7 +108,7 @@ def verify_corpus(
     work = functools.partial(verify_shard, manifest=corpus.manifest, hashed=write_sums)
     items = [(shard, expected.get(shard.name)) for shard in corpus.shards]
     names = [shard.name for shard in corpus.shards]
-    judged = each_shard(work, corpus.shards, items=items, jobs=jobs, advance=advance)
+    judged = each_shard(work, corpus.shards, items=items, jobs=jobs, advance=advance, engine=engine)
     verdicts = dict(zip(names, judged, strict=True))
     findings = [finding for verdict in verdicts.values() for finding in verdict.findings]
     findings += missing

@@ -33,7 +33,7 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Manifest, Part, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
-from pilekit.engine import Advance
+from pilekit.engine import Advance, Ray
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.each_shard import corpus_folder, finish_shards
 from pilekit.shards.fingerprint import Inputs
@@ -94,6 +94,7 @@ def reframe_corpus(
     jobs: int | None = None,
     advance: Advance | None = None,
     part: Part | None = None,
+    engine: Ray | None = None,
 ) -> list[Reframed]:
     """Write every shard of `corpus` as `<out>/<shard name>.zst`, in seekable frames, with an index beside it.
 
@@ -102,8 +103,8 @@ def reframe_corpus(
     level         zstd compression level
     jobs          the number of processes; None: the usable CPUs, or fewer for a small corpus
     advance       called with the number of the input's stored bytes done since the last call
-
     part          (I, N): only the shards of `corpus.part(part)`; a call without it does what is left and finishes
+    engine        a cluster instead of local processes
 
     Resumes an earlier run of the same job in `out`. Raises `PilekitError` for input that is damaged, is Parquet or
     standard input, or lies in `out`, and for output that cannot be written or does not read back.
@@ -122,7 +123,7 @@ def reframe_corpus(
     work = functools.partial(_reframe, **parameters, manifest=corpus.manifest)
     shards, shared = corpus.part(part).shards, part is not None
     with corpus_folder(corpus, out, kind=KIND, parameters=parameters, shared=shared) as (output, inputs):
-        results = finish_shards(work, shards, output, inputs, jobs=jobs, advance=advance, threads=True)
+        results = finish_shards(work, shards, output, inputs, jobs=jobs, advance=advance, threads=True, engine=engine)
     return [msgspec.convert(result, Reframed) for result in results.values()]
 
 

@@ -1,0 +1,379 @@
+"""Work on many shards on a Ray cluster: `with Ray("10.0.0.7:6379") as engine: corpus_stats("pile/", engine=engine)`.
+
+Files on shared storage carry the data, Ray schedules, ray_worker.py runs on the nodes. The contract is that of local
+processes: results in order, at most two tasks per job held, the first failure when the others are through. Beside it:
+
+- Ray retries nothing, because it would also repeat what kills its worker. The tasks of a lost node, and those that have
+  not begun, are given out again. A worker that dies fails its shard; of several shards, each is tried alone.
+- The list of nodes is read every 2 seconds: Ray itself takes minutes to give up a node that hangs. Such a node may wake
+  and finish a task a second time, which is harmless: files are written atomically, with the same bytes.
+- Leaving cancels the tasks, so that they remove their partial files, and kills those that do not end.
+- Ray would start a cluster when it finds none, wait for minutes at a wrong address, write the errors of its nodes to
+  standard output, and end at SIGTERM with a stack. None of that happens here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import logging
+import os
+import pickle
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
+
+import zstandard
+
+from pilekit.engine.local import Advance, raise_first
+from pilekit.engine.ray_worker import MOST_BYTES, Progress, Report, RollCall, run_task, versions
+from pilekit.errors import PilekitError, counted, visible
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+logger = logging.getLogger(__name__)
+
+TASK_BYTES, TASK_ITEMS = 256 << 20, 16
+"""Small shards are gathered until their stored bytes, or their number, reach these."""
+MEMORY, MEMORY_PER_THREAD = 300 << 20, 100 << 20
+PROBE_SECONDS, NODES_SECONDS, STOP_SECONDS, TURN_SECONDS = 8.0, 2.0, 2.0, 0.25
+LOSSES = 3
+"""How often a task is given out again."""
+
+
+class Ray:
+    """A Ray cluster that runs already; pilekit never starts one. Given as `engine`, it does the work on the shards.
+
+    address   HOST:PORT of its head; None: $RAY_ADDRESS; "auto": a cluster on this machine, whoever started it
+
+    This machine must be one of its nodes. All nodes must see the same files under the same names.
+    """
+
+    def __init__(self, address: str | None = None):
+        self.address = address
+
+    def __enter__(self) -> Ray:
+        address = _checked(self.address)
+        # Ray reads these when it is imported: wrong answers are given up after half a minute.
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "2")
+        os.environ.setdefault("RAY_py_gcs_connect_timeout_s", "3")
+        try:
+            self.ray: Any = importlib.import_module("ray")
+        except ImportError as error:
+            raise PilekitError("a Ray cluster needs the package ray: pip install 'pilekit[ray]'") from error
+        with ExitStack() as stack:
+            stack.enter_context(_quiet_stdout())
+            terminate = stack.enter_context(_own_signals())
+            stack.callback(_shut_down, self.ray)
+            try:
+                self.ray.init(address=address, logging_level=logging.CRITICAL, log_to_driver=False)
+            except Exception as error:
+                why = visible(" ".join(str(error).split()), 300)
+                raise PilekitError(
+                    f"{visible(address)}: cannot join this Ray cluster ({why}); run on one of its nodes, with its "
+                    "versions of Ray and Python, and with its token if it has one"
+                ) from error
+            terminate()
+            here = self.ray.get_runtime_context()
+            strategies = importlib.import_module("ray.util.scheduling_strategies")
+            on_this_node = strategies.NodeAffinitySchedulingStrategy(here.get_node_id(), soft=False)
+            self.progress = self.ray.remote(num_cpus=0, scheduling_strategy=on_this_node)(Progress).remote()
+            self.address, self.serials, self._open = here.gcs_address, count(), stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._open.__exit__(*error)
+
+    def __str__(self) -> str:
+        release = ".".join(self.ray.__version__.split(".")[:2])
+        nodes = counted(len(self.nodes()), "node")
+        return f"Ray {release} at {self.address}: {nodes}, {counted(sum(self.cpus()), 'CPU')}"
+
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        """The living nodes by their ids."""
+        return {node["NodeID"]: node for node in self.ray.nodes() if node["Alive"]}
+
+    def cpus(self) -> list[int]:
+        """The CPUs of each node."""
+        return [int(node["Resources"].get("CPU", 0)) for node in self.nodes().values()]
+
+    def threads(self, jobs: int) -> int:
+        """The most threads that each of `jobs` tasks can have if all run at the same time; at least 1."""
+        cpus = self.cpus()
+        fitting = (size for size in range(max(cpus), 0, -1) if sum(n // size for n in cpus) >= jobs)
+        return next(fitting, 1)
+
+    def imap_shards(
+        self,
+        function: Callable[[T, Advance], R],
+        items: list[T],
+        labels: Sequence[str],
+        jobs: int,
+        on_progress: Advance,
+        lock: Path | None,
+    ) -> Generator[R, None, None]:
+        """`pilekit.engine.imap_shards` on the cluster."""
+        ray, threads, nonce = self.ray, self.threads(jobs), secrets.token_hex(16)
+        if lock is not None:
+            lock.write_text(nonce)
+        settings = {name: value for name, value in os.environ.items() if name.startswith("PILEKIT_")}
+        call = RollCall(os.getcwd(), versions(), settings, None if lock is None else str(lock), nonce)  # noqa: PTH109
+        payloads = [ray.cloudpickle.dumps(item) for item in items]
+        for payload, label in zip(payloads, labels, strict=True):
+            if len(payload) > MOST_BYTES:
+                raise PilekitError(
+                    f"{visible(label)}: takes {len(payload):,} bytes, more than a cluster's task is given"
+                )
+        work = ray.put(ray.cloudpickle.dumps(function))
+        memory = min(node["Resources"]["memory"] for node in self.nodes().values())
+        memory = min(memory, MEMORY + threads * MEMORY_PER_THREAD)
+        remote = ray.remote(num_cpus=threads, memory=memory, max_retries=0, scheduling_strategy="SPREAD")(run_task)
+
+        def submit(task: _Task) -> Any:
+            return remote.remote(call, work, [payloads[item] for item in task.items], task.serial, self.progress)
+
+        run = _Run(self, submit, gathered(items, jobs), jobs, on_progress)
+        try:
+            for result in run.results(len(items)):
+                yield pickle.loads(zstandard.decompress(result))
+            raise_first(run.errors, labels, run.places)
+        finally:
+            run.stop()
+
+
+def _checked(address: str | None) -> str:
+    """The address, if something listens there."""
+    given = address or os.environ.get("RAY_ADDRESS") or ""
+    shown = visible(given or "no address", 100)
+    if address == "auto":
+        return address
+    if given.startswith("ray://"):
+        raise PilekitError(f"{shown}: is of a Ray client; run on a node of the cluster, or with `ray job submit`")
+    host, _, port = given.rpartition(":")
+    if not host or not port.isdecimal() or "/" in host:
+        raise PilekitError(f"{shown}: name the head of the Ray cluster as HOST:PORT, with --address or in $RAY_ADDRESS")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), PROBE_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise PilekitError(f"{shown}: no Ray cluster answers there ({why}); check the address") from error
+    return given
+
+
+class _WithoutRay:
+    """Standard output without what Ray's threads write there: errors of nodes, which the driver tells itself."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+
+    def write(self, text: str) -> int:
+        is_of_ray = threading.current_thread().name.startswith("ray_")
+        return len(text) if is_of_ray else self._real.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+@contextmanager
+def _quiet_stdout() -> Iterator[None]:
+    real: Any = sys.stdout
+    quiet: Any = _WithoutRay(real)
+    sys.stdout = quiet
+    try:
+        yield
+    finally:
+        if sys.stdout is quiet:
+            sys.stdout = real
+
+
+def _shut_down(ray: Any) -> None:
+    with redirect_stdout(io.StringIO()):  # It prints the errors of nodes that it has held back.
+        ray.shutdown()
+
+
+@contextmanager
+def _own_signals() -> Iterator[Callable[[], object]]:
+    """Yield what makes SIGTERM cancel the tasks and then end the process as a signal does; call it after `ray.init`."""
+    is_main, terminated = threading.current_thread() is threading.main_thread(), False
+
+    def leave(number: int, frame: object) -> None:
+        nonlocal terminated
+        terminated = True
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # A second one would interrupt the cleaning up.
+        sys.exit()
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield lambda: signal.signal(signal.SIGTERM, leave) if is_main else None
+    finally:
+        if is_main:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL if terminated else before)
+        if terminated:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def gathered(items: Sequence[Any], jobs: int) -> list[list[int]]:
+    """The numbers of the items of each task, in order; at least two tasks per job, if there are so many items."""
+    # An item is a shard, or a tuple that begins with one.
+    sizes = [getattr(item[0] if isinstance(item, tuple) else item, "size", None) or TASK_BYTES for item in items]
+    most = min(TASK_BYTES, sum(sizes) // (2 * jobs))
+    tasks: list[list[int]] = []
+    held = 0
+    for number, size in enumerate(sizes):
+        if not tasks or held + size > most or len(tasks[-1]) == TASK_ITEMS:
+            tasks.append([])
+            held = 0
+        tasks[-1].append(number)
+        held += size
+    return tasks
+
+
+@dataclass(eq=False)
+class _Task:
+    """Items that are given out together, how often they were lost, where they run, and the bytes done."""
+
+    items: list[int]
+    losses: int = 0
+    serial: int = -1
+    node: str | None = None
+    done: int = 0
+
+
+class _Run:
+    """One call: the tasks waiting and running, the results and failures of items."""
+
+    def __init__(self, engine: Ray, submit: Callable[[_Task], Any], tasks: list[list[int]], jobs: int, report: Advance):
+        self.engine, self.ray, self.submit, self.jobs = engine, engine.ray, submit, jobs
+        self.window = 2 * jobs * max(map(len, tasks))
+        self.waiting, self.running = deque(map(_Task, tasks)), dict[Any, _Task]()
+        self.done, self.errors, self.places = dict[int, bytes](), dict[int, Exception](), dict[int, str]()
+        self.report, self.finished, self.shown, self.told = report, 0, 0, set[str]()
+        self.asked: Any = None
+        self.nodes, self.looked, self.threads = engine.nodes(), time.monotonic(), engine.threads(jobs)
+        self.alive = set(self.nodes)
+
+    def results(self, items: int) -> Generator[bytes, None, None]:
+        """The results in the order of the items, up to the first failure; ends when all items are through."""
+        yielded = 0
+        while yielded < items:
+            while self.waiting and len(self.running) < self.jobs and self.waiting[0].items[0] < yielded + self.window:
+                task = self.waiting.popleft()
+                task.serial = next(self.engine.serials)
+                self.running[self.submit(task)] = task
+            for ref in self.ray.wait(list(self.running), timeout=TURN_SECONDS)[0]:
+                self._take(ref, self.running.pop(ref))
+            if time.monotonic() >= self.looked + NODES_SECONDS:
+                self._look_for_lost_nodes()
+            self._show_progress()
+            while yielded in self.done or yielded in self.errors:
+                result = self.done.pop(yielded, None)
+                yielded += 1
+                if result is not None and yielded <= min(self.errors, default=items):
+                    yield result
+
+    def stop(self) -> None:
+        """Cancel what runs, and kill what has not ended after two seconds."""
+        refs = list(self.running)
+        for force in (False, True):
+            for ref in refs:
+                with suppress(Exception):
+                    self.ray.cancel(ref, force=force)
+            if refs and not force:
+                refs = self.ray.wait(refs, num_returns=len(refs), timeout=STOP_SECONDS)[1]
+
+    def _take(self, ref: Any, task: _Task) -> None:
+        """Take the report of a task, or learn what has become of it."""
+        errors = self.ray.exceptions
+        try:
+            self._take_report(task, self.ray.get(ref))
+        except (errors.NodeDiedError, errors.ObjectLostError):
+            self._give_again(task)
+        except errors.OutOfMemoryError:
+            self._fail(task, "ran out of memory; use fewer jobs")
+        except errors.WorkerCrashedError:
+            time.sleep(STOP_SECONDS / 2)  # The worker of a node that dies may go first.
+            self._look_for_lost_nodes()
+            if task.node in self.nodes and task.node not in self.alive:
+                self._give_again(task)
+            else:
+                self._fail(task, "the process that worked on it was killed; if memory ran out, use fewer jobs")
+        except errors.RayError as error:
+            why = visible(str(error).strip().rpartition("\n")[2], 300)
+            raise PilekitError(f"{self._name(task.node)}: {why}; install the same pilekit on all nodes") from error
+
+    def _take_report(self, task: _Task, report: Report) -> None:
+        if report.refused is not None:
+            raise PilekitError(f"{self._name(report.node)} {report.refused}")
+        self.finished += report.done
+        for number, outcome in zip(task.items, report.outcomes, strict=True):
+            if isinstance(outcome, bytes):
+                self.done[number] = outcome
+            else:
+                self.errors[number], self.places[number] = outcome, self._name(report.node)
+        for name, level, text in report.warnings:
+            if text not in self.told:
+                self.told.add(text)
+                logging.getLogger(name).log(level, "%s", text)
+
+    def _fail(self, task: _Task, why: str) -> None:
+        """A task that killed its worker fails, if it has one item; of several, each is tried alone."""
+        if len(task.items) > 1:
+            self.waiting.extendleft(_Task([number], task.losses) for number in reversed(task.items))
+        else:
+            self.errors[task.items[0]], self.places[task.items[0]] = PilekitError(why), self._name(task.node)
+
+    def _give_again(self, task: _Task) -> None:
+        if task.losses < LOSSES:
+            self.waiting.appendleft(_Task(task.items, task.losses + 1))
+        else:
+            for number in task.items:
+                why = f"was given out {counted(LOSSES + 1, 'time')}, and its node was lost each time"
+                self.errors[number], self.places[number] = PilekitError(why), self._name(task.node)
+
+    def _look_for_lost_nodes(self) -> None:
+        """Give out again what ran on nodes that are gone, and what has not begun, because it may wait there."""
+        alive, self.looked = self.engine.nodes(), time.monotonic()
+        lost, self.alive = self.alive - set(alive), set(alive)
+        self.nodes |= alive
+        for node in lost:
+            logger.warning("%s is lost; its shards are given out again", self._name(node))
+        for ref, task in list(self.running.items()) if lost else ():
+            if task.node is None or task.node in lost:
+                del self.running[ref]
+                with suppress(Exception):
+                    self.ray.cancel(ref)
+                self._give_again(task)
+        if all(node["Resources"].get("CPU", 0) < self.threads for node in alive.values()):
+            raise PilekitError(f"no node with {counted(self.threads, 'CPU')} is left; run the same command again")
+
+    def _show_progress(self) -> None:
+        """Report the change of the sum over all tasks; it is negative when work is lost."""
+        if self.asked is None and self.engine.progress is not None:
+            self.asked = self.engine.progress.news.remote()
+        elif self.asked is not None and self.ray.wait([self.asked], timeout=0)[0]:
+            by_serial = {task.serial: task for task in self.running.values()}
+            try:
+                for serial, figures in self.ray.get(self.asked).items():
+                    if serial in by_serial:
+                        by_serial[serial].node, by_serial[serial].done = figures
+            except self.ray.exceptions.RayError:
+                self.engine.progress = None  # Only the progress line stands still.
+            self.asked = None
+        done = self.finished + sum(task.done for task in self.running.values())
+        if done != self.shown:
+            self.report(done - self.shown)
+            self.shown = done
+
+    def _name(self, node: str | None) -> str:
+        return f"node {self.nodes[node]['NodeManagerAddress']}" if node in self.nodes else "a node"

@@ -1,0 +1,180 @@
+"""What runs on the nodes of a Ray cluster: the roll call, the items of a task, and the collector of progress.
+
+A worker process answers the roll call before its first item. So a node that does not share the driver's folders, or
+would write other bytes, is refused before it writes anything. Results, failures and warnings go home together, because
+nobody sees a worker's stderr.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import logging
+import os
+import pickle
+import platform
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import current_process
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import zstandard
+
+from pilekit import __version__
+from pilekit.engine.worker import portable
+from pilekit.errors import PilekitError, visible
+
+MOST_BYTES = 1 << 20
+"""The largest pickled item or (compressed) result. Whatever is larger goes through files."""
+PROGRESS_SECONDS = 0.5
+LATE_SECONDS = 90.0
+"""A shared file system may show a new file this late; NFS takes up to 60 seconds."""
+
+
+class RollCall(NamedTuple):
+    """The driver's folder, versions and $PILEKIT_ variables, and what it wrote into the lock of the output folder."""
+
+    folder: str
+    versions: dict[str, str]
+    settings: dict[str, str]
+    lock: str | None
+    nonce: str
+
+
+class Report(NamedTuple):
+    """What a task sends home. `outcomes`: of each item, its result, pickled and compressed, or its exception."""
+
+    node: str
+    refused: str | None
+    outcomes: list[bytes | Exception]
+    done: int
+    warnings: list[tuple[str, int, str]]
+
+
+class Progress:
+    """An actor: each task's node, and the stored bytes it has done; such sums count nothing twice."""
+
+    def __init__(self) -> None:
+        self._news: dict[int, tuple[str, int]] = {}
+
+    def tell(self, task: int, node: str, done: int) -> None:
+        """Take what a task has done."""
+        self._news[task] = (node, done)
+
+    def news(self) -> dict[int, tuple[str, int]]:
+        """What has changed since the last call."""
+        news, self._news = self._news, {}
+        return news
+
+
+def versions() -> dict[str, str]:
+    """What must be the same on all nodes, because the output's bytes depend on it."""
+    from importlib.metadata import version  # takes 20 ms
+
+    python, libzstd = platform.python_version_tuple()[:2], map(str, zstandard.ZSTD_VERSION)
+    others = {"Python": ".".join(python), "libzstd": ".".join(libzstd), "pyarrow": version("pyarrow")}
+    return {"pilekit": __version__, **others}
+
+
+def run_task(call: RollCall, function: bytes, items: list[bytes], task: int, progress: Any) -> Report:
+    """Answer the roll call and work on the items, one after the other; the failure of one does not stop the others."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Cancelling raises it; after a shell's `&` it is ignored.
+    node = importlib.import_module("ray").get_runtime_context().get_node_id()
+    lock, collector = threading.Lock(), _Collector()
+    done, told = 0, 0.0
+
+    def advance(amount: int) -> None:
+        nonlocal done, told
+        with lock:
+            done += amount
+            if (now := time.monotonic()) >= told + PROGRESS_SECONDS:
+                told = now
+                with suppress(Exception):  # The collector may be dead; the work goes on.
+                    progress.tell.remote(task, node, done)
+
+    advance(0)
+    logging.getLogger("pilekit").addHandler(collector)
+    try:
+        _answer(call)
+        work = pickle.loads(function)
+        outcomes = [_outcome(work, item, advance) for item in items]
+        return Report(node, None, outcomes, done, collector.found)
+    except PilekitError as error:
+        return Report(node, str(error), [], done, collector.found)
+    finally:
+        logging.getLogger("pilekit").removeHandler(collector)
+
+
+def _outcome(work: Callable[[Any, Callable[[int], None]], Any], item: bytes, advance: Any) -> bytes | Exception:
+    try:
+        result = zstandard.compress(pickle.dumps(work(pickle.loads(item), advance)))
+        if len(result) <= MOST_BYTES:
+            return result
+        raise PilekitError(f"its result takes {len(result):,} bytes, more than a cluster's task sends home")
+    except Exception as error:
+        return portable(error)
+
+
+class _Collector(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.found: list[tuple[str, int, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append((record.name, record.levelno, record.getMessage()))
+
+
+_answered: set[str] = set()
+"""The nonces of the roll calls that this process has answered."""
+
+
+def _answer(call: RollCall) -> None:
+    """Raise `PilekitError` if this node cannot take part; its text follows the node's name."""
+    if call.nonce in _answered:
+        return
+    current_process().daemon = True  # So that `map_shards` inside a task runs in this process.
+    os.environ.update(call.settings)
+    try:
+        os.chdir(call.folder)
+    except OSError as error:
+        why = f"has no folder {visible(call.folder)} ({error.strerror})"
+        raise PilekitError(f"{why}; start the command in a folder that all nodes share") from error
+    for name, here in versions().items():
+        if here != (there := call.versions[name]):
+            raise PilekitError(f"has {name} {here}, the driver has {there}; install the same versions on all nodes")
+    if call.lock is not None:
+        _find_lock(Path(call.lock), call.nonce)
+    _answered.add(call.nonce)
+
+
+def appears(is_there: Callable[[], bool], folder: Path) -> bool:
+    """Whether something in the folder is there; waits as long as a shared file system may not show it."""
+    end = time.monotonic() + LATE_SECONDS
+    while not is_there():
+        if time.monotonic() > end:
+            return False
+        for listed in (folder.parent, folder):  # NFS looks again when a folder is listed.
+            with suppress(OSError):
+                os.listdir(listed)  # noqa: PTH208
+        time.sleep(1)
+    return True
+
+
+def _find_lock(lock: Path, nonce: str) -> None:
+    """Read the driver's nonce from its lock, and try the lock, which must fail."""
+    if not appears(lambda: lock.exists() and lock.read_text() == nonce, lock.parent):
+        why = f"does not see the driver's folder {visible(str(lock.parent))}"
+        raise PilekitError(f"{why}; put it on a file system that all nodes share")
+    try:
+        with lock.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    except OSError:
+        pass
+    text = "%s: locks do not reach other machines; run no second command that writes there"
+    logging.getLogger(__name__).warning(text, visible(str(lock.parent)))

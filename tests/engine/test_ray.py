@@ -1,0 +1,299 @@
+"""The Ray engine: a real cluster of two nodes, on which nodes, workers and drivers are killed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from multiprocessing import current_process
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import zstandard
+
+from pilekit.artifacts.file_lock import locked
+from pilekit.corpus import Shard
+from pilekit.engine import Advance, Ray, imap_shards, map_shards, ray_worker
+from pilekit.engine.ray import TASK_BYTES, gathered
+from pilekit.engine.ray_worker import RollCall, versions
+from pilekit.errors import PilekitError
+from tests.stopping import interrupt, kill, tree, wait_for
+
+ROOT = Path(__file__).parents[2]
+LABELS = ("ArXiv", "Github", "FreeLaw")
+
+
+def test_an_address_that_leads_nowhere_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for address, text in (
+        (None, r"no address: name the head of the Ray cluster as HOST:PORT, with --address or in \$RAY_ADDRESS"),
+        ("http://here:8265", "http://here:8265: name the head"),
+        ("ray://here:10001", "ray://here:10001: is of a Ray client; .* `ray job submit`"),
+        ("127.0.0.1:9", r"127.0.0.1:9: no Ray cluster answers there \(Connection refused\); check the address"),
+    ):
+        with pytest.raises(PilekitError, match=text), Ray(address):
+            pass
+    monkeypatch.setenv("RAY_ADDRESS", "auto")  # only when typed: it finds any cluster of the machine
+    with pytest.raises(PilekitError, match="auto: name the head"), Ray():
+        pass
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(PilekitError, match=r"pip install 'pilekit\[ray\]'"), Ray("auto"):
+        pass
+
+
+def test_small_shards_are_gathered_but_every_job_has_work() -> None:
+    def shards(*sizes: int | None) -> list[Shard]:
+        return [Shard(str(number), str(number), size) for number, size in enumerate(sizes)]
+
+    assert gathered(shards(*[TASK_BYTES // 4] * 8), 1) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert gathered(shards(10, 10, 10, 10), 2) == [[0], [1], [2], [3]]
+    assert gathered(shards(None, 10, 10), 1) == [[0], [1, 2]]
+    assert [len(task) for task in gathered([(shard, None) for shard in shards(*[10] * 40)], 1)] == [16, 16, 8]
+
+
+def test_a_node_that_does_not_fit_the_driver_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ray_worker, "LATE_SECONDS", 0.0)
+    here, lock = str(tmp_path), tmp_path / ".lock"
+    try:
+        for call, text in (
+            (RollCall(f"{here}/none", versions(), {}, None, "1"), "has no folder .*none .*No such file"),
+            (RollCall(here, {**versions(), "libzstd": "0.1"}, {}, None, "1"), "has libzstd .*, the driver has 0.1;"),
+            (RollCall(here, versions(), {}, str(lock), "1"), "does not see the driver's folder"),
+        ):
+            with pytest.raises(PilekitError, match=text):
+                ray_worker._answer(call)
+        with locked(lock):
+            lock.write_text("2")
+            ray_worker._answer(RollCall(here, versions(), {"PILEKIT_TEST": "set"}, str(lock), "2"))
+        assert not caplog.records
+        assert os.environ.pop("PILEKIT_TEST") == "set"
+        assert current_process().daemon
+        lock.write_text("3")
+        ray_worker._answer(RollCall(here, versions(), {}, str(lock), "3"))
+        assert "locks do not reach other machines" in caplog.text
+    finally:
+        current_process().daemon = False
+
+
+class TwoNodes:
+    """A cluster with a head and a node that tests may kill."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        options = {"num_cpus": 1, "object_store_memory": 80 << 20}
+        self.cluster = Cluster(initialize_head=True, head_node_args={**options, "include_dashboard": False})
+        self.options, self.node = options, None
+        self.address: str = self.cluster.address
+
+    def complete(self) -> None:
+        if self.node is None:
+            self.node = self.cluster.add_node(**self.options)
+
+    def kill_node(self) -> None:
+        """Kill the raylet of the second node and its workers."""
+        raylet = self.node.all_processes["raylet"][0].process.pid
+        for process in (raylet, *children(raylet)):
+            os.kill(process, signal.SIGKILL)
+        self.cluster.remove_node(self.node, allow_graceful=False)
+        self.node = None
+
+
+def children(process: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+@pytest.fixture(scope="session")
+def cluster_of_the_run() -> Iterator[TwoNodes]:
+    pytest.importorskip("ray")
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(dir="/tmp", prefix="ray") as short:
+        # Sockets need a short path. A local cluster writes a token into the home folder.
+        for name in ("HOME", "RAY_TMPDIR"):
+            patch.setenv(name, short)
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_memory_monitor_refresh_ms", "0")
+        patch.setenv("PYTHONPATH", str(ROOT))
+        nodes = TwoNodes()
+        yield nodes
+        nodes.cluster.shutdown()
+
+
+@pytest.fixture
+def cluster(cluster_of_the_run: TwoNodes) -> TwoNodes:
+    cluster_of_the_run.complete()
+    return cluster_of_the_run
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six shards, each of which takes a second to compress well, and a small one with an index."""
+    folder, random = tmp_path_factory.mktemp("cluster") / "corpus", Random(1)
+    folder.mkdir()
+    words = ["".join(random.choices("abcdefghijklmnop", k=6)) for _ in range(3000)]
+    for number in range(7):
+        lines = [
+            json.dumps({"text": " ".join(random.choices(words, k=300)), "meta": {"pile_set_name": LABELS[line % 3]}})
+            for line in range(1000 if number < 6 else 40)
+        ]
+        (folder / f"{number:02}.jsonl.zst").write_bytes(zstandard.compress("\n".join(lines).encode(), 1))
+    pilekit("index", folder / "06.jsonl.zst")
+    return folder
+
+
+def started(*arguments: object, at: Path | None = None) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "pilekit", *map(str, arguments)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, cwd=at, start_new_session=True, env=environment()
+    )
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def pilekit(*arguments: object, at: Path | None = None) -> str:
+    with started(*arguments, at=at) as process:
+        output, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    return output
+
+
+def partial_files(folder: Path) -> list[Path]:
+    return list(folder.rglob("*.partial"))
+
+
+REFRAME = ("reframe", "corpus", "--level", 19, "--jobs", 2, "--out")
+
+
+@pytest.mark.slow
+def test_each_command_gives_what_local_processes_give(cluster: TwoNodes, corpus: Path, tmp_path: Path) -> None:
+    home = corpus.parent  # The driver's folder, to which paths are relative, is not that of the nodes.
+    ray = ("--engine", "ray", "--address", cluster.address)
+    for command in (("stats", "corpus"), ("stats", "corpus", "--json"), ("verify", "corpus")):
+        assert pilekit(*command, *ray, at=home) == pilekit(*command, at=home)
+    for name, command in (
+        ("reframe", ("reframe", "corpus", "--jobs", 3)),
+        ("select", ("select", "corpus", "--sample", 0.3)),
+        ("parquet", ("select", "corpus", "--subsets", "ArXiv", "--format", "parquet", "--jobs", 1)),
+    ):
+        results = []
+        for engine, options in (("local", ()), ("ray", ray)):
+            out = tmp_path / f"{name}-{engine}"
+            results.append(pilekit(*command, "--out", out, *options, at=home).replace(str(out), ""))
+        assert results[0] == results[1]
+        assert tree(tmp_path / f"{name}-local") == tree(tmp_path / f"{name}-ray")
+    indexes = []
+    for engine, options in (("local", ()), ("ray", ray)):
+        copy = tmp_path / engine
+        copy.mkdir()
+        for shard in corpus.glob("*.zst"):
+            (copy / shard.name).symlink_to(shard)
+        indexes.append(pilekit("index", copy, *options))
+    assert indexes[0] == indexes[1]
+    assert {name: read for name, read in tree(tmp_path / "local").items() if "index" in name} == {
+        name: read for name, read in tree(tmp_path / "ray").items() if "index" in name
+    }
+
+
+@pytest.mark.slow
+def test_the_bytes_are_the_same_when_a_node_dies_and_json_stays_json(
+    cluster: TwoNodes, corpus: Path, tmp_path: Path
+) -> None:
+    home = corpus.parent
+    expected = json.loads(pilekit(*REFRAME, tmp_path / "local", "--json", at=home))
+    out = tmp_path / "ray"
+    with started(*REFRAME, out, "--json", "--engine", "ray", "--address", cluster.address, at=home) as process:
+        wait_for(lambda: len(partial_files(out)) == 2)
+        cluster.kill_node()
+        output, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    assert json.loads(output) == expected
+    assert "is lost; its shards are given out again" in errors
+    assert tree(out) == tree(tmp_path / "local")
+
+
+@pytest.mark.slow
+def test_a_stopped_driver_leaves_no_worker_and_the_next_run_resumes(
+    cluster: TwoNodes, corpus: Path, tmp_path: Path
+) -> None:
+    home = corpus.parent
+    pilekit(*REFRAME, tmp_path / "local", at=home)
+    for name, stop, code in (("int", interrupt, 130), ("term", subprocess.Popen.terminate, -15), ("kill", kill, -9)):
+        out = tmp_path / name
+        ray = ("--engine", "ray", "--address", cluster.address)
+        with started(*REFRAME, out, *ray, at=home) as process:
+            wait_for(lambda out=out: len(partial_files(out)) == 2)  # type: ignore[misc]
+            stop(process)
+            _, errors = process.communicate(timeout=60)
+        assert process.returncode == code, errors
+        assert "Traceback" not in errors
+        assert ("interrupted; the same command resumes" in errors) == (name == "int")
+        if name != "kill":
+            assert not partial_files(out)
+        pilekit(*REFRAME, out, *ray, at=home)
+        assert tree(out) == tree(tmp_path / "local")
+
+
+def describe(item: int, advance: Advance) -> tuple[int, list[int], str]:
+    advance(10)
+    logging.getLogger("pilekit.test").warning("a worker warns")
+    return item, map_shards(times_two, [item, item], jobs=2), str(Path.cwd())
+
+
+def times_two(item: int, advance: Advance) -> int:
+    return 2 * item if current_process().daemon else -1
+
+
+def fail(item: int, advance: Advance) -> bytes:
+    if item == 2:
+        raise PilekitError("is damaged")
+    if item == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.urandom(2 << 20) if item == 5 else b""
+
+
+@pytest.mark.slow
+def test_the_contract_of_map_shards_holds_on_a_cluster(
+    cluster: TwoNodes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with Ray(cluster.address) as engine:
+        assert str(engine).endswith(f" at {cluster.address}: 2 nodes, 2 CPUs")
+        print("of the user")
+        for turn in range(2):
+            done: list[int] = []
+            results = map_shards(describe, range(40), engine=engine, on_progress=done.append)
+            assert results == [(item, [2 * item, 2 * item], str(tmp_path)) for item in range(40)]
+            assert sum(done) == 400
+            if turn == 0:
+                engine.ray.kill(engine.progress)  # Nothing but the progress line needs it.
+        with pytest.raises(PilekitError, match=r"^2: is damaged \(on node \S+\) \(also failed: 4, 5\)$"):
+            map_shards(fail, range(7), engine=engine)
+        with pytest.raises(PilekitError, match=r"^4: the process that worked on it was killed; if memory ran out, use"):
+            map_shards(fail, [4], engine=engine, names=["4"])
+        with pytest.raises(PilekitError, match=r"^5: its result takes 2,\d+,\d+ bytes"):
+            map_shards(fail, [5], engine=engine, names=["5"])
+        with pytest.raises(PilekitError, match=r"^large: takes .* bytes, more than a cluster's task is given"):
+            map_shards(times_two, [bytes(2 << 20)], engine=engine, names=["large"])  # type: ignore[list-item]
+        stream: Any = imap_shards(describe, range(10), engine=engine, jobs=1)
+        assert next(stream)[0] == 0
+        stream.close()
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert capfd.readouterr().out == "of the user\n"
+    assert caplog.text.count("a worker warns") == 3  # once in each call
