@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from pilekit.cli.display.output import print_fitted, printed, report_skipped
-from pilekit.cli.options import ByteSize, jobs_option, json_option, on_error_option, out_option
+from pilekit.cli.options import ByteSize, out_option, run_options
 from pilekit.errors import visible
 from pilekit.progress import step_progress
 
@@ -24,9 +24,7 @@ from pilekit.progress import step_progress
     show_default=True,
     help="For sorting and for lines, however large the sources.",
 )
-@on_error_option()
-@jobs_option
-@json_option
+@run_options
 def command(manifest: Path, as_json: bool, **options: Any) -> None:
     """Build a corpus: train shards and a hold-out that does not leak, from the sources in MANIFEST.
 

@@ -10,18 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, report_skipped
-from pilekit.cli.options import (
-    Described,
-    Folder,
-    Similarity,
-    corpus_argument,
-    exact_subsets,
-    jobs_option,
-    json_option,
-    on_error_option,
-    open_corpus,
-)
+from pilekit.cli.display.output import print_fitted, report_skipped, sum_of
+from pilekit.cli.options import Described, Folder, Similarity, corpus_argument, only_option, open_subsets, run_options
 from pilekit.errors import PilekitError, visible
 from pilekit.progress import byte_progress
 
@@ -35,7 +25,7 @@ SHOWN_CHARS = 600
 
 @click.command()
 @corpus_argument
-@click.option("--only", is_flag=True, help="Leave out the documents of all subsets that --subsets does not name.")
+@only_option
 @click.option(
     "--rules",
     metavar="SETS",
@@ -61,9 +51,7 @@ SHOWN_CHARS = 600
 @click.option(
     "--language-score", type=Similarity(0, 1), default=0.65, show_default=True, help="The least score of the label."
 )
-@on_error_option()
-@jobs_option
-@json_option
+@run_options
 def command(
     paths: tuple[str, ...],
     manifest: Described,
@@ -114,8 +102,7 @@ def command(
     options["rules"] = sets = with_limits(rule_sets(rules or (), bad_words), limits)
     if language and language_model:
         options["language"] = Language(language_model, language, language_score)
-    corpus = open_corpus(paths, manifest)
-    judged = exact_subsets(subsets, corpus)
+    corpus, judged = open_subsets(paths, manifest, subsets)
     shown: list[dict[str, Any]] = []
     cleaned: Cleaned | None = None
     if show is not None:  # First, because a wrong name should not be told after hours.
@@ -143,9 +130,7 @@ def _print_cleaned(cleaned: Cleaned) -> None:
     counts = cleaned.summary
     if counts["rules"]:
         print_fitted(cleaned.table())
-    parts = [f"{counts['kept']:,} kept", f"{counts['dropped']:,} dropped"]
-    parts += [f"{counts[name]:,} {name.replace('_', ' ')}" for name in ("skipped", "left_out") if counts[name]]
-    click.echo(f"{counts['read']:,} read = {' + '.join(parts)}")
+    click.echo(sum_of(counts, "kept", "dropped"))
     if counts["edited"]:
         edited = {name: one["edited"] for name, one in counts["subsets"].items() if one["edited"]}
         of_subsets = ", ".join(f"{visible(name, 40)} {number:,}" for name, number in edited.items())

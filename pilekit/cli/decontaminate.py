@@ -6,17 +6,8 @@ from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, printed, report_skipped
-from pilekit.cli.options import (
-    Described,
-    Folder,
-    corpus_argument,
-    exact_subsets,
-    jobs_option,
-    json_option,
-    on_error_option,
-    open_corpus,
-)
+from pilekit.cli.display.output import print_fitted, printed, report_skipped, sum_of
+from pilekit.cli.options import Described, Folder, corpus_argument, only_option, open_subsets, run_options
 from pilekit.errors import counted, visible
 from pilekit.progress import step_progress
 
@@ -42,7 +33,7 @@ class _ManyEvaluations(click.Command):
 
 @click.command(cls=_ManyEvaluations, context_settings={"show_default": True})
 @corpus_argument
-@click.option("--only", is_flag=True, help="Leave out the documents of all subsets that --subsets does not name.")
+@only_option
 @click.option("--against", multiple=True, required=True, metavar="EVAL...", help=_AGAINST)
 @click.option("--fields", default="text", metavar="NAMES", help="A record's texts: question,answer.")
 @click.option("--ngram", type=click.IntRange(1, 100), default=13, help="Words in an n-gram.")
@@ -53,9 +44,7 @@ class _ManyEvaluations(click.Command):
 )
 @click.option("--out", default="decontaminated", type=Folder(), metavar="DIR", help="New folder for the results.")
 @click.option("--no-write", is_flag=True, help="No clean shards; proofs and summary only.")
-@on_error_option()
-@jobs_option
-@json_option
+@run_options
 def command(
     paths: tuple[str, ...], manifest: Described, against: tuple[str, ...], no_write: bool, as_json: bool, **options: Any
 ) -> None:
@@ -75,10 +64,7 @@ def command(
     """
     from pilekit.cutting.decontaminate import decontaminate
 
-    if options["only"] and options["subsets"] is None:
-        raise click.UsageError("--only needs --subsets: it leaves out the documents of all other subsets")
-    corpus = open_corpus(paths, manifest)
-    options["subsets"] = exact_subsets(options["subsets"], corpus)
+    corpus, options["subsets"] = open_subsets(paths, manifest, options["subsets"], only=options["only"])
     options["fields"] = [name.strip() for name in options["fields"].split(",")]
     with step_progress() as advance:
         found = decontaminate(corpus, against=list(against), write=not no_write, advance=advance, **options)
@@ -89,8 +75,6 @@ def command(
     print_fitted(found.evaluations())
     click.echo()
     print_fitted(found.table())
-    parts = [f"{summary[name]:,} {name}" for name in ("untouched", "cut", "dropped")]
-    parts += [f"{summary[name]:,} {name.replace('_', ' ')}" for name in ("skipped", "left_out") if summary[name]]
-    click.echo(f"{summary['read']:,} read = {' + '.join(parts)}; {counted(summary['pieces'], 'piece')}")
+    click.echo(f"{sum_of(summary, 'untouched', 'cut', 'dropped')}; {counted(summary['pieces'], 'piece')}")
     written = "" if no_write else "clean shards, "
     click.echo(f"{written}hits.parquet and evaluations.parquet in {visible(str(found.folder))}")

@@ -6,19 +6,16 @@ from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, printed, report_skipped
+from pilekit.cli.display.output import print_fitted, printed, report_skipped, sum_of
 from pilekit.cli.options import (
     Described,
     Folder,
     Similarity,
     corpus_argument,
-    exact_subsets,
-    jobs_option,
-    json_option,
     memory_option,
-    on_error_option,
     only_option,
-    open_corpus,
+    open_subsets,
+    run_options,
 )
 from pilekit.errors import counted, visible
 from pilekit.progress import step_progress
@@ -68,9 +65,7 @@ def _no_parts(context: click.Context, option: click.Parameter, typed: str | None
 )
 @click.option("--no-write", is_flag=True, help="No clean shards; masks and proofs only.")
 @memory_option
-@on_error_option()
-@jobs_option
-@json_option
+@run_options
 @click.option("--part", hidden=True, callback=_no_parts, expose_value=False)
 def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json: bool, **options: Any) -> None:
     """Remove copies and near-duplicates, with a proof for each, and keep all labels.
@@ -91,10 +86,7 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
     from pilekit.dedup.run import deduplicate
     from pilekit.dedup.sketch.bands import choose_bands
 
-    if options["only"] and options["subsets"] is None:
-        raise click.UsageError("--only needs --subsets: it leaves out the documents of all other subsets")
-    corpus = open_corpus(paths, manifest)
-    options["subsets"] = exact_subsets(options["subsets"], corpus)
+    corpus, options["subsets"] = open_subsets(paths, manifest, options["subsets"], only=options["only"])
     click.echo(choose_bands(options["threshold"], options["num_perm"]).curve(), err=True)
     with step_progress() as advance:
         found = deduplicate(corpus, write=not no_write, advance=advance, **options)
@@ -102,9 +94,7 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
     summary = found.summary
     if not printed(summary, as_json):
         print_fitted(found.table())
-        parts = {name: summary[name] for name in ("kept", "removed", "skipped", "left_out") if name in summary}
-        sum_of_parts = " + ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in parts.items())
-        click.echo(f"{summary['read']:,} read = {sum_of_parts}")
+        click.echo(sum_of(summary, *(name for name in ("kept", "removed", "skipped", "left_out") if name in summary)))
         written = "masks and removed.parquet" if no_write else "clean shards, masks and removed.parquet"
         click.echo(f"{written} in {visible(str(found.folder))}")
     if "hot" in summary:

@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilekit.cli.display.output import print_fitted, printed, report_skipped
-from pilekit.cli.options import (
-    Described,
-    engine_option,
-    jobs_option,
-    json_option,
-    on_error_option,
-    open_corpus,
-    part_option,
-    paths_argument,
-)
+from pilekit.cli.options import Described, on_error_option, open_corpus, paths_argument, shard_options
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
 
@@ -29,10 +20,7 @@ if TYPE_CHECKING:
 @click.command()
 @paths_argument
 @on_error_option("leave it out and count it")
-@part_option
-@jobs_option
-@engine_option
-@json_option
+@shard_options
 def command(paths: tuple[str, ...], manifest: Described, as_json: bool, **options: Any) -> None:
     """Make an index of every shard: its documents, and where to begin reading.
 

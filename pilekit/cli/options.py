@@ -5,8 +5,7 @@
     @on_error_option()
     @json_option
     def command(paths, subsets, manifest, on_error, as_json):
-        corpus = open_corpus(paths, manifest)
-        names = exact_subsets(subsets, corpus)
+        corpus, names = open_subsets(paths, manifest, subsets)
 
 Commands that read whole shards take `paths_argument`, which has no `--subsets`.
 """
@@ -135,6 +134,17 @@ _SUBSETS = click.option(
 )
 
 
+def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """A decorator that adds several options, in their order on the help page."""
+
+    def add(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
 def manifest_option(function: F) -> F:
     """Add `manifest` (`Described`) to a command.
 
@@ -152,17 +162,12 @@ def manifest_option(function: F) -> F:
             given = _described(text_field, label)
         return function(*args, manifest=given, **options)
 
-    for option in (
-        click.option("--label", metavar="PATH", help="The field of the subset's name, such as meta.source."),
+    kinds = "The kind of corpus: pile (the default), pile-uncopyrighted, demo, or a TOML file."
+    return together(
+        click.option("--manifest", metavar="NAME|FILE", help=kinds),
         click.option("--text-field", metavar="NAME", help="The field of the text, for a corpus without a manifest."),
-        click.option(
-            "--manifest",
-            metavar="NAME|FILE",
-            help="The kind of corpus: pile (the default), pile-uncopyrighted, demo, or a TOML file.",
-        ),
-    ):
-        with_manifest = option(with_manifest)
-    return with_manifest  # type: ignore[return-value]
+        click.option("--label", metavar="PATH", help="The field of the subset's name, such as meta.source."),
+    )(with_manifest)  # type: ignore[return-value]
 
 
 def _described(text_field: str | None, label: str | None) -> Manifest:
@@ -211,16 +216,17 @@ def engine_option(function: F) -> F:
             return function(*args, engine=cluster, **options)
 
     engines = click.Choice(["local", "ray"])
-    for option in (
-        click.option("--address", metavar="HOST:PORT", help="Head of the Ray cluster.  [default: $RAY_ADDRESS]"),
+    return together(
         click.option("--engine", type=engines, default="local", show_default=True, help="This machine, or a cluster."),
-    ):
-        with_engine = option(with_engine)
-    return with_engine  # type: ignore[return-value]
+        click.option("--address", metavar="HOST:PORT", help="Head of the Ray cluster.  [default: $RAY_ADDRESS]"),
+    )(with_engine)  # type: ignore[return-value]
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 """Adds `as_json` (bool)."""
+
+shard_options = together(part_option, jobs_option, engine_option, json_option)
+"""Adds `part`, `jobs`, `engine` and `as_json` to a command that works shard by shard."""
 
 only_option = click.option(
     "--only", is_flag=True, help="Leave out the documents of all subsets that --subsets does not name."
@@ -257,6 +263,10 @@ def on_error_option(skip: str = "skip and count it") -> Callable[[F], F]:
     )
 
 
+run_options = together(on_error_option(), jobs_option, json_option)
+"""Adds `on_error`, `jobs` and `as_json`."""
+
+
 def paths_argument(function: F) -> F:
     """Add the argument `paths` (tuple of str) and the option `manifest` to a command."""
     return _PATHS(manifest_option(function))
@@ -272,6 +282,16 @@ def open_corpus(paths: Sequence[str], manifest: Described = None) -> Corpus:
     from pilekit.corpus import Corpus
 
     return Corpus((paths[0] if len(paths) == 1 else list(paths)) if paths else None, manifest)
+
+
+def open_subsets(
+    paths: Sequence[str], manifest: Described, subsets: str | None, *, only: bool = False
+) -> tuple[Corpus, tuple[str, ...] | None]:
+    """The corpus, and the exact names of the subsets given to `--subsets`; None means all of them."""
+    if only and subsets is None:
+        raise click.UsageError("--only needs --subsets: it leaves out the documents of all other subsets")
+    corpus = open_corpus(paths, manifest)
+    return corpus, exact_subsets(subsets, corpus)
 
 
 def exact_subsets(names: str | None, corpus: Corpus) -> tuple[str, ...] | None:

@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilekit.cli.display.output import print_fitted, printed
-from pilekit.cli.options import (
-    ByteSize,
-    Described,
-    engine_option,
-    jobs_option,
-    json_option,
-    open_corpus,
-    out_option,
-    part_option,
-    paths_argument,
-)
+from pilekit.cli.options import ByteSize, Described, open_corpus, out_option, paths_argument, shard_options
 from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
 
@@ -41,10 +31,7 @@ if TYPE_CHECKING:
     help="Text in a frame: smaller reads one document faster, larger compresses better.",
 )
 @click.option("--level", type=click.IntRange(1, 22), default=3, show_default=True, help="zstd compression level.")
-@part_option
-@jobs_option
-@engine_option
-@json_option
+@shard_options
 def command(paths: tuple[str, ...], manifest: Described, out: Path, as_json: bool, **options: Any) -> None:
     """Write the same lines as .zst that can be read from anywhere, with checksums and an index.
 

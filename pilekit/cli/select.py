@@ -8,18 +8,7 @@ from typing import Any
 import click
 
 from pilekit.cli.display.output import print_fitted, printed, report_skipped
-from pilekit.cli.options import (
-    Described,
-    corpus_argument,
-    engine_option,
-    exact_subsets,
-    jobs_option,
-    json_option,
-    on_error_option,
-    open_corpus,
-    out_option,
-    part_option,
-)
+from pilekit.cli.options import Described, corpus_argument, on_error_option, open_subsets, out_option, shard_options
 from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
 
@@ -41,10 +30,7 @@ CONDITIONS = ("subsets", "sample", "match", "min_bytes", "format")
     help="How to store them: whole lines as .jsonl.zst (the default) or .jsonl, text and label as .parquet.",
 )
 @on_error_option()
-@part_option
-@jobs_option
-@engine_option
-@json_option
+@shard_options
 def command(paths: tuple[str, ...], manifest: Described, out: Path, as_json: bool, **options: Any) -> None:
     """Copy part of a corpus: by subset, at random, by what is in the text, by length, or in another format.
 
@@ -62,8 +48,8 @@ def command(paths: tuple[str, ...], manifest: Described, out: Path, as_json: boo
         raise click.UsageError("say what to select: --subsets, --sample, --match, --min-bytes, or --format for all")
     from pilekit.pipeline.selecting import select_corpus
 
-    corpus, part = open_corpus(paths, manifest), options["part"]
-    options["subsets"] = exact_subsets(options["subsets"], corpus)
+    corpus, options["subsets"] = open_subsets(paths, manifest, options["subsets"])
+    part = options["part"]
     options["format"] = options["format"] or "zst"
     with byte_progress("selecting", corpus.part(part).size) as advance:
         selected = select_corpus(corpus, out, advance=advance, **options)

@@ -8,15 +8,7 @@ from typing import Any
 import click
 
 from pilekit.cli.display.output import print_fitted, printed, report_skipped
-from pilekit.cli.options import (
-    Described,
-    corpus_argument,
-    engine_option,
-    exact_subsets,
-    json_option,
-    on_error_option,
-    open_corpus,
-)
+from pilekit.cli.options import Described, corpus_argument, engine_option, json_option, on_error_option, open_subsets
 from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
 
@@ -53,8 +45,7 @@ def command(
     if plot is not None:  # Refuse a bad target now, not after the counting.
         figure_format(plot)
         check_target(plot, follow_links=True)
-    corpus = open_corpus(paths, manifest)
-    names = exact_subsets(subsets, corpus)
+    corpus, names = open_subsets(paths, manifest, subsets)
     with byte_progress("counting", corpus.size) as advance:
         stats = corpus_stats(corpus, subsets=names, advance=advance, **options)
     report_skipped(stats.skipped)

@@ -6,18 +6,15 @@ from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, printed, report_skipped
+from pilekit.cli.display.output import print_fitted, printed, report_skipped, sum_of
 from pilekit.cli.options import (
     Described,
     Folder,
     corpus_argument,
-    exact_subsets,
-    jobs_option,
-    json_option,
     memory_option,
-    on_error_option,
     only_option,
-    open_corpus,
+    open_subsets,
+    run_options,
 )
 from pilekit.errors import visible
 from pilekit.progress import step_progress
@@ -46,9 +43,7 @@ from pilekit.progress import step_progress
 )
 @click.option("--no-write", is_flag=True, help="No clean shards; proofs and summary only.")
 @memory_option
-@on_error_option()
-@jobs_option
-@json_option
+@run_options
 def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json: bool, **options: Any) -> None:
     """Cut out of each document the passages that an earlier document has.
 
@@ -66,10 +61,7 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
     """
     from pilekit.cutting.substrings import cut_substrings
 
-    if options["only"] and options["subsets"] is None:
-        raise click.UsageError("--only needs --subsets: it leaves out the documents of all other subsets")
-    corpus = open_corpus(paths, manifest)
-    options["subsets"] = exact_subsets(options["subsets"], corpus)
+    corpus, options["subsets"] = open_subsets(paths, manifest, options["subsets"], only=options["only"])
     if options["dedup"] is None:
         click.echo(
             "warning: without --dedup, whole copies of a document are emptied, those that the Pile repeats on purpose "
@@ -83,9 +75,7 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
     if printed(summary, as_json):
         return
     print_fitted(found.table())
-    parts = [f"{summary[name]:,} {name}" for name in ("untouched", "cut", "dropped")]
-    parts += [f"{summary[name]:,} {name.replace('_', ' ')}" for name in ("skipped", "left_out") if summary[name]]
-    click.echo(f"{summary['read']:,} read = {' + '.join(parts)}; {summary['bytes_removed']:,} bytes removed")
+    click.echo(f"{sum_of(summary, 'untouched', 'cut', 'dropped')}; {summary['bytes_removed']:,} bytes removed")
     for passage in summary["passages"][:3]:
         click.echo(f"{passage['count']:,} times: {visible(' '.join(passage['text'].split()), 60)}")
     written = "repeats.parquet" if no_write else "clean shards and repeats.parquet"

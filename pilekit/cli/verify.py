@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pilekit.cli.display.output import print_fitted, printed
-from pilekit.cli.options import (
-    Described,
-    engine_option,
-    jobs_option,
-    json_option,
-    open_corpus,
-    part_option,
-    paths_argument,
-)
+from pilekit.cli.options import Described, open_corpus, paths_argument, shard_options
 from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
 
@@ -34,10 +26,7 @@ if TYPE_CHECKING:
     "--sums", metavar="FILE", help="SHA-256 sums to compare with (path or URL); SHA256SUMS in the corpus if not given."
 )
 @click.option("--write-sums", is_flag=True, help="Write SHA256SUMS into the corpus, if nothing is wrong.")
-@part_option
-@jobs_option
-@engine_option
-@json_option
+@shard_options
 @click.pass_context
 def command(
     context: click.Context,

@@ -48,6 +48,13 @@ def printed(result: Any, as_json: bool, corpus: Corpus | None = None, part: Part
     return as_json or part is not None
 
 
+def sum_of(counts: dict[str, Any], *parts: str) -> str:
+    """`9 read = 7 kept + 2 dropped`. Beside `parts`, documents skipped or left out are named if there are any."""
+    others = [name for name in ("skipped", "left_out") if name not in parts and counts.get(name)]
+    named = (f"{counts[name]:,} {name.replace('_', ' ')}" for name in (*parts, *others))
+    return f"{counts['read']:,} read = {' + '.join(named)}"
+
+
 def report_skipped(skipped: SkippedLines) -> None:
     """List the first bad lines that `--on-error skip` left out, and the number of the others."""
     for bad in skipped.examples[:SHOWN_BAD_LINES]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
 
-from pilekit.cli.options import corpus_argument, exact_subsets, on_error_option, open_corpus
+from pilekit.cli.options import corpus_argument, on_error_option, open_subsets, together
 from pilekit.errors import counted, visible
 
 if TYPE_CHECKING:
@@ -18,22 +18,15 @@ if TYPE_CHECKING:
     from pilekit.documents import DocumentBatch
     from pilekit.pipeline.pipeline import Stage
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def document_options(function: F) -> F:
-    """Add `paths`, `subsets`, `manifest`, `count`, `match`, `min_bytes`, `on_error` and `as_json` to a command."""
-    options = (
-        corpus_argument,
-        click.option("-n", "count", type=click.IntRange(min=1), default=10, show_default=True, help="How many."),
-        click.option("--match", metavar="REGEX", help="Only documents in whose text this is found (Python's re)."),
-        click.option("--min-bytes", type=click.IntRange(0, 1 << 30), metavar="N", help="Texts of N bytes or more."),
-        on_error_option(),
-        click.option("--json", "as_json", is_flag=True, help="A line of JSON each: shard, number, subset, the record."),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+document_options = together(
+    corpus_argument,
+    click.option("-n", "count", type=click.IntRange(min=1), default=10, show_default=True, help="How many."),
+    click.option("--match", metavar="REGEX", help="Only documents in whose text this is found (Python's re)."),
+    click.option("--min-bytes", type=click.IntRange(0, 1 << 30), metavar="N", help="Texts of N bytes or more."),
+    on_error_option(),
+    click.option("--json", "as_json", is_flag=True, help="A line of JSON each: shard, number, subset, the record."),
+)
+"""Adds `paths`, `subsets`, `manifest`, `count`, `match`, `min_bytes`, `on_error` and `as_json` to a command."""
 
 
 def chosen(paths: Sequence[str], options: dict[str, Any]) -> tuple[Corpus, tuple[str, ...] | None, list[Stage]]:
@@ -41,9 +34,9 @@ def chosen(paths: Sequence[str], options: dict[str, Any]) -> tuple[Corpus, tuple
     from pilekit.pipeline.stages import Match, MinBytes
 
     match, min_bytes = options.pop("match"), options.pop("min_bytes")
-    corpus = open_corpus(paths, options.pop("manifest"))
+    corpus, names = open_subsets(paths, options.pop("manifest"), options.pop("subsets"))
     stages: list[Stage] = [] if min_bytes is None else [MinBytes(min_bytes)]
-    return corpus, exact_subsets(options.pop("subsets"), corpus), stages + ([] if match is None else [Match(match)])
+    return corpus, names, stages + ([] if match is None else [Match(match)])
 
 
 def print_documents(batch: DocumentBatch, as_json: bool) -> None:

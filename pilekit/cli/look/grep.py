@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from pilekit.cli.display.output import print_fitted, report_skipped
-from pilekit.cli.options import Described, corpus_argument, exact_subsets, jobs_option, on_error_option, open_corpus
+from pilekit.cli.options import Described, corpus_argument, jobs_option, on_error_option, open_subsets
 from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
 
@@ -57,8 +57,7 @@ def command(
 
     if counting and most is not None:
         raise click.UsageError("--count counts all documents; leave out -n.")
-    corpus = open_corpus(paths, manifest)
-    names = exact_subsets(subsets, corpus)
+    corpus, names = open_subsets(paths, manifest, subsets)
     pattern = f"(?i:{regex})" if ignore_case else regex
     counts = Counts()
     lines_on_terminal = sys.stdout.isatty() and not counting

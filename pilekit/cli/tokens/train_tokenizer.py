@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from pilekit.cli.display.output import print_fitted
-from pilekit.cli.options import ByteSize, Described, corpus_argument, exact_subsets, open_corpus
+from pilekit.cli.options import ByteSize, Described, corpus_argument, open_subsets
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
 
@@ -41,8 +41,7 @@ def command(
     from pilekit.fitted_table import Column, FittedTable, rounded_bytes
     from pilekit.tokenize import SampledSubset, train_tokenizer
 
-    corpus = open_corpus(paths, manifest)
-    chosen = exact_subsets(subsets, corpus)
+    corpus, chosen = open_subsets(paths, manifest, subsets)
     trained = train_tokenizer(corpus, vocab_size, out, chosen, sample_bytes, seed=seed, progress=byte_progress)
 
     columns: list[Column[tuple[str, SampledSubset]]] = [
