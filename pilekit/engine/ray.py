@@ -15,7 +15,6 @@ processes: results in order, at most two tasks per job held, the first failure w
 from __future__ import annotations
 
 import importlib
-import io
 import logging
 import os
 import pickle
@@ -27,7 +26,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -73,16 +72,16 @@ class Ray:
         except ImportError as error:
             raise PilekitError("a Ray cluster needs the package ray: pip install 'pilekit[ray]'") from error
         with ExitStack() as stack:
-            stack.enter_context(_quiet_stdout())
+            stack.enter_context(_quiet())
             terminate = stack.enter_context(_own_signals())
-            stack.callback(_shut_down, self.ray)
+            stack.callback(self.ray.shutdown)
             try:
                 self.ray.init(address=address, logging_level=logging.CRITICAL, log_to_driver=False)
             except Exception as error:
                 why = visible(" ".join(str(error).split()), 300)
                 raise PilekitError(
                     f"{visible(address)}: cannot join this Ray cluster ({why}); run on one of its nodes, with its "
-                    "versions of Ray and Python, and with its token if it has one"
+                    "versions of Ray and Python, and with its token if it has one (RAY_AUTH_MODE=token)"
                 ) from error
             terminate()
             here = self.ray.get_runtime_context()
@@ -171,35 +170,15 @@ def _checked(address: str | None) -> str:
     return given
 
 
-class _WithoutRay:
-    """Standard output without what Ray's threads write there: errors of nodes, which the driver tells itself."""
-
-    def __init__(self, real: Any) -> None:
-        self._real = real
-
-    def write(self, text: str) -> int:
-        is_of_ray = threading.current_thread().name.startswith("ray_")
-        return len(text) if is_of_ray else self._real.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-
 @contextmanager
-def _quiet_stdout() -> Iterator[None]:
-    real: Any = sys.stdout
-    quiet: Any = _WithoutRay(real)
-    sys.stdout = quiet
+def _quiet() -> Iterator[None]:
+    """Keep from standard output what Ray prints there: errors of nodes, which the driver tells itself."""
+    worker: Any = importlib.import_module("ray._private.worker")
+    shown, worker.print_worker_logs = worker.print_worker_logs, lambda *_: None
     try:
         yield
     finally:
-        if sys.stdout is quiet:
-            sys.stdout = real
-
-
-def _shut_down(ray: Any) -> None:
-    with redirect_stdout(io.StringIO()):  # It prints the errors of nodes that it has held back.
-        ray.shutdown()
+        worker.print_worker_logs = shown
 
 
 @contextmanager

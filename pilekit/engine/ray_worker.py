@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from logging.handlers import BufferingHandler
 from multiprocessing import current_process
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,8 +85,10 @@ def run_task(call: RollCall, function: bytes, items: list[bytes], task: int, pro
     """Answer the roll call and work on the items, one after the other; the failure of one does not stop the others."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # Cancelling raises it; after a shell's `&` it is ignored.
     node = importlib.import_module("ray").get_runtime_context().get_node_id()
-    lock, collector = threading.Lock(), _Collector()
-    done, told = 0, 0.0
+    outcomes: list[bytes | Exception] = []
+    lock, refused, done, told = threading.Lock(), None, 0, 0.0
+    warned = BufferingHandler(1 << 20)
+    warned.setLevel(logging.WARNING)
 
     def advance(amount: int) -> None:
         nonlocal done, told
@@ -97,16 +100,17 @@ def run_task(call: RollCall, function: bytes, items: list[bytes], task: int, pro
                     progress.tell.remote(task, node, done)
 
     advance(0)
-    logging.getLogger("pilekit").addHandler(collector)
+    logging.getLogger("pilekit").addHandler(warned)
     try:
         _answer(call)
         work = pickle.loads(function)
         outcomes = [_outcome(work, item, advance) for item in items]
-        return Report(node, None, outcomes, done, collector.found)
     except PilekitError as error:
-        return Report(node, str(error), [], done, collector.found)
+        refused = str(error)
     finally:
-        logging.getLogger("pilekit").removeHandler(collector)
+        logging.getLogger("pilekit").removeHandler(warned)
+    warnings = [(record.name, record.levelno, record.getMessage()) for record in warned.buffer]
+    return Report(node, refused, outcomes, done, warnings)
 
 
 def _outcome(work: Callable[[Any, Callable[[int], None]], Any], item: bytes, advance: Any) -> bytes | Exception:
@@ -117,15 +121,6 @@ def _outcome(work: Callable[[Any, Callable[[int], None]], Any], item: bytes, adv
         raise PilekitError(f"its result takes {len(result):,} bytes, more than a cluster's task sends home")
     except Exception as error:
         return portable(error)
-
-
-class _Collector(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.found: list[tuple[str, int, str]] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.found.append((record.name, record.levelno, record.getMessage()))
 
 
 _answered: set[str] = set()
