@@ -15,7 +15,6 @@ from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import READ_AHEAD, ScoringProgress, bits_per_byte, score_corpus
 from pilekit.evaluate.model.causal import as_causal_lm, load_causal_lm
 from pilekit.evaluate.results.result import Score
-from pilekit.shards.read.reader import read_corpus
 from pilekit.tokenize import load_tokenizer
 from tests.evaluate.documents import documents_of, expected_scores, write
 from tests.evaluate.reference import reference_bpb
@@ -148,16 +147,3 @@ def test_progress_follows_the_scoring(model_dir: Path, tmp_path: Path) -> None:
         progress.read(1 << 20)
         progress.scored(0)
     assert sum(told) == (100 << 20) - READ_AHEAD  # never far behind the reading
-
-
-def test_real_text_equals_the_reference(real_corpus: Path, model_dir: Path) -> None:
-    shard = real_corpus / "val.jsonl.zst"
-    firsts: dict[str, list[str]] = {}
-    for batch in read_corpus(Corpus(shard)):
-        for text, subset in zip(batch.texts, batch.subsets, strict=True):
-            firsts.setdefault(subset, [text])
-    short = {subset: texts for subset, texts in firsts.items() if len(texts[0]) < 3000}
-    assert short
-    result = bits_per_byte(model_dir, shard, limit=1, subsets=list(short))
-    for subset, (_, bpb) in expected_scores(model_dir, short).items():
-        assert result.subsets[subset].bpb == pytest.approx(bpb, rel=1e-6)

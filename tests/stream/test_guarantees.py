@@ -38,13 +38,6 @@ def test_steps_are_the_references(corpora: Corpora, settings: Settings, expected
         assert steps_of([batches], grad_accum) == counted(wanted), (way, workers, grad_accum)
 
 
-@pytest.mark.parametrize("world_size", [4, 8])
-def test_ranks_share_the_same_steps(corpora: Corpora, settings: Settings, expected: Expected, world_size: int) -> None:
-    changes = {**settings, "batch_size": 16 // world_size, "world_size": world_size}
-    ranks = [run(corpora["mixed"].folder, {**changes, "rank": rank}, batches=10)[0] for rank in range(world_size)]
-    assert steps_of(ranks, 1) == counted(expected(corpora["mixed"], 10))
-
-
 def test_every_setting_is_the_references(corpora: Corpora, settings: Settings, expected: Expected) -> None:
     """One by one and shuffled or not, settings are in test_documents.py."""
     changes: Settings = {"subsets": ["arxiv", "GitHub", "pile_cc"], "seed": 7, "lanes": (4, 3), "window": 5}

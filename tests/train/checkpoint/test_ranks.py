@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from torch import nn
@@ -18,7 +16,6 @@ from torch.distributed.fsdp import fully_shard
 
 from pilekit.engine.ranks import Ranks, join
 from pilekit.errors import PilekitError
-from pilekit.train.checkpoint import Checkpoints
 from pilekit.train.checkpoint import saving as module
 from pilekit.train.checkpoint.manifest import verify
 from pilekit.train.checkpoint.tensors import state_tensors
@@ -37,24 +34,14 @@ from tests.train.checkpoint.saving import (
     train,
 )
 from tests.train.checkpoint.test_damage import flip
+from tests.train.ranks.fitting import Array, assert_same_state
 from tests.train.step.test_engine import batches, engine_of, model_of, settings, step
 
-Arrays = dict[str, npt.NDArray[Any]]
+Arrays = dict[str, Array]
 
 
 def arrays_of(model: nn.Module, optimizer: Any) -> Arrays:
     return {name: tensor.numpy() for name, tensor in state_of(model, optimizer).items()}
-
-
-def assert_equal(one: Arrays, other: Arrays) -> None:
-    assert one.keys() == other.keys()
-    for name in one:
-        assert one[name].dtype == other[name].dtype, name
-        assert np.array_equal(one[name], other[name]), name
-
-
-def checkpoints_of(run: Path, ranks: Ranks, *, asynchronous: bool = True, keep_last: int = 2) -> Checkpoints:
-    return checkpoints_in(run, ranks, asynchronous=asynchronous, keep_last=keep_last)
 
 
 # The state, over world sizes, stages and precisions
@@ -66,7 +53,7 @@ def train_and_save(run: Path, family: str, zero: int, dtype: str) -> Arrays:
     engine = engine_of(family, config, ranks)
     for batch in batches(config)[:2]:
         step(engine, ranks, batch, micro_batches=2)
-    checkpoints = checkpoints_of(run, ranks)
+    checkpoints = checkpoints_in(run, ranks, asynchronous=True)
     checkpoints.save(engine.lm.model, engine.optimizer, progress_of(2), CONFIG)
     state = arrays_of(engine.lm.model, engine.optimizer)
     checkpoints.finish()
@@ -79,7 +66,7 @@ def find_and_load(run: Path, family: str, zero: int, dtype: str) -> Arrays:
     with torch.no_grad():
         for parameter in engine.lm.model.parameters():
             own_part(parameter).fill_(7)
-    checkpoints = checkpoints_of(run, ranks)
+    checkpoints = checkpoints_in(run, ranks, asynchronous=True)
     folder = checkpoints.newest()
     assert folder == run / "checkpoints" / "step-2"
     assert checkpoints.load(folder, engine.lm.model, engine.optimizer) == progress_of(2)
@@ -112,7 +99,7 @@ def test_any_world_size_and_stage_loads_the_same_state(
     optimizer = adamw(model)
     checkpoints_in(tmp_path).load(tmp_path / "checkpoints" / "step-2", model, optimizer)
     for loaded in (*others, arrays_of(model, optimizer)):
-        assert_equal(loaded, saved)
+        assert_same_state(loaded, saved)
 
 
 # Which rank writes what
@@ -152,7 +139,7 @@ def small(ranks: Ranks, value: float) -> tuple[nn.Module, Any]:
 
 def save_small(run: Path, *steps: int) -> None:
     ranks = join()
-    checkpoints = checkpoints_of(run, ranks, asynchronous=False, keep_last=9)
+    checkpoints = checkpoints_in(run, ranks, keep_last=9)
     for number in steps:
         checkpoints.save(*small(ranks, number), progress_of(number), CONFIG)
 
@@ -172,7 +159,7 @@ def load_newest(run: Path) -> tuple[float | str | None, list[str]]:
     warned = Warned()
     logging.getLogger("pilekit").addHandler(warned)
     try:
-        checkpoints = checkpoints_of(run, ranks)
+        checkpoints = checkpoints_in(run, ranks, asynchronous=True)
         folder = checkpoints.newest()
         assert folder is not None
         model, optimizer = small(ranks, -1)
@@ -210,7 +197,7 @@ def save_on_a_full_disk(run: Path, full: int) -> tuple[str | None, list[str]]:
     ranks = join()
     warned = Warned()
     logging.getLogger("pilekit").addHandler(warned)
-    checkpoints = checkpoints_of(run, ranks)
+    checkpoints = checkpoints_in(run, ranks, asynchronous=True)
     try:
         with files_limited_to(500 if ranks.rank == full else resource.RLIM_INFINITY):
             checkpoints.save(*small(ranks, 2), progress_of(2), CONFIG)
@@ -241,7 +228,7 @@ def test_all_ranks_hear_of_a_full_disk(tmp_path: Path, process_group: ProcessGro
 
 def save_in_a_folder_of_its_own(run: Path) -> str | None:
     ranks = join()
-    checkpoints = checkpoints_of(run / f"machine-{ranks.rank}", ranks, asynchronous=False)
+    checkpoints = checkpoints_in(run / f"machine-{ranks.rank}", ranks)
     return error_of(checkpoints.save, *small(ranks, 1), progress_of(1), CONFIG) or error_of(checkpoints.finish)
 
 
@@ -254,7 +241,7 @@ def test_a_folder_that_machines_do_not_share_is_an_error(tmp_path: Path, process
 
 def fail_on_one_rank(run: Path, failing: int, where: str) -> str:
     ranks = join()
-    checkpoints = checkpoints_of(run, ranks)
+    checkpoints = checkpoints_in(run, ranks, asynchronous=True)
     right = getattr(module, where)
 
     def broken(*_: object) -> None:

@@ -57,22 +57,6 @@ def test_figures_equal_those_of_one_process(made: Path, tmp_path: Path, process_
     check_figures(made, tmp_path, process_group, {2: [("fp32", 3, 2), ("bf16", 2, 4)]})
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_figures_of_all_stages_precisions_and_sizes(made: Path, tmp_path: Path, process_group: ProcessGroups) -> None:
-    cases = {
-        world_size: [
-            (dtype, zero, micro)
-            for dtype in ("fp32", "bf16")
-            for zero in (0, 1, 2, 3)
-            for micro in (1, 2, 4, 8)
-            if 8 // world_size % micro == 0
-        ]
-        for world_size in (1, 2, 4)
-    }
-    check_figures(made, tmp_path, process_group, cases)
-
-
 def fit_and_gather(made: Path, out: Path, changes: Sequence[str]) -> dict[str, Array]:
     """The final weights by name, on rank 0."""
     ours = Trainer(load_config(made / "run.toml", changes), out)
