@@ -123,13 +123,23 @@ def _outcome(work: Callable[[Any, Callable[[int], None]], Any], item: bytes, adv
         return portable(error)
 
 
-_answered: set[str] = set()
-"""The nonces of the roll calls that this process has answered."""
+_answered: list[RollCall] = []
+"""The roll calls that this process has answered."""
+
+
+def is_late() -> bool:
+    """Whether this is a task of a job that has ended without it, because its node seemed lost."""
+    if not _answered or (lock := _answered[-1].lock) is None:
+        return False
+    try:
+        return Path(lock).read_text() != _answered[-1].nonce
+    except FileNotFoundError:
+        return True
 
 
 def _answer(call: RollCall) -> None:
     """Raise `PilekitError` if this node cannot take part; its text follows the node's name."""
-    if call.nonce in _answered:
+    if _answered and _answered[-1].nonce == call.nonce:
         return
     current_process().daemon = True  # So that `map_shards` inside a task runs in this process.
     os.environ.update(call.settings)
@@ -143,7 +153,7 @@ def _answer(call: RollCall) -> None:
             raise PilekitError(f"has {name} {here}, the driver has {there}; install the same versions on all nodes")
     if call.lock is not None:
         _find_lock(Path(call.lock), call.nonce)
-    _answered.add(call.nonce)
+    _answered.append(call)
 
 
 def appears(is_there: Callable[[], bool], folder: Path) -> bool:

@@ -24,7 +24,7 @@ from pilekit.engine import Advance, Ray, imap_shards, map_shards, ray_worker
 from pilekit.engine.ray import TASK_BYTES, gathered
 from pilekit.engine.ray_worker import RollCall, versions
 from pilekit.errors import PilekitError
-from tests.stopping import interrupt, kill, tree, wait_for
+from tests.stopping import interrupt, is_there, kill, tree, wait_for
 
 ROOT = Path(__file__).parents[2]
 LABELS = ("ArXiv", "Github", "FreeLaw")
@@ -81,8 +81,12 @@ def test_a_node_that_does_not_fit_the_driver_is_refused(
         lock.write_text("3")
         ray_worker._answer(RollCall(here, versions(), {}, str(lock), "3"))
         assert "locks do not reach other machines" in caplog.text
+        assert not ray_worker.is_late()
+        lock.unlink()
+        assert ray_worker.is_late()
     finally:
         current_process().daemon = False
+        ray_worker._answered.clear()
 
 
 class TwoNodes:
@@ -100,11 +104,13 @@ class TwoNodes:
         if self.node is None:
             self.node = self.cluster.add_node(**self.options)
 
-    def kill_node(self) -> None:
-        """Kill the raylet of the second node and its workers."""
+    def signal_node(self, number: int) -> None:
+        """Send a signal to the raylet of the second node and its workers."""
         raylet = self.node.all_processes["raylet"][0].process.pid
         for process in (raylet, *children(raylet)):
-            os.kill(process, signal.SIGKILL)
+            os.kill(process, number)
+
+    def remove_node(self) -> None:
         self.cluster.remove_node(self.node, allow_graceful=False)
         self.node = None
 
@@ -122,6 +128,8 @@ def cluster_of_the_run() -> Iterator[TwoNodes]:
             patch.setenv(name, short)
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_memory_monitor_refresh_ms", "0")
+        for name, value in (("failure_threshold", 2), ("period_ms", 500), ("timeout_ms", 1000)):
+            patch.setenv(f"RAY_health_check_{name}", str(value))  # a node that hangs is given up after seconds
         patch.setenv("PYTHONPATH", str(ROOT))
         nodes = TwoNodes()
         yield nodes
@@ -207,20 +215,28 @@ def test_each_command_gives_what_local_processes_give(cluster: TwoNodes, corpus:
 
 
 @pytest.mark.slow
-def test_the_bytes_are_the_same_when_a_node_dies_and_json_stays_json(
+def test_the_bytes_are_the_same_when_a_node_dies_or_hangs_and_json_stays_json(
     cluster: TwoNodes, corpus: Path, tmp_path: Path
 ) -> None:
     home = corpus.parent
     expected = json.loads(pilekit(*REFRAME, tmp_path / "local", "--json", at=home))
-    out = tmp_path / "ray"
-    with started(*REFRAME, out, "--json", "--engine", "ray", "--address", cluster.address, at=home) as process:
-        wait_for(lambda: len(partial_files(out)) == 2)
-        cluster.kill_node()
-        output, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors
-    assert json.loads(output) == expected
-    assert "is lost; its shards are given out again" in errors
-    assert tree(out) == tree(tmp_path / "local")
+    for number in (signal.SIGKILL, signal.SIGSTOP):
+        cluster.complete()
+        out = tmp_path / f"ray{number}"
+        with started(*REFRAME, out, "--json", "--engine", "ray", "--address", cluster.address, at=home) as process:
+            wait_for(lambda out=out: len(partial_files(out)) == 2)  # type: ignore[misc]
+            cluster.signal_node(number)
+            output, errors = process.communicate(timeout=240)
+        assert process.returncode == 0, errors
+        assert json.loads(output) == expected
+        assert "is lost; its shards are given out again" in errors
+        if number == signal.SIGSTOP:  # The node wakes, and may finish its task a second time.
+            workers = children(cluster.node.all_processes["raylet"][0].process.pid)
+            cluster.signal_node(signal.SIGCONT)
+            wait_for(lambda workers=workers: not any(map(is_there, workers)))  # type: ignore[misc]
+        cluster.remove_node()
+        assert tree(out) == tree(tmp_path / "local")
+        assert pilekit("index", out).count(" kept") == 7
 
 
 @pytest.mark.slow

@@ -86,12 +86,14 @@ def build_index(
 ) -> ShardIndex:
     """Read the shard and write its index, even if an index exists.
 
-    place          where the index goes; None: beside the shard or, where that cannot be written, into the cache folder
+    place          where the index goes, and nobody else writes; None: beside the shard, else into the cache folder
     content_hash   the hash that the decompressed bytes must have; another hash is a `PilekitError`
 
     On any error nothing is written, and an existing index stays.
     """
-    with _locked_place(shard, index_places(shard) if place is None else [place]) as place:
+    if place is not None:  # No lock: in a cluster, a node that hangs would hold it.
+        return _build(shard, place, manifest, on_error, advance, ahead, content_hash)
+    with _locked_place(shard, index_places(shard)) as place:
         return _build(shard, place, manifest, on_error, advance, ahead, content_hash)
 
 
