@@ -108,7 +108,7 @@ def imap_shards(
         raise PilekitError(f"{len(items)} items, but {len(labels)} names for them")
     if jobs is not None and jobs < 1:
         raise PilekitError(f"jobs must be at least 1, not {jobs}")
-    cpus = usable_cpus() if engine is None else sum(engine.cpus())
+    cpus = usable_cpus() if engine is None else max(1, sum(engine.cpus()))
     jobs = min(cpus if jobs is None else jobs, len(items))
     report = on_progress or (lambda amount: None)
     if engine is not None and items:
