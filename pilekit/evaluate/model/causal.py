@@ -50,6 +50,12 @@ class CausalLM:
     """The model's logits are exactly `transform(head(...))` of the trunk's output, so they may be made in chunks. None:
     only the model itself makes the right logits."""
 
+    @classmethod
+    def of(cls, model: PreTrainedModel, transform: LogitTransform | None) -> CausalLM:
+        """`model`, which is causal and has a head, with its parts."""
+        head = cast("nn.Linear", cast("Any", model).get_output_embeddings())
+        return cls(model, model.base_model, head, max_length_of(model), transform)
+
 
 def load_causal_lm(
     model_dir: str | Path, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
@@ -91,13 +97,7 @@ def as_causal_lm(model: PreTrainedModel) -> CausalLM:
             f"this {name} model is not a causal language model: its prediction of a token depends on later "
             "tokens, as in a masked language model; give one that predicts from the left"
         )
-    return CausalLM(
-        model=model,
-        trunk=model.base_model,
-        head=cast("nn.Linear", head),
-        max_length=max_length_of(model),
-        transform=transform,
-    )
+    return CausalLM.of(model, transform)
 
 
 def check_vocabulary(model: PreTrainedModel, tokenizer: Tokenizer, what: str) -> None:

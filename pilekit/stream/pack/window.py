@@ -230,8 +230,9 @@ def windows(
     for parts in gathered(documents, lengths, layout.window):
         some = joined(parts)
         parts.clear()
-        if layout.packing == "none":
-            _count_skipped(some.table, lengths(some) > 1)
+        if layout.packing == "none" and (in_rows := lengths(some) > 1).any():
+            # The first document that gets a row counts the bad lines before those of the window that get none.
+            some.table[np.argmax(in_rows), SKIPPED] += some.table[~in_rows, SKIPPED].sum()
         rows = (best_fit if layout.packing == "best_fit" else separate)(lengths(some), layout.seq_len)
         keys = _row_keys(some, rows, lane, layout.seed)
         # Best fit makes the fullest rows first, so rows are shuffled by their keys.
@@ -251,12 +252,6 @@ def windows(
                 raise _changed(place)
             order, after, given = order[given:], after[given:], 0
         yield Window(some, rows.take(order), keys[order], after)
-
-
-def _count_skipped(table: Table, in_rows: npt.NDArray[np.bool_]) -> None:
-    """Let the first document that gets a row count the bad lines before those of the window that get none."""
-    if in_rows.any():
-        table[np.argmax(in_rows), SKIPPED] += table[~in_rows, SKIPPED].sum()
 
 
 def _by_turn(rows: Rows, keys: UInt64, before: int, layout: Layout, turns: Turns) -> Int64:

@@ -79,14 +79,7 @@ def build_on(
             parameter.requires_grad_(name not in frozen)
         if objective == "mlm":
             return MaskedLM(model, tokens_of(model), head_by_place=head is True)
-        transform = head if isinstance(head, LogitTransform) else None
-        return CausalLM(
-            model=model,
-            trunk=cast("Any", model).base_model,
-            head=cast("Any", model).get_output_embeddings(),
-            max_length=max_length_of(model),
-            transform=transform,
-        )
+        return CausalLM.of(model, head if isinstance(head, LogitTransform) else None)
 
     made, frozen, head = ranks.on_rank0(build)  # the head is found by running the model; only rank 0 can run it
     lm = ranks.on_all_ranks(lambda: built[0] if built else build_empty())
