@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pilekit.corpus import Shard as Shard
     from pilekit.corpus import load_manifest as load_manifest
     from pilekit.corpus import resolve_subsets as resolve_subsets
+    from pilekit.cutting.cut_result import Decontamination as Decontamination
+    from pilekit.cutting.cut_result import Substrings as Substrings
     from pilekit.cutting.decontaminate import decontaminate as decontaminate
     from pilekit.cutting.decontaminated import Decontaminated as Decontaminated
-    from pilekit.cutting.decontamination import Decontamination as Decontamination
-    from pilekit.cutting.decontamination import Substrings as Substrings
     from pilekit.cutting.substrings import cut_substrings as cut_substrings
     from pilekit.dedup.deduplicated import Deduplicated as Deduplicated
     from pilekit.dedup.near_duplicates import NearDuplicates as NearDuplicates
@@ -104,7 +104,7 @@ _NAMES = {
     "pilekit.corpus": "Corpus Manifest Shard load_manifest resolve_subsets",
     "pilekit.cutting.decontaminate": "decontaminate",
     "pilekit.cutting.decontaminated": "Decontaminated",
-    "pilekit.cutting.decontamination": "Decontamination Substrings",
+    "pilekit.cutting.cut_result": "Decontamination Substrings",
     "pilekit.cutting.substrings": "cut_substrings",
     "pilekit.dedup.run": "deduplicate",
     "pilekit.dedup.deduplicated": "Deduplicated",

@@ -116,7 +116,7 @@ def _stored(paths: Sequence[Path], columns: int) -> Iterator[tuple[int, Table]]:
                 yield index, rows.reshape(-1, columns).T
 
 
-def repeated_anchors(paths: Sequence[Path], bases: Int64, scratch: Path, memory: int, advance: Advance) -> UInt64:
+def repeated_anchors(paths: Sequence[Path], advance: Advance, bases: Int64, scratch: Path, memory: int) -> UInt64:
     """The filter of the anchors in two documents; `paths`: the anchors of each shard, `bases`: its document 0.
 
     Sorting tells the documents of an anchor. A first filter keeps the anchors that are there once, most of them, out of
@@ -140,7 +140,7 @@ def repeated_anchors(paths: Sequence[Path], bases: Int64, scratch: Path, memory:
     return filter
 
 
-def find_runs(paths: Sequence[Path], bases: Int64, path: Path, length: int, memory: int, advance: Advance) -> list[int]:
+def find_runs(paths: Sequence[Path], advance: Advance, bases: Int64, path: Path, length: int, memory: int) -> list[int]:
     """Write the runs of all documents, in their order; where each shard's begin, and their number.
 
     paths    the windows of each shard

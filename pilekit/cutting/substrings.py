@@ -8,10 +8,7 @@ Each step's files are complete or not there; after a kill, the next run makes th
 
 from __future__ import annotations
 
-import functools
-import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,32 +18,26 @@ import pyarrow.parquet as pq
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.free_disk import check_free_disk
-from pilekit.artifacts.job_folder import Output, output_folder
-from pilekit.corpus import Corpus, Manifest, Shard, subsets_or_all
-from pilekit.corpus.shard import STANDARD_INPUT, is_url
+from pilekit.artifacts.job_folder import Output
+from pilekit.corpus import Corpus, Manifest, Shard
+from pilekit.corpus.shard import is_url
+from pilekit.cutting.cut_job import FOUND, SCRATCH, CutJob, cut_job
 from pilekit.cutting.cut_repeats import ROWS, locate_cuts, without
-from pilekit.cutting.cut_shards import BYTES_REMOVED, COUNTS, cut_shard, summed
-from pilekit.cutting.decontaminate import CLEAN, SCRATCH
-from pilekit.cutting.decontamination import REPEATS, SUMMARY, Substrings
+from pilekit.cutting.cut_result import REPEATS, Substrings
+from pilekit.cutting.cut_shards import BYTES_REMOVED, COUNTS
 from pilekit.cutting.passages import frequent_passages
 from pilekit.cutting.repeats import Selection, find_runs, repeated_anchors, scan
 from pilekit.dedup.deduplicated import Deduplicated
 from pilekit.dedup.match.population import MAX_DOCUMENTS
-from pilekit.engine import Advance, map_shards
+from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
-from pilekit.pipeline.shard_job import all_skipped, check_names, stem
 from pilekit.progress import Report
-from pilekit.shards.fingerprint import Fingerprint, Inputs, inputs_for
-from pilekit.shards.processes import decompress_ahead, processes_for
-from pilekit.shards.read.json_records import bad_line_error
+from pilekit.shards.fingerprint import Fingerprint, Inputs
 from pilekit.shards.read.reader import OnError
 
 KIND = "substrings"
 PASSAGES, PASSAGE_CHARACTERS = 10, 200
 """The passages in the summary, and the characters of each."""
-
-_CUT, _FOUND, _DONE = "/cut/", "/found", "/summary"
-"""Names of notes, the first before a shard's name; no shard's name begins with a slash."""
 
 _SCRATCH_BYTES = 8
 """About what is on disk for a stored byte: 1.5 bytes for a byte of text in windows, and as much to sort them."""
@@ -96,155 +87,88 @@ def cut_substrings(
         msgspec.convert(dict(zip(_Options.__struct_fields__, given, strict=True)), _Options)
     except msgspec.ValidationError as error:
         raise PilekitError(f"cut_substrings: {visible(str(error), 200)}") from None
-    if only and subsets is None:
-        raise PilekitError("`only` leaves out the documents of other subsets; name subsets too")
-    if "" in (out, dedup):
-        raise PilekitError(f"{'out' if out == '' else 'dedup'} is empty; name a folder")
+    if dedup == "":
+        raise PilekitError("dedup is empty; name a folder")
     corpus = data if isinstance(data, Corpus) else Corpus(data, manifest)
-    if any(shard.path == STANDARD_INPUT for shard in corpus.shards):
-        raise PilekitError("standard input (-) cannot be compared, as it is read three times; save it to a file first")
-    if write:
-        check_names(corpus.shards)
-    chosen = subsets_or_all([subsets] if isinstance(subsets, str) else subsets, corpus.manifest)
-    compared = None if chosen is None else sorted(chosen)
-    removed, inputs = None if dedup is None else Path(dedup), inputs_for(out, corpus.shards)
-    parameters = {
-        "min_bytes": min_bytes,
-        "dedup": None if removed is None else Deduplicated(removed).identity,
-        "subsets": compared,
-        "only": only,
-        "write": write,
-        "text_field": corpus.manifest.text_field,
-        "label_path": corpus.manifest.label_path,
-    }
-    selection = Selection(compared, only, removed, corpus.manifest, on_error)
-    for shard in corpus.shards:
-        mask = selection.mask(shard)
-        if mask is not None and not mask.fits(Fingerprint(*inputs.fingerprints[shard.name])):
-            raise PilekitError(
-                f"{visible(shard.path)}: is not the shard that was deduplicated in {visible(str(dedup))}"
-            )
-    with output_folder(
-        out, kind=KIND, parameters=parameters, inputs=inputs.fingerprints, versions=inputs.versions
-    ) as output:
-        if not output.finished:
-            _Run(corpus, output, min_bytes, write, selection, inputs, memory, jobs, advance).run()
-        skipped = all_skipped(output.results()[_FOUND]["read"], corpus.shards)
-        if on_error == "raise" and skipped.count:  # An earlier run skipped lines that are an error now.
-            raise bad_line_error(skipped.examples[0])
-        return Substrings(output.folder, msgspec.json.decode((output.folder / SUMMARY).read_bytes()), skipped)
+    removed = None if dedup is None else Path(dedup)
+    parameters = {"min_bytes": min_bytes, "dedup": None if removed is None else Deduplicated(removed).identity}
+    options: dict[str, Any] = {"subsets": subsets, "only": only, "write": write, "jobs": jobs}
+    options |= {"on_error": on_error, "advance": advance}
+    with cut_job(corpus, out, kind=KIND, parameters=parameters, **options) as job:
+        selection = Selection(job.compared, only, removed, corpus.manifest, on_error)
+        for shard in corpus.shards:
+            mask = selection.mask(shard)
+            if mask is not None and not mask.fits(Fingerprint(*job.inputs.fingerprints[shard.name])):
+                raise PilekitError(
+                    f"{visible(shard.path)}: is not the shard that was deduplicated in {visible(str(dedup))}"
+                )
+        if not job.output.finished:
+            found = job.found() or _find(job, min_bytes, selection, memory)
+            job.cut(found, REPEATS, (*COUNTS, BYTES_REMOVED), pieces=without, mask_of=selection.mask)
+        return Substrings(*job.result())
 
 
-@dataclass(frozen=True)
-class _Run:
-    """The steps of a run, in their order."""
+def _find(job: CutJob, length: int, selection: Selection, memory: int) -> dict[str, Any]:
+    """Find all repeats, and write and note the table."""
+    output, shards, scratch = job.output, job.corpus.shards, job.scratch
+    stored = sum(size for size, _ in job.inputs.fingerprints.values())
+    there = sum(path.stat().st_size for path in output.folder.rglob("*") if path.is_file())
+    check_free_disk(output.folder, _SCRATCH_BYTES * stored - there, "comparing")
+    scanning: dict[str, Any] = {"make": scan, "length": length, "selection": selection}
+    read = _rows(job, "reading", "anchors", **scanning)
+    bases = np.cumsum([0, *(of["lines"] for of in read.values())])
+    if bases[-1] >= MAX_DOCUMENTS:
+        raise PilekitError(f"{bases[-1]:,} documents are more than can be compared at once; take fewer shards")
+    of_shard, filter = dict(zip(read, bases.tolist(), strict=False)), scratch / "filter.npy"
+    np.save(filter, repeated_anchors(*_sorting(job, "sorting", "anchors"), bases, scratch, memory))
+    _rows(job, "comparing", "windows", filter=filter, bases=of_shard, **scanning)
+    runs = scratch / "runs"
+    starts = find_runs(*_sorting(job, "sorting again", "windows"), bases, runs, length, memory)
+    located: dict[str, Any] = {"runs": runs, "starts": starts, "bases": of_shard, "manifest": job.corpus.manifest}
+    _rows(job, "locating", "cuts", make=locate_cuts, **located)
+    table = output.folder / REPEATS
+    with write_atomically(table) as file, pq.ParquetWriter(file, ROWS, compression="zstd") as writer:
+        for path in _files(output, "cuts", shards):
+            with pq.ParquetFile(path) as part:
+                for batch in part.iter_batches():
+                    writer.write_batch(batch)
+    urls = {shard.name: shard.path for shard in shards}
+    paths = {name: path if is_url(path) else str(Path(path).absolute()) for name, path in urls.items()}
+    limits: dict[str, Any] = {"most": PASSAGES, "rows": 1, "scratch": scratch, "memory": memory}
+    most = frequent_passages(table, paths, job.corpus.manifest, **limits)
+    passages = [{"count": one.count, "text": one.text[:PASSAGE_CHARACTERS]} for one in most]
+    found = {"read": read, "summary": {"passages": passages}, "paths": paths}
+    output.note(FOUND, found, table)
+    return found
 
-    corpus: Corpus
-    output: Output
-    length: int
-    write: bool
-    selection: Selection
-    inputs: Inputs
-    memory: int
-    jobs: int | None
-    advance: Report | None
 
-    def run(self) -> None:
-        """Every step that no earlier run has finished."""
-        scratch = self.output.folder / SCRATCH
-        if self.output.result(_DONE) is None:
-            found = self.output.result(_FOUND) or self._find(scratch)
-            shutil.rmtree(scratch, ignore_errors=True)
-            self._cut(found)
-        shutil.rmtree(scratch, ignore_errors=True)
+def _files(output: Output, name: str, shards: Sequence[Shard]) -> list[Path]:
+    """The files of a step in `scratch/`, one for each shard."""
+    return [output.path(f"{SCRATCH}/{name}/{shard.name}", "") for shard in shards]
 
-    def _find(self, scratch: Path) -> dict[str, Any]:
-        """Find all repeats, and write the table; note what was read."""
-        stored = sum(size for size, _ in self.inputs.fingerprints.values())
-        there = sum(path.stat().st_size for path in self.output.folder.rglob("*") if path.is_file())
-        check_free_disk(self.output.folder, _SCRATCH_BYTES * stored - there, "comparing")
-        scanning = functools.partial(scan, length=self.length, selection=self.selection)
-        read, anchors = self._rows("reading", scanning, "anchors")
-        bases, names = np.cumsum([0, *(of["lines"] for of in read)]), [shard.name for shard in self.corpus.shards]
-        if bases[-1] >= MAX_DOCUMENTS:
-            raise PilekitError(f"{bases[-1]:,} documents are more than can be compared at once; take fewer shards")
-        of_shard = dict(zip(names, bases.tolist(), strict=False))
-        filter, sorting = scratch / "filter.npy", self._progress("sorting", anchors)
-        np.save(filter, repeated_anchors(anchors, bases, scratch, self.memory, sorting))
-        scanning = functools.partial(scanning, filter=filter, bases=of_shard)
-        _, windows = self._rows("comparing", scanning, "windows")
-        runs, sorting = scratch / "runs", self._progress("sorting again", windows)
-        starts = find_runs(windows, bases, runs, self.length, self.memory, sorting)
-        located: dict[str, Any] = {"runs": runs, "starts": starts, "bases": of_shard, "manifest": self.corpus.manifest}
-        locating = functools.partial(locate_cuts, **located)
-        _, parts = self._rows("locating", locating, "cuts")
-        table = self.output.folder / REPEATS
-        with write_atomically(table) as file, pq.ParquetWriter(file, ROWS, compression="zstd") as writer:
-            for path in parts:
-                with pq.ParquetFile(path) as part:
-                    for batch in part.iter_batches():
-                        writer.write_batch(batch)
-        urls = {shard.name: shard.path for shard in self.corpus.shards}
-        paths = {name: path if is_url(path) else str(Path(path).absolute()) for name, path in urls.items()}
-        limits: dict[str, Any] = {"most": PASSAGES, "rows": 1, "scratch": scratch, "memory": self.memory}
-        most = frequent_passages(table, paths, self.corpus.manifest, **limits)
-        passages = [{"count": one.count, "text": one.text[:PASSAGE_CHARACTERS]} for one in most]
-        found = {"read": dict(zip(names, read, strict=True)), "passages": passages, "paths": paths}
-        self.output.note(_FOUND, found, table)
-        return found
 
-    def _cut(self, found: dict[str, Any]) -> None:
-        """Cut all shards, and write the summary."""
-        of, read = self.selection, found["read"]
-        options: dict[str, Any] = {"subsets": of.subsets if of.only else None, "on_error": of.on_error}
-        options |= {"manifest": of.manifest, "mask_of": of.mask, "pieces": without, "counted": read}
-        work = functools.partial(_note_cut, table=self.output.folder / REPEATS, write=self.write, **options)
-        done = [one["subsets"] for one in self._shards("cutting", work, _CUT)]
-        summary = {**summed(done, list(read.values()), (*COUNTS, BYTES_REMOVED)), "passages": found["passages"]}
-        with write_atomically(self.output.folder / SUMMARY) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
-        self.output.note(_DONE, {}, self.output.folder / SUMMARY)
+def _rows(job: CutJob, step: str, name: str, **options: Any) -> dict[str, dict[str, Any]]:
+    """Do work that writes a file for each shard; its results."""
+    return job.each_shard(step, f"/{name}/", _note_rows, name=name, **options)
 
-    def _rows(self, step: str, work: Callable[..., Any], name: str) -> tuple[list[dict[str, Any]], list[Path]]:
-        """Do work that writes a file in `scratch/` for each shard; its results, and the files."""
-        files = {shard.name: self.output.path(f"{SCRATCH}/{name}/{shard.name}", "") for shard in self.corpus.shards}
-        noting = functools.partial(_note_rows, work=work, files=files, notes=f"/{name}/")
-        return self._shards(step, noting, f"/{name}/"), list(files.values())
 
-    def _shards(self, step: str, work: Callable[..., None], notes: str) -> list[dict[str, Any]]:
-        """Do the work on the shards that have no note yet; the notes' results."""
-        waiting = [shard for shard in self.corpus.shards if self.output.result(notes + shard.name) is None]
-        progress = self._progress(step, [Path(shard.path) for shard in waiting if not is_url(shard.path)])
-        processes = processes_for(waiting, self.jobs)
-        work = functools.partial(work, output=self.output, inputs=self.inputs, ahead=decompress_ahead(processes))
-        map_shards(work, waiting, jobs=processes, on_progress=progress)
-        results = self.output.results()
-        return [results[notes + shard.name] for shard in self.corpus.shards]
-
-    def _progress(self, step: str, files: Sequence[Path]) -> Advance:
-        advance, total = self.advance, sum(file.stat().st_size for file in files)
-        return (lambda amount: None) if advance is None else lambda amount: advance(step, amount, total)
+def _sorting(job: CutJob, step: str, name: str) -> tuple[list[Path], Advance]:
+    """The files of a step, and the progress of sorting them."""
+    files = _files(job.output, name, job.corpus.shards)
+    return files, job.progress(step, sum(file.stat().st_size for file in files))
 
 
 def _note_rows(
     shard: Shard,
     advance: Advance,
     *,
-    work: Callable[..., dict[str, Any]],
+    make: Callable[..., dict[str, Any]],
     output: Output,
     inputs: Inputs,
-    notes: str,
-    files: dict[str, Path],
+    name: str,
     **options: Any,
 ) -> None:
-    result = work(shard, advance, path=files[shard.name], **options)
+    [path] = _files(output, name, [shard])
+    result = make(shard, advance, path=path, **options)
     inputs.check(shard)
-    output.note(notes + shard.name, result, files[shard.name])
-
-
-def _note_cut(
-    shard: Shard, advance: Advance, *, output: Output, write: bool, counted: dict[str, Any], **options: Any
-) -> None:
-    path = output.path(f"{CLEAN}/{stem(shard)}", ".jsonl.zst") if write else None
-    counts, files = cut_shard(shard, advance, path=path, before=counted[shard.name]["read"], **options)
-    output.note(_CUT + shard.name, {"subsets": counts}, *files)
+    output.note(f"/{name}/{shard.name}", result, path)

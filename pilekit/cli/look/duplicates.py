@@ -87,7 +87,7 @@ def _show_passages(folder: Path, header: Header, count: int, as_json: bool) -> N
     import msgspec
 
     from pilekit.corpus import load_manifest
-    from pilekit.cutting.decontamination import REPEATS
+    from pilekit.cutting.cut_result import REPEATS
     from pilekit.cutting.passages import frequent_passages
 
     if not header.finished:
