@@ -91,6 +91,9 @@ class RankServer:
 
     def close(self) -> None:
         """End the server; its ranks end by themselves when their connections close."""
+        with socket.socket(fileno=self._connection.fileno()) as ours:
+            ours.shutdown(socket.SHUT_RDWR)  # workers of a loader that is still alive hold the socket too
+            ours.detach()
         self._connection.close()
         self._process.wait()
 
