@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from pilekit import PileStream, bits_per_byte
 from tests.stream.corpora import mixed
-from tests.tiny import tiny_tokenizer
+from tests.tiny.models import tiny_tokenizer
 
 CONFIG = {
     "model_type": "llama",

@@ -26,7 +26,7 @@ from pilekit.cli.main import COMMANDS, pilekit
 from tests import layouts
 from tests.process_groups import ProcessGroups
 from tests.stream.corpora import made, mixed
-from tests.tiny import tiny_model
+from tests.tiny.models import tiny_model
 from tests.tokenize.making import byte_level_bpe
 
 ROOT = Path(__file__).parent.parent

@@ -32,9 +32,9 @@ import zstandard
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, from any folder
 
+from tests.benchmarks.bpb.lm_eval_peer import log_likelihoods  # noqa: E402
 from tests.benchmarks.generating import pythia_dir, real_or_generated  # noqa: E402
 from tests.benchmarks.harness import Figures, Rounds, options, show, table, take_turns  # noqa: E402
-from tests.benchmarks.lm_eval_peer import log_likelihoods  # noqa: E402
 from tests.benchmarks.peers import run_peer  # noqa: E402
 
 MAX_LENGTH = 2048
@@ -48,7 +48,7 @@ from pilekit import Corpus, load_tokenizer
 from pilekit.evaluate.bits_per_byte import score_corpus
 from pilekit.evaluate.model.causal import load_causal_lm
 from pilekit.tokenize import Tokenizer
-from tests.benchmarks.lm_eval_peer import forget_peak, held_memory, peak_memory
+from tests.benchmarks.bpb.lm_eval_peer import forget_peak, held_memory, peak_memory
 
 model_dir, shard, warm_up, dtype = sys.argv[1:5]
 settings = {"batch_tokens": int(sys.argv[5])} if len(sys.argv) > 5 else {}

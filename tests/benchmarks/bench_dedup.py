@@ -5,8 +5,8 @@
     python tests/benchmarks/bench_dedup.py --recall [--pairs 6000]
 
 All compare word 5-grams by 128 permutations at a threshold of 0.8, as nearly as each tool allows (see
-`dedup_peers.py`). pilekit runs with `--no-write`, which is the work of the other tools, and once with clean shards,
-which no other tool writes. Reading, decompressing and parsing are timed for all. Starting is not timed: each
+`dedup/dedup_peers.py`). pilekit runs with `--no-write`, which is the work of the other tools, and once with clean
+shards, which no other tool writes. Reading, decompressing and parsing are timed for all. Starting is not timed: each
 measurement is a process of its own that has deduplicated a tiny shard before. All may use all cores, and a few do.
 
 Speed is measured on at most as much of the input as a contender processes in about a minute. Recall and precision are
@@ -37,8 +37,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.benchmarks.dedup_input import similar_pairs, write_beginning, write_shard_with_copies  # noqa: E402
-from tests.benchmarks.dedup_peers import PEERS  # noqa: E402
+from tests.benchmarks.dedup.dedup_input import similar_pairs, write_beginning, write_shard_with_copies  # noqa: E402
+from tests.benchmarks.dedup.dedup_peers import PEERS  # noqa: E402
 from tests.benchmarks.harness import Figures, options, show, table, take_turns  # noqa: E402
 from tests.benchmarks.peers import BENCH, peer_environment, run_peer  # noqa: E402
 from tests.dedup.test_recall import BINS, outcomes  # noqa: E402

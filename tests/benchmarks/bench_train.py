@@ -4,8 +4,8 @@
     python tests/benchmarks/bench_train.py --gpu [--shapes pythia-160m pythia-1.4b]
 
 All train the same weights (the shape of Pythia-14M) on the same rows through the same micro-batches, documents kept
-apart by position_ids, with the same AdamW and clipping; see training_loops.py. pilekit reads them from the raw shard
-while it trains; the others get them as tensors in memory.
+apart by position_ids, with the same AdamW and clipping; see train/training_loops.py. pilekit reads them from the raw
+shard while it trains; the others get them as tensors in memory.
 
     loop         one rank: `Trainer.fit` beside a bare loop, whose loss is the model's (`labels`) or made of its logits
                  (`cross_entropy`); two ranks: `Trainer.fit` under each ZeRO stage, under 0 beside PyTorch's DDP
@@ -20,7 +20,7 @@ peak resident memory of any rank in a measured step, above that of the same proc
 agree, or there is no table. `pilekit ×` is pilekit's speed divided by theirs, and its memory divided by theirs. On a
 busy machine, CPU time tells more than wall time. The text is that of `$PILEKIT_REAL_CORPUS` (minipile-00.jsonl.zst and
 20B_tokenizer.json) if set, else generated; `--small-vocabulary` has the rows made with a tokenizer of 4,096 ids, and a
-model to match. `--gpu` is training_on_gpus.py.
+model to match. `--gpu` is train/training_on_gpus.py.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ sys.path.insert(0, str(ROOT))  # run as a script, from any folder
 
 from tests.benchmarks.generating import pythia_dir, real_or_generated, trained_tokenizer  # noqa: E402
 from tests.benchmarks.peers import BENCH  # noqa: E402
-from tests.benchmarks.taking_turns import Contestant, Ended, Running, compare, threads  # noqa: E402
+from tests.benchmarks.train.taking_turns import Contestant, Ended, Running, compare, threads  # noqa: E402
 
 TOLERANCE = {"fp32": (1e-5, 1e-3), "bf16": (1e-3, 1e-2)}
 """The largest relative difference from pilekit's losses, in the first step and in later steps."""
@@ -56,7 +56,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="pilekit-bench-") as temporary:
         folder = Path(temporary)
         if chosen.gpu:
-            from tests.benchmarks.training_on_gpus import measure_on_gpus
+            from tests.benchmarks.train.training_on_gpus import measure_on_gpus
 
             figures = measure_on_gpus(folder, chosen)
         else:

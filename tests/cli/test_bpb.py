@@ -17,7 +17,7 @@ from pilekit.cli.main import pilekit
 from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.evaluate.results.compare import compare
-from tests.tiny import tiny_corpus, tiny_model_dir
+from tests.tiny.models import tiny_corpus, tiny_model_dir
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from pilekit.errors import PilekitError
 from pilekit.tokenize.files.tokenize_corpus import tokenize_corpus
 from pilekit.train.config import load_config
 from pilekit.train.estimate import estimate, table
-from tests.tiny import tiny_model
+from tests.tiny.models import tiny_model
 from tests.train.runs import tiny_run
 
 

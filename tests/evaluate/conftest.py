@@ -9,7 +9,7 @@ import pytest
 from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.evaluate.results.result import BitsPerByte
 from tests.evaluate.folders import note_scored
-from tests.tiny import tiny_corpus, tiny_model_dir
+from tests.tiny.models import tiny_corpus, tiny_model_dir
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from pilekit.evaluate.results.result import Score
 from pilekit.tokenize import load_tokenizer
 from tests.evaluate.documents import documents_of, expected_scores, write
 from tests.evaluate.reference import reference_bpb
-from tests.tiny import Family, tiny_corpus, tiny_model, tiny_model_dir
+from tests.tiny.models import Family, tiny_corpus, tiny_model, tiny_model_dir
 from tests.tokenize.making import byte_level_bpe
 
 

@@ -21,8 +21,8 @@ from transformers import AutoModelForCausalLM, GPTNeoXConfig
 
 from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.shards.read.reader import read
-from tests.benchmarks.lm_eval_peer import log_likelihoods
-from tests.tiny import WORDS, Family, tiny_model_dir
+from tests.benchmarks.bpb.lm_eval_peer import log_likelihoods
+from tests.tiny.models import WORDS, Family, tiny_model_dir
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]  # the first test installs the harness, and torch
 

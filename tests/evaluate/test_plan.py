@@ -13,7 +13,7 @@ from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.tokenize import load_tokenizer
 from tests.evaluate.documents import documents_of
-from tests.tiny import tiny_model_dir
+from tests.tiny.models import tiny_model_dir
 from tests.tokenize.making import byte_level_bpe
 
 

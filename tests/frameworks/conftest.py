@@ -13,7 +13,7 @@ from pilekit.stream import PileStream
 from tests.frameworks.environment import frameworks_python
 from tests.frameworks.watched import digests
 from tests.stream.corpora import made
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.tiny.models import tiny_model, tiny_tokenizer
 
 Rows = list[list[str]]
 """The digests of the rows of each batch."""

@@ -12,7 +12,7 @@ import torch
 from pilekit.tokenize import load_tokenizer
 from tests.stream.corpora import Made, few, mixed, uneven, with_bad_lines
 from tests.stream.reference import Encoder, Plan, Row, lane_documents, optimizer_steps
-from tests.tiny import tiny_tokenizer
+from tests.tiny.models import tiny_tokenizer
 
 SETTINGS: dict[str, object] = {"seq_len": 64, "lanes": (8, 2), "window": 16}
 """The default settings of the guarantee tests; with a global batch of 16."""

@@ -10,7 +10,7 @@ import torch
 from pilekit.stream import PileStream
 from tests.stream.collecting import ALL
 from tests.stream.conftest import Corpora, Settings
-from tests.tiny import tiny_model
+from tests.tiny.models import tiny_model
 
 # 6. Packing: documents in a row do not see each other
 

@@ -20,7 +20,7 @@ from pilekit.tokenize import Tokenizer
 from tests.stream.collecting import ALL, Way, counted, no_brown_fox, read_in_turn, rows_of, run, steps_of
 from tests.stream.conftest import PACKINGS, Corpora, Expected, Settings
 from tests.stream.corpora import made
-from tests.tiny import tiny_tokenizer
+from tests.tiny.models import tiny_tokenizer
 
 # 3. Resume
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pilekit.train.log.metrics import StepMetrics
-from tests.tiny import tiny_corpus, tiny_model, tiny_tokenizer
+from tests.tiny.models import tiny_corpus, tiny_model, tiny_tokenizer
 
 TIMES = ("tokens_per_second", "data_wait", "step_seconds", "memory_bytes")
 """The figures that differ between any two runs."""

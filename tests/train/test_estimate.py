@@ -28,7 +28,7 @@ from pilekit.train.model.build import build_model
 from pilekit.train.step.engine import Engine
 from pilekit.train.step.sharding import own_part
 from tests.process_groups import ProcessGroups
-from tests.tiny import tiny_neox_config, tiny_tokenizer
+from tests.tiny.models import tiny_neox_config, tiny_tokenizer
 from tests.train.living_bytes import LivingBytes
 from tests.train.plain_loop import cut, random_rows
 

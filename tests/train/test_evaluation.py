@@ -32,7 +32,7 @@ from pilekit.train.config import (
 from pilekit.train.evaluation import evaluate, open_held_out, shared_out
 from pilekit.train.step.engine import Engine
 from tests.process_groups import ProcessGroups
-from tests.tiny import Family, tiny_corpus, tiny_model, tiny_tokenizer
+from tests.tiny.models import Family, tiny_corpus, tiny_model, tiny_tokenizer
 
 FAMILIES: list[Family] = ["gpt_neox", "gpt2", "llama"]
 

@@ -28,8 +28,8 @@ from pilekit.train.config import ModelConfig, load_config
 from pilekit.train.model.build import build_model, model_shape
 from pilekit.train.trainer import Trainer
 from tests.process_groups import ProcessGroups
-from tests.tiny import tiny_corpus
-from tests.tiny_masked import FAMILIES, PAD, called, config_of, made_of
+from tests.tiny.masked import FAMILIES, PAD, called, config_of, made_of
+from tests.tiny.models import tiny_corpus
 from tests.tokenize.making import byte_level_bpe
 from tests.train.runs import lines
 from tests.train.step.test_mlm_loss import plain_nll

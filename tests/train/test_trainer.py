@@ -27,7 +27,7 @@ from pilekit.train.trainer import Finished, Trainer
 from tests.process_groups import ProcessGroups
 from tests.stream.corpora import made as documents
 from tests.stream.corpora import some_text
-from tests.tiny import tiny_corpus, tiny_neox_config, tiny_tokenizer
+from tests.tiny.models import tiny_corpus, tiny_neox_config, tiny_tokenizer
 from tests.train.runs import TIMES, interrupt_at, lines
 
 OUTPUTS = ("input_ids", "labels", "position_ids", "doc_ids", "subset_ids")

@@ -12,8 +12,8 @@ from transformers import BertModel, ModernBertConfig
 
 from pilekit.errors import PilekitError
 from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm, keeps_documents_apart, load_masked_lm, states_at
-from tests.tiny import SHAPE, tiny_model_dir
-from tests.tiny_masked import FAMILIES, PAD, called, config_of, made_of, tiny
+from tests.tiny.masked import FAMILIES, PAD, called, config_of, made_of, tiny
+from tests.tiny.models import SHAPE, tiny_model_dir
 from tests.versions import trains
 
 IDS = torch.tensor([[5, 9, 2, 60, 33, 33, 7, 4]])

@@ -18,8 +18,8 @@ from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.results.result_folder import read_result
 from tests.evaluate.documents import documents_of
 from tests.evaluate.reference import reference_pseudo_nll
-from tests.tiny import tiny_corpus
-from tests.tiny_masked import roberta_dir
+from tests.tiny.masked import roberta_dir
+from tests.tiny.models import tiny_corpus
 
 
 @pytest.fixture(scope="module")

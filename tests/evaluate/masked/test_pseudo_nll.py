@@ -24,8 +24,8 @@ from pilekit.evaluate.score import batching
 from pilekit.evaluate.score.batching import TokenizedDocument
 from pilekit.tokenize import load_tokenizer
 from tests.evaluate.reference import reference_losses
-from tests.tiny import tiny_corpus, tiny_tokenizer
-from tests.tiny_masked import FAMILIES, VOCABULARY, mobile_bert, roberta_tokenizer, tiny
+from tests.tiny.masked import FAMILIES, VOCABULARY, mobile_bert, roberta_tokenizer, tiny
+from tests.tiny.models import tiny_corpus, tiny_tokenizer
 
 TEMPLATE = Template((0,), (2,), 3)
 ROOM = 38

@@ -29,7 +29,7 @@ from pilekit.errors import PilekitError
 from pilekit.evaluate.model.causal import as_causal_lm, check_vocabulary, isolates_documents
 from pilekit.evaluate.model.logit_transform import UNCHANGED, LogitTransform, logit_transform_of
 from pilekit.tokenize import load_tokenizer
-from tests.tiny import Family, tiny_model, tiny_tokenizer
+from tests.tiny.models import Family, tiny_model, tiny_tokenizer
 from tests.versions import TRAINS
 
 SMALL: dict[str, Any] = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}

@@ -22,7 +22,7 @@ from pilekit.errors import PilekitError
 from pilekit.evaluate.model.causal import load_causal_lm
 from pilekit.evaluate.model.load import CAUSAL, MASKED, kind_of, outline, stored_dtype
 from pilekit.evaluate.model.logit_transform import UNCHANGED
-from tests.tiny import Family, tiny_model, tiny_model_dir
+from tests.tiny.models import Family, tiny_model, tiny_model_dir
 
 OLD = transformers.__version__.startswith("4.")  # it tells no shapes
 IDS = torch.tensor([[5, 9, 2, 60, 33, 33, 7, 1]])

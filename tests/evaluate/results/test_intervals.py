@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilekit.evaluate.results.intervals import SEED, SPLITS, Float64, holm, interval, p_value, split_sums
-from tests.benchmarks.interval_coverage import LAWS, SIZES, p_values, sample
+from tests.benchmarks.bpb.interval_coverage import LAWS, SIZES, p_values, sample
 
 
 def coins(documents: int, name: str, split: int) -> list[int]:

@@ -37,7 +37,7 @@ from tests.evaluate.documents import write
 from tests.evaluate.folders import lines, only_file, same
 from tests.process_groups import ROOT
 from tests.stopping import kill, stop_when
-from tests.tiny import tiny_model_dir
+from tests.tiny.models import tiny_model_dir
 
 KEY = "0123456789abcdef" * 2
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

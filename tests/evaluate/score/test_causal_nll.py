@@ -23,8 +23,8 @@ from pilekit.evaluate.score.batching import TokenizedDocument
 from pilekit.evaluate.score.causal_nll import score_documents
 from tests.evaluate.reference import reference_nll
 from tests.evaluate.score.making import document, documents, note_shapes, scored
-from tests.logit_transforms import LOGIT_TRANSFORMS, transforming_model
-from tests.tiny import SMALL, Family, tiny_model
+from tests.tiny.logit_transforms import LOGIT_TRANSFORMS, transforming_model
+from tests.tiny.models import SMALL, Family, tiny_model
 
 FAMILIES: list[Family] = ["gpt_neox", "gpt2", "llama"]
 LENGTHS = [0, 1, 2, 9, 15, 16, 17, 31, 32, 33, 34, 64, 65, 100, 1, 0, 7]

@@ -18,7 +18,7 @@ from pilekit.evaluate.model.device import is_out_of_memory
 from pilekit.evaluate.score.batching import OpenDocument, Row
 from pilekit.evaluate.score.fitting import Fitting
 from tests.evaluate.score.making import documents, note_shapes, scored
-from tests.tiny import tiny_model
+from tests.tiny.models import tiny_model
 
 ERRORS = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 6 GiB.\nOf that, ..."),
@@ -105,7 +105,7 @@ import json, logging, resource, sys
 import torch
 from pilekit.evaluate.model.causal import as_causal_lm
 from tests.evaluate.score.making import documents, scored
-from tests.tiny import tiny_model
+from tests.tiny.models import tiny_model
 
 torch.set_num_threads(1)
 logging.basicConfig(format="%(message)s")

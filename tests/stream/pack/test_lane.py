@@ -18,7 +18,7 @@ from pilekit.stream.read.lane_documents import SKIPPED, SUBSET, LaneDocuments, d
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from tests.stream.collecting import rows_of
 from tests.stream.reference import Document, Line, Plan, Row, columns, lane_rows, windows
-from tests.tiny import tiny_tokenizer
+from tests.tiny.models import tiny_tokenizer
 
 SEQ_LEN, PAD, SUBSETS = 8, 1, ("A", "B", "(other)")
 

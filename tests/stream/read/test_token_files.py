@@ -20,7 +20,7 @@ from tests.process_groups import ProcessGroups
 from tests.stream.collecting import counted, in_group, no_brown_fox, run, steps_of
 from tests.stream.conftest import PACKINGS, Settings
 from tests.stream.corpora import SUBSETS, Made, made, some_text
-from tests.tiny import tiny_tokenizer
+from tests.tiny.models import tiny_tokenizer
 
 
 @dataclass

@@ -19,7 +19,7 @@ from pilekit.train.checkpoint import Checkpoints, Progress, find_checkpoint
 from pilekit.train.checkpoint import saving as module
 from pilekit.train.checkpoint.manifest import INDEX_FILE
 from tests.small_disk import files_limited_to
-from tests.tiny import tiny_model
+from tests.tiny.models import tiny_model
 from tests.train.checkpoint.saving import (
     CONFIG,
     SHARD,

@@ -15,7 +15,7 @@ from pilekit.errors import PilekitError
 from pilekit.train.checkpoint import Progress
 from pilekit.train.checkpoint.manifest import INDEX_FILE, STATE_FILE, own_sums, write_state
 from pilekit.train.checkpoint.tensors import TensorSave, state_tensors, write_tensors
-from tests.tiny import Family, tiny_model
+from tests.tiny.models import Family, tiny_model
 from tests.train.checkpoint.saving import (
     FILES,
     SHARD,

@@ -19,7 +19,7 @@ from pilekit.train.config import load_config
 from pilekit.train.log import alerts
 from pilekit.train.log.metrics import numbers_of, read_metrics
 from pilekit.train.trainer import Trainer
-from tests.tiny import tiny_corpus
+from tests.tiny.models import tiny_corpus
 from tests.train.log.test_viewers import read_tensorboard, read_wandb
 from tests.train.runs import tiny_run
 

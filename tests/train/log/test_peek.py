@@ -17,7 +17,7 @@ from pilekit.stream import PileStream
 from pilekit.train.config import DataConfig, ModelConfig, TrainConfig, TrainSection
 from pilekit.train.data import open_stream
 from pilekit.train.log.peek import inspect_step_command
-from tests.tiny import tiny_corpus, tiny_tokenizer
+from tests.tiny.models import tiny_corpus, tiny_tokenizer
 
 Rows = list[list[tuple[str, int]]]
 

@@ -17,7 +17,7 @@ from pilekit.train.config import LogConfig, ParallelConfig, PrecisionConfig, Tra
 from pilekit.train.log.profile import Profile, part
 from pilekit.train.step.engine import Engine
 from tests.process_groups import ProcessGroups
-from tests.tiny import tiny_model
+from tests.tiny.models import tiny_model
 
 
 def config_of(profile: tuple[int, int] | None) -> TrainConfig:

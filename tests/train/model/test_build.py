@@ -21,9 +21,9 @@ from pilekit.train.config import ModelConfig
 from pilekit.train.model.blocks import blocks_of
 from pilekit.train.model.build import build_model, build_on, model_shape
 from pilekit.train.model.presets import PRESETS
-from tests.logit_transforms import LOGIT_TRANSFORMS, transforming_model
 from tests.process_groups import ProcessGroups
-from tests.tiny import Family, tiny_model, tiny_model_dir, tiny_tokenizer
+from tests.tiny.logit_transforms import LOGIT_TRANSFORMS, transforming_model
+from tests.tiny.models import Family, tiny_model, tiny_model_dir, tiny_tokenizer
 
 # Parameters of the published weights (https://huggingface.co/EleutherAI) with 50,304 embedding rows. The two largest
 # were published with 128 and 384 more rows, which no token uses.

@@ -30,7 +30,7 @@ from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, load_causal_lm
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from pilekit.train.model.export import export_model
 from tests.stopping import tree
-from tests.tiny import SMALL, WORDS, Family, tiny_model, tiny_model_dir, tiny_tokenizer
+from tests.tiny.models import SMALL, WORDS, Family, tiny_model, tiny_model_dir, tiny_tokenizer
 
 FILES = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 IDS = torch.tensor([[5, 9, 2, 300, 33, 33, 7, 1]])

@@ -18,8 +18,8 @@ from pilekit.train.config import Objective, load_config
 from pilekit.train.engines import build_engine
 from pilekit.train.model.build import build_model, model_shape
 from pilekit.train.trainer import Trainer
-from tests.tiny import tiny_corpus, tiny_model, tiny_neox_config, tiny_tokenizer
-from tests.tiny_masked import FAMILIES, config_of, made_of
+from tests.tiny.masked import FAMILIES, config_of, made_of
+from tests.tiny.models import tiny_corpus, tiny_model, tiny_neox_config, tiny_tokenizer
 
 
 @pytest.fixture

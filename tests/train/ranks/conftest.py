@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.tiny import tiny_corpus, tiny_model, tiny_neox_config, tiny_tokenizer
+from tests.tiny.models import tiny_corpus, tiny_model, tiny_neox_config, tiny_tokenizer
 from tests.train.ranks.fitting import RARE, omega
 
 CONFIG = """

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from pilekit.train.config import load_config
 from pilekit.train.trainer import Trainer
 from tests.process_groups import ProcessGroups
-from tests.tiny import Family, tiny_model
+from tests.tiny.models import Family, tiny_model
 from tests.train.ranks.fitting import (
     STEPS,
     TIMEOUT,

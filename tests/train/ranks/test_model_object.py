@@ -17,7 +17,7 @@ from pilekit.train.config import load_config
 from pilekit.train.trainer import Trainer
 from tests.process_groups import ProcessGroups
 from tests.stopping import tree
-from tests.tiny import Family, tiny_model
+from tests.tiny.models import Family, tiny_model
 from tests.train.ranks.fitting import TIMEOUT, Array, case
 from tests.train.runs import interrupt_at, lines
 

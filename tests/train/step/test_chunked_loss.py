@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pilekit.evaluate.model.logit_transform import UNCHANGED, LogitTransform
 from pilekit.train.step.chunked_loss import chunked_cross_entropy
-from tests.logit_transforms import transformed
+from tests.tiny.logit_transforms import transformed
 
 BFLOAT16_STEP = 2.0**-8
 LOGIT_TRANSFORMS = [

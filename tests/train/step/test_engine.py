@@ -15,9 +15,9 @@ from pilekit.engine.ranks import Ranks, join
 from pilekit.evaluate.model.causal import as_causal_lm
 from pilekit.train.config import OptimizerConfig, ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
 from pilekit.train.step.engine import Engine, Update
-from tests.logit_transforms import LOGIT_TRANSFORMS, transforming_model
 from tests.process_groups import ProcessGroups
-from tests.tiny import tiny_model
+from tests.tiny.logit_transforms import LOGIT_TRANSFORMS, transforming_model
+from tests.tiny.models import tiny_model
 from tests.train.plain_loop import Batch, cut, plain_loop, random_rows, targets
 
 Array = npt.NDArray[Any]

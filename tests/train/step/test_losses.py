@@ -16,8 +16,8 @@ from torch.nn import functional
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm
 from pilekit.evaluate.model.logit_transform import UNCHANGED
 from pilekit.train.step.losses import clm_loss, count_targets, subset_sums
-from tests.logit_transforms import LOGIT_TRANSFORMS, transforming_model
-from tests.tiny import Family, tiny_model
+from tests.tiny.logit_transforms import LOGIT_TRANSFORMS, transforming_model
+from tests.tiny.models import Family, tiny_model
 from tests.train.step.test_chunked_loss import Watched
 
 FAMILIES = get_args(Family)

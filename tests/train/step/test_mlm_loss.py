@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.train.step.losses import count_targets, mlm_loss
-from tests.tiny_masked import FAMILIES, PAD, called, tiny
+from tests.tiny.masked import FAMILIES, PAD, called, tiny
 from tests.train.step.test_losses import packed
 
 Batch = dict[str, Tensor]

@@ -11,7 +11,7 @@ import torch
 from pilekit.errors import PilekitError
 from pilekit.train.config import OptimizerConfig
 from pilekit.train.step.optimizer import build_optimizer, lr_scales
-from tests.tiny import Family, tiny_model
+from tests.tiny.models import Family, tiny_model
 
 CONFIG = OptimizerConfig(lr=0.01, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.5)
 

@@ -13,7 +13,7 @@ from pilekit.train.model.blocks import blocks_of
 from pilekit.train.step.engine import Engine
 from pilekit.train.step.sharding import own_part
 from tests.process_groups import ProcessGroups
-from tests.tiny import tiny_model
+from tests.tiny.models import tiny_model
 from tests.train.plain_loop import plain_loop, random_rows
 from tests.train.step.test_engine import (
     CLIP,

@@ -21,7 +21,7 @@ from pilekit.evaluate.model.causal import as_causal_lm
 from pilekit.train.config import OptimizerConfig, ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
 from pilekit.train.step.engine import Engine, recompute_activations
 from tests.process_groups import ProcessGroups
-from tests.tiny import tiny_model
+from tests.tiny.models import tiny_model
 from tests.train.living_bytes import LivingBytes
 from tests.train.plain_loop import cut, random_rows, targets
 

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.taking_turns import Contestant, compare
+from tests.benchmarks.train.taking_turns import Contestant, compare
 
 MICRO = {"pythia-160m": (16, 2), "pythia-1.4b": (4, 4)}
 """Rows of a forward pass, and forward passes of a rank in a step; of other shapes (4, 2)."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config, GraniteConfig
 
 from pilekit.evaluate.model.logit_transform import LogitTransform
-from tests.tiny import SMALL
+from tests.tiny.models import SMALL
 
 LOGIT_TRANSFORMS = {
     "gemma2": LogitTransform(cap=2.0),

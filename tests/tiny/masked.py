@@ -22,7 +22,7 @@ from transformers import (
 from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm
 from pilekit.evaluate.model.load import MASKED, attention_of
 from pilekit.tokenize import train_tokenizer
-from tests.tiny import SHAPE
+from tests.tiny.models import SHAPE
 
 FAMILIES = ("bert", "roberta", "distilbert")
 VOCABULARY = SHAPE["vocab_size"]

@@ -1,6 +1,6 @@
 """Simulate how often the intervals of `pilekit bpb` and of `--compare` miss the truth, by the number of documents.
 
-    python tests/benchmarks/interval_coverage.py [--simulations 4000] [--json]
+    python tests/benchmarks/bpb/interval_coverage.py [--simulations 4000] [--json]
 
 A simulated document has a length in bytes, and a number of bits per byte (alone) or a difference of two models in bits
 per byte (compared). The truth is the bits of all possible documents divided by their bytes. Each simulation draws a
@@ -30,7 +30,7 @@ from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))  # run as a script, from any folder
 
 from pilekit.evaluate.results.intervals import Float64, p_value, split_sums  # noqa: E402

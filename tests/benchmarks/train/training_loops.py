@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from tests.benchmarks.lm_eval_peer import forget_peak, resident
+from tests.benchmarks.bpb.lm_eval_peer import forget_peak, resident
 
 RANK, WORLD_SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 COLUMNS = ("input_ids", "labels", "position_ids")

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-ROOT = Path(__file__).resolve().parents[2]
-LOOPS = ROOT / "tests" / "benchmarks" / "training_loops.py"
+ROOT = Path(__file__).resolve().parents[3]
+LOOPS = Path(__file__).with_name("training_loops.py")
 
 TIMEOUT = 900.0
 """A contestant that needs more seconds for a step, the start of its processes included, counts as hanging."""
