@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -14,6 +14,9 @@ class TableResult:
     """The base of results. A result defines `table` and `to_dict`."""
 
     __slots__ = ()
+
+    ROWS: ClassVar[tuple[str, str]] = ("subset", "subsets")
+    """What a row of `to_arrow` is, and the field of `to_dict` that has them."""
 
     def table(self) -> FittedTable[Any]:
         """The result as people read it."""
@@ -27,8 +30,8 @@ class TableResult:
         """A row per subset with the figures of `to_dict`, for pandas, polars and plots."""
         import pyarrow as pa
 
-        subsets = self.to_dict()["subsets"]
-        return pa.Table.from_pylist([{"subset": name, **figures} for name, figures in subsets.items()])
+        row, field = self.ROWS
+        return pa.Table.from_pylist([{row: name, **figures} for name, figures in self.to_dict()[field].items()])
 
     def __str__(self) -> str:
         return str(self.table())

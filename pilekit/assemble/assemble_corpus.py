@@ -39,7 +39,7 @@ from pilekit.errors import PilekitError, counted, visible
 from pilekit.progress import Report
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.processes import decompress_ahead, processes_for
-from pilekit.shards.read.damage import LISTED_BAD_LINES, BadLine, SkippedLines
+from pilekit.shards.read.damage import LISTED_BAD_LINES, SkippedLines
 from pilekit.shards.read.reader import OnError
 
 KIND = "assembled corpus"
@@ -109,7 +109,7 @@ def assemble_corpus(
             run.write(result)
         shutil.rmtree(folder / SCRATCH, ignore_errors=True)
     assert result is not None
-    skipped = SkippedLines(result["summary"]["skipped"], [BadLine(*bad) for bad in result["bad_lines"]])
+    skipped = SkippedLines.noted({**result, **result["summary"]})
     return AssembledCorpus(folder, result["summary"], result["planned"], skipped, written)
 
 

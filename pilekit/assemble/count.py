@@ -47,8 +47,7 @@ def count_source(source: Source, advance: Advance, *, job: Job) -> None:
         source.check(job.inputs)
     skipped = reader.skipped
     counts = {"read": read + reader.empty, "empty": reader.empty, "skipped": skipped.count, "text_bytes": size}
-    bad_lines = [[bad.path, bad.line, bad.reason] for bad in skipped.examples]
-    job.output.note(source.name, {**counts, "bad_lines": bad_lines}, path)
+    job.output.note(source.name, {**counts, "bad_lines": skipped.listed()}, path)
 
 
 def scratch_path(output: Output, kind: str, source: str) -> Path:

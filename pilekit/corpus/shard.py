@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -60,6 +60,28 @@ def is_url(path: str) -> bool:
 def looks_like_shard(name: str) -> bool:
     """Whether a search of a folder takes a file of this name for a shard; `*.index.parquet` is an index."""
     return name.endswith(SHARD_SUFFIXES) and written_beside(name.rpartition("/")[2]) is None
+
+
+def stem(shard: Shard) -> str:
+    """The shard's name without the suffix of its storage."""
+    if shard.path == STANDARD_INPUT:
+        return "stdin"
+    for suffix in (".jsonl", ".json", ".ndjson", ".parquet"):
+        if shard.name.endswith(suffix):
+            return shard.name.removesuffix(suffix)
+    return shard.name
+
+
+def check_stems(shards: Iterable[Shard]) -> None:
+    """Raise PilekitError if two shards would be written into one file, which is named by the stem."""
+    found: dict[str, Shard] = {}
+    for shard in shards:
+        other = found.setdefault(stem(shard), shard)
+        if other is not shard:
+            raise PilekitError(
+                f"{visible(other.path)} and {visible(shard.path)} would both be written to {visible(stem(shard))}"
+                "; take one after the other"
+            )
 
 
 def names_a_file(name: str) -> bool:

@@ -21,12 +21,11 @@ import msgspec
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.job_folder import Output, output_folder
 from pilekit.corpus import Corpus, Shard, subsets_or_all
-from pilekit.corpus.shard import STANDARD_INPUT
+from pilekit.corpus.shard import STANDARD_INPUT, check_stems, stem
 from pilekit.cutting.cut_result import SUMMARY
 from pilekit.cutting.cut_shards import COUNTS, cut_shard, summed
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError
-from pilekit.pipeline.shard_job import all_skipped, check_names, stem
 from pilekit.progress import Report
 from pilekit.shards.each_shard import finish_shards
 from pilekit.shards.fingerprint import Inputs, inputs_for
@@ -94,7 +93,7 @@ class CutJob:
 
     def result(self) -> tuple[Path, dict[str, Any], SkippedLines]:
         """The folder, the summary and the bad lines."""
-        skipped = all_skipped(self.output.results()[FOUND]["read"], self.corpus.shards)
+        skipped = SkippedLines.of_shards(self.output.results()[FOUND]["read"], self.corpus.shards)
         if self.reading["on_error"] == "raise" and skipped.count:  # An earlier run skipped lines that are errors now.
             raise bad_line_error(skipped.examples[0])
         folder = self.output.folder
@@ -125,7 +124,7 @@ def cut_job(
     if any(shard.path == STANDARD_INPUT for shard in (*corpus.shards, *more)):
         raise PilekitError("standard input (-) cannot be taken, as it is read several times; save it to a file first")
     if write:
-        check_names(corpus.shards)
+        check_stems(corpus.shards)
     held = inputs_for(out, more)
     for kept, values in ((inputs.fingerprints, held.fingerprints), (inputs.versions, held.versions)):
         kept.update({f"/{name}": value for name, value in values.items()})

@@ -22,11 +22,11 @@ from pilekit.corpus import Manifest, Shard
 from pilekit.documents import DocumentBatch
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
-from pilekit.pipeline.shard_job import write_documents
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.keep_mask import KeepMask
 from pilekit.shards.random_access.document_reader import DocumentReader
 from pilekit.shards.read.reader import OnError, read
+from pilekit.shards.write.shard_writer import write_documents
 
 SHORTEST_PIECE, MOST_PIECES = 200, 10
 PARTS = ("untouched", "cut", "dropped")

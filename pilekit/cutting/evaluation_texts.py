@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from pilekit.corpus import Corpus, Shard
+from pilekit.corpus.shard import stem
 from pilekit.errors import PilekitError, visible
-from pilekit.pipeline.shard_job import stem
 from pilekit.shards.read.open import is_parquet
 from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, line_blocks, located_errors
 from pilekit.shards.read.unchanged import open_unchanged

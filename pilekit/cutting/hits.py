@@ -25,7 +25,6 @@ from pilekit.cutting.ngrams import Hit, Int64, NGrams
 from pilekit.cutting.words import normalised
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
 from pilekit.engine import Advance
-from pilekit.pipeline.shard_job import skipped_lines
 from pilekit.shards.read.reader import read
 
 Flags = npt.NDArray[np.bool_]
@@ -96,7 +95,7 @@ def find_hits(
 
     with read(shard, advance=advance, **options) as reader:
         _write(path, _PART, rows())
-    return {"read": dict(counts), **skipped_lines(reader)}
+    return {"read": dict(counts), **reader.passed_over()}
 
 
 def _write(path: Path, schema: pa.Schema, rows: Iterable[Row]) -> Path:

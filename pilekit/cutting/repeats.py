@@ -26,7 +26,6 @@ from pilekit.dedup.match.repeated import may_be_repeated, note_values, repeated_
 from pilekit.documents import MAX_SUBSETS, too_many_subsets
 from pilekit.engine import Advance
 from pilekit.kernels import compiled
-from pilekit.pipeline.shard_job import skipped_lines
 from pilekit.shards.keep_mask import KeepMask
 from pilekit.shards.read.reader import OnError, ShardReader, read
 
@@ -104,7 +103,7 @@ def scan(
                     found = rows[:, : find_windows(text, group, length, table, some, chosen, counted, rows)]
                 for begin in range(0, found.shape[1], _ROWS):
                     file.write(np.ascontiguousarray(found[:, begin : begin + _ROWS].T).data)
-    skipped = skipped_lines(reader)
+    skipped = reader.passed_over()
     return {"read": dict(counts), "lines": lines, **skipped, "others": skipped["others"] + left_out}
 
 

@@ -25,7 +25,7 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
-from pilekit.corpus.shard import STANDARD_INPUT, is_url
+from pilekit.corpus.shard import STANDARD_INPUT, check_stems, is_url, stem
 from pilekit.dedup.compare.resolve import Counts, Resolver
 from pilekit.dedup.compare.store_shingles import store_shingles
 from pilekit.dedup.match.candidates import find_candidates
@@ -45,7 +45,6 @@ from pilekit.dedup.sketch.sketch_format import ShardSketch
 from pilekit.dedup.sketch.sketch_shard import is_fresh, sketch_shard
 from pilekit.engine import Advance, usable_cpus
 from pilekit.errors import PilekitError, visible
-from pilekit.pipeline.shard_job import check_names, stem
 from pilekit.progress import Report
 from pilekit.shards.each_shard import corpus_folder, each_shard, finish_shards
 from pilekit.shards.fingerprint import Inputs
@@ -128,7 +127,7 @@ def deduplicate(
     if any(shard.path == STANDARD_INPUT for shard in corpus.shards):
         raise PilekitError("standard input (-) cannot be deduplicated, as it is read twice; save it to a file first")
     if write:
-        check_names(corpus.shards)
+        check_stems(corpus.shards)
     if subsets is not None:
         subsets = resolve_subsets(subsets, manifest=corpus.manifest)
     bands = choose_bands(threshold, num_perm)

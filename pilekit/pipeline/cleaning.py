@@ -25,7 +25,8 @@ import pyarrow.parquet as pq
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.job_folder import Output
 from pilekit.artifacts.parquet_rows import parquet_rows, required
-from pilekit.corpus import Corpus, Manifest, Shard, subsets_or_all
+from pilekit.corpus import Corpus, Shard, subsets_or_all
+from pilekit.corpus.shard import check_stems, stem
 from pilekit.corpus.sidecar_files import DROPPED
 from pilekit.documents import DocumentBatch
 from pilekit.engine import Advance
@@ -38,10 +39,11 @@ from pilekit.pipeline.redact_pii import RedactPII
 from pilekit.pipeline.rules.c4 import C4
 from pilekit.pipeline.rules.rule_set import RuleSet
 from pilekit.pipeline.rules.sets import named_near, rule_sets
-from pilekit.pipeline.shard_job import all_skipped, check_names, skipped_lines, stem, write_documents
 from pilekit.shards.each_shard import corpus_folder, each_shard, finish_shards
 from pilekit.shards.fingerprint import Inputs
-from pilekit.shards.read.reader import OnError, read, read_corpus
+from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.reader import OnError, Reading, read, read_corpus
+from pilekit.shards.write.shard_writer import write_documents
 
 KIND, SUMMARY = "cleaning", "summary.json"
 WHOLE = "/dropped"
@@ -99,13 +101,9 @@ def clean_corpus(
     if c4_lines and not edits:
         raise PilekitError("cutting documents to the lines that C4 keeps needs c4 or c4-fineweb among the rules")
     cleaner = Cleaner(sets, judged and sorted(judged), language, [*edits, *([redact.redact] if redact else [])])
-    work = functools.partial(
-        _clean_shard,
-        cleaner=cleaner,
-        subsets=cleaner.subsets if only else None,
-        manifest=corpus.manifest,
-        on_error=on_error,
-    )
+    left = cleaner.subsets if only else None
+    reading = functools.partial(read, subsets=left, on_error=on_error, manifest=corpus.manifest)
+    work = functools.partial(_clean_shard, cleaner=cleaner, reading=reading)
     if out is None:
         results = each_shard(work, corpus.shards, jobs=jobs, advance=advance)
         names = [shard.name for shard in corpus.shards]
@@ -121,7 +119,7 @@ def clean_corpus(
         "c4_lines": c4_lines,
         "pii": sorted(redact.kinds) if redact else [],
     }
-    check_names(corpus.shards)
+    check_stems(corpus.shards)
     with corpus_folder(corpus, out, kind=KIND, parameters=parameters) as (output, inputs):
         by_shard = finish_shards(
             work, corpus.shards, output, inputs, on_error=on_error, jobs=jobs, advance=advance, whole=WHOLE
@@ -141,9 +139,7 @@ def _clean_shard(
     advance: Advance,
     *,
     cleaner: Cleaner,
-    subsets: Sequence[str] | None,
-    manifest: Manifest,
-    on_error: OnError,
+    reading: Reading,
     ahead: bool,
     output: Output | None = None,
     inputs: Inputs | None = None,
@@ -151,11 +147,11 @@ def _clean_shard(
     """Count what is kept and dropped of one shard; with `output`, write both and note the counts."""
     counts: dict[str, dict[str, Any]] = {}
     with ExitStack() as opened:
-        reader = opened.enter_context(read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=ahead))
+        reader = opened.enter_context(reading(shard, advance=advance, ahead=ahead))
         cleanings = (cleaner.clean(batch, counts) for batch in reader)
         if output is None or inputs is None:
             collections.deque(cleanings, maxlen=0)
-            return {"subsets": counts, **skipped_lines(reader)}
+            return {"subsets": counts, **reader.passed_over()}
         dropped = opened.enter_context(parquet_rows(output.path(f"{PARTS}/{shard.name}", ".parquet"), DROPPED_ROWS))
 
         def kept() -> Iterator[DocumentBatch]:
@@ -165,7 +161,7 @@ def _clean_shard(
                 yield batch
 
         files = write_documents(output.path(stem(shard), ".jsonl.zst"), kept(), lambda: inputs.check(shard))
-    result = {"subsets": counts, **skipped_lines(reader)}
+    result = {"subsets": counts, **reader.passed_over()}
     output.note(shard.name, result, *files)
     return result
 
@@ -187,7 +183,7 @@ def _cleaned(folder: Path | None, cleaner: Cleaner, results: Mapping[str, Any], 
     """All shards' results together."""
     summary = summarize([results[shard.name] for shard in shards])
     judged = tuple(filter(cleaner.judges, summary["subsets"]))
-    return Cleaned(folder, summary, all_skipped(results, shards), judged)
+    return Cleaned(folder, summary, SkippedLines.of_shards(results, shards), judged)
 
 
 def _nothing(cleaned: Cleaned, cleaner: Cleaner) -> str:

@@ -18,15 +18,16 @@ from pathlib import Path
 
 import msgspec
 
-from pilekit.corpus import Corpus, Manifest, Shard
+from pilekit.corpus import Corpus, Shard
 from pilekit.documents import MAX_SUBSETS, too_many_subsets
-from pilekit.engine import Advance, imap_shards
+from pilekit.engine import Advance
 from pilekit.pipeline.stages import Match
-from pilekit.shards.processes import decompress_ahead, processes_for
+from pilekit.shards.each_shard import each_shard
+from pilekit.shards.processes import processes_for
 from pilekit.shards.read.damage import SkippedLines
-from pilekit.shards.read.reader import OnError, read
+from pilekit.shards.read.reader import OnError, Reading, read
 
-Search = Callable[[Shard, "Counts", Advance | None], Iterator["FoundText"]]
+Search = Callable[[Shard, "Counts", Advance | None, bool], Iterator["FoundText"]]
 
 CONTEXT = 200
 """Characters of a match, and of its line on either side of it, that are kept."""
@@ -82,25 +83,17 @@ def find_text(
 
     Raises PilekitError for a pattern that is no regular expression, and for all that `read` refuses.
     """
-    processes = processes_for(corpus.shards, jobs)
-    search = functools.partial(
-        _search,
-        pattern=Match(pattern).pattern,
-        subsets=subsets,
-        manifest=corpus.manifest,
-        on_error=on_error,
-        ahead=decompress_ahead(processes),
-    )
-    if processes == 1:
+    reading = functools.partial(read, subsets=subsets, on_error=on_error, manifest=corpus.manifest)
+    search = functools.partial(_search, pattern=Match(pattern).pattern, reading=reading)
+    if processes_for(corpus.shards, jobs) == 1:
         for shard in corpus.shards:
-            yield from search(shard, counts, advance)
+            yield from search(shard, counts, advance, True)
         return
     decoder = msgspec.json.Decoder(FoundText)
     with tempfile.TemporaryDirectory(prefix="pilekit-grep-") as folder:
         job = functools.partial(_search_to_file, search=search, folder=Path(folder))
-        items, names = list(enumerate(corpus.shards)), [shard.name for shard in corpus.shards]
-        results = imap_shards(job, items, jobs=processes, names=names, on_progress=advance)
-        for place, found in enumerate(results):
+        items = list(enumerate(corpus.shards))
+        for place, found in enumerate(each_shard(job, corpus.shards, items=items, jobs=jobs, advance=advance)):
             counts.merge(found)
             path = Path(folder, str(place))
             with path.open("rb") as lines:
@@ -108,13 +101,13 @@ def find_text(
             path.unlink()
 
 
-def _search_to_file(item: tuple[int, Shard], advance: Advance, *, search: Search, folder: Path) -> Counts:
+def _search_to_file(item: tuple[int, Shard], advance: Advance, *, search: Search, folder: Path, ahead: bool) -> Counts:
     """Search one shard, write its matches to the file in `folder` that is named by the shard's place."""
     place, shard = item
     counts = Counts()
     encoder = msgspec.json.Encoder()
     with (folder / str(place)).open("wb") as file:
-        for found in search(shard, counts, advance):
+        for found in search(shard, counts, advance, ahead):
             file.write(encoder.encode(found) + b"\n")
     return counts
 
@@ -123,12 +116,10 @@ def _search(
     shard: Shard,
     counts: Counts,
     advance: Advance | None,
+    ahead: bool,
     *,
     pattern: re.Pattern[str],
-    subsets: Sequence[str] | None,
-    manifest: Manifest,
-    on_error: OnError,
-    ahead: bool,
+    reading: Reading,
 ) -> Iterator[FoundText]:
     """The matches in one shard.
 
@@ -138,7 +129,7 @@ def _search(
     search = pattern.search
     plain = _IGNORED_CASE.fullmatch(pattern.pattern)
     word = plain[1].lower() if plain else ""
-    with read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=ahead) as reader:
+    with reading(shard, advance=advance, ahead=ahead) as reader:
         for batch in reader:
             counts.read.update(batch.subsets)
             if len(counts.read) > MAX_SUBSETS:

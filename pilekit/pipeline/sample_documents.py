@@ -15,14 +15,14 @@ from itertools import chain
 
 import numpy as np
 
-from pilekit.corpus import Corpus, Manifest, Shard
+from pilekit.corpus import Corpus, Shard
 from pilekit.documents import DocumentBatch
 from pilekit.engine import Advance
 from pilekit.pipeline.pipeline import Pipeline, Stage
 from pilekit.pipeline.stages import Kept, document_hashes, filtered
 from pilekit.shards.each_shard import each_shard
 from pilekit.shards.read.damage import SkippedLines
-from pilekit.shards.read.reader import OnError, read
+from pilekit.shards.read.reader import OnError, Reading, read
 
 Ranked = tuple[int, int, int, DocumentBatch]
 """Rank, the shard's place in the corpus, document number, and the document alone in a batch."""
@@ -46,15 +46,8 @@ def sample_documents(
     stages    only documents that pass these stages are drawn
     jobs      shards at a time; None: the usable CPUs, or fewer for a small corpus
     """
-    draw = functools.partial(
-        _draw,
-        count=count,
-        seed=seed,
-        subsets=subsets,
-        stages=stages,
-        manifest=corpus.manifest,
-        on_error=on_error,
-    )
+    reading = functools.partial(read, subsets=subsets, on_error=on_error, manifest=corpus.manifest)
+    draw = functools.partial(_draw, count=count, seed=seed, reading=reading, stages=stages)
     items = list(enumerate(corpus.shards))
     lowest: list[Ranked] = []
     skipped = SkippedLines()
@@ -70,10 +63,8 @@ def _draw(
     *,
     count: int,
     seed: int,
-    subsets: Sequence[str] | None,
+    reading: Reading,
     stages: Sequence[Stage],
-    manifest: Manifest,
-    on_error: OnError,
     ahead: bool,
 ) -> tuple[list[Ranked], SkippedLines]:
     """The documents of one shard with the lowest ranks."""
@@ -85,7 +76,7 @@ def _draw(
         limit = lowest[-1][0] if len(lowest) == count else (1 << 64) - 1
         return document_hashes(batch.shard, batch.numbers, seed) <= np.uint64(limit)
 
-    with read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=ahead) as reader:
+    with reading(shard, advance=advance, ahead=ahead) as reader:
         for batch in Pipeline(stages)(filtered(reader, low_enough)):
             ranks = document_hashes(batch.shard, batch.numbers, seed).tolist()
             drawn = [(rank, place, int(batch.numbers[i]), _alone(batch, i)) for i, rank in enumerate(ranks)]

@@ -15,17 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pilekit.artifacts.job_folder import Output
-from pilekit.corpus import Corpus, Manifest, Part, Shard, subsets_or_all
+from pilekit.corpus import Corpus, Part, Shard, subsets_or_all
+from pilekit.corpus.shard import check_stems, stem
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
 from pilekit.engine import Advance, Ray
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage
-from pilekit.pipeline.shard_job import all_skipped, check_names, skipped_lines, stem, write_documents
 from pilekit.pipeline.stages import Match, MinBytes, Sample
 from pilekit.shards.each_shard import corpus_folder, finish_shards
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.read.damage import SkippedLines
-from pilekit.shards.read.reader import OnError, read
+from pilekit.shards.read.reader import OnError, Reading, read
+from pilekit.shards.write.shard_writer import write_documents
 from pilekit.table_result import TableResult
 
 if TYPE_CHECKING:
@@ -163,10 +164,9 @@ def select_corpus(
         "min_bytes": min_bytes,
         "format": format,
     }
-    select = functools.partial(
-        select_shard, format=format, subsets=subsets, stages=stages, manifest=corpus.manifest, on_error=on_error
-    )
-    check_names(corpus.shards)
+    reading = functools.partial(read, subsets=subsets, on_error=on_error, manifest=corpus.manifest)
+    select = functools.partial(select_shard, reading=reading, stages=stages, suffix=SUFFIXES[format])
+    check_stems(corpus.shards)
     shards, shared = corpus.part(part).shards, part is not None
     with corpus_folder(corpus, out, kind=SELECTION, parameters=parameters, shared=shared) as (output, inputs):
         results = finish_shards(
@@ -185,17 +185,15 @@ def select_shard(
     *,
     output: Output,
     inputs: Inputs,
-    format: Format,
-    subsets: Sequence[str] | None,
+    reading: Reading,
     stages: Sequence[Stage],
-    manifest: Manifest,
-    on_error: OnError,
+    suffix: str,
     ahead: bool,
 ) -> None:
     """Write the documents of one shard that pass, and note the counts."""
-    path = output.path(stem(shard), SUFFIXES[format])
+    path = output.path(stem(shard), suffix)
     read_counts, counts = _Counts(), _Counts()
-    with read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=ahead) as reader:
+    with reading(shard, advance=advance, ahead=ahead) as reader:
         passing = counts.counting(Pipeline(stages)(read_counts.counting(reader)))
         files = write_documents(path, passing, lambda: inputs.check(shard))
     result = {
@@ -203,7 +201,7 @@ def select_shard(
             name: [counts.documents[name], counts.bytes[name], documents, read_counts.bytes[name]]
             for name, documents in sorted(read_counts.documents.items())
         },
-        **skipped_lines(reader),
+        **reader.passed_over(),
     }
     output.note(shard.name, result, *files)
 
@@ -241,7 +239,7 @@ def _selected(folder: Path, results: Mapping[str, Mapping[str, Any]], shards: Se
     subsets = [SelectedSubset(name, *counts) for name, counts in sums.items()]
     subsets.sort(key=lambda subset: (-subset.bytes, -subset.documents, subset.name))
     total = SelectedSubset("total", *(sum(column) for column in zip([0] * 4, *sums.values(), strict=True)))
-    return Selected(folder, tuple(subsets), total, tuple(empty), all_skipped(results, shards), others)
+    return Selected(folder, tuple(subsets), total, tuple(empty), SkippedLines.of_shards(results, shards), others)
 
 
 def _nothing(selected: Selected, subsets: Sequence[str] | None) -> str:

@@ -7,8 +7,11 @@ not a document.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from pilekit.corpus.shard import STANDARD_INPUT, Shard
 from pilekit.errors import visible
 
 LISTED_BAD_LINES = 100
@@ -71,3 +74,21 @@ class SkippedLines:
         """Add the bad lines of another shard."""
         self.count += other.count
         self.examples.extend(other.examples[: LISTED_BAD_LINES - len(self.examples)])
+
+    def listed(self) -> list[list[Any]]:
+        """The examples as lists of path, line and reason, for a note."""
+        return [[bad.path, bad.line, bad.reason] for bad in self.examples]
+
+    @classmethod
+    def noted(cls, note: Mapping[str, Any]) -> SkippedLines:
+        """The bad lines of a note: `skipped` counts them, and `bad_lines` lists them."""
+        return cls(note["skipped"], [BadLine(*bad) for bad in note["bad_lines"]])
+
+    @classmethod
+    def of_shards(cls, notes: Mapping[str, Mapping[str, Any]], shards: Iterable[Shard]) -> SkippedLines:
+        """The bad lines of all shards, from the note about each."""
+        skipped = cls()
+        for shard in shards:
+            note, path = notes[shard.name], shard.name if shard.path == STANDARD_INPUT else shard.path
+            skipped.merge(cls(note["skipped"], [BadLine(path, *bad) for bad in note["bad_lines"]]))
+        return skipped

@@ -49,12 +49,24 @@ class ShardReader(Iterator[DocumentBatch], AbstractContextManager["ShardReader"]
     def __next__(self) -> DocumentBatch:
         return next(self._batches)
 
+    def passed_over(self) -> dict[str, Any]:
+        """The bad lines and the documents of other subsets of a single shard so far, for the note about it."""
+        return {
+            "skipped": self.skipped.count,
+            "others": self.parser.others if self.parser else 0,
+            "bad_lines": [[bad.line, bad.reason] for bad in self.skipped.examples],
+        }
+
     def close(self) -> None:
         """Stop reading: the decoding thread ends and the file is closed."""
         self._batches.close()
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+Reading = Callable[..., ShardReader]
+"""`read` with the options of a job: a `functools.partial`, which processes can pass on."""
 
 
 def read(

@@ -7,17 +7,19 @@ the zstd seekable format ends the file. Every zstd tool can read it.
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pilekit.artifacts.atomic_write import write_atomically
-from pilekit.documents import DocumentBatch
+from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.read.open import storage_of
+from pilekit.shards.read.open import is_parquet, storage_of
 from pilekit.shards.write.frame_writer import FRAME_BYTES, FrameWriter
+
+if TYPE_CHECKING:
+    from pilekit.shards.write.parquet_writer import RowGroups
 
 
 class ShardWriter:
@@ -44,16 +46,31 @@ class ShardWriter:
         self.text_bytes = 0
         self._held: list[bytes] = []
         self._held_bytes = 0
-        self._open: ExitStack | None = None
+        self._open: AbstractContextManager[None] | None = None
 
     def __enter__(self) -> Self:
-        self._open = ExitStack()
-        self._file = self._open.enter_context(write_atomically(self.path, follow_links=self.follow_links))
-        self._frames = FrameWriter(self._file, self.level) if self.storage == "zstd" else None
-        # No name and no time in the header: the same lines must give the same bytes.
-        self._gzip = gzip.GzipFile("", "wb", 6, self._file, mtime=0) if self.storage == "gzip" else None
-        self._open.push(self._finish)
+        self._open = self._opened()
+        self._open.__enter__()
         return self
+
+    def __exit__(self, *error: Any) -> None:
+        opened, self._open = self._open, None
+        assert opened is not None
+        opened.__exit__(*error)
+
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        with write_atomically(self.path, follow_links=self.follow_links) as self._file:
+            self._frames = FrameWriter(self._file, self.level) if self.storage == "zstd" else None
+            # No name and no time in the header: the same lines must give the same bytes.
+            self._gzip = gzip.GzipFile("", "wb", 6, self._file, mtime=0) if self.storage == "gzip" else None
+            yield
+            if self._held:
+                self._flush()
+            if self._gzip is not None:
+                self._gzip.close()
+            elif self._frames is not None:
+                self._frames.finish()
 
     def write(self, batch: DocumentBatch) -> None:
         """Write the documents of a batch: their original lines, encoded again only where the text was edited."""
@@ -83,22 +100,26 @@ class ShardWriter:
         self.text_bytes += len(text)
         (self._frames or self._gzip or self._file).write(text)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        assert self._open is not None
-        stack, self._open = self._open, None
-        stack.__exit__(kind, error, traceback)
 
-    def _finish(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Write the rest if the block succeeded; an error of this is handled like an error of the block."""
-        if error is not None:
-            return
-        if self._held:
-            self._flush()
-        if self._gzip is not None:
-            self._gzip.close()
-        elif self._frames is not None:
-            self._frames.finish()
+def write_documents(path: Path, batches: Iterable[DocumentBatch], complete: Callable[[], None]) -> list[Path]:
+    """Write all documents to the shard at `path`; returns its path, or no path and writes no file without documents.
+
+    complete    called before the file gets its name
+    """
+    writer: ShardWriter | RowGroups | None = None
+    with ExitStack() as opened:
+        for batch in batches:
+            if writer is None and len(batch):
+                writer = opened.enter_context(_writer(path, batch.format))
+            if writer is not None:
+                writer.write(batch)
+        complete()
+    return [] if writer is None else [path]
+
+
+def _writer(path: Path, format: RecordFormat) -> AbstractContextManager[ShardWriter | RowGroups]:
+    if not is_parquet(str(path)):
+        return ShardWriter(path, follow_links=False)
+    from pilekit.shards.write.parquet_writer import parquet_writer
+
+    return parquet_writer(path, format)

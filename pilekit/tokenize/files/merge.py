@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from pilekit.corpus import Shard
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.shards.fingerprint import Inputs
+from pilekit.table_result import TableResult
 from pilekit.tokenize.files.documents import RECORD, ROWS, Records, document_runs
 from pilekit.tokenize.files.formats import Format, TokenFiles, token_files, write_idx
 from pilekit.tokenize.files.joined import Joined
@@ -44,7 +45,7 @@ _MADE_BY = ("tokenizer", "special_tokens", "eod")
 
 
 @dataclass(frozen=True, slots=True)
-class MergedTokens:
+class MergedTokens(TableResult):
     """The result of `merge_token_files`.
 
     documents, sequences, tokens   of the merged file
@@ -52,6 +53,8 @@ class MergedTokens:
     files                          all files written but the header
     inputs                         documents and tokens of each file read, by its path
     """
+
+    ROWS: ClassVar[tuple[str, str]] = ("file", "inputs")
 
     documents: int
     sequences: int
@@ -78,12 +81,6 @@ class MergedTokens:
             Column("Tokens", lambda row: f"{row[1]['tokens']:,}"),
         ]
         return FittedTable([*self.inputs.items()], columns, [("Total", self.to_dict())])
-
-    def __str__(self) -> str:
-        return str(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
 
 
 def merge_token_files(

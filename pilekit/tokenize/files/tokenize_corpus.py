@@ -25,7 +25,7 @@ import numpy.typing as npt
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.job_folder import Output
-from pilekit.corpus import Corpus, Manifest, Part, Shard, resolve_subsets
+from pilekit.corpus import Corpus, Part, Shard, resolve_subsets
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
 from pilekit.engine import Advance
 from pilekit.engine.in_threads import map_in_threads
@@ -34,7 +34,7 @@ from pilekit.pipeline.pipeline import Pipeline, Stage, described
 from pilekit.shards.each_shard import each_shard, finish_shards
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.processes import processes_for, threads_of
-from pilekit.shards.read.reader import OnError, read
+from pilekit.shards.read.reader import OnError, Reading, read
 from pilekit.tokenize.files.documents import RECORD, ROWS
 from pilekit.tokenize.files.formats import Format, TokenFiles, token_files
 from pilekit.tokenize.files.joined import Joined, is_joined
@@ -109,10 +109,8 @@ def tokenize_corpus(
         tokenize=tokenize,
         eod=eod_id,
         files=files,
-        subsets=subsets,
+        reading=functools.partial(read, subsets=subsets, on_error=on_error, manifest=corpus.manifest),
         stages=stages,
-        manifest=corpus.manifest,
-        on_error=on_error,
     )
 
     def make(output: Output, inputs: Inputs) -> dict[str, Any]:
@@ -175,7 +173,7 @@ def _join(
     waiting = [shard for shard in rest if shard.name not in ready]
     if advance is not None:
         advance(sum(shard.size or 0 for shard in shards) - sum(shard.size or 0 for shard in waiting))
-    if options["subsets"] is None and not options["stages"]:
+    if options["reading"].keywords["subsets"] is None and not options["stages"]:
         stored = sum(shard.size or 0 for shard in waiting if not shard.path.endswith(PLAIN))
         check_free_disk(output.folder, int(stored * TOKENS_PER_STORED_BYTE) * options["files"].item, "tokenizing")
     work = functools.partial(work, threads=_threads(waiting, jobs))
@@ -220,10 +218,8 @@ def _tokenize_shard(
     tokenize: Tokenize,
     eod: int | None,
     files: TokenFiles,
-    subsets: Sequence[str] | None,
+    reading: Reading,
     stages: Sequence[Stage],
-    manifest: Manifest,
-    on_error: OnError,
     ahead: bool,
     threads: int,
 ) -> None:
@@ -236,7 +232,7 @@ def _tokenize_shard(
     with (
         write_atomically(parts[0]) as ids_file,
         write_atomically(parts[1]) as records_file,
-        read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=ahead) as reader,
+        reading(shard, advance=advance, ahead=ahead) as reader,
     ):
         batches = (batch for batch in Pipeline(stages)(reader) if len(batch))
         for batch, (ids, kept, records, sizes) in map_in_threads(encode, batches, threads, size_of=_text_size):
@@ -252,7 +248,7 @@ def _tokenize_shard(
         "subsets": dict(zip(codes, counts[: len(codes)].tolist(), strict=True)),
         "empty": empty,
         "skipped": reader.skipped.count,
-        "bad_lines": [[bad.path, bad.line, bad.reason] for bad in reader.skipped.examples],
+        "bad_lines": reader.skipped.listed(),
     }
     output.note(shard.name, result, *parts)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pilekit.errors import counted
-from pilekit.shards.read.damage import BadLine, SkippedLines
+from pilekit.shards.read.damage import SkippedLines
 from pilekit.table_result import TableResult
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ class TokenizedCorpus(TableResult):
     def of(cls, folder: Path, results: Mapping[str, Any]) -> TokenizedCorpus:
         """The result that a header in `folder` tells."""
         told = {name: results[name] for name in (*_COUNTS, "empty", "dtype", "subsets")}
-        skipped = SkippedLines(results["skipped"], [BadLine(*bad) for bad in results["bad_lines"]])
-        return cls(**told, skipped=skipped, files=tuple(folder / name for name in results["files"]))
+        return cls(**told, skipped=SkippedLines.noted(results), files=tuple(folder / name for name in results["files"]))
 
     def __repr__(self) -> str:
         counts = f"{counted(self.documents, 'document')}, {counted(self.tokens, 'token')}"
@@ -75,12 +74,12 @@ def summed(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         for name, counts in shard["subsets"].items():
             sums[name] = [one + more for one, more in zip(sums.get(name, [0] * 3), counts, strict=True)]
         empty += shard["empty"]
-        skipped.merge(SkippedLines(shard["skipped"], [BadLine(*bad) for bad in shard["bad_lines"]]))
+        skipped.merge(SkippedLines.noted(shard))
     largest = sorted(sums.items(), key=lambda item: (-item[1][2], -item[1][0], item[0]))
     return {
         **dict(zip(_COUNTS, map(sum, zip([0] * 3, *sums.values(), strict=True)), strict=True)),
         "empty": empty,
         "skipped": skipped.count,
-        "bad_lines": [[bad.path, bad.line, bad.reason] for bad in skipped.examples],
+        "bad_lines": skipped.listed(),
         "subsets": {name: dict(zip(_COUNTS, counts, strict=True)) for name, counts in largest},
     }
