@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pilekit.artifacts.own_file import open_own
+from pilekit.engine import is_late
 from pilekit.errors import PilekitError, visible
 
 PARTIAL = ".partial"
@@ -47,6 +48,8 @@ def write_atomically(path: str | Path, *, follow_links: bool = False) -> Iterato
             yield file
             file.flush()
             os.fsync(file.fileno())
+            if is_late():
+                raise PilekitError(f"{visible(str(path))}: the job has gone on without this copy of its work")
             partial.replace(final)
     except BaseException as error:
         partial.unlink(missing_ok=True)

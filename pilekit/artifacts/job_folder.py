@@ -33,7 +33,6 @@ from pilekit.artifacts.atomic_write import PARTIAL, write_atomically
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.header import HEADER_FILE, Header, read_header, write_header
 from pilekit.artifacts.own_file import folders_in, read_own, refuse_linked_folders
-from pilekit.engine import is_late
 from pilekit.errors import PilekitError, visible
 
 logger = logging.getLogger(__name__)
@@ -73,8 +72,6 @@ class Output:
 
     def note(self, name: str, result: Mapping[str, Any], *files: Path) -> None:
         """Record that the shard `name` is done; `files` are all files written for it, complete and in place."""
-        if is_late():
-            raise PilekitError(f"{visible(name)}: the job has ended without this copy of its work")
         sizes = {file.relative_to(self.folder).as_posix(): file.stat().st_size for file in files}
         with write_atomically(self._note_path(name)) as file:
             file.write(msgspec.json.encode(_Note(name, sizes, dict(result), self._hash_for(name))))

@@ -6,7 +6,7 @@ processes: results in order, at most two tasks per job held, the first failure w
 - Ray retries nothing, because it would also repeat what kills its worker. The tasks of a lost node, and those that have
   not begun, are given out again. A worker that dies fails its shard; of several shards, each is tried alone.
 - The list of nodes is read every 2 seconds: Ray itself takes minutes to give up a node that hangs. Such a node may wake
-  and finish a task a second time, which is harmless: files are written atomically, with the same bytes.
+  and go on. It publishes nothing then, because the lock's file names the tasks that are given out again.
 - Leaving cancels the tasks, so that they remove their partial files, and kills those that do not end.
 - Ray would start a cluster when it finds none, wait for minutes at a wrong address, write the errors of its nodes to
   standard output, and end at SIGTERM with a stack. None of that happens here.
@@ -35,7 +35,7 @@ from typing import Any, TypeVar
 import zstandard
 
 from pilekit.engine.local import Advance, raise_first
-from pilekit.engine.ray_worker import MOST_BYTES, Progress, Report, RollCall, run_task, versions
+from pilekit.engine.ray_worker import MOST_BYTES, SHARE, Progress, Report, RollCall, appears, run_task, versions
 from pilekit.errors import PilekitError, counted, visible
 
 T = TypeVar("T")
@@ -140,15 +140,18 @@ class Ray:
         remote = ray.remote(num_cpus=threads, memory=memory, max_retries=0, scheduling_strategy="SPREAD")(run_task)
 
         def submit(task: _Task) -> Any:
-            return remote.remote(call, work, [payloads[item] for item in task.items], task.serial, self.progress)
+            items = [payloads[item] for item in task.items]
+            return remote.remote(call._replace(task=task.serial), work, items, self.progress)
 
-        run = _Run(self, submit, gathered(items, jobs), jobs, on_progress)
+        run = _Run(self, submit, gathered(items, jobs), jobs, on_progress, lock)
         try:
             for result in run.results(len(items)):
                 yield pickle.loads(zstandard.decompress(result))
             raise_first(run.errors, labels, run.places)
         finally:
             run.stop()
+            for answer in lock.parent.glob(f"{lock.name}.*.partial") if lock is not None else ():
+                answer.unlink(missing_ok=True)
 
 
 def _checked(address: str | None) -> str:
@@ -232,13 +235,16 @@ class _Task:
 class _Run:
     """One call: the tasks waiting and running, the results and failures of items."""
 
-    def __init__(self, engine: Ray, submit: Callable[[_Task], Any], tasks: list[list[int]], jobs: int, report: Advance):
+    def __init__(
+        self, engine: Ray, submit: Callable[[_Task], Any], tasks: list[list[int]], jobs: int, report: Advance, lock: Any
+    ):
         self.engine, self.ray, self.submit, self.jobs = engine, engine.ray, submit, jobs
         self.window = 2 * jobs * max(map(len, tasks))
         self.waiting, self.running = deque(map(_Task, tasks)), dict[Any, _Task]()
         self.done, self.errors, self.places = dict[int, bytes](), dict[int, Exception](), dict[int, str]()
         self.report, self.finished, self.shown, self.told = report, 0, 0, set[str]()
         self.asked: Any = None
+        self.lock, self.answers = lock, set[str]()
         self.nodes, self.looked, self.threads = engine.nodes(), time.monotonic(), engine.threads(jobs)
         self.alive = set(self.nodes)
 
@@ -294,6 +300,12 @@ class _Run:
     def _take_report(self, task: _Task, report: Report) -> None:
         if report.refused is not None:
             raise PilekitError(f"{self._name(report.node)} {report.refused}")
+        if report.answer is not None and report.answer not in self.answers:
+            folder = Path(report.answer).parent
+            if not appears(Path(report.answer).exists, folder):
+                where = f"writes into another folder {visible(str(folder))} than the driver's"
+                raise PilekitError(f"{self._name(report.node)} {where}; {SHARE}")
+            self.answers.add(report.answer)
         self.finished += report.done
         for number, outcome in zip(task.items, report.outcomes, strict=True):
             if isinstance(outcome, bytes):
@@ -313,6 +325,10 @@ class _Run:
             self.errors[task.items[0]], self.places[task.items[0]] = PilekitError(why), self._name(task.node)
 
     def _give_again(self, task: _Task) -> None:
+        """Give the task out again, and let its lost copy, which may wake up, publish nothing (`is_late`)."""
+        if self.lock is not None:
+            with self.lock.open("a") as file:
+                file.write(f" {task.serial}")
         if task.losses < LOSSES:
             self.waiting.appendleft(_Task(task.items, task.losses + 1))
         else:

@@ -13,6 +13,7 @@ import logging
 import os
 import pickle
 import platform
+import secrets
 import signal
 import threading
 import time
@@ -34,22 +35,30 @@ MOST_BYTES = 1 << 20
 PROGRESS_SECONDS = 0.5
 LATE_SECONDS = 90.0
 """A shared file system may show a new file this late; NFS takes up to 60 seconds."""
+ANSWER = f".{secrets.token_hex(4)}.partial"
+"""What this process adds to the name of the lock. The driver, or its next run, removes such files."""
+SHARE = "put it, or $PILEKIT_CACHE if it lies there, on a file system that all nodes share and can write"
 
 
 class RollCall(NamedTuple):
-    """The driver's folder, versions and $PILEKIT_ variables, and what it wrote into the lock of the output folder."""
+    """The driver's folder, versions, $PILEKIT_ variables, what it wrote into the output folder's lock, and the task."""
 
     folder: str
     versions: dict[str, str]
     settings: dict[str, str]
     lock: str | None
     nonce: str
+    task: int = -1
 
 
 class Report(NamedTuple):
-    """What a task sends home. `outcomes`: of each item, its result, pickled and compressed, or its exception."""
+    """What a task sends home. `outcomes`: of each item, its result, pickled and compressed, or its exception.
+
+    answer   what its process wrote beside the lock, where the driver must see it
+    """
 
     node: str
+    answer: str | None
     refused: str | None
     outcomes: list[bytes | Exception]
     done: int
@@ -81,7 +90,7 @@ def versions() -> dict[str, str]:
     return {"pilekit": __version__, **others}
 
 
-def run_task(call: RollCall, function: bytes, items: list[bytes], task: int, progress: Any) -> Report:
+def run_task(call: RollCall, function: bytes, items: list[bytes], progress: Any) -> Report:
     """Answer the roll call and work on the items, one after the other; the failure of one does not stop the others."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # Cancelling raises it; after a shell's `&` it is ignored.
     node = importlib.import_module("ray").get_runtime_context().get_node_id()
@@ -97,7 +106,7 @@ def run_task(call: RollCall, function: bytes, items: list[bytes], task: int, pro
             if (now := time.monotonic()) >= told + PROGRESS_SECONDS:
                 told = now
                 with suppress(Exception):  # The collector may be dead; the work goes on.
-                    progress.tell.remote(task, node, done)
+                    progress.tell.remote(call.task, node, done)
 
     advance(0)
     logging.getLogger("pilekit").addHandler(warned)
@@ -110,7 +119,7 @@ def run_task(call: RollCall, function: bytes, items: list[bytes], task: int, pro
     finally:
         logging.getLogger("pilekit").removeHandler(warned)
     warnings = [(record.name, record.levelno, record.getMessage()) for record in warned.buffer]
-    return Report(node, refused, outcomes, done, warnings)
+    return Report(node, call.lock and call.lock + ANSWER, refused, outcomes, done, warnings)
 
 
 def _outcome(work: Callable[[Any, Callable[[int], None]], Any], item: bytes, advance: Any) -> bytes | Exception:
@@ -124,22 +133,24 @@ def _outcome(work: Callable[[Any, Callable[[int], None]], Any], item: bytes, adv
 
 
 _answered: list[RollCall] = []
-"""The roll calls that this process has answered."""
+"""The last roll call that this process has answered."""
 
 
 def is_late() -> bool:
-    """Whether this is a task of a job that has ended without it, because its node seemed lost."""
-    if not _answered or (lock := _answered[-1].lock) is None:
+    """Whether the job has ended without this task, or has given it out again, because its node seemed lost."""
+    if not _answered or (lock := _answered[0].lock) is None:
         return False
     try:
-        return Path(lock).read_text() != _answered[-1].nonce
+        nonce, *lost = Path(lock).read_text().split()
     except FileNotFoundError:
         return True
+    return nonce != _answered[0].nonce or str(_answered[0].task) in lost
 
 
 def _answer(call: RollCall) -> None:
     """Raise `PilekitError` if this node cannot take part; its text follows the node's name."""
-    if _answered and _answered[-1].nonce == call.nonce:
+    if _answered and _answered[0].nonce == call.nonce:
+        _answered[0] = call
         return
     current_process().daemon = True  # So that `map_shards` inside a task runs in this process.
     os.environ.update(call.settings)
@@ -153,7 +164,7 @@ def _answer(call: RollCall) -> None:
             raise PilekitError(f"has {name} {here}, the driver has {there}; install the same versions on all nodes")
     if call.lock is not None:
         _find_lock(Path(call.lock), call.nonce)
-    _answered.append(call)
+    _answered[:] = [call]
 
 
 def appears(is_there: Callable[[], bool], folder: Path) -> bool:
@@ -170,10 +181,14 @@ def appears(is_there: Callable[[], bool], folder: Path) -> bool:
 
 
 def _find_lock(lock: Path, nonce: str) -> None:
-    """Read the driver's nonce from its lock, and try the lock, which must fail."""
-    if not appears(lambda: lock.exists() and lock.read_text() == nonce, lock.parent):
-        why = f"does not see the driver's folder {visible(str(lock.parent))}"
-        raise PilekitError(f"{why}; put it on a file system that all nodes share")
+    """Read the driver's nonce from its lock, write it beside it, and try the lock, which must fail."""
+    folder = visible(str(lock.parent))
+    if not appears(lambda: lock.exists() and lock.read_text().split()[:1] == [nonce], lock.parent):
+        raise PilekitError(f"does not see the driver's folder {folder}; {SHARE}")
+    try:
+        Path(f"{lock}{ANSWER}").write_text(nonce)
+    except OSError as error:
+        raise PilekitError(f"cannot write into the driver's folder {folder} ({error.strerror}); {SHARE}") from error
     try:
         with lock.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -182,4 +197,4 @@ def _find_lock(lock: Path, nonce: str) -> None:
     except OSError:
         pass
     text = "%s: locks do not reach other machines; run no second command that writes there"
-    logging.getLogger(__name__).warning(text, visible(str(lock.parent)))
+    logging.getLogger(__name__).warning(text, folder)

@@ -22,7 +22,7 @@ from pilekit.engine import Advance, Ray
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage
 from pilekit.pipeline.stages import Match, MinBytes, Sample
-from pilekit.shards.each_shard import corpus_folder, finish_shards
+from pilekit.shards.each_shard import corpus_folder, finish_shards, part_of
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError, Reading, read
@@ -167,7 +167,7 @@ def select_corpus(
     reading = functools.partial(read, subsets=subsets, on_error=on_error, manifest=corpus.manifest)
     select = functools.partial(select_shard, reading=reading, stages=stages, suffix=SUFFIXES[format])
     check_stems(corpus.shards)
-    shards, shared = corpus.part(part).shards, part is not None
+    shards, shared = part_of(corpus, part, engine).shards, part is not None
     with corpus_folder(corpus, out, kind=SELECTION, parameters=parameters, shared=shared) as (output, inputs):
         results = finish_shards(
             select, shards, output, inputs, on_error=on_error, jobs=jobs, advance=advance, engine=engine

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pilekit.artifacts.job_folder import LOCK_FILE, NOTES, Output, output_folder
-from pilekit.corpus import Corpus, Shard
+from pilekit.corpus import Corpus, Part, Shard
 from pilekit.engine import Advance, Ray, appears, imap_shards
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.fingerprint import Inputs, inputs_for
@@ -46,6 +46,13 @@ def each_shard(
     work = functools.partial(work, **{"threads": threads_of(processes, engine)} if threads else ahead)
     items = shards if items is None else items
     return imap_shards(work, items, jobs=processes, names=names, on_progress=advance, engine=engine, lock=lock)
+
+
+def part_of(corpus: Corpus, part: Part | None, engine: Ray | None) -> Corpus:
+    """`corpus.part(part)`, for local processes; a cluster is given all shards."""
+    if part is not None and engine is not None:
+        raise PilekitError("a cluster does all parts: leave out part, or engine")
+    return corpus.part(part)
 
 
 @contextmanager

@@ -5,11 +5,15 @@ from __future__ import annotations
 import hashlib
 import random
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from pilekit import Corpus, ShardWriter
+from pilekit import Corpus, PilekitError, ShardWriter, reframe_corpus, select_corpus
+from pilekit.engine import Ray
+from pilekit.shards.index.build import index_corpus
+from pilekit.shards.verify.verify import verify_corpus
 from tests.cli.running import PILEKIT, run, run_json
 from tests.shards.making import LABELS, record, some_lines
 from tests.stopping import kill, stop_when, tree
@@ -76,7 +80,16 @@ def test_wrong_parts_and_commands_without_parts(data: Path, tmp_path: Path) -> N
     assert "divided into parts" in str(
         run_fails("select", "-", "--sample", 1, "--out", tmp_path / "out", "--part", "1/2")
     )
-    assert not (tmp_path / "out").exists()
+    engine, out = Ray("127.0.0.1:9"), tmp_path / "out"
+    for call in (
+        partial(index_corpus, data),
+        partial(verify_corpus, data),
+        partial(reframe_corpus, data, out),
+        partial(select_corpus, data, out, sample=1.0),
+    ):
+        with pytest.raises(PilekitError, match="a cluster does all parts: leave out part, or engine"):
+            call(part=(1, 2), engine=engine)
+    assert not out.exists()
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import zstandard
 
+from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.file_lock import locked
 from pilekit.corpus import Shard
 from pilekit.engine import Advance, Ray, imap_shards, map_shards, ray_worker
@@ -25,6 +26,7 @@ from pilekit.engine.ray import TASK_BYTES, gathered
 from pilekit.engine.ray_worker import RollCall, versions
 from pilekit.errors import PilekitError
 from tests.stopping import interrupt, is_there, kill, tree, wait_for
+from tests.web_server import serving
 
 ROOT = Path(__file__).parents[2]
 LABELS = ("ArXiv", "Github", "FreeLaw")
@@ -64,6 +66,11 @@ def test_a_node_that_does_not_fit_the_driver_is_refused(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ray_worker, "LATE_SECONDS", 0.0)
     here, lock = str(tmp_path), tmp_path / ".lock"
+
+    def write(name: str) -> None:
+        with write_atomically(tmp_path / name) as file:
+            file.write(b"x")
+
     try:
         for call, text in (
             (RollCall(f"{here}/none", versions(), {}, None, "1"), "has no folder .*none .*No such file"),
@@ -73,17 +80,32 @@ def test_a_node_that_does_not_fit_the_driver_is_refused(
             with pytest.raises(PilekitError, match=text):
                 ray_worker._answer(call)
         with locked(lock):
-            lock.write_text("2")
-            ray_worker._answer(RollCall(here, versions(), {"PILEKIT_TEST": "set"}, str(lock), "2"))
+            lock.write_text("2 17 5")
+            ray_worker._answer(RollCall(here, versions(), {"PILEKIT_TEST": "set"}, str(lock), "2", 4))
+            (answer,) = tmp_path.glob(".lock.*.partial")
         assert not caplog.records
         assert os.environ.pop("PILEKIT_TEST") == "set"
         assert current_process().daemon
         lock.write_text("3")
         ray_worker._answer(RollCall(here, versions(), {}, str(lock), "3"))
         assert "locks do not reach other machines" in caplog.text
-        assert not ray_worker.is_late()
+        write("a")
+        lock.write_text("3 4 12")
+        write("b")
+        ray_worker._answer(RollCall(here, versions(), {}, str(lock), "3", 12))  # It is given out again.
+        with pytest.raises(PilekitError, match="c: the job has gone on without this copy of its work"):
+            write("c")
+        ray_worker._answer(RollCall(here, versions(), {}, str(lock), "3", 1))
         lock.unlink()
-        assert ray_worker.is_late()
+        with pytest.raises(PilekitError, match="d: the job has gone on without this copy of its work"):
+            write("d")
+        assert {path.name for path in tmp_path.iterdir()} == {"a", "b", answer.name}
+        ray_worker._answered.clear()
+        lock.write_text("5")
+        answer.unlink()
+        answer.mkdir()
+        with pytest.raises(PilekitError, match=r"cannot write into the driver's folder .* \(Is a directory\); put it"):
+            ray_worker._answer(RollCall(here, versions(), {}, str(lock), "5"))
     finally:
         current_process().daemon = False
         ray_worker._answered.clear()
@@ -158,27 +180,24 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def started(*arguments: object, at: Path | None = None) -> subprocess.Popen[str]:
+def started(*arguments: object, at: Path | None = None, **changed: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "pilekit", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **{name: str(value) for name, value in changed.items()}}
     pipe = subprocess.PIPE
     return subprocess.Popen(
-        command, stdout=pipe, stderr=pipe, text=True, cwd=at, start_new_session=True, env=environment()
+        command, stdout=pipe, stderr=pipe, text=True, cwd=at, start_new_session=True, env=environment
     )
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
-
-
-def pilekit(*arguments: object, at: Path | None = None) -> str:
-    with started(*arguments, at=at) as process:
+def pilekit(*arguments: object, at: Path | None = None, **changed: object) -> str:
+    with started(*arguments, at=at, **changed) as process:
         output, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     return output
 
 
 def partial_files(folder: Path) -> list[Path]:
-    return list(folder.rglob("*.partial"))
+    return [file for file in folder.rglob("*.partial") if not file.name.startswith(".lock.")]  # answers of nodes
 
 
 REFRAME = ("reframe", "corpus", "--level", 19, "--jobs", 2, "--out")
@@ -201,6 +220,12 @@ def test_each_command_gives_what_local_processes_give(cluster: TwoNodes, corpus:
             results.append(pilekit(*command, "--out", out, *options, at=home).replace(str(out), ""))
         assert results[0] == results[1]
         assert tree(tmp_path / f"{name}-local") == tree(tmp_path / f"{name}-ray")
+    with serving(corpus) as server:  # The index of a URL goes into the cache folder.
+        for options in ((), ray):
+            cache = tmp_path / f"cache-{len(options)}"
+            assert "built" in pilekit("index", f"{server.url}00.jsonl.zst", *options, at=home, PILEKIT_CACHE=cache)
+    assert len(tree(tmp_path / "cache-0")) == 1
+    assert tree(tmp_path / "cache-0") == tree(tmp_path / "cache-4")
     indexes = []
     for engine, options in (("local", ()), ("ray", ray)):
         copy = tmp_path / engine
@@ -230,6 +255,7 @@ def test_the_bytes_are_the_same_when_a_node_dies_or_hangs_and_json_stays_json(
         assert process.returncode == 0, errors
         assert json.loads(output) == expected
         assert "is lost; its shards are given out again" in errors
+        times = {path: path.stat().st_mtime_ns for path in map(out.joinpath, tree(tmp_path / "local"))}
         if number == signal.SIGSTOP:  # The node wakes, and may finish its task a second time.
             workers = children(cluster.node.all_processes["raylet"][0].process.pid)
             cluster.signal_node(signal.SIGCONT)
@@ -237,6 +263,7 @@ def test_the_bytes_are_the_same_when_a_node_dies_or_hangs_and_json_stays_json(
         cluster.remove_node()
         assert tree(out) == tree(tmp_path / "local")
         assert pilekit("index", out).count(" kept") == 7
+        assert times == {path: path.stat().st_mtime_ns for path in times}
 
 
 @pytest.mark.slow
@@ -256,7 +283,7 @@ def test_a_stopped_driver_leaves_no_worker_and_the_next_run_resumes(
         assert "Traceback" not in errors
         assert ("interrupted; the same command resumes" in errors) == (name == "int")
         if name != "kill":
-            assert not partial_files(out)
+            assert not list(out.rglob("*.partial"))
         pilekit(*REFRAME, out, *ray, at=home)
         assert tree(out) == tree(tmp_path / "local")
 
@@ -277,6 +304,11 @@ def fail(item: int, advance: Advance) -> bytes:
     if item == 4:
         os.kill(os.getpid(), signal.SIGKILL)
     return os.urandom(2 << 20) if item == 5 else b""
+
+
+def write_elsewhere(item: int, advance: Advance) -> None:
+    for answer in Path("shared").glob(".lock.*"):
+        answer.rename(f"{answer.name}.elsewhere")
 
 
 @pytest.mark.slow
@@ -307,6 +339,11 @@ def test_the_contract_of_map_shards_holds_on_a_cluster(
             map_shards(fail, [5], engine=engine, names=["5"])
         with pytest.raises(PilekitError, match=r"^large: takes .* bytes, more than a cluster's task is given"):
             map_shards(times_two, [bytes(2 << 20)], engine=engine, names=["large"])  # type: ignore[list-item]
+        monkeypatch.setattr(ray_worker, "LATE_SECONDS", 0.0)
+        text = r"^node \S+ writes into another folder shared than the driver's; put it, .* that all nodes share"
+        lock = Path("shared/.lock")
+        with locked(lock), pytest.raises(PilekitError, match=text):
+            map_shards(write_elsewhere, [1], engine=engine, lock=lock)
         stream: Any = imap_shards(describe, range(10), engine=engine, jobs=1)
         assert next(stream)[0] == 0
         stream.close()

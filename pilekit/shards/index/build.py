@@ -10,7 +10,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -25,7 +25,7 @@ from pilekit.corpus.shard import is_url
 from pilekit.documents import MAX_SUBSETS, RecordFormat
 from pilekit.engine import Advance, Ray, appears
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.each_shard import each_shard
+from pilekit.shards.each_shard import each_shard, part_of
 from pilekit.shards.fingerprint import Fingerprint, changed_at, fingerprint
 from pilekit.shards.index.document_rows import DocumentRows
 from pilekit.shards.index.format import (
@@ -61,15 +61,17 @@ def index_of(
     on_error: OnError = "raise",
     ahead: bool = True,
     whole: bool = False,
+    place: str | None = None,
 ) -> ShardIndex:
     """The shard's index: an existing one that fits, else a new one; of several processes, one builds it.
 
     whole   read all rows of an existing index, and build a new one if they are damaged
+    place   as in `build_index`
     """
     find = functools.partial(find_index, shard, manifest, tell=False, whole=whole)
     if index := find():
         return index
-    with _locked_place(shard, index_places(shard)) as place:
+    with _locked_place(shard, index_places(shard)) if place is None else nullcontext(place) as place:
         # Another process may have built it while this one waited.
         return find() or _build(shard, place, manifest, on_error, advance, ahead)
 
@@ -91,9 +93,8 @@ def build_index(
 
     On any error nothing is written, and an existing index stays.
     """
-    if place is not None:  # No lock: in a cluster, a node that hangs would hold it.
-        return _build(shard, place, manifest, on_error, advance, ahead, content_hash)
-    with _locked_place(shard, index_places(shard)) as place:
+    # No lock at a given place: in a cluster, a node that hangs would hold it.
+    with _locked_place(shard, index_places(shard)) if place is None else nullcontext(place) as place:
         return _build(shard, place, manifest, on_error, advance, ahead, content_hash)
 
 
@@ -118,19 +119,36 @@ def index_corpus(
     part      (I, N): only the shards of `corpus.part(part)`
     engine    a cluster instead of local processes
     """
-    corpus = (corpus if isinstance(corpus, Corpus) else Corpus(corpus)).part(part)
+    corpus = part_of(corpus if isinstance(corpus, Corpus) else Corpus(corpus), part, engine)
     found = find_indexes(corpus, whole=whole) if found is None else found
     missing = [shard for shard, index in zip(corpus.shards, found, strict=True) if index is None]
     if advance is not None:
         advance(sum(index.header.size for index in found if index is not None))
     build = functools.partial(_place_of_index, manifest=corpus.manifest, on_error=on_error, whole=True)
-    places = iter(list(each_shard(build, missing, jobs=jobs, advance=advance, engine=engine)))
-    return [index or _loaded(*next(places)) for index in found]
+    items, lock = [(shard, None if engine is None else _place_for(shard)) for shard in missing], None
+    with ExitStack() as held:
+        if engine is not None and missing:
+            # All nodes must share the folder of the first index that goes into the cache folder, else of the first.
+            first = max(items, key=lambda item: item[1] in index_places(item[0])[-1:])
+            lock = Path(first[1] or "").parent / ".cluster.lock"
+            held.enter_context(locked(lock, wait=False))
+        built = iter(
+            list(each_shard(build, missing, items=items, jobs=jobs, advance=advance, engine=engine, lock=lock))
+        )
+    return [index or _loaded(*next(built)) for index in found]
 
 
-def _place_of_index(shard: Shard, advance: Advance, **options: Any) -> tuple[str, bool]:
+def _place_for(shard: Shard) -> str:
+    """The first place of the shard's index that a cluster, which has this process's user, can write."""
+    for place in index_places(shard)[:-1]:
+        if not is_url(place) and os.access(Path(place).parent, os.W_OK):
+            return place
+    return next(reversed(index_places(shard)), "")
+
+
+def _place_of_index(item: tuple[Shard, str | None], advance: Advance, **options: Any) -> tuple[str, bool]:
     """Build the index if there is none; returns where it is, because its frames may take megabytes."""
-    index = index_of(shard, advance=advance, **options)
+    index = index_of(item[0], advance=advance, place=item[1], **options)
     return index.path, index.built
 
 

@@ -20,7 +20,7 @@ from pilekit.corpus.shard import STANDARD_INPUT, is_url, looks_like_shard, make_
 from pilekit.corpus.sidecar_files import SUMS_FILES
 from pilekit.engine import Advance, Ray
 from pilekit.errors import PilekitError, counted, visible
-from pilekit.shards.each_shard import each_shard
+from pilekit.shards.each_shard import each_shard, part_of
 from pilekit.shards.verify.findings import MOST_FINDINGS, Finding, some_names
 from pilekit.shards.verify.sha256sums import below, find_sums, read_sums, stored_name
 from pilekit.shards.verify.sha256sums import write_sums as write_sums_file
@@ -104,7 +104,7 @@ def verify_corpus(
     listed_in, listed = _listed(corpus, sums)
     expected = _expected(corpus, listed_in, listed, use_manifest_sums)
     missing = _missing(corpus, listed_in, listed) if listed_in and whole and (part is None or part[0] == 1) else []
-    corpus = corpus.part(part)
+    corpus = part_of(corpus, part, engine)
     work = functools.partial(verify_shard, manifest=corpus.manifest, hashed=write_sums)
     items = [(shard, expected.get(shard.name)) for shard in corpus.shards]
     names = [shard.name for shard in corpus.shards]

@@ -35,7 +35,7 @@ from pilekit.corpus import Corpus, Manifest, Part, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.engine import Advance, Ray
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.each_shard import corpus_folder, finish_shards
+from pilekit.shards.each_shard import corpus_folder, finish_shards, part_of
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.index.build import build_index
 from pilekit.shards.index.format import INDEX_SUFFIX
@@ -121,7 +121,7 @@ def reframe_corpus(
             raise PilekitError(f"{what} cannot be reframed; `pilekit select --format zst` writes it as .jsonl.zst")
     parameters: dict[str, Any] = {"frame_bytes": frame_bytes, "level": level}
     work = functools.partial(_reframe, **parameters, manifest=corpus.manifest)
-    shards, shared = corpus.part(part).shards, part is not None
+    shards, shared = part_of(corpus, part, engine).shards, part is not None
     with corpus_folder(corpus, out, kind=KIND, parameters=parameters, shared=shared) as (output, inputs):
         results = finish_shards(work, shards, output, inputs, jobs=jobs, advance=advance, threads=True, engine=engine)
     return [msgspec.convert(result, Reframed) for result in results.values()]
