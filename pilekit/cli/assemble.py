@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, printed, report_skipped
+from pilekit.cli.display.output import print_result
 from pilekit.cli.options import ByteSize, out_option, run_options
 from pilekit.errors import visible
 from pilekit.progress import step_progress
@@ -18,11 +18,7 @@ from pilekit.progress import step_progress
 @out_option
 @click.option("--plan", is_flag=True, help="Only read the sources, and print what would be written.")
 @click.option(
-    "--memory",
-    type=ByteSize(64 * 10**6),
-    default="4GB",
-    show_default=True,
-    help="For sorting and for lines, however large the sources.",
+    "--memory", type=ByteSize(64 * 10**6), default="4GB", help="For sorting and for lines, however large the sources."
 )
 @run_options
 def command(manifest: Path, as_json: bool, **options: Any) -> None:
@@ -43,11 +39,9 @@ def command(manifest: Path, as_json: bool, **options: Any) -> None:
 
     with step_progress() as advance:
         assembled = assemble_corpus(manifest, advance=advance, **options)
-    report_skipped(assembled.skipped)
-    summary = assembled.summary
-    if printed(summary, as_json):
+    if not print_result(assembled, as_json):
         return
-    print_fitted(assembled.table())
+    summary = assembled.summary
     click.echo(assembled.sum())
     what = f"{summary['shards']:,} train shards, shuffled with seed {summary['seed']}"
     there = visible(str(assembled.folder))

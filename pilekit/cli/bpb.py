@@ -46,14 +46,12 @@ _OF_RESULTS = ("model_dir", "paths", "comparing", "as_json", "plot")
     "--context-len",
     type=_COUNT,
     default=1,
-    show_default=True,
     metavar="K",
     help="Inputs before each predicted token, at the least; over 1 windows overlap: lower figures, not comparable.",
 )
 @click.option(
     "--prefix",
     default="auto",
-    show_default=True,
     metavar="auto|bos|eos|none|ID",
     help="What stands before a document's first token; auto: BOS, or EOS where there is no BOS.",
 )
@@ -64,11 +62,10 @@ _OF_RESULTS = ("model_dir", "paths", "comparing", "as_json", "plot")
     "--dtype",
     type=click.Choice(["auto", "fp32", "bf16", "fp16"]),
     default="auto",
-    show_default=True,
     help="What to compute in; auto: fp32 on a CPU, as the weights are on a GPU.",
 )
 @click.option("--batch-tokens", type=_COUNT, metavar="N", help="Tokens in a forward pass; changes no figure.")
-@click.option("--device", default="auto", show_default=True, metavar="auto|cpu|cuda|cuda:N", help="Where to compute.")
+@click.option("--device", default="auto", metavar="auto|cpu|cuda|cuda:N", help="Where to compute.")
 @on_error_option()
 @click.option(
     "--out", type=Folder(), metavar="DIR", help="Folder for result.json and the records; run again, it resumes."

@@ -40,7 +40,7 @@ SHOWN_CHARS = 600
     "--out", type=Folder(), metavar="DIR", help="New folder for the shards, dropped.parquet and summary.json."
 )
 @click.option("--show", metavar="RULE", help="Print documents that this rule alone drops, and the value that failed.")
-@click.option("-n", "count", type=click.IntRange(min=1), default=5, show_default=True, help="How many --show prints.")
+@click.option("-n", "count", type=click.IntRange(min=1), default=5, help="How many --show prints.")
 @click.option("--c4-lines", is_flag=True, help="Cut the documents that stay to the lines that C4 keeps.")
 @click.option(
     "--bad-words", type=click.Path(path_type=Path), metavar="FILE", help="Words, one a line, for c4.bad_word."
@@ -48,9 +48,7 @@ SHOWN_CHARS = 600
 @click.option("--pii", metavar="KINDS", help="Replace addresses in the documents that stay: email, ip or email,ip.")
 @click.option("--language", metavar="NAMES", help="Drop other languages than these labels of the model: en,de.")
 @click.option("--language-model", type=click.Path(path_type=Path), metavar="FILE", help="A fastText model you have.")
-@click.option(
-    "--language-score", type=Similarity(0, 1), default=0.65, show_default=True, help="The least score of the label."
-)
+@click.option("--language-score", type=Similarity(0, 1), default=0.65, help="The least score of the label.")
 @run_options
 def command(
     paths: tuple[str, ...],

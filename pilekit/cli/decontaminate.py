@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, printed, report_skipped, sum_of
+from pilekit.cli.display.output import print_fitted, print_result, sum_of
 from pilekit.cli.options import Described, Folder, corpus_argument, only_option, open_subsets, run_options
 from pilekit.errors import counted, visible
 from pilekit.progress import step_progress
@@ -31,7 +31,7 @@ class _ManyEvaluations(click.Command):
         return super().parse_args(ctx, spelt)
 
 
-@click.command(cls=_ManyEvaluations, context_settings={"show_default": True})
+@click.command(cls=_ManyEvaluations)
 @corpus_argument
 @only_option
 @click.option("--against", multiple=True, required=True, metavar="EVAL...", help=_AGAINST)
@@ -68,10 +68,9 @@ def command(
     options["fields"] = [name.strip() for name in options["fields"].split(",")]
     with step_progress() as advance:
         found = decontaminate(corpus, against=list(against), write=not no_write, advance=advance, **options)
-    report_skipped(found.skipped)
-    summary = found.summary
-    if printed(summary, as_json):
+    if not print_result(found, as_json, table=False):
         return
+    summary = found.summary
     print_fitted(found.evaluations())
     click.echo()
     print_fitted(found.table())

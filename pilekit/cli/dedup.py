@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, printed, report_skipped, sum_of
+from pilekit.cli.display.output import print_result, sum_of
 from pilekit.cli.options import (
     Described,
     Folder,
@@ -32,22 +32,12 @@ def _no_parts(context: click.Context, option: click.Parameter, typed: str | None
 @corpus_argument
 @only_option
 @click.option(
-    "--threshold",
-    type=Similarity(0, 1, min_open=True),
-    default=0.8,
-    show_default=True,
-    help="Least similarity of near-duplicates.",
+    "--threshold", type=Similarity(0, 1, min_open=True), default=0.8, help="Least similarity of near-duplicates."
 )
-@click.option("--ngram", type=click.IntRange(1, 100), default=5, show_default=True, help="Words in an n-gram.")
+@click.option("--ngram", type=click.IntRange(1, 100), default=5, help="Words in an n-gram.")
+@click.option("--num-perm", type=click.IntRange(1, 4096), default=128, help="MinHash permutations, about.")
 @click.option(
-    "--num-perm", type=click.IntRange(1, 4096), default=128, show_default=True, help="MinHash permutations, about."
-)
-@click.option(
-    "--keep",
-    type=click.Choice(["longest", "first"]),
-    default="longest",
-    show_default=True,
-    help="Which of similar documents stays.",
+    "--keep", type=click.Choice(["longest", "first"]), default="longest", help="Which of similar documents stays."
 )
 @click.option(
     "--against",
@@ -58,7 +48,6 @@ def _no_parts(context: click.Context, option: click.Parameter, typed: str | None
 @click.option(
     "--out",
     default="dedup",
-    show_default=True,
     type=Folder(),
     metavar="DIR",
     help="New folder for the clean shards, the masks, the proofs and the summary.",
@@ -90,10 +79,8 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
     click.echo(choose_bands(options["threshold"], options["num_perm"]).curve(), err=True)
     with step_progress() as advance:
         found = deduplicate(corpus, write=not no_write, advance=advance, **options)
-    report_skipped(found.skipped)
     summary = found.summary
-    if not printed(summary, as_json):
-        print_fitted(found.table())
+    if print_result(found, as_json):
         click.echo(sum_of(summary, *(name for name in ("kept", "removed", "skipped", "left_out") if name in summary)))
         written = "masks and removed.parquet" if no_write else "clean shards, masks and removed.parquet"
         click.echo(f"{written} in {visible(str(found.folder))}")

@@ -83,7 +83,6 @@ def run(*arguments: str, expected: int = 0) -> None:
 @click.option(
     "--out",
     default="demo",
-    show_default=True,
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder for the corpus and everything made from it.",
 )

@@ -107,7 +107,7 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.version_option(__version__, prog_name="pilekit")
 @click.option("--debug", is_flag=True, help="Show the whole traceback when something fails.")
 def pilekit(debug: bool) -> None:

@@ -217,7 +217,7 @@ def engine_option(function: F) -> F:
 
     engines = click.Choice(["local", "ray"])
     return together(
-        click.option("--engine", type=engines, default="local", show_default=True, help="This machine, or a cluster."),
+        click.option("--engine", type=engines, default="local", help="This machine, or a cluster."),
         click.option("--address", metavar="HOST:PORT", help="Head of the Ray cluster.  [default: $RAY_ADDRESS]"),
     )(with_engine)  # type: ignore[return-value]
 
@@ -234,11 +234,7 @@ only_option = click.option(
 """Adds `only` (bool)."""
 
 memory_option = click.option(
-    "--memory",
-    type=ByteSize(64 * 10**6),
-    default="4GB",
-    show_default=True,
-    help="For sorting and comparing, however large the corpus.",
+    "--memory", type=ByteSize(64 * 10**6), default="4GB", help="For sorting and comparing, however large the corpus."
 )
 """Adds `memory` (int)."""
 
@@ -246,7 +242,6 @@ token_format_option = click.option(
     "--format",
     type=click.Choice(["megatron", "npy", "ds", "llmc", "parquet"]),
     default="megatron",
-    show_default=True,
     help="Megatron and GPT-NeoX; OLMo-core and nanoGPT; nanotron; llm.c; datasets and polars.",
 )
 """Adds `format`, that of token files."""
@@ -258,7 +253,6 @@ def on_error_option(skip: str = "skip and count it") -> Callable[[F], F]:
         "--on-error",
         type=click.Choice(["raise", "skip"]),
         default="raise",
-        show_default=True,
         help=f"At a line that is not a document: stop, or {skip}.",
     )
 

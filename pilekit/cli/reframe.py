@@ -26,11 +26,10 @@ if TYPE_CHECKING:
     "frame_bytes",
     type=ByteSize(4096),
     default="1MiB",
-    show_default=True,
     metavar="SIZE",
     help="Text in a frame: smaller reads one document faster, larger compresses better.",
 )
-@click.option("--level", type=click.IntRange(1, 22), default=3, show_default=True, help="zstd compression level.")
+@click.option("--level", type=click.IntRange(1, 22), default=3, help="zstd compression level.")
 @shard_options
 def command(paths: tuple[str, ...], manifest: Described, out: Path, as_json: bool, **options: Any) -> None:
     """Write the same lines as .zst that can be read from anywhere, with checksums and an index.

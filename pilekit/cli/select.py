@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, printed, report_skipped
+from pilekit.cli.display.output import print_result
 from pilekit.cli.options import Described, corpus_argument, on_error_option, open_subsets, out_option, shard_options
 from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
@@ -18,7 +18,7 @@ CONDITIONS = ("subsets", "sample", "match", "min_bytes", "format")
 @click.command()
 @corpus_argument
 @click.option("--sample", type=float, metavar="SHARE", help="About this share of the documents: 0.01.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Which documents --sample takes.")
+@click.option("--seed", type=int, default=0, help="Which documents --sample takes.")
 @click.option(
     "--match", metavar="REGEX", help="Documents in whose text this is found (Python's re; (?i) ignores case)."
 )
@@ -53,12 +53,10 @@ def command(paths: tuple[str, ...], manifest: Described, out: Path, as_json: boo
     options["format"] = options["format"] or "zst"
     with byte_progress("selecting", corpus.part(part).size) as advance:
         selected = select_corpus(corpus, out, advance=advance, **options)
-    report_skipped(selected.skipped)
-    if printed(selected.to_dict(), as_json, corpus, part):
+    if not print_result(selected, as_json, corpus, part):
         return
     from pilekit.shards.verify.findings import some_names
 
-    print_fitted(selected.table())
     click.echo(f"{counted(len(corpus) - len(selected.empty), 'shard')} in {visible(str(out))}")
     if selected.empty:
         click.echo(f"nothing in {some_names(selected.empty)}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, printed, report_skipped
+from pilekit.cli.display.output import print_result
 from pilekit.cli.options import Described, corpus_argument, engine_option, json_option, on_error_option, open_subsets
 from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
@@ -48,11 +48,8 @@ def command(
     corpus, names = open_subsets(paths, manifest, subsets)
     with byte_progress("counting", corpus.size) as advance:
         stats = corpus_stats(corpus, subsets=names, advance=advance, **options)
-    report_skipped(stats.skipped)
-    if not printed(stats.to_dict(), as_json):
-        print_fitted(stats.table())
-        if stats.skipped.count:
-            click.echo(f"{counted(stats.skipped.count, 'bad line')} skipped.")
+    if print_result(stats, as_json) and stats.skipped.count:
+        click.echo(f"{counted(stats.skipped.count, 'bad line')} skipped.")
     if plot is not None:
         write_figure(stats, Path(plot))
         click.echo(f"drawn: {visible(plot)}", err=True)

@@ -30,20 +30,19 @@ SHOWN_ROWS = 3
 @click.command()
 @corpus_argument
 @click.option("--tokenizer", required=True, metavar="F", help="A tokenizer.json, a tokenizer folder or a cached name.")
-@click.option("--seq-len", type=click.IntRange(min=1), default=2048, show_default=True, help="Tokens in a row.")
+@click.option("--seq-len", type=click.IntRange(min=1), default=2048, help="Tokens in a row.")
 @click.option("--batch-size", type=click.IntRange(min=1), help="Rows in a rank's batch; 8, if no other size is given.")
 @click.option("--global-batch-size", type=click.IntRange(min=1), help="Rows in an optimizer step, over all ranks.")
-@click.option("--world-size", type=click.IntRange(min=1), default=1, show_default=True, help="Ranks; this is rank 0.")
+@click.option("--world-size", type=click.IntRange(min=1), default=1, help="Ranks; this is rank 0.")
 @click.option(
     "--packing",
     type=click.Choice(["best_fit", "concat", "none"]),
     default="best_fit",
-    show_default=True,
     help="No document cut that fits in a row; one after another, cut at the row's edge; one document a row.",
 )
-@click.option("--window", type=click.IntRange(min=1), default=256, show_default=True, help="Documents packed together.")
+@click.option("--window", type=click.IntRange(min=1), default=256, help="Documents packed together.")
 @click.option("--lanes", type=lanes, metavar="R,M", help="Rows and columns of the grid; chosen, if not given.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the order.")
+@click.option("--seed", type=int, default=0, help="Of the order.")
 @click.option("--repeats", type=repeats, metavar="NAME=X,...", help="Use a subset's documents X times per epoch.")
 @click.option("--weights", type=repeats, metavar="NAME=X,...", help="Shares of tokens; instead of --repeats.")
 @click.option("--dedup", type=click.Path(path_type=Path), metavar="DIR", help="Leave out what `pilekit dedup` removed.")
@@ -54,7 +53,7 @@ SHOWN_ROWS = 3
     help="Resume from a stream's state saved as JSON, or from a checkpoint (a folder step-N).",
 )
 @on_error_option("leave it out")
-@click.option("--steps", type=click.IntRange(min=1), default=500, show_default=True, help="Batches to make.")
+@click.option("--steps", type=click.IntRange(min=1), default=500, help="Batches to make.")
 @click.option("--explain", is_flag=True, help="Show how the corpus is dealt to ranks and workers, and make no batches.")
 @click.option("--peek", type=click.IntRange(min=0), metavar="STEP", help="Show the documents of this optimizer step.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

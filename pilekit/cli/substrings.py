@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, printed, report_skipped, sum_of
+from pilekit.cli.display.output import print_result, sum_of
 from pilekit.cli.options import (
     Described,
     Folder,
@@ -24,11 +24,7 @@ from pilekit.progress import step_progress
 @corpus_argument
 @only_option
 @click.option(
-    "--min-bytes",
-    type=click.IntRange(8, 1 << 16),
-    default=100,
-    show_default=True,
-    help="The shortest run that counts, in bytes of UTF-8.",
+    "--min-bytes", type=click.IntRange(8, 1 << 16), default=100, help="The shortest run that counts, in bytes of UTF-8."
 )
 @click.option(
     "--dedup", type=Folder(), metavar="DIR", help="Leave out the documents that this `pilekit dedup` removed."
@@ -36,7 +32,6 @@ from pilekit.progress import step_progress
 @click.option(
     "--out",
     default="substrings",
-    show_default=True,
     type=Folder(),
     metavar="DIR",
     help="New folder for the clean shards, the proofs and the summary.",
@@ -70,11 +65,9 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
         )
     with step_progress() as advance:
         found = cut_substrings(corpus, write=not no_write, advance=advance, **options)
-    report_skipped(found.skipped)
-    summary = found.summary
-    if printed(summary, as_json):
+    if not print_result(found, as_json):
         return
-    print_fitted(found.table())
+    summary = found.summary
     click.echo(f"{sum_of(summary, 'untouched', 'cut', 'dropped')}; {summary['bytes_removed']:,} bytes removed")
     for passage in summary["passages"][:3]:
         click.echo(f"{passage['count']:,} times: {visible(' '.join(passage['text'].split()), 60)}")

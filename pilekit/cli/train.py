@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     metavar="K",
     type=click.IntRange(min=0),
     default=0,
+    show_default=False,
     help="How often to resume from the newest checkpoint when a process has failed.  [default: 0]",
 )
 @click.option(

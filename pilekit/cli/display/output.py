@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from pilekit.corpus import Corpus, Part
     from pilekit.shards.read.damage import SkippedLines
+    from pilekit.table_result import TableResult
 
 SHOWN_BAD_LINES = 10
 
@@ -48,6 +49,21 @@ def printed(result: Any, as_json: bool, corpus: Corpus | None = None, part: Part
     return as_json or part is not None
 
 
+def print_result(
+    found: TableResult, as_json: bool, corpus: Corpus | None = None, part: Part | None = None, *, table: bool = True
+) -> bool:
+    """List a result's bad lines, and print it as JSON or as its table. Returns whether a person reads it.
+
+    table   False: the caller prints the table, after other output
+    """
+    report_skipped(getattr(found, "skipped", None))
+    if printed(found.to_dict(), as_json, corpus, part):
+        return False
+    if table:
+        print_fitted(found.table())
+    return True
+
+
 def sum_of(counts: dict[str, Any], *parts: str) -> str:
     """`9 read = 7 kept + 2 dropped`. Beside `parts`, documents skipped or left out are named if there are any."""
     others = [name for name in ("skipped", "left_out") if name not in parts and counts.get(name)]
@@ -55,8 +71,10 @@ def sum_of(counts: dict[str, Any], *parts: str) -> str:
     return f"{counts['read']:,} read = {' + '.join(named)}"
 
 
-def report_skipped(skipped: SkippedLines) -> None:
+def report_skipped(skipped: SkippedLines | None) -> None:
     """List the first bad lines that `--on-error skip` left out, and the number of the others."""
+    if skipped is None:
+        return
     for bad in skipped.examples[:SHOWN_BAD_LINES]:
         click.echo(f"skipped: {visible(str(bad), 500)}", err=True)
     if skipped.count > SHOWN_BAD_LINES:

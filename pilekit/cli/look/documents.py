@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 document_options = together(
     corpus_argument,
-    click.option("-n", "count", type=click.IntRange(min=1), default=10, show_default=True, help="How many."),
+    click.option("-n", "count", type=click.IntRange(min=1), default=10, help="How many."),
     click.option("--match", metavar="REGEX", help="Only documents in whose text this is found (Python's re)."),
     click.option("--min-bytes", type=click.IntRange(0, 1 << 30), metavar="N", help="Texts of N bytes or more."),
     on_error_option(),

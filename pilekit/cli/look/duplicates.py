@@ -34,9 +34,10 @@ SHOWN_CHARACTERS, SHOWN_DOCUMENTS, SORTING = 1000, 10, 1 << 30
     "--min-similarity",
     type=Similarity(0, 1),
     default=0.0,
+    show_default=False,
     help="Only pairs at least so similar.  [default: all]",
 )
-@click.option("-n", "count", type=click.IntRange(1, 1000), default=10, show_default=True, help="Pairs to show.")
+@click.option("-n", "count", type=click.IntRange(1, 1000), default=10, help="Pairs to show.")
 @click.option("--json", "as_json", is_flag=True, help="Print which pairs they are as JSON, without the texts.")
 def command(folder: Path, subset: str | None, min_similarity: float, count: int, as_json: bool) -> None:
     """Show what `pilekit dedup` removed beside what it kept, the differing words marked.

@@ -14,7 +14,7 @@ from pilekit.progress import byte_progress
 
 @click.command()
 @document_options
-@click.option("--seed", type=int, default=0, show_default=True, help="Another seed draws other documents.")
+@click.option("--seed", type=int, default=0, help="Another seed draws other documents.")
 @jobs_option
 def command(paths: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Print documents drawn at random from the whole corpus, in its order.

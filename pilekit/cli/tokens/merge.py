@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilekit.cli.display.output import print_fitted, printed
+from pilekit.cli.display.output import print_result
 from pilekit.cli.options import Prefix, json_option, token_format_option
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
@@ -44,7 +44,5 @@ def command(prefixes: tuple[str, ...], out: Path, format: Format, sequences_are_
         merged = merge_token_files(
             files, out, format=format, sequences_are_documents=sequences_are_documents, advance=advance
         )
-    if printed(merged.to_dict(), as_json):
-        return
-    print_fitted(merged.table())
-    click.echo(f"{merged.dtype} ids in {visible(str(merged.files[0]))}")
+    if print_result(merged, as_json):
+        click.echo(f"{merged.dtype} ids in {visible(str(merged.files[0]))}")

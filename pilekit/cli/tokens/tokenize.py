@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, printed, report_skipped
+from pilekit.cli.display.output import print_result
 from pilekit.cli.options import (
     Described,
     Prefix,
@@ -70,10 +70,8 @@ def command(
         options["stages"] = [Deduplicated(dedup)]
     with byte_progress("tokenizing", corpus.part(part).size) as advance:
         tokenized = tokenize_corpus(corpus, out, advance=advance, **options)
-    report_skipped(tokenized.skipped)
-    if printed(tokenized.to_dict(), as_json, corpus, part):
+    if not print_result(tokenized, as_json, corpus, part):
         return
-    print_fitted(tokenized.table())
     if tokenized.empty:
         click.echo(f"{counted(tokenized.empty)} without tokens left out")
     click.echo(f"{tokenized.dtype} ids in {visible(str(tokenized.files[0]))}")
