@@ -39,25 +39,25 @@ if TYPE_CHECKING:
     from pilekit.evaluate.results.result import BitsPerByte as BitsPerByte
     from pilekit.evaluate.results.result import Score as Score
     from pilekit.evaluate.results.result_folder import read_result as read_result
-    from pilekit.pipeline import Match as Match
-    from pilekit.pipeline import MinBytes as MinBytes
-    from pilekit.pipeline import Pipeline as Pipeline
-    from pilekit.pipeline import Sample as Sample
-    from pilekit.pipeline import Select as Select
-    from pilekit.pipeline import Write as Write
-    from pilekit.pipeline import document_filter as document_filter
-    from pilekit.pipeline import document_map as document_map
     from pilekit.pipeline.cleaned import Cleaned as Cleaned
     from pilekit.pipeline.cleaning import clean_corpus as clean_corpus
+    from pilekit.pipeline.functions import document_filter as document_filter
+    from pilekit.pipeline.functions import document_map as document_map
     from pilekit.pipeline.language import Language as Language
+    from pilekit.pipeline.pipeline import Pipeline as Pipeline
     from pilekit.pipeline.redact_pii import RedactPII as RedactPII
-    from pilekit.pipeline.rules import C4 as C4
-    from pilekit.pipeline.rules import FineWeb as FineWeb
-    from pilekit.pipeline.rules import GopherQuality as GopherQuality
-    from pilekit.pipeline.rules import GopherRepetition as GopherRepetition
+    from pilekit.pipeline.rules.c4 import C4 as C4
+    from pilekit.pipeline.rules.fineweb import FineWeb as FineWeb
+    from pilekit.pipeline.rules.gopher_quality import GopherQuality as GopherQuality
+    from pilekit.pipeline.rules.gopher_repetition import GopherRepetition as GopherRepetition
     from pilekit.pipeline.selecting import Selected as Selected
     from pilekit.pipeline.selecting import SelectedSubset as SelectedSubset
     from pilekit.pipeline.selecting import select_corpus as select_corpus
+    from pilekit.pipeline.stages import Match as Match
+    from pilekit.pipeline.stages import MinBytes as MinBytes
+    from pilekit.pipeline.stages import Sample as Sample
+    from pilekit.pipeline.stages import Select as Select
+    from pilekit.pipeline.stages import Write as Write
     from pilekit.shards.index.build import index_corpus as index_corpus
     from pilekit.shards.index.format import ShardIndex as ShardIndex
     from pilekit.shards.random_access.document_reader import StoredDocument as StoredDocument
@@ -76,10 +76,10 @@ if TYPE_CHECKING:
     from pilekit.stats.summary import CorpusStats as CorpusStats
     from pilekit.stats.summary import SubsetStats as SubsetStats
     from pilekit.stats.summary import corpus_stats as corpus_stats
-    from pilekit.stream import Batch as Batch
-    from pilekit.stream import Pack as Pack
-    from pilekit.stream import PileStream as PileStream
-    from pilekit.stream import document_mask as document_mask
+    from pilekit.stream.batch.attention_mask import document_mask as document_mask
+    from pilekit.stream.batch.batch import Batch as Batch
+    from pilekit.stream.pack.pack_stage import Pack as Pack
+    from pilekit.stream.pile_stream import PileStream as PileStream
     from pilekit.tokenize import SampledSubset as SampledSubset
     from pilekit.tokenize import TokenBatch as TokenBatch
     from pilekit.tokenize import Tokenize as Tokenize
@@ -92,8 +92,8 @@ if TYPE_CHECKING:
     from pilekit.tokenize.files.token_file import TokenFile as TokenFile
     from pilekit.tokenize.files.tokenize_corpus import tokenize_corpus as tokenize_corpus
     from pilekit.tokenize.files.tokenized import TokenizedCorpus as TokenizedCorpus
-    from pilekit.train.config import TrainConfig as TrainConfig
-    from pilekit.train.config import load_config as load_config
+    from pilekit.train.config.file import load_config as load_config
+    from pilekit.train.config.sections import TrainConfig as TrainConfig
     from pilekit.train.launch.notebook import notebook_launch as notebook_launch
     from pilekit.train.trainer import Finished as Finished
     from pilekit.train.trainer import Trainer as Trainer
@@ -117,12 +117,17 @@ _NAMES = {
     "pilekit.evaluate.results.compare": "Comparison compare",
     "pilekit.evaluate.results.result": "BitsPerByte Score",
     "pilekit.evaluate.results.result_folder": "read_result",
-    "pilekit.pipeline": "Match MinBytes Pipeline Sample Select Write document_filter document_map",
+    "pilekit.pipeline.functions": "document_filter document_map",
+    "pilekit.pipeline.pipeline": "Pipeline",
+    "pilekit.pipeline.stages": "Match MinBytes Sample Select Write",
     "pilekit.pipeline.cleaned": "Cleaned",
     "pilekit.pipeline.cleaning": "clean_corpus",
     "pilekit.pipeline.language": "Language",
     "pilekit.pipeline.redact_pii": "RedactPII",
-    "pilekit.pipeline.rules": "C4 FineWeb GopherQuality GopherRepetition",
+    "pilekit.pipeline.rules.c4": "C4",
+    "pilekit.pipeline.rules.fineweb": "FineWeb",
+    "pilekit.pipeline.rules.gopher_quality": "GopherQuality",
+    "pilekit.pipeline.rules.gopher_repetition": "GopherRepetition",
     "pilekit.pipeline.selecting": "Selected SelectedSubset select_corpus",
     "pilekit.shards.index.build": "index_corpus",
     "pilekit.shards.index.format": "ShardIndex",
@@ -135,13 +140,17 @@ _NAMES = {
     "pilekit.shards.write.reframe": "Reframed reframe_corpus",
     "pilekit.shards.write.shard_writer": "ShardWriter",
     "pilekit.stats.summary": "CorpusStats SubsetStats corpus_stats",
-    "pilekit.stream": "Batch Pack PileStream document_mask",
+    "pilekit.stream.batch.attention_mask": "document_mask",
+    "pilekit.stream.batch.batch": "Batch",
+    "pilekit.stream.pack.pack_stage": "Pack",
+    "pilekit.stream.pile_stream": "PileStream",
     "pilekit.tokenize.files.merge": "MergedTokens merge_token_files",
     "pilekit.tokenize.files.token_file": "TokenFile",
     "pilekit.tokenize.files.tokenize_corpus": "tokenize_corpus",
     "pilekit.tokenize.files.tokenized": "TokenizedCorpus",
     "pilekit.tokenize": "SampledSubset TokenBatch Tokenize Tokenizer TrainedTokenizer load_tokenizer train_tokenizer",
-    "pilekit.train.config": "TrainConfig load_config",
+    "pilekit.train.config.file": "load_config",
+    "pilekit.train.config.sections": "TrainConfig",
     "pilekit.train.launch.notebook": "notebook_launch",
     "pilekit.train.trainer": "Finished Trainer",
 }

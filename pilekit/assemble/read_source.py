@@ -20,7 +20,7 @@ from pilekit.corpus import Manifest
 from pilekit.documents import RecordFormat
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
-from pilekit.pipeline import document_hashes
+from pilekit.pipeline.stages import document_hashes
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.read.damage import BadLine, SkippedLines
 from pilekit.shards.read.json_records import BadRecord, LineParser, kind_of, record_of, text_of

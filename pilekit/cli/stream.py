@@ -22,7 +22,8 @@ from pilekit.errors import PilekitError, counted, visible
 from pilekit.progress import count_progress, waiting
 
 if TYPE_CHECKING:
-    from pilekit.stream import Batch, PileStream
+    from pilekit.stream.batch.batch import Batch
+    from pilekit.stream.pile_stream import PileStream
 
 SHOWN_ROWS = 3
 
@@ -100,7 +101,7 @@ def command(
     loaded: Any = None if state is None else _read_state(state)
     with waiting("loading torch"):
         from pilekit.cli.display import stream_rows
-        from pilekit.stream import PileStream
+        from pilekit.stream.pile_stream import PileStream
 
     stream = PileStream(corpus, rank=0, outputs=("input_ids", "doc_ids", "subset_ids"), **options)
     if state is not None:

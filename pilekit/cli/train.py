@@ -27,7 +27,7 @@ from pilekit.errors import PilekitError, ToldElsewhere, counted, visible
 from pilekit.progress import waiting
 
 if TYPE_CHECKING:
-    from pilekit.train.config import TrainConfig
+    from pilekit.train.config.sections import TrainConfig
     from pilekit.train.run_folder import RunFolder
 
 
@@ -143,7 +143,8 @@ def _read(
     config_file: str, changes: tuple[str, ...], out: str | None, world_size: int
 ) -> tuple[TrainConfig, RunFolder]:
     """The config and its run folder. The checks need neither torch nor other ranks."""
-    from pilekit.train.config import check_model, check_world, load_config
+    from pilekit.train.config.check import check_model, check_world
+    from pilekit.train.config.file import load_config
     from pilekit.train.run_folder import check_start, run_of
 
     check_model(config := load_config(config_file, changes))

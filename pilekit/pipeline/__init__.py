@@ -15,26 +15,3 @@ writes the documents that pass as a new corpus. A stage has no state that could 
 or workers: random choices are hashes of the seed and the document's identity. (Only `NearDuplicates` has state, and
 declares it with `stateful`.)
 """
-
-from __future__ import annotations
-
-from pilekit.pipeline.functions import Document, DocumentFilter, DocumentMap, document_filter, document_map
-from pilekit.pipeline.pipeline import Pipeline, Stage, described
-from pilekit.pipeline.stages import Match, MinBytes, Sample, Select, Write, document_hashes
-
-__all__ = [
-    "Document",
-    "DocumentFilter",
-    "DocumentMap",
-    "Match",
-    "MinBytes",
-    "Pipeline",
-    "Sample",
-    "Select",
-    "Stage",
-    "Write",
-    "described",
-    "document_filter",
-    "document_hashes",
-    "document_map",
-]

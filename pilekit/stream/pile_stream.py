@@ -26,7 +26,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from pilekit.corpus import Corpus, subsets_or_all
 from pilekit.errors import PilekitError, counted
-from pilekit.pipeline import Stage
+from pilekit.pipeline.pipeline import Stage
 from pilekit.progress import Reached, byte_progress
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.read.reader import OnError

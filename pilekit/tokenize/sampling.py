@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pilekit.corpus import Corpus
-from pilekit.pipeline import document_hashes
+from pilekit.pipeline.stages import document_hashes
 from pilekit.shards.read.reader import read
 
 OFFERED_PER_BYTE = 8

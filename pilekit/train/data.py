@@ -10,13 +10,15 @@ from pilekit.corpus import load_manifest, resolve_subsets
 from pilekit.dedup.previous_runs import KIND as DEDUP
 from pilekit.errors import PilekitError
 from pilekit.evaluate.model.folder import check_folder
-from pilekit.stream import Batch, PileStream
+from pilekit.stream.batch.batch import Batch
 from pilekit.stream.order.repeats import exact_repeats
 from pilekit.stream.order.topology import rank_of_world
+from pilekit.stream.pile_stream import PileStream
 from pilekit.stream.read.mixture import exact_weights
 from pilekit.stream.read.token_files import corpus_of
 from pilekit.tokenize import Tokenizer, load_tokenizer
-from pilekit.train.config import TrainConfig, check_world, world_sizes
+from pilekit.train.config.check import check_world, world_sizes
+from pilekit.train.config.sections import TrainConfig
 
 
 def open_stream(config: TrainConfig, *, world_size: int | None = None) -> PileStream:

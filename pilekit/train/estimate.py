@@ -34,7 +34,9 @@ from transformers.pytorch_utils import Conv1D
 
 from pilekit.fitted_table import Column, FittedTable, rounded_bytes
 from pilekit.stream.batch.mlm import CHOSEN
-from pilekit.train.config import TrainConfig, check_model, check_world, load_config, world_sizes
+from pilekit.train.config.check import check_model, check_world, world_sizes
+from pilekit.train.config.file import load_config
+from pilekit.train.config.sections import TrainConfig
 from pilekit.train.data import open_tokenizer
 from pilekit.train.model.blocks import blocks_of
 from pilekit.train.model.build import model_shape

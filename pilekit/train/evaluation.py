@@ -26,7 +26,7 @@ from pilekit.evaluate.score.batching import Forward, Share, Windows
 from pilekit.shards.read.reader import OnError
 from pilekit.stream.read.token_files import token_corpus
 from pilekit.tokenize import Tokenizer
-from pilekit.train.config import TrainConfig
+from pilekit.train.config.sections import TrainConfig
 from pilekit.train.step.engine import Engine
 
 

@@ -37,7 +37,9 @@ from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.header import HEADER_FILE, read_header, write_header
 from pilekit.artifacts.own_file import refuse_linked_folders
 from pilekit.errors import PilekitError, visible
-from pilekit.train.config import TrainConfig, differences, load_config, shown, to_toml
+from pilekit.train.config.check import shown
+from pilekit.train.config.file import load_config, to_toml
+from pilekit.train.config.sections import TrainConfig, differences
 
 logger = logging.getLogger(__name__)
 

@@ -34,10 +34,13 @@ from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.masked.model import MaskedLM, keeps_documents_apart
 from pilekit.evaluate.model.causal import CausalLM, isolates_documents
 from pilekit.evaluate.model.device import is_out_of_memory
-from pilekit.stream import Batch, PileStream
+from pilekit.stream.batch.batch import Batch
+from pilekit.stream.pile_stream import PileStream
 from pilekit.train.checkpoint.manifest import Progress
 from pilekit.train.checkpoint.saving import Checkpoints
-from pilekit.train.config import TrainConfig, check_model, load_config, to_toml
+from pilekit.train.config.check import check_model
+from pilekit.train.config.file import load_config, to_toml
+from pilekit.train.config.sections import TrainConfig
 from pilekit.train.data import open_batches, open_stream
 from pilekit.train.engines import build_engine, check_engine
 from pilekit.train.evaluation import evaluate, open_held_out

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pilekit.errors import PilekitError
-from pilekit.stream import PileStream
+from pilekit.stream.pile_stream import PileStream
 from tests.cli.running import PILEKIT, run, run_json
 from tests.tokenize.making import byte_level_bpe
 

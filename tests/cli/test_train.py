@@ -22,7 +22,7 @@ from pilekit.cli.main import main
 from pilekit.cli.train import command
 from pilekit.errors import PilekitError
 from pilekit.tokenize.files.tokenize_corpus import tokenize_corpus
-from pilekit.train.config import load_config
+from pilekit.train.config.file import load_config
 from pilekit.train.estimate import estimate, table
 from tests.tiny.models import tiny_model
 from tests.train.runs import tiny_run

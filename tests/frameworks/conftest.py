@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pilekit.stream import PileStream
+from pilekit.stream.pile_stream import PileStream
 from tests.frameworks.environment import frameworks_python
 from tests.frameworks.watched import digests
 from tests.stream.corpora import made

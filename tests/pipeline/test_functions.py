@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
-from pilekit.pipeline import Document, DocumentFilter, DocumentMap, document_filter, document_map
+from pilekit.pipeline.functions import Document, DocumentFilter, DocumentMap, document_filter, document_map
 from tests.pipeline.making import batch, cut, identities
 
 

@@ -11,19 +11,10 @@ import pytest
 
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
-from pilekit.pipeline import (
-    Document,
-    Match,
-    MinBytes,
-    Pipeline,
-    Sample,
-    Select,
-    Stage,
-    Write,
-    document_filter,
-    document_map,
-)
-from pilekit.stream import Pack
+from pilekit.pipeline.functions import Document, document_filter, document_map
+from pilekit.pipeline.pipeline import Pipeline, Stage
+from pilekit.pipeline.stages import Match, MinBytes, Sample, Select, Write
+from pilekit.stream.pack.pack_stage import Pack
 from pilekit.tokenize import Tokenize, load_tokenizer
 from tests.pipeline.making import batch, cut, identities
 from tests.tokenize.making import byte_level_bpe, saved

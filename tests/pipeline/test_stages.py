@@ -17,17 +17,9 @@ from hypothesis import strategies as st
 
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
-from pilekit.pipeline import (
-    Document,
-    Match,
-    MinBytes,
-    Pipeline,
-    Sample,
-    Select,
-    Write,
-    document_hashes,
-    document_map,
-)
+from pilekit.pipeline.functions import Document, document_map
+from pilekit.pipeline.pipeline import Pipeline
+from pilekit.pipeline.stages import Match, MinBytes, Sample, Select, Write, document_hashes
 from pilekit.shards.read.reader import read
 from tests.pipeline.making import batch, cut, identities
 from tests.shards import making

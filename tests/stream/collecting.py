@@ -14,9 +14,9 @@ import torch
 from torch import distributed as dist
 from torch.utils.data import DataLoader
 
-from pilekit.pipeline import Document, document_filter
-from pilekit.stream import Batch, PileStream
-from pilekit.stream.batch.batch import COLUMNS, OUTPUTS
+from pilekit.pipeline.functions import Document, document_filter
+from pilekit.stream.batch.batch import COLUMNS, OUTPUTS, Batch
+from pilekit.stream.pile_stream import PileStream
 from tests.process_groups import ProcessGroups
 from tests.stream.reference import Row, cu_seqlens
 

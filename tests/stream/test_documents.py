@@ -22,11 +22,11 @@ from torch.utils.data import DataLoader
 
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
-from pilekit.pipeline import Document as Read
-from pilekit.pipeline import document_filter, document_map
+from pilekit.pipeline.functions import Document as Read
+from pilekit.pipeline.functions import document_filter, document_map
 from pilekit.shards.random_access.document_reader import StoredDocument
-from pilekit.stream import PileStream
 from pilekit.stream.batch.build_batches import RawBatch
+from pilekit.stream.pile_stream import PileStream
 from tests.stream.collecting import read_in_turn
 from tests.stream.conftest import Corpora
 from tests.stream.corpora import SUBSETS, Made, made, record, text, write_shard

@@ -10,7 +10,7 @@ import pytest
 from torch.utils.data import DistributedSampler
 
 from pilekit.errors import PilekitError
-from pilekit.stream import PileStream
+from pilekit.stream.pile_stream import PileStream
 from tests.stream.collecting import STEP, Way, batches_of, no_brown_fox, read_in_turn, run
 from tests.stream.conftest import PACKINGS, Corpora, Settings
 from tests.stream.corpora import Made, made

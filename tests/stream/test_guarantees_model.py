@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from pilekit.stream import PileStream
+from pilekit.stream.pile_stream import PileStream
 from tests.stream.collecting import ALL
 from tests.stream.conftest import Corpora, Settings
 from tests.tiny.models import tiny_model

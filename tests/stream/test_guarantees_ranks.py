@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from pilekit.stream import PileStream
+from pilekit.stream.pile_stream import PileStream
 from tests.process_groups import ProcessGroups, RankFailed
 from tests.stream.collecting import ALL, SECONDS, STEP, Way, counted, in_group, no_brown_fox, rows_of, run, steps_of
 from tests.stream.conftest import PACKINGS, Corpora, Expected, Settings

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pilekit.errors import PilekitError
-from pilekit.stream import PileStream
+from pilekit.stream.pile_stream import PileStream
 from pilekit.tokenize import Tokenizer
 from tests.stream.collecting import ALL, Way, counted, no_brown_fox, read_in_turn, rows_of, run, steps_of
 from tests.stream.conftest import PACKINGS, Corpora, Expected, Settings

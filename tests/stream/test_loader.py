@@ -13,8 +13,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from pilekit.errors import PilekitError
-from pilekit.pipeline import Document, document_filter
-from pilekit.stream import PileStream
+from pilekit.pipeline.functions import Document, document_filter
+from pilekit.stream.pile_stream import PileStream
 from tests.stream.collecting import ALL, no_brown_fox, rows_of
 from tests.stream.conftest import Corpora, Settings
 

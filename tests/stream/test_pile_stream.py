@@ -16,8 +16,9 @@ from torch.utils.data import DataLoader
 
 from pilekit.errors import PilekitError
 from pilekit.pipeline.pipeline import DocumentStage
-from pilekit.stream import Batch, PileStream
+from pilekit.stream.batch.batch import Batch
 from pilekit.stream.order.topology import rank_of_world
+from pilekit.stream.pile_stream import PileStream
 from tests.stream.collecting import ALL, no_brown_fox, rows_of, run
 from tests.stream.conftest import Corpora, Settings
 from tests.stream.reference import Encoder

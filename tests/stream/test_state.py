@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from pilekit.errors import PilekitError
-from pilekit.stream import PileStream
+from pilekit.stream.pile_stream import PileStream
 from pilekit.stream.state import _checksum, merge, read_state
 from tests.stream.collecting import ALL, STEP, rows_of, run
 from tests.stream.conftest import Corpora, Settings

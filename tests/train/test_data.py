@@ -10,7 +10,7 @@ import pytest
 
 from pilekit.errors import PilekitError
 from pilekit.stream.order.lane_grid import divisors
-from pilekit.train.config import DataConfig, ModelConfig, TrainConfig, TrainSection
+from pilekit.train.config.sections import DataConfig, ModelConfig, TrainConfig, TrainSection
 from pilekit.train.data import open_stream, open_tokenizer, restart_sizes
 from tests.tiny.models import tiny_corpus, tiny_model_dir, tiny_tokenizer
 

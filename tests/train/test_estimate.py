@@ -14,7 +14,7 @@ from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.tokenize import load_tokenizer
-from pilekit.train.config import (
+from pilekit.train.config.sections import (
     DataConfig,
     ModelConfig,
     OptimizerConfig,

@@ -21,7 +21,7 @@ from pilekit.evaluate.results.result import Score
 from pilekit.evaluate.score.batching import TokenizedDocument
 from pilekit.evaluate.score.causal_nll import score_documents
 from pilekit.tokenize import load_tokenizer
-from pilekit.train.config import (
+from pilekit.train.config.sections import (
     DataConfig,
     ModelConfig,
     ParallelConfig,

@@ -22,9 +22,10 @@ from transformers import (
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
 from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm
-from pilekit.stream import PileStream
+from pilekit.stream.pile_stream import PileStream
 from pilekit.tokenize import load_tokenizer
-from pilekit.train.config import ModelConfig, load_config
+from pilekit.train.config.file import load_config
+from pilekit.train.config.sections import ModelConfig
 from pilekit.train.model.build import build_model, model_shape
 from pilekit.train.trainer import Trainer
 from tests.process_groups import ProcessGroups

@@ -20,16 +20,9 @@ from pilekit.artifacts.header import read_header, write_header
 from pilekit.errors import PilekitError
 from pilekit.train.checkpoint.folders import point_to
 from pilekit.train.checkpoint.manifest import Progress, own_sums, write_state
-from pilekit.train.config import (
-    DataConfig,
-    ModelConfig,
-    OptimizerConfig,
-    TrainConfig,
-    TrainSection,
-    load_config,
-    sections,
-    to_toml,
-)
+from pilekit.train.config import sections
+from pilekit.train.config.file import load_config, to_toml
+from pilekit.train.config.sections import DataConfig, ModelConfig, OptimizerConfig, TrainConfig, TrainSection
 from pilekit.train.run_folder import FIXED, RunFolder, check_resumable, check_start, open_run, run_of, take_config
 
 CONFIG = TrainConfig(

@@ -18,9 +18,9 @@ from transformers import AutoModelForCausalLM, GPTNeoXConfig
 
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
-from pilekit.stream import PileStream
+from pilekit.stream.pile_stream import PileStream
 from pilekit.tokenize.files.tokenize_corpus import tokenize_corpus
-from pilekit.train.config import load_config
+from pilekit.train.config.file import load_config
 from pilekit.train.evaluation import open_held_out
 from pilekit.train.log.metrics import StepMetrics
 from pilekit.train.trainer import Finished, Trainer
@@ -209,7 +209,7 @@ def test_an_interrupted_run_equals_one_that_never_stopped(
 KILLED = """
 import os, signal, sys, time, torch
 from pathlib import Path
-from pilekit.train.config import load_config
+from pilekit.train.config.file import load_config
 from pilekit.train.trainer import Trainer
 
 def kill(metrics):

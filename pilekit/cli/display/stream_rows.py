@@ -12,8 +12,9 @@ from pilekit.errors import counted, visible
 from pilekit.fitted_table import Column, FittedTable
 
 if TYPE_CHECKING:
-    from pilekit.stream import Batch, PileStream
+    from pilekit.stream.batch.batch import Batch
     from pilekit.stream.explanation import Explanation
+    from pilekit.stream.pile_stream import PileStream
 
 SHOWN_DOCUMENTS = 4
 SHOWN_CHARACTERS = 300

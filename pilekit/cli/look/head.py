@@ -27,7 +27,7 @@ def command(paths: tuple[str, ...], count: int, on_error: OnError, as_json: bool
       pilekit head data/ --subsets ArXiv -n 3
       pilekit head data/ --match '(?i)theorem' --json > theorems.jsonl
     """
-    from pilekit.pipeline import Pipeline
+    from pilekit.pipeline.pipeline import Pipeline
     from pilekit.shards.read.reader import read_corpus
 
     corpus, names, stages = chosen(paths, options)

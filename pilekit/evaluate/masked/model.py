@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.model.causal import PROBE_TOKENS, differ, max_length_of, predicting
 from pilekit.evaluate.model.load import MASKED, load_model
-from pilekit.stream import document_mask
+from pilekit.stream.batch.attention_mask import document_mask
 
 ALONE_TOLERANCE = 1e-3
 """How far a document's logits in a row may differ from its logits alone, as a share of the largest logit: sums are made

@@ -27,7 +27,7 @@ from pilekit.corpus.shard import is_url
 from pilekit.dedup.deduplicated import Deduplicated
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
 from pilekit.errors import PilekitError, counted, visible
-from pilekit.pipeline import Pipeline, Stage, described
+from pilekit.pipeline.pipeline import Pipeline, Stage, described
 from pilekit.shards.index.format import warn_of_bad_lines
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.random_access.open_readers import OpenReaders

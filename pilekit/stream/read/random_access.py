@@ -17,7 +17,7 @@ import numpy as np
 
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
-from pilekit.pipeline import Pipeline
+from pilekit.pipeline.pipeline import Pipeline
 from pilekit.shards.random_access.open_readers import OpenReaders
 from pilekit.shuffle import Int64
 from pilekit.stream.order.repeats import stays

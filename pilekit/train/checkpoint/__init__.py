@@ -4,9 +4,3 @@
 (tensors.py). Rank 0 then writes the manifest (manifest.py), which names every file with its hash, and renames the
 folder into place (folders.py). Loading goes the other way: the newest folder whose files match its manifest is read.
 """
-
-from pilekit.train.checkpoint.folders import find_checkpoint
-from pilekit.train.checkpoint.manifest import Progress
-from pilekit.train.checkpoint.saving import Checkpoints
-
-__all__ = ["Checkpoints", "Progress", "find_checkpoint"]

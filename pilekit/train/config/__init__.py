@@ -4,45 +4,13 @@
 default. `check.py` then refuses a config that no run can have, from a file or from Python.
 """
 
-from __future__ import annotations
-
-from pilekit.train.config.check import check, check_model, check_world, shown, world_sizes
-from pilekit.train.config.file import load_config, to_toml
-from pilekit.train.config.sections import (
-    Attention,
-    CheckpointConfig,
-    DataConfig,
-    LogConfig,
-    ModelConfig,
-    Objective,
-    OptimizerConfig,
-    ParallelConfig,
-    PrecisionConfig,
-    ScheduleConfig,
-    TrainConfig,
-    TrainSection,
-    differences,
-)
-
-__all__ = [
-    "Attention",
-    "CheckpointConfig",
-    "DataConfig",
-    "LogConfig",
-    "ModelConfig",
-    "Objective",
-    "OptimizerConfig",
-    "ParallelConfig",
-    "PrecisionConfig",
-    "ScheduleConfig",
-    "TrainConfig",
-    "TrainSection",
-    "check",
-    "check_model",
-    "check_world",
-    "differences",
-    "load_config",
-    "shown",
-    "to_toml",
-    "world_sizes",
-]
+from pilekit.train.config.sections import CheckpointConfig as CheckpointConfig
+from pilekit.train.config.sections import DataConfig as DataConfig
+from pilekit.train.config.sections import LogConfig as LogConfig
+from pilekit.train.config.sections import ModelConfig as ModelConfig
+from pilekit.train.config.sections import OptimizerConfig as OptimizerConfig
+from pilekit.train.config.sections import ParallelConfig as ParallelConfig
+from pilekit.train.config.sections import PrecisionConfig as PrecisionConfig
+from pilekit.train.config.sections import ScheduleConfig as ScheduleConfig
+from pilekit.train.config.sections import TrainConfig as TrainConfig
+from pilekit.train.config.sections import TrainSection as TrainSection

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from pilekit.engine.ranks import Ranks
 from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.evaluate.model.causal import CausalLM
-from pilekit.train.config import TrainConfig
+from pilekit.train.config.sections import TrainConfig
 from pilekit.train.step.engine import Engine
 from pilekit.train.step.losses import StepLoss
 from pilekit.train.step.optimizer import build_optimizer

@@ -20,7 +20,7 @@ import statistics
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from pilekit.stream import PileStream
+from pilekit.stream.pile_stream import PileStream
 from pilekit.train.log.metrics import StepMetrics
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 import msgspec
 
 from pilekit.engine.ranks import Ranks
-from pilekit.train.config import TrainConfig
+from pilekit.train.config.sections import TrainConfig
 from pilekit.train.log.alerts import Watch
 from pilekit.train.log.metrics import MetricsLog, StepMetrics, read_metrics
 from pilekit.train.log.viewers import Viewer, open_tensorboard, open_wandb

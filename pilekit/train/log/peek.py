@@ -11,8 +11,8 @@ import shlex
 from pathlib import Path
 
 from pilekit.errors import visible
-from pilekit.stream import PileStream
-from pilekit.train.config import DataConfig, TrainConfig
+from pilekit.stream.pile_stream import PileStream
+from pilekit.train.config.sections import DataConfig, TrainConfig
 
 
 def inspect_step_command(config: TrainConfig, stream: PileStream, step: int, checkpoint: Path | None = None) -> str:

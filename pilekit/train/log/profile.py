@@ -20,7 +20,7 @@ from torch.profiler import profile as torch_profile
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
-from pilekit.train.config import TrainConfig
+from pilekit.train.config.sections import TrainConfig
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from pilekit.errors import PilekitError, visible
-from pilekit.train.config import TrainConfig
+from pilekit.train.config.sections import TrainConfig
 from pilekit.train.log.metrics import StepMetrics, numbers_of
 
 logger = logging.getLogger(__name__)

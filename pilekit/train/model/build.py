@@ -37,7 +37,7 @@ from pilekit.evaluate.model.load import (
 )
 from pilekit.evaluate.model.logit_transform import LogitTransform
 from pilekit.tokenize import Tokenizer
-from pilekit.train.config import ModelConfig, Objective
+from pilekit.train.config.sections import ModelConfig, Objective
 from pilekit.train.model.presets import PRESETS
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.evaluate.model.causal import CausalLM
-from pilekit.train.config import TrainConfig
+from pilekit.train.config.sections import TrainConfig
 from pilekit.train.model.blocks import blocks_of
 from pilekit.train.step.loss_scale import LossScale
 from pilekit.train.step.losses import StepLoss

@@ -18,7 +18,7 @@ import torch
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
-from pilekit.stream import Batch
+from pilekit.stream.batch.batch import Batch
 from pilekit.train.run_folder import RunFolder
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from pilekit.errors import PilekitError
-from pilekit.train.config import PrecisionConfig
+from pilekit.train.config.sections import PrecisionConfig
 
 
 class LossScale:

@@ -28,7 +28,7 @@ from pilekit.engine.ranks import Ranks
 from pilekit.evaluate.masked.model import MaskedLM, inputs_by_document, states_at
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.evaluate.model.logit_transform import UNCHANGED, LogitTransform
-from pilekit.train.config import Attention, Objective
+from pilekit.train.config.sections import Attention, Objective
 from pilekit.train.step.chunked_loss import chunked_cross_entropy
 
 IGNORED = -100

@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim import AdamW
 
 from pilekit.errors import PilekitError, visible
-from pilekit.train.config import OptimizerConfig
+from pilekit.train.config.sections import OptimizerConfig
 from pilekit.train.model.blocks import blocks_of
 
 

@@ -132,7 +132,7 @@ def pilekit(task: dict[str, Any]) -> None:
     """`Trainer.fit` on the raw shard, as `pilekit train` calls it."""
     import msgspec
 
-    from pilekit.train.config import TrainConfig
+    from pilekit.train.config.sections import TrainConfig
     from pilekit.train.trainer import Trainer
 
     turns = Turns()
@@ -261,8 +261,8 @@ def saving(task: dict[str, Any]) -> None:
     import msgspec
 
     from pilekit.train import trainer
-    from pilekit.train.checkpoint import Checkpoints
-    from pilekit.train.config import TrainConfig
+    from pilekit.train.checkpoint.saving import Checkpoints
+    from pilekit.train.config.sections import TrainConfig
 
     made: list[Timed] = []
 

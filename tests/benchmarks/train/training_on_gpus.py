@@ -117,7 +117,7 @@ def _estimated(each: Contestant, world_size: int) -> int | None:
     """The GPU memory that pilekit expects a rank to take."""
     import msgspec
 
-    from pilekit.train.config import TrainConfig
+    from pilekit.train.config.sections import TrainConfig
     from pilekit.train.estimate import estimate
 
     if each.loop != "pilekit":

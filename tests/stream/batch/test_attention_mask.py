@@ -11,7 +11,8 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 from pilekit.errors import PilekitError
-from pilekit.stream import Batch, document_mask
+from pilekit.stream.batch.attention_mask import document_mask
+from pilekit.stream.batch.batch import Batch
 from tests.stream.collecting import rows_of
 from tests.stream.pack.packing_reference import NAMES, attends, lengths, packed
 

@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from pilekit.shuffle import mix
-from pilekit.stream import Batch, Pack
-from pilekit.stream.batch.batch import OUTPUTS
+from pilekit.stream.batch.batch import OUTPUTS, Batch
 from pilekit.stream.batch.mlm import Masking
+from pilekit.stream.pack.pack_stage import Pack
 from pilekit.tokenize import TokenBatch
 from tests.stream.reference import Document, Line, Plan, Row
 

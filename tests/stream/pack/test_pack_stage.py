@@ -11,9 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
-from pilekit.stream import Batch, Pack
-from pilekit.stream.batch.batch import OUTPUTS
+from pilekit.stream.batch.batch import OUTPUTS, Batch
 from pilekit.stream.batch.mlm import Masking
+from pilekit.stream.pack.pack_stage import Pack
 from pilekit.stream.pack.window import Packing
 from pilekit.tokenize import TokenBatch
 from tests.stream import reference

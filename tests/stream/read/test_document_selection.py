@@ -14,7 +14,7 @@ from pilekit.corpus import Corpus
 from pilekit.dedup.run import deduplicate
 from pilekit.errors import PilekitError
 from pilekit.shards.keep_mask import read_mask
-from pilekit.stream import PileStream
+from pilekit.stream.pile_stream import PileStream
 from pilekit.stream.read.document_selection import DocumentSelection
 from pilekit.stream.read.plan import choose_plan
 from tests.stream.collecting import read_in_turn

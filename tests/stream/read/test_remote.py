@@ -15,7 +15,7 @@ from pilekit.errors import PilekitError
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.index.format import load_index
 from pilekit.shards.write.shard_writer import ShardWriter
-from pilekit.stream import PileStream
+from pilekit.stream.pile_stream import PileStream
 from tests.stream.collecting import ALL, read_in_turn, rows_of, run
 from tests.stream.conftest import Settings
 from tests.stream.corpora import made

@@ -31,7 +31,7 @@ from pilekit import (
 )
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
 from pilekit.engine import in_threads
-from pilekit.pipeline import MinBytes
+from pilekit.pipeline.stages import MinBytes
 from pilekit.shards import processes
 from tests.shards import making
 from tests.stopping import tree

@@ -25,8 +25,7 @@ from torch import nn
 
 from pilekit.engine.ranks import Ranks, join
 from pilekit.errors import PilekitError
-from pilekit.train.checkpoint import Progress
-from pilekit.train.checkpoint.manifest import verify
+from pilekit.train.checkpoint.manifest import Progress, verify
 from tests.train.checkpoint.saving import adamw, checkpoints_in
 
 CHANGES = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "shutil.rmtree", "os.scandir"}

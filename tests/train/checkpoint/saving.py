@@ -14,8 +14,8 @@ from torch.optim import AdamW
 
 from pilekit.engine.ranks import Ranks
 from pilekit.evaluate.ranks import alone
-from pilekit.train.checkpoint import Checkpoints, Progress
-from pilekit.train.checkpoint.manifest import INDEX_FILE, STATE_FILE
+from pilekit.train.checkpoint.manifest import INDEX_FILE, STATE_FILE, Progress
+from pilekit.train.checkpoint.saving import Checkpoints
 
 CONFIG = {"a": {"b": 1}}
 

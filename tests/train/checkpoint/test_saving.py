@@ -15,9 +15,10 @@ import torch
 from torch import nn
 
 from pilekit.errors import PilekitError
-from pilekit.train.checkpoint import Checkpoints, Progress, find_checkpoint
 from pilekit.train.checkpoint import saving as module
-from pilekit.train.checkpoint.manifest import INDEX_FILE
+from pilekit.train.checkpoint.folders import find_checkpoint
+from pilekit.train.checkpoint.manifest import INDEX_FILE, Progress
+from pilekit.train.checkpoint.saving import Checkpoints
 from tests.small_disk import files_limited_to
 from tests.tiny.models import tiny_model
 from tests.train.checkpoint.saving import (

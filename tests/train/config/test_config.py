@@ -14,7 +14,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
-from pilekit.train.config import (
+from pilekit.train.config.check import check, check_model, check_world, world_sizes
+from pilekit.train.config.file import load_config, to_toml
+from pilekit.train.config.sections import (
     CheckpointConfig,
     DataConfig,
     LogConfig,
@@ -25,13 +27,7 @@ from pilekit.train.config import (
     ScheduleConfig,
     TrainConfig,
     TrainSection,
-    check,
-    check_model,
-    check_world,
     differences,
-    load_config,
-    to_toml,
-    world_sizes,
 )
 
 GOOD = """\

@@ -12,7 +12,7 @@ import torch
 
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
-from pilekit.train.config import load_config
+from pilekit.train.config.file import load_config
 from pilekit.train.launch.interrupt import first_interrupt
 from pilekit.train.trainer import Trainer
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from pilekit.cli.main import pilekit
 from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.train.config import load_config
+from pilekit.train.config.file import load_config
 from pilekit.train.log import alerts
 from pilekit.train.log.metrics import numbers_of, read_metrics
 from pilekit.train.trainer import Trainer

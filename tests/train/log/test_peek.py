@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from pilekit.cli.main import pilekit
-from pilekit.stream import PileStream
-from pilekit.train.config import DataConfig, ModelConfig, TrainConfig, TrainSection
+from pilekit.stream.pile_stream import PileStream
+from pilekit.train.config.sections import DataConfig, ModelConfig, TrainConfig, TrainSection
 from pilekit.train.data import open_stream
 from pilekit.train.log.peek import inspect_step_command
 from tests.tiny.models import tiny_corpus, tiny_tokenizer

@@ -13,7 +13,7 @@ import torch
 
 from pilekit.engine.ranks import join
 from pilekit.evaluate.model.causal import as_causal_lm
-from pilekit.train.config import LogConfig, ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
+from pilekit.train.config.sections import LogConfig, ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
 from pilekit.train.log.profile import Profile, part
 from pilekit.train.step.engine import Engine
 from tests.process_groups import ProcessGroups

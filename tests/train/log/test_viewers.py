@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pilekit.errors import PilekitError
-from pilekit.train.config import load_config
+from pilekit.train.config.file import load_config
 from pilekit.train.log import viewers
 from pilekit.train.log.metrics import StepBitsPerByte
 from pilekit.train.log.viewers import check_viewers, open_tensorboard, open_wandb

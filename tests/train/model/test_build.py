@@ -17,7 +17,7 @@ from pilekit.errors import PilekitError
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.evaluate.model.logit_transform import UNCHANGED
 from pilekit.tokenize import Tokenizer, load_tokenizer
-from pilekit.train.config import ModelConfig
+from pilekit.train.config.sections import ModelConfig
 from pilekit.train.model.blocks import blocks_of
 from pilekit.train.model.build import build_model, build_on, model_shape
 from pilekit.train.model.presets import PRESETS

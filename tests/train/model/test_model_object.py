@@ -14,7 +14,8 @@ from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.tokenize import Tokenizer, load_tokenizer
-from pilekit.train.config import Objective, load_config
+from pilekit.train.config.file import load_config
+from pilekit.train.config.sections import Objective
 from pilekit.train.engines import build_engine
 from pilekit.train.model.build import build_model, model_shape
 from pilekit.train.trainer import Trainer

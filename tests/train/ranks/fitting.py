@@ -17,7 +17,7 @@ import torch
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.tokenize import load_tokenizer
-from pilekit.train.config import load_config
+from pilekit.train.config.file import load_config
 from pilekit.train.log.metrics import StepMetrics
 from pilekit.train.trainer import Trainer
 from tests.train.checkpoint.saving import state_of

@@ -19,7 +19,7 @@ from pilekit.errors import PilekitError
 from pilekit.stream.read import plan
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.checkpoint.manifest import read_state
-from pilekit.train.config import load_config
+from pilekit.train.config.file import load_config
 from pilekit.train.data import open_stream
 from pilekit.train.log.metrics import StepMetrics
 from pilekit.train.step.sharding import own_part

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from pilekit.train.config import load_config
+from pilekit.train.config.file import load_config
 from pilekit.train.trainer import Trainer
 from tests.process_groups import ProcessGroups
 from tests.tiny.models import Family, tiny_model

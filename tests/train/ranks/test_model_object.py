@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from pilekit.engine.ranks import join
-from pilekit.train.config import load_config
+from pilekit.train.config.file import load_config
 from pilekit.train.trainer import Trainer
 from tests.process_groups import ProcessGroups
 from tests.stopping import tree

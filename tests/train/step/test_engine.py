@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, GPTNeoXConfig
 
 from pilekit.engine.ranks import Ranks, join
 from pilekit.evaluate.model.causal import as_causal_lm
-from pilekit.train.config import OptimizerConfig, ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
+from pilekit.train.config.sections import OptimizerConfig, ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
 from pilekit.train.step.engine import Engine, Update
 from tests.process_groups import ProcessGroups
 from tests.tiny.logit_transforms import LOGIT_TRANSFORMS, transforming_model

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
-from pilekit.train.config import PrecisionConfig
+from pilekit.train.config.sections import PrecisionConfig
 from pilekit.train.step.loss_scale import LossScale
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pilekit.errors import PilekitError
-from pilekit.train.config import OptimizerConfig
+from pilekit.train.config.sections import OptimizerConfig
 from pilekit.train.step.optimizer import build_optimizer, lr_scales
 from tests.tiny.models import Family, tiny_model
 

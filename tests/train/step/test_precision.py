@@ -8,7 +8,7 @@ import numpy as np
 
 from pilekit.engine.ranks import join
 from pilekit.evaluate.model.causal import as_causal_lm
-from pilekit.train.config import ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
+from pilekit.train.config.sections import ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
 from pilekit.train.model.blocks import blocks_of
 from pilekit.train.step.engine import Engine
 from pilekit.train.step.sharding import own_part

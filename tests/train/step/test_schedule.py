@@ -16,7 +16,7 @@ from transformers import (
     get_wsd_schedule,
 )
 
-from pilekit.train.config import ScheduleConfig
+from pilekit.train.config.sections import ScheduleConfig
 from pilekit.train.step.schedule import decay_steps, learning_rate
 
 KINDS = get_args(get_type_hints(ScheduleConfig)["kind"])

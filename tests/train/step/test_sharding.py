@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, GPTNeoXConfig
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.evaluate.model.causal import as_causal_lm
-from pilekit.train.config import OptimizerConfig, ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
+from pilekit.train.config.sections import OptimizerConfig, ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
 from pilekit.train.step.engine import Engine, recompute_activations
 from tests.process_groups import ProcessGroups
 from tests.tiny.models import tiny_model
