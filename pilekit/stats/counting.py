@@ -10,16 +10,20 @@ The rows of a block are counted with a handful of numpy calls. Only hashes of te
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
+from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.corpus import Manifest, Shard
 from pilekit.documents import MAX_SUBSETS, too_many_subsets
-from pilekit.engine import Advance
+from pilekit.engine import Advance, appears
+from pilekit.errors import PilekitError, visible
 from pilekit.shards.index.document_rows import DocumentRows, document_rows, rows_of
 from pilekit.shards.index.format import IndexDamage, ShardIndex, bad_lines
 from pilekit.shards.read.damage import SkippedLines
@@ -133,6 +137,26 @@ def count_shard(
                     np.add.at(counts.tokens, counts.rows(batch.subsets), tokens)
 
         return counts, _count_all(read_rows(), counts, copies)
+
+
+def count_into_file(
+    item: tuple[Shard, ShardIndex | None], advance: Advance, *, count: Callable[..., Any], folder: Path
+) -> tuple[Counts, Path]:
+    """`count` a shard on another node; the hashes go through a file in `folder`, because they may take megabytes."""
+    counts, blocks = count(item, advance)
+    path = folder / f"{xxhash.xxh3_128_hexdigest(item[0].name.encode())}.npy"
+    with write_atomically(path) as file:
+        for column, dtype in enumerate((np.uint64, np.int16)):
+            np.save(file, np.concatenate([np.zeros(0, dtype), *(block[column] for block in blocks)]))
+    return counts, path
+
+
+def hashes_from_file(path: Path) -> TextHashes:
+    """The hashes that `count_into_file` has left."""
+    if not appears(path.exists, path.parent):
+        raise PilekitError(f"{visible(str(path))}: another node wrote it, but it is not here; run it again")
+    with path.open("rb") as file:
+        return [(np.load(file), np.load(file))]
 
 
 def _count_all(

@@ -8,7 +8,9 @@ corpus: of two equal documents the later one is the copy, whichever process was 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,15 +18,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from pilekit.artifacts.cache_folder import cache_folder
+from pilekit.artifacts.file_lock import locked
 from pilekit.corpus import Corpus, Manifest, resolve_subsets
 from pilekit.engine import Advance, Ray, imap_shards
-from pilekit.errors import PilekitError, counted
+from pilekit.errors import counted
 from pilekit.shards.index.format import Frames, ShardIndex, find_index
 from pilekit.shards.processes import decompress_ahead, processes_for
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError
 from pilekit.stats.copies import CopyCounter
-from pilekit.stats.counting import Counts, count_shard
+from pilekit.stats.counting import Counts, TextHashes, count_into_file, count_shard, hashes_from_file
 from pilekit.stats.histogram import quantile
 from pilekit.table_result import TableResult
 
@@ -132,7 +136,7 @@ def corpus_stats(
     subsets     only documents of these subsets, in any spelling the manifest knows; None: all
     tokenizer   count tokens too; a `Tokenizer`, or an argument of `load_tokenizer`
     copies      count the documents whose text occurred before (equal 64-bit hash); takes about 10 bytes of memory a
-                document; all other memory is constant
+                document; all other memory is constant. A cluster leaves them in the cache folder meanwhile
     on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
     jobs        shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
     advance     called with the number of stored bytes done since the last call
@@ -141,8 +145,6 @@ def corpus_stats(
     A damaged shard is a `PilekitError` whatever `on_error` says. Shards with an index are read only for tokens.
     """
     corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
-    if copies and engine is not None:
-        raise PilekitError("copies are counted on one machine: leave out the cluster, or the copies")
     if subsets is not None:
         subsets = resolve_subsets(subsets, manifest=corpus.manifest)
     if tokenizer is not None:
@@ -157,7 +159,7 @@ def corpus_stats(
     to_read = [shard for shard, index in zip(corpus.shards, indexes, strict=True) if index is None]
     processes = processes_for(to_read, jobs, engine)
     large = sum(shard.size or 0 for shard in to_read) >= SCANNED_FROM_BYTES * processes
-    count = functools.partial(
+    count: Callable[..., tuple[Counts, TextHashes | Path]] = functools.partial(
         count_shard,
         manifest=corpus.manifest,
         subsets=subsets,
@@ -173,13 +175,20 @@ def corpus_stats(
     no_frames = Frames(*[np.zeros(0, dtype=np.int64)] * 4)  # Counting needs none, and a shard of 43 GB has 1.4 MB.
     indexes = [index and replace(index, frames=no_frames) for index in indexes]
     items = list(zip(corpus.shards, indexes, strict=True))
-    counted_shards = imap_shards(count, items, jobs=processes, names=names, on_progress=advance, engine=engine)
-    for shard_counts, text_hashes in counted_shards:
-        rows = counts.merge(shard_counts).astype(np.int16)
-        text_hashes.reverse()
-        while text_hashes:  # Each block is dropped once the counter has its hashes.
-            hashes, local_rows = text_hashes.pop()
-            copy_counter.add(hashes, rows[local_rows])
+    with ExitStack() as held:
+        lock = None
+        if copies and engine is not None:
+            lock = cache_folder() / "copies" / ".lock"
+            held.enter_context(locked(lock, wait=False))
+            held.callback(shutil.rmtree, lock.parent, ignore_errors=True)
+            count = functools.partial(count_into_file, count=count, folder=lock.parent)
+        options: dict[str, Any] = {"on_progress": advance, "engine": engine, "lock": lock}
+        for shard_counts, found in imap_shards(count, items, jobs=processes, names=names, **options):
+            rows = counts.merge(shard_counts).astype(np.int16)
+            text_hashes = hashes_from_file(found) if isinstance(found, Path) else found[::-1]
+            while text_hashes:  # Each block is dropped once the counter has its hashes.
+                hashes, local_rows = text_hashes.pop()
+                copy_counter.add(hashes, rows[local_rows])
     copied = copy_counter.copies(len(counts.groups)) if copies else None
     return _summary(counts, copied, tokenizer is not None, corpus.manifest)
 

@@ -207,7 +207,7 @@ REFRAME = ("reframe", "corpus", "--level", 19, "--jobs", 2, "--out")
 def test_each_command_gives_what_local_processes_give(cluster: TwoNodes, corpus: Path, tmp_path: Path) -> None:
     home = corpus.parent  # The driver's folder, to which paths are relative, is not that of the nodes.
     ray = ("--engine", "ray", "--address", cluster.address)
-    for command in (("stats", "corpus"), ("stats", "corpus", "--json"), ("verify", "corpus")):
+    for command in (("stats", "corpus"), ("stats", "corpus", "--copies", "--json"), ("verify", "corpus")):
         assert pilekit(*command, *ray, at=home) == pilekit(*command, at=home)
     for name, command in (
         ("reframe", ("reframe", "corpus", "--jobs", 3)),
