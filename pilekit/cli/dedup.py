@@ -12,6 +12,7 @@ from pilekit.cli.options import (
     Folder,
     Similarity,
     corpus_argument,
+    engine_option,
     memory_option,
     only_option,
     open_subsets,
@@ -24,7 +25,8 @@ from pilekit.progress import step_progress
 def _no_parts(context: click.Context, option: click.Parameter, typed: str | None) -> None:
     if typed is not None:
         raise click.UsageError(
-            "dedup has no --part: it compares all shards with each other, in several steps; run it on one machine"
+            "dedup has no --part: it compares all shards with each other, in several steps; run it on one machine "
+            "or with --engine ray"
         )
 
 
@@ -55,6 +57,13 @@ def _no_parts(context: click.Context, option: click.Parameter, typed: str | None
 @click.option("--no-write", is_flag=True, help="No clean shards; masks and proofs only.")
 @memory_option
 @run_options
+@engine_option
+@click.option(
+    "--scratch",
+    type=Folder(),
+    metavar="DIR",
+    help="With --engine ray: a folder on each node's own disk, for temporary files.  [default: $TMPDIR]",
+)
 @click.option("--part", hidden=True, callback=_no_parts, expose_value=False)
 def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json: bool, **options: Any) -> None:
     """Remove copies and near-duplicates, with a proof for each, and keep all labels.

@@ -199,19 +199,20 @@ part_option = click.option(
 
 
 def engine_option(function: F) -> F:
-    """Add `engine` to a command: None, or the `Ray` of --engine ray and --address, connected."""
+    """Add `engine` to a command: None, or the `Ray` of --engine ray and --address (and `scratch`), connected."""
 
     @functools.wraps(function)
-    def with_engine(*args: Any, engine: str, address: str | None, **options: Any) -> Any:
+    def with_engine(*args: Any, engine: str, address: str | None, scratch: Path | None = None, **options: Any) -> Any:
         if engine == "local":
-            if address is not None:
-                raise click.UsageError("--address is that of a cluster: give --engine ray too.")
+            for name, given in (("--address", address), ("--scratch", scratch)):
+                if given is not None:
+                    raise click.UsageError(f"{name} is that of a cluster: give --engine ray too.")
             return function(*args, engine=None, **options)
         if options.get("part"):
             raise click.UsageError("a cluster does all parts: leave out --part, or --engine ray.")
         from pilekit.engine import Ray
 
-        with Ray(address) as cluster:
+        with Ray(address, scratch=scratch) as cluster:
             click.echo(str(cluster), err=True)
             return function(*args, engine=cluster, **options)
 

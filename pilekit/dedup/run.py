@@ -23,13 +23,14 @@ import numpy as np
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.free_disk import check_free_disk
-from pilekit.artifacts.job_folder import Output
+from pilekit.artifacts.job_folder import LOCK_FILE, Output
 from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
 from pilekit.corpus.shard import STANDARD_INPUT, check_stems, is_url, stem
 from pilekit.dedup.compare.resolve import Counts, Resolver
 from pilekit.dedup.compare.store_shingles import store_shingles
 from pilekit.dedup.match.candidates import find_candidates
 from pilekit.dedup.match.exact import find_exact
+from pilekit.dedup.match.on_cluster import find_on_cluster, scratch_folder
 from pilekit.dedup.match.population import Keep, Population, ids_of
 from pilekit.dedup.output.clean_shards import clean_shard
 from pilekit.dedup.output.masks import mask_shard
@@ -43,10 +44,10 @@ from pilekit.dedup.sketch.minhash import SEED
 from pilekit.dedup.sketch.sketch_format import SUFFIX as SKETCH_SUFFIX
 from pilekit.dedup.sketch.sketch_format import ShardSketch
 from pilekit.dedup.sketch.sketch_shard import is_fresh, sketch_shard
-from pilekit.engine import Advance, usable_cpus
+from pilekit.engine import Advance, Ray, usable_cpus
 from pilekit.errors import PilekitError, visible
 from pilekit.progress import Report
-from pilekit.shards.each_shard import corpus_folder, each_shard, finish_shards
+from pilekit.shards.each_shard import await_files, corpus_folder, each_shard, finish_shards
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.keep_mask import SUFFIX as MASK_SUFFIX
 from pilekit.shards.processes import processes_for
@@ -90,6 +91,7 @@ def deduplicate(
     on_error: OnError = "raise",
     manifest: Manifest | str | Path | None = None,
     advance: Report | None = None,
+    engine: Ray | None = None,
 ) -> Deduplication:
     """Remove exact copies and near-duplicates from a corpus, and write the result into the folder `out`.
 
@@ -108,6 +110,7 @@ def deduplicate(
     jobs        number of shards at a time, each in its own process; None: one for every two CPUs
     on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed, and is in no clean shard
     advance     receives the progress of each step
+    engine      a cluster instead of local processes; `memory` is then that of each node
 
     A killed run is resumed; a repeated finished run returns at once. `PilekitError` if the folder was made from other
     shards or with other parameters: it names the difference.
@@ -154,7 +157,7 @@ def deduplicate(
             place, line, reason = records["bad_lines"][0]
             raise bad_line_error(BadLine(corpus.shards[place].path, line, reason))
         if not output.finished:
-            run = _Run(corpus, output, bands, parameters, inputs, before, on_error, memory, jobs, advance)
+            run = _Run(corpus, output, bands, parameters, inputs, before, on_error, memory, jobs, advance, engine)
             if records is None:
                 there = sum(path.stat().st_size for path in output.folder.rglob("*") if path.is_file())
                 needed = bytes_needed(run.stored(), bands.bands, clean=write) - there
@@ -180,6 +183,7 @@ class _Run:
     memory: int
     jobs: int | None
     advance: Report | None
+    engine: Ray | None
 
     def sketch(self) -> list[ShardSketch]:
         """A sketch of every shard. Scratch files that were made from other sketches are removed."""
@@ -197,36 +201,44 @@ class _Run:
             inputs=self.inputs,
         )
         shards, progress = self.corpus.shards, self._progress("sketching", self.stored())
-        return list(each_shard(work, shards, jobs=self._jobs(shards), advance=progress, threads=True))
+        jobs, lock = self._jobs(shards), self.output.folder / LOCK_FILE
+        made = each_shard(work, shards, jobs=jobs, advance=progress, threads=True, engine=self.engine, lock=lock)
+        sketches = list(made)
+        await_files(Path(sketch.path) for sketch in sketches)
+        return sketches
 
     def decide(self, sketches: Sequence[ShardSketch]) -> tuple[Population, Decisions, Counts]:
         """Find out which documents are removed, and why."""
-        scratch, memory = self.output.folder / SCRATCH, self.memory
+        scratch, lock = self.output.folder / SCRATCH, self.output.folder / LOCK_FILE
+        memory, engine = self.memory, self.engine
         scratch.mkdir(parents=True, exist_ok=True)
-        earlier = (
-            (sketch, mask.unpacked())
-            for run in self.before
-            for sketch, mask in zip(run.sketches(), run.masks(), strict=True)
-        )
-        population = Population(sketches, self.parameters["keep"], scratch, earlier)
+        own = scratch if engine is None else scratch_folder(engine.scratch)  # for files without a name
+        make = functools.partial(_population, sketches=sketches, keep=self.parameters["keep"], before=self.before)
+        population = make(own)
         shards = [*(shard for run in self.before for shard in run.shards), *self.corpus.shards]
 
-        decisions = Decisions(population.documents, scratch)
-        copies = scratch_array(scratch, np.bool_, population.documents)
-        for pairs in find_exact(population, scratch, memory):
+        decisions = Decisions(population.documents, own)
+        copies = scratch_array(own, np.bool_, population.documents)
+        for pairs in find_exact(population, own, memory):
             decisions.add_copies(pairs)
             copies[ids_of(pairs[1])] = True
 
         keys = self._progress("matching", 2 * _KEY_BYTES * population.documents * self.bands.bands, _KEY_BYTES)
-        candidates = find_candidates(population, self.bands, copies, scratch, memory, jobs=self.jobs, advance=keys)
+        bands = self.bands.bands
+        if engine is None:
+            candidates = find_candidates(population, range(bands), copies, own, memory, jobs=self.jobs, advance=keys)
+        else:
+            candidates = find_on_cluster(engine, make, bands, copies, scratch / "bands", memory, lock, keys)
         with candidates.rows:
             text_bytes = int(np.sum(population.table["text_bytes"], where=candidates.flagged, dtype=np.int64))
             check_free_disk(scratch, set_bytes(text_bytes, population.documents), "comparing")
             stored = self._progress("reading candidates", sum(sketch.header.size for sketch in population.sketches))
-            jobs = self._jobs(shards)
-            store = store_shingles(population, shards, candidates.flagged, scratch / "sets", jobs=jobs, advance=stored)
+            jobs, flagged = self._jobs(shards), candidates.flagged
+            store = store_shingles(
+                population, shards, flagged, scratch / "sets", jobs=jobs, advance=stored, engine=engine, lock=lock
+            )
             resolved = self._progress("comparing", _ROW_BYTES * candidates.rows.count, _ROW_BYTES)
-            edges = Resolver(candidates, store, self.parameters["threshold"], scratch, memory // 4, advance=resolved)
+            edges = Resolver(candidates, store, self.parameters["threshold"], own, memory // 4, advance=resolved)
             for table in edges:
                 decisions.add_near(table)
         return population, decisions, edges.counts
@@ -270,7 +282,8 @@ class _Run:
         write, shards = self.parameters["write"], self.corpus.shards
         work = functools.partial(_finish_shard, write=write, manifest=self.corpus.manifest)
         jobs, progress = (self._jobs(shards), self._progress("writing", self.stored())) if write else (1, None)
-        finish_shards(work, shards, self.output, self.inputs, jobs=jobs, advance=progress, threads=True)
+        engine = self.engine if write else None
+        finish_shards(work, shards, self.output, self.inputs, jobs=jobs, advance=progress, threads=True, engine=engine)
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the summary, and note where the earlier run was."""
@@ -285,12 +298,22 @@ class _Run:
 
     def _jobs(self, shards: Sequence[Shard]) -> int:
         """The number of processes: half of the CPUs at most, because the threads of a process keep two busy."""
-        processes = processes_for(shards, self.jobs)
-        return processes if self.jobs else max(1, min(usable_cpus() // 2, processes))
+        processes = processes_for(shards, self.jobs, self.engine)
+        cpus = [usable_cpus()] if self.engine is None else self.engine.cpus()
+        return processes if self.jobs else max(1, min(sum(here // 2 or here for here in cpus), processes))
 
     def _progress(self, step: str, total: int, unit: int = 1) -> Advance:
         advance = self.advance
         return (lambda amount: None) if advance is None else lambda amount: advance(step, unit * amount, total)
+
+
+def _population(
+    folder: Path, *, sketches: Sequence[ShardSketch], keep: Keep, before: Sequence[EarlierRun]
+) -> Population:
+    earlier = (
+        (sketch, mask.unpacked()) for run in before for sketch, mask in zip(run.sketches(), run.masks(), strict=True)
+    )
+    return Population(sketches, keep, folder, earlier)
 
 
 def _finish_shard(

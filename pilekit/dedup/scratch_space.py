@@ -1,4 +1,4 @@
-"""Scratch space: how much of it a run needs, and arrays in unnamed files.
+"""Scratch space: how much of it a run needs, arrays in unnamed files, and flags in files that all nodes read.
 
 Bytes on disk:
 
@@ -20,7 +20,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
+from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.free_disk import scratch_errors
 
 STORED_BYTES_PER_DOCUMENT = 2000
@@ -43,3 +45,18 @@ def scratch_array(folder: Path, dtype: npt.DTypeLike, length: int) -> npt.NDArra
         # Allocated in full: writing to a mapped hole of a full disk would kill the process.
         os.posix_fallocate(file.fileno(), 0, max(1, length) * np.dtype(dtype).itemsize)
         return np.memmap(file, dtype=dtype)[:length]
+
+
+def write_flags(folder: Path, flags: npt.NDArray[np.bool_]) -> Path:
+    """Write flags into the folder as bits. The file is named after them, so no node can show an older one."""
+    bits = np.packbits(flags)
+    path = folder / f"{xxhash.xxh3_128_hexdigest(bits.data)}.bits"
+    with write_atomically(path) as file:
+        file.write(bits.data)
+    return path
+
+
+def read_flags(path: Path, begin: int, end: int) -> npt.NDArray[np.bool_]:
+    """The flags from `begin` to `end` of those that `write_flags` wrote."""
+    bits = np.fromfile(path, np.uint8, count=-(-end // 8) - begin // 8, offset=begin // 8)
+    return np.unpackbits(bits)[begin % 8 :][: end - begin].view(np.bool_)

@@ -55,12 +55,13 @@ class Ray:
     """A Ray cluster that runs already; pilekit never starts one. Given as `engine`, it does the work on the shards.
 
     address   HOST:PORT of its head; None: $RAY_ADDRESS; "auto": a cluster on this machine, whoever started it
+    scratch   a folder on each node's own disk, for temporary files of `deduplicate`; None: the node's $TMPDIR
 
     This machine must be one of its nodes. All nodes must see the same files under the same names.
     """
 
-    def __init__(self, address: str | None = None):
-        self.address = address
+    def __init__(self, address: str | None = None, *, scratch: str | Path | None = None):
+        self.address, self.scratch = address, None if scratch is None else Path(scratch)
 
     def __enter__(self) -> Ray:
         address = _checked(self.address)
@@ -121,8 +122,9 @@ class Ray:
         jobs: int,
         on_progress: Advance,
         lock: Path | None,
+        memory: int = 0,
     ) -> Generator[R, None, None]:
-        """`pilekit.engine.imap_shards` on the cluster."""
+        """`pilekit.engine.imap_shards` on the cluster; a task takes `memory` bytes beside those for reading a shard."""
         ray, threads, nonce = self.ray, self.threads(jobs), secrets.token_hex(16)
         if lock is not None:
             lock.write_text(nonce)
@@ -135,8 +137,8 @@ class Ray:
                     f"{visible(label)}: takes {len(payload):,} bytes, more than a cluster's task is given"
                 )
         work = ray.put(ray.cloudpickle.dumps(function))
-        memory = min(node["Resources"]["memory"] for node in self.nodes().values())
-        memory = min(memory, MEMORY + threads * MEMORY_PER_THREAD)
+        least = min(node["Resources"]["memory"] for node in self.nodes().values())
+        memory = min(least, memory + MEMORY + threads * MEMORY_PER_THREAD)
         remote = ray.remote(num_cpus=threads, memory=memory, max_retries=0, scheduling_strategy="SPREAD")(run_task)
 
         def submit(task: _Task) -> Any:

@@ -7,7 +7,7 @@ a run that was killed and run again.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,6 +53,13 @@ def part_of(corpus: Corpus, part: Part | None, engine: Ray | None) -> Corpus:
     if part is not None and engine is not None:
         raise PilekitError("a cluster does all parts: leave out part, or engine")
     return corpus.part(part)
+
+
+def await_files(files: Iterable[Path]) -> None:
+    """Wait until this machine sees files that others wrote; `PilekitError` if it does not see one in time."""
+    for file in files:
+        if not appears(file.exists, file.parent):
+            raise PilekitError(f"{visible(str(file))}: another node wrote it, but it does not appear; run it again")
 
 
 @contextmanager

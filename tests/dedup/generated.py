@@ -28,7 +28,6 @@ from pilekit.dedup.match.candidates import find_candidates
 from pilekit.dedup.match.exact import find_exact
 from pilekit.dedup.match.population import Population, ids_of
 from pilekit.dedup.output.removed_table import Decisions
-from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.shingles import mixed
 from pilekit.kernels import compiled
 from tests.dedup.given import write_flat_sets
@@ -133,7 +132,7 @@ def decide_generated(folder: Path, documents: int, memory: int) -> tuple[Decisio
     for pairs in find_exact(population, folder, memory):
         decisions.add_copies(pairs)
         copies[ids_of(pairs[1])] = True
-    candidates = find_candidates(population, Bands(BANDS, 6), copies, folder, memory, jobs=2)
+    candidates = find_candidates(population, range(BANDS), copies, folder, memory, jobs=2)
     with candidates.rows:
         store = write_store(folder / "sets", documents, candidates.flagged)
         edges = Resolver(candidates, store, THRESHOLD, folder, memory // 4)

@@ -48,7 +48,7 @@ def outcomes(folder: Path, threshold: float, pairs: int) -> list[Outcome]:
     made = sketch(corpus / "00.jsonl.zst", folder / "sketches", bands=bands, ngram=NGRAM, threads=1)
     population = Population([made], "longest", folder)
     copies = np.zeros(population.documents, dtype=np.bool_)
-    found = find_candidates(population, bands, copies, folder, 64 << 20, jobs=1)
+    found = find_candidates(population, range(bands.bands), copies, folder, 64 << 20, jobs=1)
     assert not found.runs
     candidates = {frozenset(ids) for table in found.rows.chunks() for ids in ids_of(table[::2]).T.tolist()}
     deduplicate(corpus, threshold=threshold, out=folder / "out", write=False, jobs=1)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import current_process
 from pathlib import Path
 from random import Random
@@ -25,6 +26,7 @@ from pilekit.engine import Advance, Ray, imap_shards, map_shards, ray_worker
 from pilekit.engine.ray import TASK_BYTES, gathered
 from pilekit.engine.ray_worker import RollCall, versions
 from pilekit.errors import PilekitError
+from tests.shards.making import record
 from tests.stopping import interrupt, is_there, kill, tree, wait_for
 from tests.web_server import serving
 
@@ -111,16 +113,28 @@ def test_a_node_that_does_not_fit_the_driver_is_refused(
         ray_worker._answered.clear()
 
 
-class TwoNodes:
-    """A cluster with a head and a node that tests may kill."""
+GATE = """
+import os, time
+def fsync(file, sync=os.fsync, held=os.path.join(os.path.dirname(__file__), "held")):
+    sync(file)
+    while any(part in os.readlink(f"/proc/self/fd/{file}") for part in os.listdir(held)):
+        time.sleep(0.01)
+os.fsync = fsync
+"""
+"""A worker does not rename the file that it has written while a part of its name is the name of a file in `held`."""
 
-    def __init__(self) -> None:
+
+class TwoNodes:
+    """A cluster with a head and a node that tests may kill; its workers wait before files named by those in `held`."""
+
+    def __init__(self, path: Path) -> None:
         from ray.cluster_utils import Cluster
 
         options = {"num_cpus": 1, "object_store_memory": 80 << 20}
         self.cluster = Cluster(initialize_head=True, head_node_args={**options, "include_dashboard": False})
         self.options, self.node = options, None
         self.address: str = self.cluster.address
+        self.held, self.ray = path / "held", ("--engine", "ray", "--address", self.address)
 
     def complete(self) -> None:
         if self.node is None:
@@ -131,6 +145,14 @@ class TwoNodes:
         raylet = self.node.all_processes["raylet"][0].process.pid
         for process in (raylet, *children(raylet)):
             os.kill(process, number)
+
+    @contextmanager
+    def holding(self, process: subprocess.Popen[str], out: Path, part: str, jobs: int = 2) -> Iterator[None]:
+        """Run the block when as many workers of a process hold files in `out` with this part of a name, then let go."""
+        wait_for(lambda: len(list(out.rglob(f"*{part}*.partial"))) == jobs or process.poll() is not None)
+        assert process.poll() is None
+        yield
+        (self.held / part).unlink()
 
     def remove_node(self) -> None:
         self.cluster.remove_node(self.node, allow_graceful=False)
@@ -152,8 +174,10 @@ def cluster_of_the_run() -> Iterator[TwoNodes]:
         patch.setenv("RAY_memory_monitor_refresh_ms", "0")
         for name, value in (("failure_threshold", 2), ("period_ms", 500), ("timeout_ms", 1000)):
             patch.setenv(f"RAY_health_check_{name}", str(value))  # a node that hangs is given up after seconds
-        patch.setenv("PYTHONPATH", str(ROOT))
-        nodes = TwoNodes()
+        Path(short, "sitecustomize.py").write_text(GATE)
+        Path(short, "held").mkdir()
+        patch.setenv("PYTHONPATH", f"{short}:{ROOT}")
+        nodes = TwoNodes(Path(short))
         yield nodes
         nodes.cluster.shutdown()
 
@@ -161,6 +185,8 @@ def cluster_of_the_run() -> Iterator[TwoNodes]:
 @pytest.fixture
 def cluster(cluster_of_the_run: TwoNodes) -> TwoNodes:
     cluster_of_the_run.complete()
+    for held in cluster_of_the_run.held.iterdir():
+        held.unlink()
     return cluster_of_the_run
 
 
@@ -206,7 +232,7 @@ REFRAME = ("reframe", "corpus", "--level", 19, "--jobs", 2, "--out")
 @pytest.mark.slow
 def test_each_command_gives_what_local_processes_give(cluster: TwoNodes, corpus: Path, tmp_path: Path) -> None:
     home = corpus.parent  # The driver's folder, to which paths are relative, is not that of the nodes.
-    ray = ("--engine", "ray", "--address", cluster.address)
+    ray = cluster.ray
     for command in (("stats", "corpus"), ("stats", "corpus", "--copies", "--json"), ("verify", "corpus")):
         assert pilekit(*command, *ray, at=home) == pilekit(*command, at=home)
     for name, command in (
@@ -274,7 +300,7 @@ def test_a_stopped_driver_leaves_no_worker_and_the_next_run_resumes(
     pilekit(*REFRAME, tmp_path / "local", at=home)
     for name, stop, code in (("int", interrupt, 130), ("term", subprocess.Popen.terminate, -15), ("kill", kill, -9)):
         out = tmp_path / name
-        ray = ("--engine", "ray", "--address", cluster.address)
+        ray = cluster.ray
         with started(*REFRAME, out, *ray, at=home) as process:
             wait_for(lambda out=out: len(partial_files(out)) == 2)  # type: ignore[misc]
             stop(process)
@@ -286,6 +312,89 @@ def test_a_stopped_driver_leaves_no_worker_and_the_next_run_resumes(
             assert not list(out.rglob("*.partial"))
         pilekit(*REFRAME, out, *ray, at=home)
         assert tree(out) == tree(tmp_path / "local")
+
+
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four shards with exact copies, near-duplicates and a text that a hundred begin with; beside them, what stays."""
+    folder, random = tmp_path_factory.mktemp("copies") / "corpus", Random(2)
+    folder.mkdir()
+    words = ["".join(random.choices("abcdefghijklmnop", k=6)) for _ in range(3000)]
+    texts = [random.choices(words, k=random.randint(40, 90)) for _ in range(300)]
+    texts += [[*text[:place], "other", *text[place:]] for place, text in enumerate(texts[:150], -20)]
+    texts += [[*texts[0], *random.choices(words, k=random.randint(1, 60))] for _ in range(100)] + texts[100:180]
+    random.shuffle(texts)
+    for number in range(4):
+        lines = [record(" ".join(text), LABELS[len(text) % 3]) for text in texts[number::4]]
+        (folder / f"{number:02}.jsonl.zst").write_bytes(zstandard.compress(b"\n".join(lines)))
+    pilekit(*DEDUP, "local", at=folder.parent)
+    return folder
+
+
+DEDUP = ("dedup", "corpus", "--threshold", 0.7, "--jobs", 2, "--memory", "64MB", "--out")
+SKETCH, MATCH, SETS, CLEAN = ".jsonl.parquet.", ".rows.", ".ends.", ".jsonl.zst.index."
+"""What the names of the files have in which a step ends."""
+
+
+@pytest.mark.slow
+def test_dedup_gives_the_bytes_of_local_processes_on_one_and_two_nodes(cluster: TwoNodes, copies: Path) -> None:
+    home = copies.parent
+    pilekit(*DEDUP, "ray", *cluster.ray, at=home)
+    cluster.remove_node()
+    against = ("--against", "local", "--subsets", "ArXiv,Github", "--no-write")
+    pilekit(*DEDUP, "later", *against, at=home)
+    pilekit(*DEDUP, "later-ray", *against, *cluster.ray, at=home)
+    for local, ray in (("local", "ray"), ("later", "later-ray")):
+        assert json.loads(tree(home / local)["summary.json"])["near"] > 100
+        assert tree(home / local) == tree(home / ray)
+
+
+@pytest.mark.slow
+def test_dedup_gives_the_same_bytes_when_each_step_loses_a_node(cluster: TwoNodes, copies: Path) -> None:
+    home, out, scratch = copies.parent, copies.parent / "lost", copies.parent / "scratch"
+    scratch.mkdir()
+    for step in (SKETCH, MATCH, SETS, CLEAN):
+        (cluster.held / step).touch()
+    with started(*DEDUP, out, *cluster.ray, "--scratch", scratch, at=home) as process:
+        for step in (SKETCH, MATCH, SETS):
+            with cluster.holding(process, out, step):
+                workers = children(cluster.node.all_processes["raylet"][0].process.pid)
+                in_scratch = [f"{scratch}/" in Path(f"/proc/{worker}/maps").read_text() for worker in workers]
+                assert any(in_scratch) == (step == MATCH)
+                cluster.signal_node(signal.SIGKILL)
+                cluster.remove_node()
+                cluster.complete()
+        with cluster.holding(process, out, CLEAN):
+            cluster.signal_node(signal.SIGSTOP)
+        _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    assert "is lost; its shards are given out again" in errors
+    assert partial_files(out)
+    before = {path: path.stat().st_ino for path in out.rglob("*") if path.suffix != ".partial"}
+    workers = children(cluster.node.all_processes["raylet"][0].process.pid)
+    cluster.signal_node(signal.SIGCONT)
+    wait_for(lambda: not partial_files(out))
+    cluster.remove_node()
+    for worker in filter(is_there, workers):  # One that was at work when its node woke may outlive it.
+        os.kill(worker, signal.SIGKILL)
+    assert tree(out) == tree(home / "local")
+    assert {path: path.stat().st_ino for path in out.rglob("*")} == before
+
+
+@pytest.mark.slow
+def test_dedup_begun_in_local_processes_goes_on_with_ray_and_back(cluster: TwoNodes, copies: Path) -> None:
+    home, out = copies.parent, copies.parent / "moved"
+    times: dict[Path, int] = {}
+    for options, changed, step in (((), {"PYTHONPATH": os.environ["PYTHONPATH"]}, SETS), (cluster.ray, {}, CLEAN)):
+        (cluster.held / step).touch()
+        with started(*DEDUP, out, *options, at=home, **changed) as process, cluster.holding(process, out, step):
+            process.kill()
+            process.wait()
+        files = [*(out / "sketches").iterdir(), *(out / "masks").glob("*")]
+        assert times.items() <= (times := {path: path.stat().st_mtime_ns for path in files}).items()
+    pilekit(*DEDUP, out, at=home)
+    assert times.items() <= {path: path.stat().st_mtime_ns for path in times}.items()
+    assert tree(out) == tree(home / "local")
 
 
 def describe(item: int, advance: Advance) -> tuple[int, list[int], str]:

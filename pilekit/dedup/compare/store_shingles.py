@@ -10,21 +10,22 @@ from __future__ import annotations
 import functools
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.corpus import Shard
 from pilekit.dedup.compare.shingle_store import ShingleStore, ends_file, sets_file
 from pilekit.dedup.match.population import Flags, Population
+from pilekit.dedup.scratch_space import read_flags, write_flags
 from pilekit.dedup.sketch.shingles import Int64, Sets, shingle_sets
 from pilekit.dedup.sketch.sketch_format import ShardSketch, check_unchanged, shard_changed
 from pilekit.documents import RecordFormat
-from pilekit.engine import Advance
+from pilekit.engine import Advance, Ray
 from pilekit.engine.in_threads import map_in_threads
-from pilekit.shards.each_shard import each_shard
+from pilekit.shards.each_shard import await_files, each_shard
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.json_records import LineParser
 from pilekit.shards.read.open import is_parquet
@@ -47,6 +48,8 @@ def store_shingles(
     *,
     jobs: int | None = None,
     advance: Advance | None = None,
+    engine: Ray | None = None,
+    lock: Path | None = None,
 ) -> ShingleStore:
     """Read the shards again and write the shingle sets of the flagged documents.
 
@@ -55,27 +58,27 @@ def store_shingles(
     folder    of the files; complete files of the same run are used again
     jobs      number of shards at a time, each in its own process; None: the usable CPUs
     advance   receives further amounts of stored bytes
+    engine    a cluster instead of local processes; `lock` is that of the output folder
 
     `PilekitError` for a shard that differs from the sketched shard.
     """
-    work = []
-    for place, (shard, sketch) in enumerate(zip(shards, population.sketches, strict=True)):
-        begin, end = population.base[place : place + 2].tolist()
-        work.append((place, shard, sketch, np.packbits(flagged[begin:end])))
-    store = functools.partial(_store_shard, folder=folder)
-    list(each_shard(store, shards, items=work, jobs=jobs, advance=advance, threads=True))
+    ids = pairwise(population.base.tolist())
+    work = list(zip(shards, population.sketches, range(len(shards)), ids, strict=True))
+    store = functools.partial(_store_shard, folder=folder, flags=write_flags(folder, flagged))
+    list(each_shard(store, shards, items=work, jobs=jobs, advance=advance, threads=True, engine=engine, lock=lock))
+    await_files(file(folder, place) for place in range(len(shards)) for file in (sets_file, ends_file))
     return ShingleStore(folder, population.base)
 
 
 def _store_shard(
-    work: tuple[int, Shard, ShardSketch, npt.NDArray[np.uint8]], advance: Advance, *, folder: Path, threads: int
+    work: tuple[Shard, ShardSketch, int, tuple[int, int]], advance: Advance, *, folder: Path, flags: Path, threads: int
 ) -> None:
-    place, shard, sketch, bits = work
+    shard, sketch, place, ids = work
     if ends_file(folder, place).exists():
         advance(sketch.header.size)
         return
     check_unchanged(shard, sketch)
-    flagged: Flags = np.unpackbits(bits, count=sketch.documents).view(np.bool_)
+    flagged = read_flags(flags, *ids)
     numbers = np.concatenate([np.zeros(0, np.uint32), *(chunk["number"] for chunk in sketch.chunks(["number"]))])
 
     def sets(texts: list[bytes]) -> Sets:

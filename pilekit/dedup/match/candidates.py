@@ -31,7 +31,6 @@ from pilekit.artifacts.external_sort import RowSort, Table
 from pilekit.dedup.match.population import Flags, Population, Ranks, ids_of
 from pilekit.dedup.match.repeated import may_be_repeated, note_values, repeated_bytes, repeated_table
 from pilekit.dedup.scratch_space import scratch_array
-from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.shingles import UInt64, mixed
 from pilekit.dedup.sketch.sketch_format import key_column
 from pilekit.engine import Advance, usable_cpus
@@ -76,7 +75,7 @@ class Candidates:
 
 def find_candidates(
     population: Population,
-    bands: Bands,
+    bands: Sequence[int],
     copies: Flags,
     folder: Path,
     memory: int,
@@ -84,7 +83,7 @@ def find_candidates(
     jobs: int | None = None,
     advance: Advance | None = None,
 ) -> Candidates:
-    """Find all documents that share the key of a band with another one. Close `rows` of the result when done.
+    """Find all documents that share the key of one of `bands` with another one. Close `rows` of the result when done.
 
     copies     a flag for each document, by id: exact copies, which take no part
     memory     bytes to use, beside the flags
@@ -93,16 +92,16 @@ def find_candidates(
     """
     # Three eighths for the rows found, a half for bands, an eighth for the runs seen last and tables in flight.
     documents, for_bands = population.documents, memory // 2
-    threads = max(1, min(usable_cpus() if jobs is None else jobs, bands.bands, for_bands // _LEAST_MEMORY))
+    threads = max(1, min(usable_cpus() if jobs is None else jobs, len(bands), for_bands // _LEAST_MEMORY))
     candidates = Candidates(documents, folder, 3 * memory // 8)
     remembered = max(1, min(documents, memory // 128))
     seen: UInt64 = np.zeros(1 << (remembered.bit_length() - 1), dtype=np.uint64)  # a power of two, for `_candidates_in`
     lock, stopped = threading.Lock(), threading.Event()
 
     per_thread, per_band = for_bands // threads, repeated_bytes(documents) + _SORTED_PER_DOCUMENT * documents + 1
-    bands_at_once = max(1, min(bands.bands, per_thread // per_band))
-    turns = -(-bands.bands // (bands_at_once * threads))
-    groups = np.array_split(np.arange(bands.bands), min(bands.bands, turns * threads))
+    bands_at_once = max(1, min(len(bands), per_thread // per_band))
+    turns = -(-len(bands) // (bands_at_once * threads))
+    groups = np.array_split(bands, min(len(bands), turns * threads))
 
     def find(group: npt.NDArray[np.int64]) -> None:
         columns = [key_column(band) for band in group.tolist()]

@@ -205,7 +205,8 @@ def test_small_clusters_under_one_header_are_found_in_spite_of_hot_runs(tmp_path
     keys = band_keys(signatures(data, offsets, 5, *permutations(bands.num_perm)), bands.bands, bands.rows)
     columns: dict[str, Sequence[int]] = {key_column(band): column.tolist() for band, column in enumerate(keys)}
     population = ListedPopulation(longest_ranks(list(map(len, texts))).tolist(), columns)
-    candidates = find_candidates(population, bands, np.zeros(len(texts), dtype=np.bool_), tmp_path, 1 << 28)  # type: ignore[arg-type]
+    flags = np.zeros(len(texts), dtype=np.bool_)
+    candidates = find_candidates(population, range(bands.bands), flags, tmp_path, 1 << 28)  # type: ignore[arg-type]
     assert candidates.runs
     kept = kept_after(resolve(candidates, given_store(tmp_path / "store", sets), THRESHOLD, tmp_path, 1 << 28)[0], sets)
 

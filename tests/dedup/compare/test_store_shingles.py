@@ -119,7 +119,7 @@ def test_a_shard_that_is_not_the_sketched_one_or_changes_while_it_is_read_is_nam
     def fails(left: list[str]) -> None:
         with pytest.raises(PilekitError, match=r"1\.jsonl: (was changed since it was sketched|no such file)"):
             store_shingles(population, shards, np.ones(40, dtype=bool), tmp_path / "sets", jobs=1)
-        assert sorted(tree(tmp_path / "sets")) == left
+        assert sorted(name for name in tree(tmp_path / "sets") if not name.endswith(".bits")) == left
 
     sound, real = paths[1].read_bytes(), module.shingle_sets
     changes = iter([lambda: None, lambda: other_content(paths[1])])

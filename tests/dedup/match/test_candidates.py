@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from pilekit.dedup.match import candidates as candidates_module
 from pilekit.dedup.match.candidates import Candidates, find_candidates
 from pilekit.dedup.match.exact import find_exact
-from pilekit.dedup.sketch.bands import Bands
 from pilekit.errors import PilekitError
 from tests.dedup.given import OWN, ListedPopulation, ranks_of_lengths
 
@@ -75,7 +74,7 @@ def found(
     counted: list[int] = []
     candidates = find_candidates(
         population,  # type: ignore[arg-type]
-        Bands(len(keys), 6),
+        range(len(keys)),
         flags,
         folder,
         memory,
@@ -141,7 +140,7 @@ def test_a_failing_thread_ends_the_others(tmp_path: Path) -> None:
 
     population = Damaged(ranks_of_lengths([1] * 1000), {f"key_{band:03d}": list(range(1000)) for band in range(8)})
     with pytest.raises(PilekitError, match="sketches/x: is damaged"):
-        find_candidates(population, Bands(8, 6), np.zeros(1000, dtype=np.bool_), tmp_path, 1 << 30, jobs=2)  # type: ignore[arg-type]
+        find_candidates(population, range(8), np.zeros(1000, dtype=np.bool_), tmp_path, 1 << 30, jobs=2)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
 
