@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import pickle
-import signal
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from pilekit import PilekitError
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.header import HEADER_FILE, read_header, write_header
 from pilekit.artifacts.job_folder import Output, output_folder
+from tests.kills import killed_at
 from tests.stopping import tree
 
 NAMES = ["train/00.jsonl", "train/01.jsonl", "val.jsonl"]
@@ -204,35 +203,6 @@ def test_any_name_can_be_noted(tmp_path_factory: pytest.TempPathFactory, names: 
         assert set(noted) == set(names)
 
 
-CHANGES = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.listdir", "os.scandir"}
-"""The audit events of Python that come before a file operation."""
-
-
-def killed_at(moment: int, folder: Path) -> bool:
-    """Run the job in a process that is killed before file operation number `moment`; False if it ends before."""
-    child = os.fork()
-    if child == 0:
-        count = 0
-
-        def hook(event: str, _: object) -> None:
-            nonlocal count
-            if event in CHANGES:
-                if count == moment:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                count += 1
-
-        code = 1
-        try:
-            sys.addaudithook(hook)
-            job(folder)
-            code = 0
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-    return os.WIFSIGNALED(status)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("repair", [False, True])
 def test_a_job_killed_at_any_moment_ends_with_the_same_bytes(
@@ -243,7 +213,7 @@ def test_a_job_killed_at_any_moment_ends_with_the_same_bytes(
         if repair:
             job(folder)
             (folder / "train/01.jsonl.zst").unlink()
-        killed = killed_at(moment, folder)
+        killed = killed_at(moment, partial(job, folder))
         left = tree(folder) if folder.exists() else {}
         for name, content in left.items():
             if not name.startswith((".", HEADER_FILE)) and not name.endswith(".partial"):

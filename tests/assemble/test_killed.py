@@ -14,24 +14,14 @@ from pilekit.artifacts.job_folder import Output
 from pilekit.assemble import assemble_corpus
 from tests.assemble.reference import Case
 from tests.assemble.test_assemble_corpus import content, made
+from tests.kills import AFTER_RENAMING, killed_after
 
 __all__ = ["made"]
 
-# At a renaming, the files on disk change for a later run.
 KILLED = """
-import os, signal, sys
 from pilekit.assemble import assemble_corpus
-
-renamed = 0
-def killing(source, target, *, of=os.replace, **options):
-    global renamed
-    renamed += 1
-    of(source, target, **options)
-    if renamed == int(sys.argv[3]):
-        os.kill(os.getpid(), signal.SIGKILL)
-os.replace = killing
 assemble_corpus(sys.argv[1], sys.argv[2], jobs=1)
-print(renamed)
+print(-left)
 """
 
 
@@ -49,12 +39,12 @@ def test_killed_and_run_again(
         note(self, name, *rest)
 
     monkeypatch.setattr(Output, "note", noting)
-    script = [sys.executable, "-c", KILLED, str(manifest)]
-    renamed = int(subprocess.check_output([*script, str(tmp_path / "whole"), "0"]))
+    unkilled = [sys.executable, "-c", AFTER_RENAMING + KILLED, "0", str(manifest), str(tmp_path / "whole")]
+    renamed = int(subprocess.check_output(unkilled))
     kinds: set[str] = set()
     for moment in (renamed * number // (killed + 1) for number in range(1, killed + 1)):
         out = tmp_path / str(moment)
-        assert subprocess.run([*script, str(out), str(moment)], check=False).returncode == -9
+        assert killed_after(moment, KILLED, manifest, out) == -9
         done = {json.loads(path.read_bytes())["name"] for path in (out / ".unfinished").glob("*.json")}
         kinds |= {"".join(name.split("/")[:2]) if name[0] == "/" else name.split("/")[0] for name in done}
         noted.clear()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import itertools
 import json
 import random
 import re
@@ -23,6 +22,7 @@ from pilekit import Corpus, Decontaminated, PilekitError, PileStream, Pipeline, 
 from pilekit.cutting.cut_shards import pieces_around
 from tests.cli.running import cells, run, run_json
 from tests.cutting import reference
+from tests.kills import left_at_each_renaming
 from tests.shards import making
 from tests.stopping import tree
 
@@ -228,38 +228,21 @@ def test_the_stage_drops_documents_with_a_span(data: Path, tmp_path: Path) -> No
 
 
 KILLED = """
-import os, signal, sys
 from pilekit import decontaminate
-moment, renamed, of = int(sys.argv[1]), 0, os.replace
-def patched(source, target, **options):
-    global renamed
-    renamed += 1
-    of(source, target, **options)
-    if renamed == moment:
-        os.kill(os.getpid(), signal.SIGKILL)
-os.replace = patched
-decontaminate(sys.argv[2], against=sys.argv[3:5], fields=["question", "answer"], out=sys.argv[5], jobs=1)
+decontaminate(sys.argv[1], against=sys.argv[2:4], fields=["question", "answer"], out=sys.argv[4], jobs=1)
 """
 
 
 @pytest.mark.slow
 def test_killed_at_each_step_and_with_two_jobs_the_same_bytes(data: Path, tmp_path: Path) -> None:
-    decontaminate(data / "data", out=tmp_path / "whole", **options(data))
-    whole = tree(tmp_path / "whole")
-    decontaminate(data / "data", out=tmp_path / "two", **options(data) | {"jobs": 2})
-    assert tree(tmp_path / "two") == whole
-    left = set[str]()
-    for moment in itertools.count(1):
-        out = tmp_path / str(moment)
-        arguments = [str(moment), data / "data", *options(data)["against"], out]
-        code = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False).returncode
-        left |= {path.relative_to(out).parts[0] for path in out.rglob("*")}
-        if code == 0:
-            break
-        decontaminate(data / "data", out=out, **options(data))
-        assert tree(out) == whole, moment
-    assert moment > 15
+    script = f"sys.argv[1:1] = {[str(data / 'data'), *map(str, options(data)['against'])]}\n{KILLED}"
+    moments, left = left_at_each_renaming(
+        tmp_path, script, lambda out: decontaminate(data / "data", out=out, **options(data))
+    )
+    assert moments > 15
     assert left > {"scratch", "clean", "hits.parquet", ".unfinished"}
+    decontaminate(data / "data", out=tmp_path / "two", **options(data) | {"jobs": 2})
+    assert tree(tmp_path / "two") == tree(tmp_path / "whole")
 
 
 MANY = """

@@ -6,8 +6,6 @@ import itertools
 import json
 import random
 import re
-import subprocess
-import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -24,6 +22,7 @@ from pilekit import Corpus, PilekitError, Substrings, cut_substrings, deduplicat
 from pilekit.artifacts import external_sort
 from pilekit.cutting import windows
 from tests.cli.running import cells, run, run_json
+from tests.kills import left_at_each_renaming
 from tests.shards import making
 from tests.stopping import tree
 
@@ -270,34 +269,11 @@ def test_the_command_warns_prints_and_shows_passages(data: Path, tmp_path: Path)
     assert not (tmp_path / "none").exists()
 
 
-KILLED = """
-import os, signal, sys
-from pilekit import cut_substrings
-moment, renamed, of = int(sys.argv[1]), 0, os.replace
-def patched(source, target, **options):
-    global renamed
-    renamed += 1
-    of(source, target, **options)
-    if renamed == moment:
-        os.kill(os.getpid(), signal.SIGKILL)
-os.replace = patched
-cut_substrings(sys.argv[2], out=sys.argv[3], jobs=1)
-"""
-
-
 @pytest.mark.slow
 def test_killed_at_each_step_the_same_bytes(data: Path, tmp_path: Path) -> None:
-    cut_substrings(data, out=tmp_path / "whole", jobs=1)
-    whole, left = tree(tmp_path / "whole"), set[str]()
-    for moment in itertools.count(1):
-        out = tmp_path / str(moment)
-        code = subprocess.run([sys.executable, "-c", KILLED, str(moment), data, out], check=False).returncode
-        left |= {path.relative_to(out).as_posix() for path in out.rglob("*")}
-        if code == 0:
-            break
-        cut_substrings(data, out=out, jobs=1)
-        assert tree(out) == whole, moment
-    assert moment > 20
+    script = f"from pilekit import cut_substrings\ncut_substrings({str(data)!r}, out=sys.argv[1], jobs=1)"
+    moments, left = left_at_each_renaming(tmp_path, script, lambda out: cut_substrings(data, out=out, jobs=1))
+    assert moments > 20
     steps = {"scratch/anchors", "scratch/windows", "scratch/runs", "scratch/cuts", "repeats.parquet", "clean"}
     assert left > steps
 

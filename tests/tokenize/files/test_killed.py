@@ -20,9 +20,10 @@ from tests.stopping import kill, stop_when, tree
 from tests.tokenize.files.test_tokenize_corpus import FAILING, fails_in_the_last_shard
 
 KILLED = """
-import itertools, json, os, signal, sys
+import itertools, sys
 from pathlib import Path
-EVENTS = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"}
+from tests.kills import in_a_child, kill_at
+from tests.stopping import tree
 corpus, tokenizer, out, format, step = sys.argv[1:]
 from pilekit.tokenize.files.merge import merge_token_files
 from pilekit.tokenize.files.tokenize_corpus import tokenize_corpus  # loads no tokenizer, so no threads
@@ -34,44 +35,24 @@ def run(place):
 def halves():
     for shard in Path(corpus).parent.glob(Path(corpus).name):
         tokenize_corpus(shard, Path(out) / "halves" / shard.stem, tokenizer, jobs=1)
-def tree(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-def child(work):
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitpid(pid, 0)[1]
-assert child(halves) == 0
+assert in_a_child(halves) == 0
 whole = Path(out) / "whole"
-assert child(lambda: run(whole)) == 0
+assert in_a_child(lambda: run(whole)) == 0
 expected = tree(whole)
 for moment in itertools.count(0, int(step)):
     place = Path(out) / str(moment)
-    def killed():
-        counted = itertools.count()
-        def hook(event, arguments):
-            ours = any(isinstance(one, (str, Path)) and str(place) in str(one) for one in arguments)
-            if event in EVENTS and (ours or event != "open") and next(counted) == moment:
-                os.kill(os.getpid(), signal.SIGKILL)
-        sys.addaudithook(hook)
-        run(place)
-    status = child(killed)
+    code = in_a_child(lambda: (kill_at(moment, of=place), run(place)))
     found = tree(place) if place.exists() else {}
     for name, content in found.items():
         if "pile.unfinished" not in name and not name.endswith(".partial"):
             assert content == expected[name], (moment, name)
     if f"pile_text_document.json" in found:
         assert set(expected) <= set(found), moment
-    assert child(lambda: run(place)) == 0, moment
+    assert in_a_child(lambda: run(place)) == 0, moment
     assert tree(place) == expected, (moment, set(tree(place)) ^ set(expected))
-    if not os.WIFSIGNALED(status):
-        assert status == 0
+    if code == 0:
         break
+    assert code == -9
 print(moment)
 """
 

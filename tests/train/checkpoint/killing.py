@@ -26,10 +26,8 @@ from torch import nn
 from pilekit.engine.ranks import Ranks, join
 from pilekit.errors import PilekitError
 from pilekit.train.checkpoint.manifest import Progress, verify
+from tests.kills import kill_at, killed_at
 from tests.train.checkpoint.saving import adamw, checkpoints_in
-
-CHANGES = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "shutil.rmtree", "os.scandir"}
-"""Python announces these to audit hooks; between two of them only the inside of a file changes."""
 
 
 def save(run: Path, step: int, tokens: int, *, keep_last: int, ranks: Ranks | None = None) -> None:
@@ -71,33 +69,6 @@ def resume(run: Path) -> Progress | None:
     assert all(path.suffix == "" for path in (run / "checkpoints").iterdir())
     verify(folder)
     return progress
-
-
-def kill_at(moment: int) -> None:
-    """Have this process killed before its file operation number `moment`, in any thread."""
-    counter = itertools.count()
-
-    def hook(event: str, _: object) -> None:
-        if event in CHANGES and next(counter) == moment:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(hook)
-
-
-def killed_at(moment: int, action: Callable[[], object]) -> bool:
-    """Do `action` in a process that is killed before its file operation number `moment`; false if it has fewer."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            kill_at(moment)
-            action()
-            code = 0
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-    return os.WIFSIGNALED(status)
 
 
 def begin(run: Path) -> None:

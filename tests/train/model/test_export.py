@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import shutil
 import signal
-import sys
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,6 +26,7 @@ from pilekit.errors import PilekitError
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, load_causal_lm
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from pilekit.train.model.export import export_model
+from tests.kills import in_a_child, kill_at
 from tests.stopping import tree
 from tests.tiny.models import SMALL, WORDS, Family, tiny_model, tiny_model_dir, tiny_tokenizer
 
@@ -56,19 +54,6 @@ def model_of(kind: str) -> CausalLM:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-def in_a_child(function: Callable[[], None]) -> int:
-    """The exit code of a process that runs `function` and nothing else: 0 if it returned, 1 if it raised."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            function()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "tied llama", "bloom"])
@@ -176,20 +161,6 @@ def test_a_kill_at_any_moment_leaves_a_whole_model(
     assert {*found[:-1]} == {0, 1}  # it was killed before the renames and after them
     assert repaired  # and between them
     assert names(folder.parent) == ["model"]
-
-
-def kill_at(calls: int, events: tuple[str, ...]) -> None:
-    """Kill this process at the file operation of that number, from 0, of those whose names begin so."""
-    left = calls
-
-    def hook(event: str, _arguments: tuple[Any, ...]) -> None:
-        nonlocal left
-        if event.startswith(events):
-            left -= 1
-            if left < 0:
-                signal.raise_signal(signal.SIGKILL)
-
-    sys.addaudithook(hook)
 
 
 def test_a_full_disk_leaves_the_older_model(tokenizer: Tokenizer, tmp_path: Path) -> None:

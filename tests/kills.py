@@ -1,0 +1,95 @@
+"""Processes that kill themselves at a chosen file operation, so that every moment of a job can be tried."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.stopping import tree
+
+FILE_OPERATIONS = (
+    *("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "os.truncate", "os.scandir"),
+    *("os.listdir", "shutil.rmtree"),
+)
+"""How the audit events begin that Python announces before a file operation. Between two of them only the inside of a
+file changes."""
+
+
+def kill_at(moment: int, events: tuple[str, ...] = FILE_OPERATIONS, of: Path | None = None) -> None:
+    """Have this process killed before its file operation number `moment`, in any thread.
+
+    of   open files count only below this folder
+    """
+    counter = itertools.count()
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if not event.startswith(events):
+            return
+        counts = event != "open" or of is None or any(str(of) in str(one) for one in arguments)
+        if counts and next(counter) == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def in_a_child(action: Callable[[], object]) -> int:
+    """The exit code of a fork that does `action` and nothing else: 0, or 1 if it raised, or -9 if it was killed."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            action()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def killed_at(moment: int, action: Callable[[], object]) -> bool:
+    """Do `action` in a fork that is killed before its file operation number `moment`; false if it has fewer."""
+    code = in_a_child(lambda: (kill_at(moment), action()))
+    assert code in (0, -signal.SIGKILL)
+    return code != 0
+
+
+AFTER_RENAMING = """
+import os, signal, sys
+left, of = int(sys.argv.pop(1)), os.replace
+def replace(source, target, **options):
+    global left
+    of(source, target, **options)
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+os.replace = replace
+"""
+"""At a renaming, the files on disk change for a later run."""
+
+
+def killed_after(renamings: int, script: str, *arguments: object) -> int:
+    """The exit code of a Python script that is killed after so many renamings; 0: it is not."""
+    command = [sys.executable, "-c", AFTER_RENAMING + script, str(renamings), *map(str, arguments)]
+    return subprocess.run(command, check=False).returncode
+
+
+def left_at_each_renaming(folder: Path, script: str, run: Callable[[Path], object]) -> tuple[int, set[str]]:
+    """Kill `script`, whose last argument is the output, after each of its renamings, and `run` the job again.
+
+    Each output is then that of a run that was not killed. Returns the number of moments, and what kills left behind.
+    """
+    run(folder / "whole")
+    whole, left = tree(folder / "whole"), set[str]()
+    for moment in itertools.count(1):
+        out = folder / str(moment)
+        code = killed_after(moment, script, out)
+        left |= {path.relative_to(out).as_posix() for path in out.rglob("*")}
+        if code == 0:
+            return moment, left
+        run(out)
+        assert tree(out) == whole, moment
+    raise AssertionError
