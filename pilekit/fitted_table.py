@@ -18,7 +18,7 @@ import math
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from rich import box
 from rich.cells import cell_len
@@ -27,9 +27,6 @@ from rich.table import Table
 from rich.text import Text
 
 from pilekit.errors import visible
-
-if TYPE_CHECKING:
-    pass
 
 Row = TypeVar("Row")
 

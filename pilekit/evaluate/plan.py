@@ -25,9 +25,17 @@ from pilekit.corpus import Corpus, subsets_or_all
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.evaluate.masked.model import tokens_of
 from pilekit.evaluate.masked.pseudo_nll import Template, template_of
-from pilekit.evaluate.model.causal import check_vocabulary, max_length_of
+from pilekit.evaluate.model.causal import check_vocabulary
 from pilekit.evaluate.model.device import dtype_of
-from pilekit.evaluate.model.load import MASKED, kind_in_memory, kind_of, outline, stored_dtype, weight_files
+from pilekit.evaluate.model.load import (
+    MASKED,
+    kind_in_memory,
+    kind_of,
+    outline,
+    positions_of,
+    stored_dtype,
+    weight_files,
+)
 from pilekit.evaluate.results.result_folder import record_key
 from pilekit.shards.read.reader import OnError
 from pilekit.stream.arguments import check_number
@@ -158,7 +166,7 @@ def make_plan(
     template    of a masked model
     """
     options.check(model.config.model_type, template is not None)
-    positions = max_length_of(model) if template is None else tokens_of(model)
+    positions = positions_of(model.config) if template is None else tokens_of(model)
     max_length = options.max_length or positions or USUAL_MAX_LENGTH
     if positions is not None and max_length > positions:
         raise PilekitError(

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pilekit.errors import PilekitError, visible
-from pilekit.evaluate.model.causal import PROBE_TOKENS, differ, max_length_of, predicting
-from pilekit.evaluate.model.load import MASKED, load_model
+from pilekit.evaluate.model.causal import PROBE_TOKENS, differ, predicting
+from pilekit.evaluate.model.load import MASKED, load_model, positions_of
 from pilekit.stream.batch.attention_mask import document_mask
 
 ALONE_TOLERANCE = 1e-3
@@ -134,7 +134,7 @@ def keeps_documents_apart(lm: MaskedLM, seq_len: int) -> bool:
 
 def tokens_of(model: PreTrainedModel) -> int | None:
     """The most tokens of a row; None if the model names no limit. `model` may be on the meta device."""
-    positions = max_length_of(model)
+    positions = positions_of(model.config)
     return None if positions is None else positions - _first_position(model)
 
 

@@ -54,7 +54,7 @@ class CausalLM:
     def of(cls, model: PreTrainedModel, transform: LogitTransform | None) -> CausalLM:
         """`model`, which is causal and has a head, with its parts."""
         head = cast("nn.Linear", cast("Any", model).get_output_embeddings())
-        return cls(model, model.base_model, head, max_length_of(model), transform)
+        return cls(model, model.base_model, head, positions_of(model.config), transform)
 
 
 def load_causal_lm(
@@ -81,7 +81,7 @@ def as_causal_lm(model: PreTrainedModel) -> CausalLM:
     head: nn.Module | None = cast("Any", model).get_output_embeddings()
     if head is None:
         raise PilekitError(f"{type(model).__name__} has no language-model head; it cannot predict tokens")
-    ids = _probe_ids(model, max_length_of(model))
+    ids = _probe_ids(model, positions_of(model.config))
     changed = ids.clone()
     changed[0, -1] = (ids[0, -1] + 1) % _embeddings(model).num_embeddings
     try:
@@ -134,11 +134,6 @@ def isolates_documents(lm: CausalLM) -> bool:
     except TypeError:  # a model without positions
         return False
     return not differ(hidden[:, half:], changed_hidden[:, half:])
-
-
-def max_length_of(model: PreTrainedModel) -> int | None:
-    """The number of positions of a model; None if the model names no limit."""
-    return positions_of(model.config)
 
 
 def depends_on_length(model: PreTrainedModel) -> bool:

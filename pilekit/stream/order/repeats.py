@@ -11,7 +11,7 @@ Released train shards of the Pile already contain the up-sampling: factors multi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -42,24 +42,32 @@ def exact_repeats(
         raise PilekitError(
             f'repeats is a dict from subset to factor, such as {{"ArXiv": 2.0}}, not {visible(repr(repeats), 80)}'
         )
+    rule = f"no factor; give a number from 0, which leaves it out, to {MOST:,}; 1 is every document once"
     found: dict[str, float] = {}
-    for typed, factor in repeats.items():
-        (name,) = resolve_subsets(typed, manifest=manifest)
-        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 <= factor <= MOST:
-            raise PilekitError(
-                f"repeats of {visible(name, 80)}: {visible(repr(factor), 80)} is no factor; give a number from 0, "
-                f"which leaves it out, to {MOST:,}; 1 is every document once"
-            )
-        if name in found:
-            raise PilekitError(f"repeats names {visible(name, 80)} twice, by different spellings; give it once")
+    for name, factor in numbers_of_subsets("repeats", repeats, manifest, lambda factor: 0 <= factor <= MOST, rule):
         if subsets is not None and name not in subsets:
             raise PilekitError(
                 f"repeats names {visible(name, 80)}, which subsets leaves out; select it too, or drop its factor"
             )
-        found[name] = float(factor)
+        found[name] = factor
     if subsets is not None and all(found.get(name) == 0 for name in subsets):
         raise PilekitError("repeats is 0 for every selected subset, so nothing is left; give one of them more than 0")
     return {name: factor for name, factor in sorted(found.items()) if factor != 1}
+
+
+def numbers_of_subsets(
+    argument: str, given: Mapping[str, float], manifest: Manifest, is_right: Callable[[float], bool], rule: str
+) -> Iterator[tuple[str, float]]:
+    """(exact name, number) of each entry; PilekitError for a wrong number, by the `rule`, or a subset named twice."""
+    met: set[str] = set()
+    for typed, number in given.items():
+        (name,) = resolve_subsets(typed, manifest=manifest)
+        if isinstance(number, bool) or not isinstance(number, int | float) or not is_right(number):
+            raise PilekitError(f"{argument} of {visible(name, 80)}: {visible(repr(number), 80)} is {rule}")
+        if name in met:
+            raise PilekitError(f"{argument} names {visible(name, 80)} twice, by different spellings; give it once")
+        met.add(name)
+        yield name, float(number)
 
 
 def copies(repeats: Mapping[str, float], subsets: Sequence[str] | None) -> int:

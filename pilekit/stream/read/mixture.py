@@ -16,12 +16,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pilekit.corpus import Corpus, Manifest, resolve_subsets
+from pilekit.corpus import Corpus, Manifest
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access.open_readers import OpenReaders
 from pilekit.shards.random_access.selected_lines import SelectedLines
 from pilekit.shuffle import mix
+from pilekit.stream.order.repeats import numbers_of_subsets
 from pilekit.stream.read.token_files import TokenCorpus
 from pilekit.tokenize import Tokenizer
 
@@ -39,18 +40,8 @@ def exact_weights(weights: Mapping[str, float], manifest: Manifest) -> dict[str,
             f'weights is a dict from subset to share, such as {{"ArXiv": 0.3, "GitHub": 0.7}}, not '
             f"{visible(repr(weights), 80)}"
         )
-    found: dict[str, float] = {}
-    for typed, weight in weights.items():
-        (name,) = resolve_subsets(typed, manifest=manifest)
-        is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if not is_number or not 0 < weight < math.inf:
-            raise PilekitError(
-                f"weights of {visible(name, 80)}: {visible(repr(weight), 80)} is no share; give a number above 0, and "
-                "leave out subsets that have no part"
-            )
-        if name in found:
-            raise PilekitError(f"weights names {visible(name, 80)} twice, by different spellings; give it once")
-        found[name] = float(weight)
+    rule = "no share; give a number above 0, and leave out subsets that have no part"
+    found = dict(numbers_of_subsets("weights", weights, manifest, lambda weight: 0 < weight < math.inf, rule))
     total = sum(found.values())
     return {name: weight / total for name, weight in sorted(found.items())}
 

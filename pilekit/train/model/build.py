@@ -23,7 +23,7 @@ from transformers import GPTNeoXConfig, PreTrainedModel
 from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm, tokens_of
-from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, check_vocabulary, max_length_of
+from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, check_vocabulary
 from pilekit.evaluate.model.folder import check_folder
 from pilekit.evaluate.model.load import (
     CAUSAL,
@@ -32,6 +32,7 @@ from pilekit.evaluate.model.load import (
     attention_of,
     load_model,
     model_on_meta,
+    positions_of,
     quiet,
     read_config,
 )
@@ -137,7 +138,7 @@ def model_shape(source: Source, tokenizer: Tokenizer, seq_len: int, objective: O
     if model.get_output_embeddings() is None:
         raise PilekitError(f"{what}: a {type(model).__name__} has no language-model head; it cannot predict tokens")
     check_vocabulary(model, tokenizer, what)
-    positions = max_length_of(model) if kind is CAUSAL else tokens_of(model)
+    positions = positions_of(model.config) if kind is CAUSAL else tokens_of(model)
     if positions is not None and positions < seq_len:
         raise PilekitError(
             f"{what}: has {positions:,} positions and data.seq_len is {seq_len:,}; set data.seq_len to {positions} or "
