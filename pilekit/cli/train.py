@@ -256,7 +256,7 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
     from pilekit.train.evaluation import open_held_out
     from pilekit.train.log.viewers import check_viewers
 
-    train, model = config.train, config.model
+    train, source = config.train, config.source
     check_viewers(config)
     check_engine(config)
     stream = open_stream(config, world_size=world_size)
@@ -277,7 +277,7 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
         ("run", f"{visible(str(run.path))} ({start})"),
         ("data", f"{counted(len(corpus.shards), 'shard')}{size} in {visible(corpus.root)}: {subsets}"),
         ("tokenizer", f"{visible(str(tokenizer.path))}, {tokenizer.vocab_size:,} ids ({tokenizer.backend})"),
-        ("model", f"{visible(model.preset or model.config or model.path or '')}: {memory.parameters:,} parameters"),
+        ("model", f"{visible(source.preset or source.config or source.path or '')}: {memory.parameters:,} parameters"),
         ("ranks", f"{world_size:,}; a restart may use {', '.join(others) or 'no other number'}"),
         ("memory", f"{decimal(memory.stages[memory.chosen].device)} of each rank (--estimate shows the parts)"),
         (

@@ -79,13 +79,14 @@ def open_batches(stream: PileStream, config: TrainConfig) -> Generator[Batch, No
 
 
 def open_tokenizer(config: TrainConfig) -> Tokenizer:
-    """The tokenizer of a config, or that of its `model.path`; a PilekitError names the field."""
-    data, model = config.data, config.model
-    if model.path is not None:
-        with _field("model.path"):
-            check_folder(model.path)
-    with _field("data.tokenizer" if data.tokenizer is not None else "model.path"):
-        return load_tokenizer(data.tokenizer or model.path or "")
+    """The tokenizer of a config, or that of its model or teacher; a PilekitError names the field."""
+    data, path = config.data, config.source.path
+    field = "model.path" if config.model.path is not None else "teacher.path"
+    if path is not None:
+        with _field(field):
+            check_folder(path)
+    with _field("data.tokenizer" if data.tokenizer is not None else field):
+        return load_tokenizer(data.tokenizer or path or "")
 
 
 def restart_sizes(config: TrainConfig, stream: PileStream) -> list[int]:

@@ -11,6 +11,7 @@ group (a block, or the rest outside of blocks), r in the rest, and b in the larg
     gathered    cΨ         cΨ              cΨ         c(r + 2b)
     buffers     (c + 4)u   (c + 4)u        (c + 4)u   (c + 4)u       one group's gradients while they are sent
     sent        0          0               4r         4r             the last buffer, kept between micro-batches
+    teacher     parameters and gathered, as above, of its own parameters and bytes
 
 Parameters are cut along their first dimension, so the first rank holds Ψ/W rounded up row by row. A single rank in
 float32 gathers nothing and needs no buffers. The peak is when a backward pass begins (all activations are there) or
@@ -24,7 +25,7 @@ for GPT-NeoX, and approximate for other architectures. Tests compare the sum wit
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, get_args
 
 import torch
@@ -36,7 +37,7 @@ from pilekit.fitted_table import Column, FittedTable, rounded_bytes
 from pilekit.stream.batch.mlm import CHOSEN
 from pilekit.train.config.check import check_model, check_world, world_sizes
 from pilekit.train.config.file import load_config
-from pilekit.train.config.sections import TrainConfig
+from pilekit.train.config.sections import ModelConfig, TrainConfig
 from pilekit.train.data import open_tokenizer
 from pilekit.train.model.blocks import blocks_of
 from pilekit.train.model.build import model_shape
@@ -58,6 +59,7 @@ class Held:
     gathered: int
     buffers: int
     sent: int
+    teacher: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +104,20 @@ def estimate(config: TrainConfig, world_size: int) -> Estimate:
     check_model(config := load_config(config))
     check_world(config, world_size)
     train, parallel, dtype = config.train, config.parallel, DTYPES[config.precision.dtype]
-    shape = model_shape(config.model, open_tokenizer(config), config.data.seq_len, train.objective)
+    tokenizer = open_tokenizer(config)
+    shape = model_shape(config.source, tokenizer, config.data.seq_len, train.objective)
     lr_scales(shape, config.optimizer)  # refuses a pattern that matches nothing
     micro_batches = train.global_batch_size // world_size // train.micro_batch_size
     held = {
         stage: held_bytes(shape, stage=stage, world_size=world_size, dtype=dtype, micro_batches=micro_batches)
         for stage in get_args(Stage)
     }
+    if config.teacher.path is not None:
+        teacher = model_shape(ModelConfig(path=config.teacher.path), tokenizer, config.data.seq_len, train.objective)
+        size = DTYPES[config.teacher.dtype].itemsize
+        for stage, each in held.items():
+            of = held_bytes(teacher, stage=stage, world_size=world_size, dtype=torch.float32, micro_batches=1)
+            held[stage] = replace(each, teacher=(of.parameters + of.gathered) * size // 4)
     activations = activation_bytes(shape, config)
     return Estimate(
         parameters=sum(parameter.numel() for parameter in shape.parameters()),
@@ -125,7 +134,7 @@ def estimate(config: TrainConfig, world_size: int) -> Estimate:
 
 def _at_peak(zero: Stage, held: Held, activations: int, micro_batches: int, *, offload: bool) -> StageEstimate:
     """Add up the memory that is in use at the same time."""
-    stays, complete, host = held.parameters + held.optimizer, held.gradients, 0
+    stays, complete, host = held.parameters + held.optimizer + held.teacher, held.gradients, 0
     before = 0 if micro_batches == 1 else max(held.accumulated, complete)
     if offload:
         host, stays, complete, before = stays + complete, 0, 0, held.accumulated
@@ -201,6 +210,10 @@ def head_bytes(model: PreTrainedModel, targets: int, dtype: torch.dtype) -> int:
 
 def table(found: Estimate) -> FittedTable[StageEstimate]:
     """A row for each stage."""
+
+    def teacher(stage: StageEstimate) -> str:
+        return rounded_bytes(stage.held.teacher)
+
     columns: list[Column[StageEstimate]] = [
         Column("ZeRO", lambda stage: f"{stage.zero}{', chosen' * (stage.zero == found.chosen)}"),
         Column("Parameters", lambda stage: rounded_bytes(stage.held.parameters)),
@@ -208,6 +221,7 @@ def table(found: Estimate) -> FittedTable[StageEstimate]:
         Column("Optimizer", lambda stage: rounded_bytes(stage.held.optimizer)),
         Column("Gathered", lambda stage: rounded_bytes(stage.held.gathered)),
         Column("Buffers", lambda stage: rounded_bytes(stage.held.buffers)),
+        *([Column("Teacher", teacher)] if any(stage.held.teacher for stage in found.stages) else []),
         Column("Activations", lambda stage: rounded_bytes(stage.activations)),
         Column("Peak", lambda stage: rounded_bytes(stage.device)),
     ]

@@ -55,6 +55,7 @@ FIXED = (
     "model.preset",
     "model.config",
     "model.path",
+    "model.from_teacher",
     "train.global_batch_size",
     "train.objective",
     "train.seed",

@@ -40,7 +40,7 @@ from pilekit.train.checkpoint.manifest import Progress
 from pilekit.train.checkpoint.saving import Checkpoints
 from pilekit.train.config.check import check_model
 from pilekit.train.config.file import load_config, to_toml
-from pilekit.train.config.sections import TrainConfig
+from pilekit.train.config.sections import ModelConfig, TrainConfig
 from pilekit.train.data import open_batches, open_stream
 from pilekit.train.engines import build_engine, check_engine
 from pilekit.train.evaluation import evaluate, open_held_out
@@ -59,6 +59,7 @@ from pilekit.train.step.failed_step import failed_compilation, failed_step
 from pilekit.train.step.losses import StepSums, count_targets
 from pilekit.train.step.schedule import learning_rate
 from pilekit.train.step.sharding import own_part
+from pilekit.train.step.teacher import check_teacher
 
 logger = logging.getLogger(__name__)
 
@@ -110,14 +111,19 @@ class Trainer:
         self.tokenizer = self.stream.tokenizer
         self.held_out = ranks.on_all_ranks(lambda: open_held_out(config))
         objective, seq_len, seed = config.train.objective, config.data.seq_len, config.train.seed
-        source = config.model if model is None else model
-        lm = build_on(ranks, source, self.tokenizer, seq_len=seq_len, seed=seed, objective=objective)
-        if config.data.attention == "document" and not ranks.on_rank0(lambda: _keeps_documents_apart(lm, seq_len)):
-            raise ranks.error(
-                f"a {visible(lm.model.config.model_type, 60)} model cannot keep the documents of a row apart; "
-                f'set data.attention = "{"row" if objective == "mlm" else "causal"}"'
-            )
-        self.engine = build_engine(lm, config, ranks)
+        build = partial(build_on, ranks, tokenizer=self.tokenizer, seq_len=seq_len, seed=seed, objective=objective)
+        lm = build(config.source if model is None else model)
+        models = [lm]
+        if config.teacher.path is not None:
+            models.append(build(ModelConfig(path=config.teacher.path)))
+            ranks.on_rank0(lambda: check_teacher(models[1], lm, config))
+        for each in models if config.data.attention == "document" else ():
+            if not ranks.on_rank0(partial(_keeps_documents_apart, each, seq_len)):
+                raise ranks.error(
+                    f"a {visible(each.model.config.model_type, 60)} model cannot keep the documents of a row apart; "
+                    f'set data.attention = "{"row" if objective == "mlm" else "causal"}"'
+                )
+        self.engine = build_engine(lm, config, ranks, *models[1:])
         self._model = fingerprint(lm.model)
         self._is_given = model is not None
         self._has_trained = False

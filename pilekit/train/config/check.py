@@ -19,7 +19,7 @@ import msgspec
 
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.train.config.sections import TEXT, TrainConfig, fields, values
-from pilekit.train.model.presets import PRESETS
+from pilekit.train.model.presets import MASKED_PRESETS, PRESETS
 from pilekit.train.step.schedule import decay_steps
 
 MOST_RANKS = 2**16
@@ -103,20 +103,20 @@ def check_model(config: TrainConfig, given: object = None) -> None:
         raise wrong(f"model.{named[0]}", getattr(config.model, named[0]), "a model object is given too; leave one out")
     if given is None and not named:
         raise PilekitError(
-            "model has neither preset nor config nor path: give exactly one of the three, such as preset = "
+            "model has neither preset nor config nor path nor from_teacher: give exactly one of them, such as preset = "
             f'"{next(iter(PRESETS))}", or give `Trainer` a model object'
         )
 
 
 def _named_models(config: TrainConfig) -> list[str]:
-    return [name for name in ("preset", "config", "path") if getattr(config.model, name) is not None]
+    return [name for name in ("preset", "config", "path", "from_teacher") if getattr(config.model, name) is not None]
 
 
 def _check_sources(config: TrainConfig) -> None:
     """Refuse a config that lacks its tokenizer or length, or has two of them or two models."""
     if len(named := _named_models(config)) > 1:
-        raise PilekitError(f"model has {' and '.join(named)}: give exactly one of the three")
-    if config.data.tokenizer is None and config.model.path is None:
+        raise PilekitError(f"model has {' and '.join(named)}: give exactly one of them")
+    if config.data.tokenizer is None and config.source.path is None:
         raise PilekitError(
             "data.tokenizer is missing: give a tokenizer.json or a folder with one (only a model.path brings its own)"
         )
@@ -127,7 +127,7 @@ def _check_sources(config: TrainConfig) -> None:
 
 def _rules(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
     """(field, whether its value is possible, the rule) for every rule between several fields."""
-    data, model, train, schedule = config.data, config.model, config.train, config.schedule
+    data, model, teacher, train, schedule = config.data, config.model, config.teacher, config.train, config.schedule
     parallel, precision, profile = config.parallel, config.precision, config.log.profile
     steps, rows, is_mlm = config.steps, train.global_batch_size, train.objective == "mlm"
     for name, paths in (("data.path", data.path), ("train.eval_path", train.eval_path)):
@@ -137,8 +137,12 @@ def _rules(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
         yield name, are_paths, 'must be paths, but not "-", because standard input cannot be read again to resume a run'
     if model.preset is not None:
         yield "model.preset", model.preset in PRESETS, closest(model.preset, PRESETS)
-        rule = 'presets predict the next token; for train.objective = "mlm" give a model.config or a model.path'
-        yield "model.preset", not is_mlm, rule
+        presets = [name for name in PRESETS if (name in MASKED_PRESETS) == is_mlm]
+        rule = f'with train.objective = "{train.objective}" it must be {_either(presets)}'
+        yield "model.preset", model.preset in presets, rule
+    yield "model.from_teacher", model.from_teacher is None or teacher.path is not None, "needs teacher.path"
+    rule = "teaches nothing, because teacher.kl and teacher.cosine are 0; give one a weight, or leave the teacher out"
+    yield "teacher.path", teacher.path is None or teacher.kl + teacher.cosine > 0, rule
     rule = f"must divide train.global_batch_size = {rows}"
     yield "train.micro_batch_size", rows % train.micro_batch_size == 0, rule
     yield "data.lanes", data.lanes == "auto" or rows % data.lanes[0] == 0, f"its rows {rule}"
@@ -173,6 +177,7 @@ def _rules_of_engine(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
         return
     possible: dict[str, tuple[Any, ...]] = {
         "train.objective": ("clm",),
+        "teacher.path": (None,),
         "parallel.activation_checkpoint": ("none",),
         "parallel.compile": (False,),
         "precision.dtype": ("fp32", "bf16"),

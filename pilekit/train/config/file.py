@@ -18,7 +18,7 @@ from pilekit.errors import PilekitError, visible
 from pilekit.train.config.check import check, check_versions, closest, typed
 from pilekit.train.config.sections import SECTIONS, TrainConfig, fields
 
-_ALTERNATIVES = (("model.preset", "model.config", "model.path"), ("train.steps", "train.tokens"))
+_ALTERNATIVES = (("model.preset", "model.config", "model.path", "model.from_teacher"), ("train.steps", "train.tokens"))
 """A config has one field of each group, so `--set` with one of them removes the others of the file."""
 LARGEST_FILE = 2**20
 """Bytes. A config has some hundreds; a shard given by mistake must not be read whole."""

@@ -84,7 +84,7 @@ class DataConfig(_Section, frozen=True, kw_only=True):
 
 
 class ModelConfig(_Section, frozen=True, kw_only=True):
-    """`[model]`: the model to train; give exactly one of the three, or none if `Trainer` gets a model object."""
+    """`[model]`: the model to train; give exactly one of the four, or none if `Trainer` gets a model object."""
 
     preset: Text | None = None
     """The shape of a published model such as `pythia-14m`, freshly initialised."""
@@ -92,6 +92,25 @@ class ModelConfig(_Section, frozen=True, kw_only=True):
     """A Hugging Face config.json or a folder with one, freshly initialised."""
     path: Text | None = None
     """A local model_dir whose weights are trained further."""
+    from_teacher: Count | None = None
+    """The teacher with this many of its blocks, evenly spaced from its first to its last; it keeps their weights."""
+
+
+class TeacherConfig(_Section, frozen=True, kw_only=True):
+    """`[teacher]`: a trained model whose predictions the model learns, beside the text (distillation)."""
+
+    path: Text | None = None
+    """A local model_dir of the same kind and vocabulary. Default: no teacher."""
+    dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Type of the teacher's weights and predictions."""
+    temperature: Positive = 2.0
+    """Both predictions are softened by it: logits are divided by it before they are compared."""
+    kl: NotNegative = 0.5
+    """Weight of the Kullback-Leibler divergence of the softened predictions, times the temperature squared."""
+    cross_entropy: NotNegative = 0.5
+    """Weight of the loss against the text, the only one without a teacher."""
+    cosine: NotNegative = 0.0
+    """Weight of 1 - cosine of the states that both heads read; both models must have the same width."""
 
 
 class TrainSection(_Section, frozen=True, kw_only=True):
@@ -222,6 +241,8 @@ class TrainConfig(_Section, frozen=True, kw_only=True):
     """Which data is read, and how it becomes rows of tokens."""
     model: ModelConfig = ModelConfig()
     """The model to train."""
+    teacher: TeacherConfig = TeacherConfig()
+    """A trained model whose predictions the model learns."""
     train: TrainSection
     """Length, batch sizes and objective of the run."""
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -236,6 +257,12 @@ class TrainConfig(_Section, frozen=True, kw_only=True):
     """When checkpoints are saved, and how a run resumes."""
     log: LogConfig = LogConfig()
     """What is logged."""
+
+    @property
+    def source(self) -> ModelConfig:
+        """`model`, with the teacher's path if the model is a part of it."""
+        model = self.model
+        return model if model.from_teacher is None else msgspec.structs.replace(model, path=self.teacher.path)
 
     @property
     def steps(self) -> int:

@@ -19,6 +19,7 @@ from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.step.engine import Engine
+from pilekit.train.step.teacher import Teacher
 
 
 def check_engine(config: TrainConfig, device: torch.device | None = None) -> None:
@@ -42,8 +43,10 @@ def check_engine(config: TrainConfig, device: torch.device | None = None) -> Non
         )
 
 
-def build_engine(lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks) -> Engine:
-    """The engine of `parallel.engine`, which takes `lm` over; call `check_engine` first."""
+def build_engine(
+    lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks, teacher: CausalLM | MaskedLM | None = None
+) -> Engine:
+    """The engine of `parallel.engine`, which takes `lm` and `teacher` over; call `check_engine` first."""
     engine = config.parallel.engine
     if engine != "native" and not all(parameter.requires_grad for parameter in lm.model.parameters()):
         raise ranks.error(f'parallel.engine = "{engine}": frozen parameters are not supported there; set "native"')
@@ -55,4 +58,4 @@ def build_engine(lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks) -> 
         from pilekit.train.engines.accelerate import AccelerateEngine
 
         return AccelerateEngine(lm, config, ranks)
-    return Engine(lm, config, ranks)
+    return Engine(lm, config, ranks, None if teacher is None else Teacher(teacher, config, ranks))

@@ -24,7 +24,7 @@ def inspect_step_command(config: TrainConfig, stream: PileStream, step: int, che
     data, default = config.data, DataConfig()
     paths = [data.path] if isinstance(data.path, str) else data.path or []
     words = ["pilekit", "stream", *(f"./{path}" if path.startswith("-") else path for path in paths)]
-    words += ["--tokenizer", data.tokenizer or config.model.path or ""]
+    words += ["--tokenizer", data.tokenizer or config.source.path or ""]
     words += ["--seq-len", str(data.seq_len), "--global-batch-size", str(stream.global_batch_size)]
     if data.manifest is not None:
         words += ["--manifest", data.manifest]

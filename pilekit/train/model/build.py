@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import xxhash
-from transformers import GPTNeoXConfig, PreTrainedModel
+from transformers import GPTNeoXConfig, PreTrainedModel, RobertaConfig
 
 from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
@@ -39,7 +39,8 @@ from pilekit.evaluate.model.load import (
 from pilekit.evaluate.model.logit_transform import LogitTransform
 from pilekit.tokenize import Tokenizer
 from pilekit.train.config.sections import ModelConfig, Objective
-from pilekit.train.model.presets import PRESETS
+from pilekit.train.model.from_teacher import copy_blocks, with_blocks
+from pilekit.train.model.presets import MASKED_PRESETS, PRESETS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig  # transformers 4 has it under another name
@@ -97,7 +98,7 @@ def build_model(
     embedding for every id; PilekitError names both numbers.
     """
     made, kind = model_shape(source, tokenizer, seq_len, objective).config, KINDS[objective]
-    if isinstance(source, ModelConfig) and source.path is not None:
+    if isinstance(source, ModelConfig) and source.path is not None and source.from_teacher is None:
         model = load_model(source.path, dtype=torch.float32, kind=kind)
     else:
         with torch.random.fork_rng(devices=[]), quiet():
@@ -105,6 +106,8 @@ def build_model(
             model = _from_config(made, kind)
     if not isinstance(source, ModelConfig):
         _copy_weights(source, model)
+    elif source.path is not None and source.from_teacher is not None:
+        copy_blocks(load_model(source.path, dtype=torch.float32, kind=kind), model)
     try:
         lm = as_causal_lm(model) if kind is CAUSAL else as_masked_lm(model)
     except PilekitError as error:
@@ -126,7 +129,9 @@ def model_shape(source: Source, tokenizer: Tokenizer, seq_len: int, objective: O
         what, made = f'model.preset "{visible(config.preset, 60)}"', _preset(config.preset, tokenizer, seq_len)
     elif config.path is not None:
         check_folder(config.path)
-        what, made = f"model.path {visible(config.path)}", read_config(config.path, kind)
+        what, made = visible(config.path), read_config(config.path, kind)
+        if config.from_teacher is not None:
+            made = with_blocks(made, config.from_teacher, what)
     else:
         what = f"model.config {visible(config.config or '')}"
         made = _with_special_tokens(read_config(config.config or "", kind), tokenizer)
@@ -206,10 +211,22 @@ def _from_config(made: PreTrainedConfig, kind: Kind) -> PreTrainedModel:
 
 
 def _preset(name: str, tokenizer: Tokenizer, seq_len: int) -> PreTrainedConfig:
-    """The configuration of a Pythia model for this tokenizer and row length."""
+    """The configuration of a preset for this tokenizer and, if it is a Pythia, for this row length."""
     if name not in PRESETS:
         raise PilekitError(f'model.preset "{visible(name, 60)}" is none of {", ".join(PRESETS)}')
     width, blocks, heads = PRESETS[name]
+    if name in MASKED_PRESETS:
+        masked = RobertaConfig(
+            vocab_size=tokenizer.vocab_size,
+            hidden_size=width,
+            num_hidden_layers=blocks,
+            num_attention_heads=heads,
+            intermediate_size=4 * width,
+            max_position_embeddings=514,
+            type_vocab_size=1,
+            layer_norm_eps=1e-5,
+        )
+        return _with_special_tokens(masked, tokenizer)
     made = GPTNeoXConfig(
         vocab_size=-(-tokenizer.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE,
         hidden_size=width,

@@ -4,7 +4,8 @@ Logits are the largest tensor of a training step: 8 rows of 2,048 tokens times 5
 autograd would also keep their log-softmax and its gradient. Here hidden states pass the head some rows at a time. While
 a chunk's logits exist, they are turned into their gradient (softmax minus one-hot), in place and a few rows at a time
 so that a CPU's cache holds them, and that gives the gradients of hidden states, weight and bias at once. The kept
-gradients are as large as the inputs, and nothing is computed twice.
+gradients are as large as the inputs, and nothing is computed twice. A teacher's logits pass in the same chunks, so
+distillation (Hinton et al., 2015) never holds all logits of either model.
 
 Measured against `F.cross_entropy` of all logits, for 50,304 words, on two cores, forward and backward; memory is the
 growth of the process without the weight's own gradient:
@@ -19,6 +20,7 @@ growth of the process without the weight's own gradient:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -37,6 +39,31 @@ EXACT_LOGITS = 1 << 20
 as long."""
 
 
+@dataclass(frozen=True, slots=True)
+class Taught:
+    """A teacher's predictions of the same targets, and the weights of both losses.
+
+    states         [rows, width of the teacher]: the input of its head
+    weight, bias, transform   its head; the vocabulary is the student's
+    temperature    by which both models' logits are divided
+    kl             weight of the divergence, times the temperature squared, which keeps its gradient's size
+    cross_entropy  weight of the loss against the targets
+    """
+
+    states: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    transform: LogitTransform
+    temperature: float
+    kl: float
+    cross_entropy: float
+
+    def logits(self, rows: slice, dtype: torch.dtype) -> Tensor:
+        """The teacher's logits of some rows, divided by the temperature."""
+        made = torch.mm(self.states[rows], self.weight.T).to(dtype)
+        return self.transform(made if self.bias is None else made + self.bias) / self.temperature
+
+
 def chunked_cross_entropy(
     hidden: Tensor,
     weight: Tensor,
@@ -45,8 +72,11 @@ def chunked_cross_entropy(
     *,
     transform: LogitTransform = UNCHANGED,
     rows: int = ROWS,
+    taught: Taught | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(sum, each): the cross entropy of `transform(hidden @ weight.T + bias)` against `targets`, summed, and by row.
+
+    With `taught`, the sum is that of both losses times their weights, and `each` is the cross entropy as before.
 
     hidden     [rows, width]
     weight     [vocabulary, width]
@@ -58,7 +88,7 @@ def chunked_cross_entropy(
     The sum is 0-d and can be differentiated once; `each` [rows] is detached. Both are float32 (float64 for float64
     inputs), like everything between logits and gradients. Matrix products are made in the inputs' type.
     """
-    total, each = _ChunkedCrossEntropy.apply(hidden, weight, bias, targets, transform, rows)  # type: ignore[no-untyped-call]
+    total, each = _ChunkedCrossEntropy.apply(hidden, weight, bias, targets, transform, rows, taught)  # type: ignore[no-untyped-call]
     return total, each
 
 
@@ -74,11 +104,13 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         targets: Tensor,
         transform: LogitTransform,
         rows: int,
+        taught: Taught | None,
     ) -> tuple[Tensor, Tensor]:
         product_type = torch.promote_types(hidden.dtype, weight.dtype)
         exact_type = torch.promote_types(product_type, torch.float32)
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         each = hidden.new_empty(len(hidden), dtype=exact_type)
+        total = hidden.new_zeros((), dtype=exact_type)
         grad_hidden = torch.empty_like(hidden, dtype=product_type) if wants_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=exact_type) if wants_weight else None
         grad_bias = torch.zeros_like(bias, dtype=exact_type) if wants_bias and bias is not None else None
@@ -87,7 +119,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         for begin in range(0, len(hidden), rows):
             chunk = slice(begin, begin + rows)
             logits = torch.mm(states[chunk], words.T)
-            each[chunk] = _turn_into_gradient(logits, bias, targets[chunk], transform, exact_type)
+            each[chunk], loss = _turn_into_gradient(logits, bias, targets[chunk], transform, exact_type, taught, begin)
+            total += loss
             if grad_hidden is not None:
                 torch.mm(logits, words, out=grad_hidden[chunk])
             if grad_weight is not None:
@@ -99,7 +132,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.types = hidden.dtype, weight.dtype, None if bias is None else bias.dtype
         ctx.mark_non_differentiable(each)
-        return each.sum(), each
+        return total if taught else each.sum(), each
 
     @staticmethod
     @once_differentiable
@@ -109,17 +142,25 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             None if grad is None else (grad.to(grad_total.dtype) * grad_total).to(dtype)
             for grad, dtype in zip(ctx.saved_tensors, ctx.types, strict=True)
         )
-        return (*grads, None, None, None)
+        return (*grads, None, None, None, None)
 
 
 def _turn_into_gradient(
-    logits: Tensor, bias: Tensor | None, targets: Tensor, transform: LogitTransform, exact_type: torch.dtype
-) -> Tensor:
-    """Replace `logits` [rows, vocabulary] by their gradient, and return the loss of each row.
+    logits: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    transform: LogitTransform,
+    exact_type: torch.dtype,
+    taught: Taught | None,
+    first: int,
+) -> tuple[Tensor, Tensor]:
+    """Replace `logits` [rows, vocabulary] by their gradient; returns the cross entropy of each row, and the sum.
 
-    On a CPU a few rows at a time, so that intermediate results stay in its cache and float32 costs no memory.
+    On a CPU a few rows at a time, so that intermediate results stay in its cache and float32 costs no memory. `first`
+    is the number of the first row.
     """
     each = logits.new_empty(len(logits), dtype=exact_type)
+    total = each.new_zeros(())
     rows = max(1, EXACT_LOGITS // logits.shape[1] if logits.device.type == "cpu" else len(logits))
     for begin in range(0, len(logits), rows):
         part = slice(begin, begin + rows)
@@ -129,8 +170,16 @@ def _turn_into_gradient(
         chosen = targets[part, None]
         each[part] = log_shares.gather(1, chosen).squeeze(1).neg_()
         gradient = log_shares.exp_().scatter_add_(1, chosen, log_shares.new_full(chosen.shape, -1.0))
+        if taught is not None:
+            of_teacher = taught.logits(slice(first + begin, first + begin + len(exact)), exact_type).log_softmax(-1)
+            of_student = torch.log_softmax(exact / taught.temperature, dim=-1)
+            shares = of_teacher.exp()
+            total += taught.kl * taught.temperature**2 * (shares * of_teacher.sub_(of_student)).sum()
+            total += taught.cross_entropy * each[part].sum()
+            gradient.mul_(taught.cross_entropy)
+            gradient.add_(of_student.exp_().sub_(shares), alpha=taught.kl * taught.temperature)
         logits[part] = transform.backward_(gradient, exact)
-    return each
+    return each, total
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:

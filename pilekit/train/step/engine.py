@@ -51,6 +51,7 @@ from pilekit.train.step.sharding import (
     shard,
     whole_parameters,
 )
+from pilekit.train.step.teacher import Teacher
 
 T = TypeVar("T")
 
@@ -90,13 +91,15 @@ class Engine:
 
     loss_scale: LossScale | None
 
-    def __init__(self, lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks) -> None:
+    def __init__(
+        self, lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks, teacher: Teacher | None = None
+    ) -> None:
         parallel, precision = config.parallel, config.precision
         self.lm = lm
         self._ranks = ranks
         self._stage = parallel.zero
         self._clip_norm = config.train.clip_norm
-        self._step_loss = StepLoss(lm, attention=config.data.attention)
+        self._step_loss = StepLoss(lm, attention=config.data.attention, teacher=teacher)
         blocks = blocks_of(lm.model)
         recompute_activations(lm.model, parallel.activation_checkpoint)
         if parallel.compile:

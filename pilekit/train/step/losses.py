@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,9 @@ from pilekit.evaluate.model.causal import CausalLM
 from pilekit.evaluate.model.logit_transform import UNCHANGED, LogitTransform
 from pilekit.train.config.sections import Attention, Objective
 from pilekit.train.step.chunked_loss import chunked_cross_entropy
+
+if TYPE_CHECKING:
+    from pilekit.train.step.teacher import Teacher
 
 IGNORED = -100
 
@@ -43,58 +47,72 @@ class StepLoss(nn.Module):
     together.
     """
 
-    def __init__(self, lm: CausalLM | MaskedLM, *, attention: Attention) -> None:
+    def __init__(self, lm: CausalLM | MaskedLM, *, attention: Attention, teacher: Teacher | None = None) -> None:
         super().__init__()
         self.model = lm.model
-        self._lm, self._attention = lm, attention
+        self._lm, self._attention, self._teacher = lm, attention, teacher
 
     def forward(self, rows: Mapping[str, Tensor], scale: float) -> tuple[Tensor, Tensor]:
         """(loss, nll) of some rows: the loss is 0-d and differentiable, nll is detached."""
         loss: Any = mlm_loss if isinstance(self._lm, MaskedLM) else clm_loss
-        return loss(self._lm, rows, attention=self._attention, scale=scale)  # type: ignore[no-any-return]
+        return loss(self._lm, rows, attention=self._attention, scale=scale, teacher=self._teacher)  # type: ignore[no-any-return]
 
     def gather(self) -> None:
         """Only gather the parameters that belong to no block, as before a forward."""
 
 
-def clm_loss(lm: CausalLM, batch: Mapping[str, Tensor], *, attention: Attention, scale: float) -> tuple[Tensor, Tensor]:
+def clm_loss(
+    lm: CausalLM, batch: Mapping[str, Tensor], *, attention: Attention, scale: float, teacher: Teacher | None = None
+) -> tuple[Tensor, Tensor]:
     """(loss, nll) of predicting each token from the tokens before it.
 
     loss       0-d, differentiable: `scale` times the sum over the batch's targets. With `scale` 1 / targets of a whole
                step, the gradients of its micro-batches add up to the gradient of the step's mean loss
     nll        [rows, seq_len - 1], detached: entry [:, i] belongs to token i + 1, and is 0 without a target
     attention  "document": a token sees its own document; "causal": everything before it in its row
+    teacher    a model whose predictions of the same targets are part of the loss
 
     Both are float32 (float64 for a float64 model). The head runs only on positions that predict a target.
     """
     targets = _targets(batch, "clm")
-    inputs = {"input_ids": batch["input_ids"], "use_cache": False}
-    if attention == "document":
-        inputs["position_ids"] = batch["position_ids"]
     if lm.transform is None:
-        return _loss_of_logits(lm.model(**inputs).logits[:, :-1], targets, scale)
-    hidden = lm.trunk(**inputs).last_hidden_state[:, :-1].flatten(0, 1)
-    places = _places(targets)
-    return _loss_of_states(hidden.index_select(0, places), places, lm.head, targets, scale, lm.transform)
+        return _loss_of_logits(lm.model(**_causal_inputs(batch, attention)).logits[:, :-1], targets, scale)
+    return _loss_of_states(lm, batch, attention, targets, scale, lm.transform, teacher)
 
 
-def mlm_loss(lm: MaskedLM, batch: Mapping[str, Tensor], *, attention: Attention, scale: float) -> tuple[Tensor, Tensor]:
+def mlm_loss(
+    lm: MaskedLM, batch: Mapping[str, Tensor], *, attention: Attention, scale: float, teacher: Teacher | None = None
+) -> tuple[Tensor, Tensor]:
     """(loss, nll) of predicting the chosen tokens from both sides; as `clm_loss`, but nothing is shifted.
 
     nll        [rows, seq_len], detached: entry [:, i] belongs to token i, and is 0 if that token was not chosen
     attention  "document": a token sees its own document; "row": everything in its row but padding
     """
     targets = _targets(batch, "mlm")
-    if attention == "document":
-        inputs = inputs_by_document(lm, batch)
-    else:
-        is_token = batch["doc_ids"] >= 0
-        seen = is_token | ~is_token.any(1, keepdim=True)  # a softmax over nothing would be NaN
-        inputs = {"input_ids": batch["input_ids"], "attention_mask": seen.long()}
     if not lm.head_by_place:
-        return _loss_of_logits(cast("Any", lm.model)(**inputs).logits, targets, scale)
-    places = _places(targets)
-    return _loss_of_states(states_at(lm, inputs, places), places, lm.head, targets, scale, UNCHANGED)
+        return _loss_of_logits(cast("Any", lm.model)(**_masked_inputs(lm, batch, attention)).logits, targets, scale)
+    return _loss_of_states(lm, batch, attention, targets, scale, UNCHANGED, teacher)
+
+
+def head_states(lm: CausalLM | MaskedLM, batch: Mapping[str, Tensor], attention: Attention, places: Tensor) -> Tensor:
+    """[places, width]: the input of the model's head at these flat places of its targets."""
+    if isinstance(lm, MaskedLM):
+        return states_at(lm, _masked_inputs(lm, batch, attention), places)
+    hidden: Tensor = lm.trunk(**_causal_inputs(batch, attention)).last_hidden_state
+    return hidden[:, :-1].flatten(0, 1).index_select(0, places)
+
+
+def _causal_inputs(batch: Mapping[str, Tensor], attention: Attention) -> dict[str, Any]:
+    positions = {"position_ids": batch["position_ids"]} if attention == "document" else {}
+    return {"input_ids": batch["input_ids"], "use_cache": False, **positions}
+
+
+def _masked_inputs(lm: MaskedLM, batch: Mapping[str, Tensor], attention: Attention) -> dict[str, Tensor]:
+    if attention == "document":
+        return inputs_by_document(lm, batch)
+    is_token = batch["doc_ids"] >= 0
+    seen = is_token | ~is_token.any(1, keepdim=True)  # a softmax over nothing would be NaN
+    return {"input_ids": batch["input_ids"], "attention_mask": seen.long()}
 
 
 def _loss_of_logits(logits: Tensor, targets: Tensor, scale: float) -> tuple[Tensor, Tensor]:
@@ -105,10 +123,24 @@ def _loss_of_logits(logits: Tensor, targets: Tensor, scale: float) -> tuple[Tens
 
 
 def _loss_of_states(
-    states: Tensor, places: Tensor, head: nn.Linear, targets: Tensor, scale: float, transform: LogitTransform
+    lm: CausalLM | MaskedLM,
+    batch: Mapping[str, Tensor],
+    attention: Attention,
+    targets: Tensor,
+    scale: float,
+    transform: LogitTransform,
+    teacher: Teacher | None,
 ) -> tuple[Tensor, Tensor]:
-    """(loss, nll) of `states` [places, width] through `head` and `transform`, for the flat targets at `places`."""
-    total, each = chunked_cross_entropy(states, head.weight, head.bias, targets.flatten()[places], transform=transform)
+    """(loss, nll) of the states that predict `targets` [rows, length], through the head and `transform`."""
+    places = _places(targets)
+    states, chosen = head_states(lm, batch, attention, places), targets.flatten()[places]
+    lesson = nullcontext() if teacher is None else teacher.lesson(batch, places)
+    with lesson as taught:
+        head: Any = lm.head
+        total, each = chunked_cross_entropy(states, head.weight, head.bias, chosen, transform=transform, taught=taught)
+    if teacher is not None and taught is not None and teacher.cosine:
+        likeness = functional.cosine_similarity(states.to(total.dtype), taught.states.to(total.dtype), dim=-1)
+        total = total + teacher.cosine * (1 - likeness).sum()
     return total * scale, each.new_zeros(targets.numel()).index_copy_(0, places, each).view(targets.shape)
 
 

@@ -51,11 +51,12 @@ def shard(
 ) -> None:
     """Cut `root` in place, with each of `blocks` as a group, and fill it with rank 0's numbers, on the ranks' device.
 
-    Parameters are float32 and become DTensors with the same names, unless a single rank in float32 leaves them alone.
-    With `offload` parameters, gradients and the optimizer's state lie in the CPU's memory between uses.
+    Trained parameters are float32. All become DTensors with the same names, unless a single rank in float32 leaves
+    them alone. With `offload` parameters, gradients and the optimizer's state lie in the CPU's memory between uses.
     """
     for name, parameter in root.named_parameters():
-        if parameter.dtype != torch.float32:  # a bfloat16 master would silently learn next to nothing
+        # A bfloat16 master would silently learn next to nothing.
+        if parameter.requires_grad and parameter.dtype != torch.float32:
             raise TypeError(f"{name} is {parameter.dtype}, but masters are float32")
     if ranks.world_size == 1 and dtype == "fp32" and not (offload and ranks.device.type != "cpu"):
         root.to(ranks.device)

@@ -66,7 +66,10 @@ def refusal(path: str | Path, *changes: str) -> str:
 def test_wrong_files(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     for text, message in (
-        ("[trian]\nsteps = 1", ': unknown section, "trian": did you mean "train"? There are data, model, train, '),
+        (
+            "[trian]\nsteps = 1",
+            ': unknown section, "trian": did you mean "train"? There are data, model, teacher, train, ',
+        ),
         ("[train]\nSteps = 1", ': unknown key of train, "Steps": did you mean "steps"? There are steps, tokens, '),
         ('["\\u001b[31m"]', r': unknown section, "\x1b[31m": There are '),
         ("train = 3", ": train must be a section, which begins with [train]"),
@@ -74,7 +77,7 @@ def test_wrong_files(tmp_path: Path) -> None:
         (GOOD.replace("steps = 50", ""), ": train has neither steps nor tokens: give one, "),
         (GOOD + "tokens = 1", ": train has both steps and tokens: give one"),
         (GOOD.replace('tokenizer = "tokenizer.json"', ""), ": data.tokenizer is missing: "),
-        (GOOD.replace("preset", 'path = "a"\npreset'), ": model has preset and path: give exactly one of the three"),
+        (GOOD.replace("preset", 'path = "a"\npreset'), ": model has preset and path: give exactly one of them"),
         ('[train]\nsteps = "50"', ': train.steps = "50": Expected `int'),
         ("[optimizer]\nlr = 0x1" + 9000 * "0", ": optimizer.lr = (too many digits): "),
         ("[optimizer]\nbetas = [0.9]", ": optimizer.betas = [0.9]: Expected `array` of length 2"),
@@ -183,7 +186,7 @@ def test_impossible_values_are_named_with_the_rule(good: Path) -> None:
         (("schedule.kind=wsd", "schedule.warmup=41"), "at most 40 steps, because the rate falls in the last 10"),
         (("train.tokens=200000", "schedule.warmup=5"), "must be at most 4 steps"),  # of 32 rows of 2,048 tokens
         ("data.attention=row", 'with train.objective = "clm" it must be "document" or "causal"'),
-        ("train.objective=mlm", 'model.preset = "pythia-14m": presets predict the next token'),
+        ("train.objective=mlm", 'it must be "distilroberta" or "roberta-base"'),
         ((*mlm, "data.attention=causal"), 'it must be "document" or "row"'),
         ((*mlm, "train.eval_every=2"), "bits per byte need a causal model"),
     )
@@ -213,7 +216,7 @@ def test_there_is_one_model_in_the_config_or_as_an_object(good: Path) -> None:
     check_model(load_config(good))
     check_model(without, object())
     for config, model, message in (
-        (without, None, "^model has neither preset nor config nor path: give exactly one of the three"),
+        (without, None, "^model has neither preset nor config nor path nor from_teacher: give exactly one of them"),
         (load_config(good), object(), '^model.preset = "pythia-14m": a model object is given too; leave one out$'),
     ):
         with pytest.raises(PilekitError, match=message):

@@ -101,11 +101,19 @@ def test_killed_ranks_start_again_and_end_with_the_same_weights(
     run = tmp_path / "runs" / "tiny"
     rng = random.Random(f"{launcher} {victim}")
     with running(command(launcher, made / "tiny.toml", restarts=3), tmp_path) as process:
+        now: dict[int, int] = {}
         before: set[int] = set()
+
+        def begins(moment: int) -> bool:
+            """Whether all ranks run that were started last, and the run has done so many steps."""
+            now.clear()
+            now.update(ranks_in(tmp_path))
+            return victim in now and not before & set(now.values()) and steps_in(run) >= moment
+
         for moment in sorted(rng.sample(range(1, STEPS // 2), 2)):
-            wait_for(lambda: not before & set(ranks_in(tmp_path).values()) and steps_in(run) >= moment)  # noqa: B023
-            before = set(ranks_in(tmp_path).values())
-            os.kill(ranks_in(tmp_path)[victim], signal.SIGKILL)
+            wait_for(lambda: begins(moment))  # noqa: B023
+            before = set(now.values())
+            os.kill(now[victim], signal.SIGKILL)
         stdout, stderr = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, stderr
     assert stdout.startswith(f"{STEPS} steps done, ")

@@ -14,13 +14,14 @@ from torch import nn
 
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
+from pilekit.evaluate.masked.model import tokens_of
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.evaluate.model.logit_transform import UNCHANGED
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from pilekit.train.config.sections import ModelConfig
 from pilekit.train.model.blocks import blocks_of
 from pilekit.train.model.build import build_model, build_on, model_shape
-from pilekit.train.model.presets import PRESETS
+from pilekit.train.model.presets import MASKED_PRESETS, PRESETS
 from tests.process_groups import ProcessGroups
 from tests.tiny.logit_transforms import LOGIT_TRANSFORMS, transforming_model
 from tests.tiny.models import Family, tiny_model, tiny_model_dir, tiny_tokenizer
@@ -39,6 +40,8 @@ PUBLISHED = {
     "pythia-6.9b": 6_857_302_016 - 2 * 128 * 4096,
     "pythia-12b": 11_846_072_320 - 2 * 384 * 5120,
 }
+MASKED = {"distilroberta": 82_170_201, "roberta-base": 124_697_433}
+"""Parameters of the published masked models with their 50,265 ids, without a layer for classifying."""
 FAMILIES: list[Family] = ["gpt_neox", "gpt2", "llama"]
 
 
@@ -63,7 +66,22 @@ def count(config: ModelConfig, tokenizer: Tokenizer, seq_len: int) -> int:
 
 def test_presets_have_the_published_sizes(neox_tokenizer: Tokenizer) -> None:
     assert neox_tokenizer.vocab_size == 50_277
-    assert {name: count(ModelConfig(preset=name), neox_tokenizer, 2048) for name in PRESETS} == PUBLISHED
+    assert {name: count(ModelConfig(preset=name), neox_tokenizer, 2048) for name in PUBLISHED} == PUBLISHED
+    assert PRESETS.keys() == PUBLISHED.keys() | set(MASKED_PRESETS)
+
+
+def test_masked_presets_have_the_published_sizes(tmp_path: Path) -> None:
+    made = HuggingFaceTokenizer(WordLevel({"<s>": 0, "<pad>": 1, "last": 50_264}, unk_token="<s>"))
+    made.add_special_tokens([AddedToken("<pad>")])
+    made.save(str(tmp_path / "roberta.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"pad_token": "<pad>"}')
+    tokenizer = load_tokenizer(tmp_path / "roberta.json")
+    for name, published in MASKED.items():
+        shape = model_shape(ModelConfig(preset=name), tokenizer, 512, "mlm")
+        assert sum(parameter.numel() for parameter in shape.parameters()) == published
+        assert tokens_of(shape) == 512
+        with pytest.raises(PilekitError, match=r"has 512 positions and data\.seq_len is 513"):
+            model_shape(ModelConfig(preset=name), tokenizer, 513, "mlm")
 
 
 def test_a_preset_fits_its_tokenizer_and_row_length(tokenizer: Tokenizer) -> None:
@@ -123,11 +141,11 @@ def test_a_config_json_makes_a_fresh_model_and_a_model_dir_keeps_its_weights(
 def test_sizes_that_do_not_fit_are_refused_with_both_numbers(tokenizer: Tokenizer, tmp_path: Path) -> None:
     folder = tiny_model_dir(tmp_path / "model", vocab_size=299, max_length=24)
     few = load_tokenizer(tiny_tokenizer(tmp_path / "few", vocab_size=280))
-    for kind in ("config", "path"):
+    for kind, field in (("config", "model.config "), ("path", "")):
         config = ModelConfig(**{kind: str(folder)})
-        with pytest.raises(PilekitError, match=rf"^model.{kind} .*: vocabulary larger .* 300 ids and the model 299"):
+        with pytest.raises(PilekitError, match=rf"^{field}{folder}.*: vocabulary larger .* 300 ids and the model 299"):
             build_model(config, tokenizer, seq_len=24, seed=0)
-        with pytest.raises(PilekitError, match=rf"^model.{kind} .*: has 24 positions and data.seq_len is 25; set"):
+        with pytest.raises(PilekitError, match=rf"^{field}{folder}.*: has 24 positions and data.seq_len is 25; set"):
             model_shape(config, few, 25)
         build_model(config, few, seq_len=24, seed=0)
 
