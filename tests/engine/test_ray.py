@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import current_process
 from pathlib import Path
 from random import Random
@@ -153,6 +154,15 @@ class TwoNodes:
         assert process.poll() is None
         yield
         (self.held / part).unlink()
+
+    def working(self) -> bool:
+        """Whether a worker of the two nodes has a task."""
+        for node in (self.cluster.head_node, self.node):
+            for worker in children(node.all_processes["raylet"][0].process.pid):
+                with suppress(FileNotFoundError, ProcessLookupError):
+                    if Path(f"/proc/{worker}/cmdline").read_bytes().startswith(b"ray::run_task"):
+                        return True
+        return False
 
     def remove_node(self) -> None:
         self.cluster.remove_node(self.node, allow_graceful=False)
@@ -303,11 +313,13 @@ def test_a_stopped_driver_leaves_no_worker_and_the_next_run_resumes(
         ray = cluster.ray
         with started(*REFRAME, out, *ray, at=home) as process:
             wait_for(lambda out=out: len(partial_files(out)) == 2)  # type: ignore[misc]
+            assert cluster.working()
             stop(process)
             _, errors = process.communicate(timeout=60)
         assert process.returncode == code, errors
         assert "Traceback" not in errors
         assert ("interrupted; the same command resumes" in errors) == (name == "int")
+        wait_for(lambda: not cluster.working(), 10)
         if name != "kill":
             assert not list(out.rglob("*.partial"))
         pilekit(*REFRAME, out, *ray, at=home)
@@ -395,6 +407,39 @@ def test_dedup_begun_in_local_processes_goes_on_with_ray_and_back(cluster: TwoNo
     pilekit(*DEDUP, out, at=home)
     assert times.items() <= {path: path.stat().st_mtime_ns for path in times}.items()
     assert tree(out) == tree(home / "local")
+
+
+GUARDED = """
+import sys
+from ray.cluster_utils import Cluster
+node = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
+cluster = Cluster(initialize_head=True, head_node_args=node)
+print(cluster.address, flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_a_cluster_with_a_token_is_joined_with_it_alone_and_refuses_others_soon(corpus: Path) -> None:
+    pytest.importorskip("ray")
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="ray") as short:
+        token = {"RAY_AUTH_MODE": "token", "HOME": short, "RAY_TMPDIR": short, "RAY_USAGE_STATS_ENABLED": "0"}
+        right, pipe = {**token, "RAY_AUTH_TOKEN": "5" * 64}, subprocess.PIPE
+        command = [sys.executable, "-c", GUARDED]
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, env={**os.environ, **right}, text=True) as head:
+            assert head.stdout is not None
+            address = head.stdout.readline().strip()
+            options = (corpus, "--engine", "ray", "--address", address)
+            assert pilekit("stats", *options, **right) == pilekit("stats", corpus)
+            begin = time.monotonic()
+            with started("stats", *options, **{**right, "RAY_AUTH_TOKEN": "7" * 64}) as process:
+                errors = process.communicate(timeout=240)[1].splitlines()
+            assert time.monotonic() - begin < 30
+            assert process.returncode == 1
+            assert errors[-1].startswith(f"error: {address}: cannot join this Ray cluster (")
+            assert errors[-1].endswith("and with its token if it has one (RAY_AUTH_MODE=token)")
+            head.communicate()
 
 
 def describe(item: int, advance: Advance) -> tuple[int, list[int], str]:
