@@ -74,7 +74,9 @@ def write_shard(path: Path, text_bytes: int, *, seed: int = 0) -> int:
             ):
                 text, begins = pools[int(kind)]
                 begin = int(place * max(len(text) - length, 1))
-                first, last = np.searchsorted(begins, [begin, begin + length])
+                first, last = np.searchsorted(
+                    begins[:-1], [begin, begin + length]
+                )  # A document may be longer than all sentences.
                 line = b'{"text": "%d ' % documents + text[begins[first] : begins[last]] + endings[label]
                 frame.write(line)
                 written += len(line)
