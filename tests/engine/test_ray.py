@@ -24,6 +24,7 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.file_lock import locked
 from pilekit.corpus import Shard
 from pilekit.engine import Advance, Ray, imap_shards, map_shards, ray_worker
+from pilekit.engine import ray as ray_module
 from pilekit.engine.ray import TASK_BYTES, gathered
 from pilekit.engine.ray_worker import RollCall, versions
 from pilekit.errors import PilekitError
@@ -498,6 +499,10 @@ def test_the_contract_of_map_shards_holds_on_a_cluster(
         lock = Path("shared/.lock")
         with locked(lock), pytest.raises(PilekitError, match=text):
             map_shards(write_elsewhere, [1], engine=engine, lock=lock)
+        with monkeypatch.context() as other:
+            other.setattr(ray_module, "versions", lambda: {**versions(), "libzstd": "0.1"})
+            with pytest.raises(PilekitError, match=r"^node \S+ has libzstd \S+, the driver has 0.1; install the same"):
+                map_shards(times_two, [1], engine=engine)
         stream: Any = imap_shards(describe, range(10), engine=engine, jobs=1)
         assert next(stream)[0] == 0
         stream.close()
