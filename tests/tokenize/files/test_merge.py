@@ -94,7 +94,8 @@ def test_token_files_of_shards_are_those_of_the_corpus(tmp_path: Path, corpus: P
         for part, shard in zip(parts, shards, strict=True):
             tokenize_corpus(shard, part, tokenizer, tokens_per_file=5_000, **options)
         half = tmp_path / "half" / "half"
-        merge_token_files(parts[:2], half)
+        merged = merge_token_files(parts[:2], half)
+        assert sum(merged.to_arrow().column("tokens").to_pylist()) == merged.tokens
         merge_token_files([half, *map(str, parts[2:])], tmp_path / "merged" / "all", format=format)  # type: ignore[arg-type]
         wanted, found = tree(tmp_path / format), tree(tmp_path / "merged")
         assert wanted.keys() == found.keys()
