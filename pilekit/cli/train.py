@@ -227,6 +227,8 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
     click.echo(f"{counted(finished.step, 'step')} done, {finished.tokens:,} tokens{loss}")
     score = f"; score it with: pilekit bpb {visible(shlex.quote(str(finished.model)))}"
     click.echo(f"the model is in {model}{score if config.train.objective == 'clm' else ''}")
+    if config.train.ema:
+        click.echo(f"the running mean of its weights is in {visible(str(run.averaged_model))}")
 
 
 def _print_estimate(config: TrainConfig, world_size: int, *, as_json: bool) -> None:

@@ -112,6 +112,8 @@ def estimate(config: TrainConfig, world_size: int) -> Estimate:
         stage: held_bytes(shape, stage=stage, world_size=world_size, dtype=dtype, micro_batches=micro_batches)
         for stage in get_args(Stage)
     }
+    if train.ema:
+        held = {stage: replace(each, optimizer=3 * each.optimizer // 2) for stage, each in held.items()}
     if config.teacher.path is not None:
         teacher = model_shape(ModelConfig(path=config.teacher.path), tokenizer, config.data.seq_len, train.objective)
         size = DTYPES[config.teacher.dtype].itemsize

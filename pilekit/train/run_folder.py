@@ -7,6 +7,7 @@
         latest            names the newest checkpoint
         tensorboard/, wandb/, profile/   if the config asks for them
         model/            the trained model; present when the run is done
+        model-ema/        the same with the running mean of its weights, if the config asks for it
         .lock             held while a process trains here; free again as soon as that process has ended
 
 A run resumes only with a config under which its checkpoint means the same. `FIXED` lists these fields: the model, how
@@ -56,8 +57,10 @@ FIXED = (
     "model.config",
     "model.path",
     "model.from_teacher",
+    "model.freeze",
     "train.global_batch_size",
     "train.objective",
+    "train.ema",
     "train.seed",
     "optimizer.betas",
 )
@@ -95,6 +98,11 @@ class RunFolder:
     def model(self) -> Path:
         """The model_dir of the trained model."""
         return self.path / "model"
+
+    @property
+    def averaged_model(self) -> Path:
+        """The model_dir of the running mean of its weights, with `train.ema`."""
+        return self.path / "model-ema"
 
     @property
     def is_begun(self) -> bool:
@@ -262,7 +270,7 @@ def _check_folder(run: RunFolder, name: str) -> None:
         raise PilekitError(f"{name}: cannot be the folder of a run: {why}; name another with --out") from error
     if HEADER_FILE in entries:
         read_header(run.path, KIND)
-        refuse_linked_folders(run.path / "checkpoints", run.model)
+        refuse_linked_folders(run.path / "checkpoints", run.model, run.averaged_model)
     # A start that was killed leaves no more than these.
     elif others := [entry for entry in entries if entry != LOCK_FILE and not entry.startswith(f"{HEADER_FILE}.")]:
         raise PilekitError(

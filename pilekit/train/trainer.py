@@ -193,11 +193,15 @@ class Trainer:
                     self._save(checkpoints, done)
                 finished = done.step >= steps  # a run may have more steps than its new config
                 if finished and (metrics is not None or not ranks.on_rank0(run.model.exists)):
-                    weights = dict(engine.full_parameters())
-                    toml = to_toml(config)
-                    ranks.on_rank0(lambda: export_model(run.model, engine.lm, self.tokenizer, weights, config=toml))
+                    if config.train.ema:
+                        self._export(run.averaged_model, dict(engine.averaged_parameters()))
+                    self._export(run.model, dict(engine.full_parameters()))
                 checkpoints.finish()
             return Finished(done.step, done.tokens, not finished, run.model if finished else None, metrics)
+
+    def _export(self, folder: Path, weights: dict[str, torch.Tensor]) -> None:
+        toml = to_toml(self.config)
+        self.ranks.on_rank0(lambda: export_model(folder, self.engine.lm, self.tokenizer, weights, config=toml))
 
     def _is_asked_to_stop(self, interrupted: bool, failed: PilekitError | None) -> bool:
         """Whether any rank was interrupted. If a rank failed after its last step, all raise that error."""

@@ -169,7 +169,8 @@ OTHER: dict[str, Any] = {
     **{"data.path": "y.jsonl", "data.subsets": ["ArXiv"], "data.window": 16, "data.lanes": (8, 4), "data.workers": 2},
     **{"data.seq_len": 16, "data.packing": "concat", "data.seed": 1, "data.attention": "causal"},
     **{"model.preset": "pythia-70m", "model.config": "config.json", "model.path": "model"},
-    **{"model.from_teacher": 2, "teacher.path": "other"},
+    **{"model.from_teacher": 2, "teacher.path": "other", "train.ema": 0.9},
+    **{"model.freeze": ["*.embed_in.*"]},
     **{"train.global_batch_size": 64, "train.objective": "mlm", "train.seed": 1, "train.steps": 7},
     **{"optimizer.betas": (0.9, 0.99), "optimizer.lr": 1e-3, "parallel.zero": 3, "precision.dtype": "bf16"},
 }

@@ -1,9 +1,10 @@
 """The tensors of a model and its optimizer, in files of torch.distributed.checkpoint and back.
 
 They form one flat dictionary. `model.<name>` is a parameter or persistent buffer; a tensor that several modules share
-is stored once. `optimizer.<parameter>.exp_avg`, `.exp_avg_sq` and `.step` are AdamW's state, so neither the order of
-the parameters nor their groups matter. The config's values (learning rate, betas, groups) are not stored. Keys and
-shapes are those of whole tensors: any world size and ZeRO stage can load a checkpoint that any other saved.
+is stored once. `optimizer.<parameter>.exp_avg`, `.exp_avg_sq` and `.step` are AdamW's state, and `.ema` the running
+mean of the weights, so neither the order of the parameters nor their groups matter. The config's values (learning rate,
+betas, groups) are not stored. Keys and shapes are those of whole tensors: any world size and ZeRO stage can load a
+checkpoint that any other saved.
 
 Each rank writes its own shards. If all ranks hold a tensor whole, one of them copies and writes it.
 
@@ -180,8 +181,9 @@ def _fresh_state(parameter: Tensor, optimizer: Optimizer) -> dict[str, Tensor]:
     """AdamW's state of a parameter before its first step, sharded as the parameter is."""
     on_device = any(group["fused"] or group["capturable"] for group in optimizer.param_groups)
     step = torch.zeros((), dtype=torch.float32, device=parameter.device if on_device else "cpu")
+    kinds = ["exp_avg", "exp_avg_sq", *(["ema"] if any(group.get("ema") for group in optimizer.param_groups) else [])]
     with torch.no_grad():
-        return {"step": step, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
+        return {"step": step, **{kind: torch.zeros_like(parameter) for kind in kinds}}
 
 
 def _form(shape: Sequence[int], dtype: torch.dtype) -> str:

@@ -101,6 +101,8 @@ def check_model(config: TrainConfig, given: object = None) -> None:
     named = _named_models(config)
     if given is not None and named:
         raise wrong(f"model.{named[0]}", getattr(config.model, named[0]), "a model object is given too; leave one out")
+    if given is not None and config.model.freeze:
+        raise wrong("model.freeze", config.model.freeze, "set requires_grad of the model object's parameters instead")
     if given is None and not named:
         raise PilekitError(
             "model has neither preset nor config nor path nor from_teacher: give exactly one of them, such as preset = "
@@ -178,6 +180,7 @@ def _rules_of_engine(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
     possible: dict[str, tuple[Any, ...]] = {
         "train.objective": ("clm",),
         "teacher.path": (None,),
+        "train.ema": (0,),
         "parallel.activation_checkpoint": ("none",),
         "parallel.compile": (False,),
         "precision.dtype": ("fp32", "bf16"),

@@ -94,6 +94,8 @@ class ModelConfig(_Section, frozen=True, kw_only=True):
     """A local model_dir whose weights are trained further."""
     from_teacher: Count | None = None
     """The teacher with this many of its blocks, evenly spaced from its first to its last; it keeps their weights."""
+    freeze: Texts | None = None
+    """Parameters that stay as they are, by name, such as ["*.embed_in.*"]; they take no gradient and no optimizer."""
 
 
 class TeacherConfig(_Section, frozen=True, kw_only=True):
@@ -103,7 +105,7 @@ class TeacherConfig(_Section, frozen=True, kw_only=True):
     """A local model_dir of the same kind and vocabulary. Default: no teacher."""
     dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Type of the teacher's weights and predictions."""
-    temperature: Positive = 2.0
+    temperature: Positive = 1.0
     """Both predictions are softened by it: logits are divided by it before they are compared."""
     kl: NotNegative = 0.5
     """Weight of the Kullback-Leibler divergence of the softened predictions, times the temperature squared."""
@@ -129,6 +131,8 @@ class TrainSection(_Section, frozen=True, kw_only=True):
     """What the model learns to predict: "clm" the next token, "mlm" masked tokens."""
     clip_norm: PositiveOrInfinite = 1.0
     """The largest gradient norm: larger gradients are scaled down to it; inf never scales."""
+    ema: Beta = 0.0
+    """Decay of a running mean of the weights, such as 0.999, which is exported beside them; 0: none."""
     seed: FromZero = 0
     """Seed of the initial weights and of everything random in a step."""
     eval_every: FromZero = 0

@@ -12,7 +12,9 @@ So the exported model loads as the one that was trained, and the object's type, 
 
 from __future__ import annotations
 
+import fnmatch
 import json
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, cast
 
@@ -108,6 +110,8 @@ def build_model(
         _copy_weights(source, model)
     elif source.path is not None and source.from_teacher is not None:
         copy_blocks(load_model(source.path, dtype=torch.float32, kind=kind), model)
+    if isinstance(source, ModelConfig):
+        _freeze(model, source.freeze)
     try:
         lm = as_causal_lm(model) if kind is CAUSAL else as_masked_lm(model)
     except PilekitError as error:
@@ -149,6 +153,8 @@ def model_shape(source: Source, tokenizer: Tokenizer, seq_len: int, objective: O
             f"{what}: has {positions:,} positions and data.seq_len is {seq_len:,}; set data.seq_len to {positions} or "
             "less"
         )
+    if isinstance(source, ModelConfig):
+        _freeze(model, source.freeze)
     return model  # type: ignore[no-any-return]
 
 
@@ -201,6 +207,21 @@ def _copy_weights(given: PreTrainedModel, model: PreTrainedModel) -> None:
         raise PilekitError(f"{_OBJECT}: its weights cannot be copied: {why}") from error
     for name, parameter in given.named_parameters():
         model.get_parameter(name).requires_grad_(parameter.requires_grad)
+
+
+def _freeze(model: PreTrainedModel, patterns: Sequence[str] | None) -> None:
+    """Freeze the parameters whose names match; PilekitError for a pattern without a match, or if none is left."""
+    names = [name for name, _ in model.named_parameters()]
+    for pattern in patterns or ():
+        if not (matching := fnmatch.filter(names, pattern)):
+            raise PilekitError(
+                f'model.freeze: "{visible(pattern, 100)}" matches no parameter; names are such as '
+                f'"{visible(names[0], 100)}", and * stands for anything'
+            )
+        for name in matching:
+            model.get_parameter(name).requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise PilekitError("model.freeze: all parameters are frozen; leave out a pattern")
 
 
 def _from_config(made: PreTrainedConfig, kind: Kind) -> PreTrainedModel:

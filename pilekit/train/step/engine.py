@@ -41,7 +41,7 @@ from pilekit.train.config.sections import TrainConfig
 from pilekit.train.model.blocks import blocks_of
 from pilekit.train.step.loss_scale import LossScale
 from pilekit.train.step.losses import StepLoss
-from pilekit.train.step.optimizer import build_optimizer
+from pilekit.train.step.optimizer import build_optimizer, update_means
 from pilekit.train.step.sharding import (
     before_micro_batch,
     gather_rest,
@@ -108,7 +108,7 @@ class Engine:
         shard(self._step_loss, blocks, ranks, stage=parallel.zero, dtype=precision.dtype, offload=parallel.offload)
         self._step_loss.train()
         self._is_sharded = any(is_sharded(parameter) for parameter in lm.model.parameters())
-        self.optimizer: Optimizer = build_optimizer(lm.model, config.optimizer)
+        self.optimizer: Optimizer = build_optimizer(lm.model, config.optimizer, config.train.ema)
         self.loss_scale = LossScale(precision) if precision.dtype == "fp16" else None
 
     def forward_backward(self, rows: Mapping[str, Tensor], *, scale: float, last: bool) -> Tensor:
@@ -146,6 +146,7 @@ class Engine:
             for group in self.optimizer.param_groups:
                 group["lr"] = lr * group.get("lr_scale", 1.0)
             self.optimizer.step()
+            update_means(self.optimizer)
         self.optimizer.zero_grad()
         if self.loss_scale is not None:
             try:
@@ -190,6 +191,11 @@ class Engine:
     def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """(Hugging Face name, values) of each parameter and stored buffer: see `whole_parameters`."""
         return whole_parameters(self.lm.model, self._ranks)
+
+    def averaged_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """The same with the running mean of each trained parameter, if `train.ema` asks for it."""
+        state = self.optimizer.state
+        return whole_parameters(self.lm.model, self._ranks, lambda parameter: state[parameter].get("ema", parameter))
 
 
 def recompute_activations(model: PreTrainedModel, what: Literal["none", "full", "selective"]) -> None:

@@ -13,20 +13,22 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
+import torch
 from torch import nn
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 
 from pilekit.errors import PilekitError, visible
 from pilekit.train.config.sections import OptimizerConfig
 from pilekit.train.model.blocks import blocks_of
+from pilekit.train.step.sharding import own_part
 
 
-def build_optimizer(model: nn.Module, config: OptimizerConfig) -> AdamW:
+def build_optimizer(model: nn.Module, config: OptimizerConfig, ema: float = 0.0) -> AdamW:
     """AdamW over the trained parameters of `model`, in groups named "decay" and "no_decay".
 
     Parameters with fewer than two dimensions (norms, biases) and embeddings do not decay, nor does a head that shares
     its weight with an embedding. Each group has the names of its parameters (`param_names`) and its share of the
-    schedule's learning rate (`lr_scale`). PilekitError from `lr_scales`.
+    schedule's learning rate (`lr_scale`). `ema` is the decay that `update_means` uses. PilekitError from `lr_scales`.
     """
     scales, embeddings = lr_scales(model, config), _embeddings(model)
     groups: dict[tuple[str, float], list[tuple[str, nn.Parameter]]] = {("decay", 1.0): [], ("no_decay", 1.0): []}
@@ -41,6 +43,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> AdamW:
                 "params": parameters,
                 "weight_decay": config.weight_decay if kind == "decay" else 0.0,
                 "lr_scale": scale,
+                "ema": ema,
             }
             for (kind, scale), parameters in groups.items()
             if parameters
@@ -50,6 +53,25 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> AdamW:
         eps=config.eps,
         fused=True,
     )
+
+
+def update_means(optimizer: Optimizer) -> None:
+    """Move the running mean of each weight towards it, after a step; it begins as the weight after its first step.
+
+    The means are `ema` in the optimizer's state, so they are sharded, saved and loaded like the rest of it.
+    """
+    for group in optimizer.param_groups if optimizer.param_groups[0]["ema"] else ():
+        means, weights = [], []
+        for parameter in group["params"]:
+            if not (state := optimizer.state.get(parameter)):
+                continue
+            if "ema" not in state:
+                state["ema"] = parameter.detach().clone()
+            elif (mean := own_part(state["ema"])).numel():
+                means.append(mean)
+                weights.append(own_part(parameter.detach()))
+        if means:
+            torch._foreach_lerp_(means, weights, 1 - group["ema"])
 
 
 def lr_scales(model: nn.Module, config: OptimizerConfig) -> dict[str, float]:

@@ -23,7 +23,7 @@ cut, so only rank 0 ever holds a whole model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, cast
 
 import torch
@@ -135,14 +135,18 @@ def own_part(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def whole_parameters(model: nn.Module, ranks: Ranks) -> Iterator[tuple[str, Tensor]]:
+def whole_parameters(
+    model: nn.Module, ranks: Ranks, instead: Callable[[nn.Parameter], Tensor] = lambda parameter: parameter
+) -> Iterator[tuple[str, Tensor]]:
     """(name, tensor on the CPU) of each parameter, then of each stored buffer: whole on rank 0, empty elsewhere.
+
+    instead   gives another tensor for a parameter, sharded alike
 
     All ranks must iterate to the end. A tied parameter comes once. A whole tensor on the CPU is yielded without a copy.
     """
     nothing = torch.empty(0)
     for name, parameter in model.named_parameters():
-        value = parameter.detach()
+        value = instead(parameter).detach()
         if isinstance(value, DTensor):
             local = value.to_local().to(ranks.device)  # offloaded parts must be on the device to be sent
             value = DTensor.from_local(

@@ -187,6 +187,10 @@ def test_impossible_values_are_named_with_the_rule(good: Path) -> None:
         (("train.tokens=200000", "schedule.warmup=5"), "must be at most 4 steps"),  # of 32 rows of 2,048 tokens
         ("data.attention=row", 'with train.objective = "clm" it must be "document" or "causal"'),
         ("train.objective=mlm", 'it must be "distilroberta" or "roberta-base"'),
+        (
+            ("parallel.engine=accelerate", "train.ema=0.9"),
+            "train.ema = 0.9: with parallel.engine = ",
+        ),
         ((*mlm, "data.attention=causal"), 'it must be "document" or "row"'),
         ((*mlm, "train.eval_every=2"), "bits per byte need a causal model"),
     )
@@ -215,8 +219,10 @@ def test_there_is_one_model_in_the_config_or_as_an_object(good: Path) -> None:
     without = load_config({"data": {"tokenizer": "t"}, "train": {"steps": 1}})
     check_model(load_config(good))
     check_model(without, object())
+    frozen = load_config(without, {"model.freeze": ["*.bias"]})
     for config, model, message in (
         (without, None, "^model has neither preset nor config nor path nor from_teacher: give exactly one of them"),
+        (frozen, object(), r"^model.freeze = .*: set requires_grad of the model object's parameters instead$"),
         (load_config(good), object(), '^model.preset = "pythia-14m": a model object is given too; leave one out$'),
     ):
         with pytest.raises(PilekitError, match=message):

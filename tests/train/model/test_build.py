@@ -138,6 +138,18 @@ def test_a_config_json_makes_a_fresh_model_and_a_model_dir_keeps_its_weights(
             assert count(config, tokenizer, 32) == tiny_model(family).num_parameters()
 
 
+def test_frozen_parameters_are_named_by_patterns(tokenizer: Tokenizer) -> None:
+    for patterns, message in (
+        (["*.bias", "nothing"], '"nothing" matches no parameter'),
+        (["*"], "all parameters"),
+    ):
+        with pytest.raises(PilekitError, match=f"^model.freeze: {message}"):
+            model_shape(ModelConfig(preset="pythia-14m", freeze=patterns), tokenizer, 48)
+    made = build_model(ModelConfig(preset="pythia-14m", freeze=["*.bias", "lm_head.*"]), tokenizer, seq_len=48, seed=0)
+    for name, parameter in made.model.named_parameters():
+        assert parameter.requires_grad == (not name.endswith(".bias") and name != "lm_head.weight")
+
+
 def test_sizes_that_do_not_fit_are_refused_with_both_numbers(tokenizer: Tokenizer, tmp_path: Path) -> None:
     folder = tiny_model_dir(tmp_path / "model", vocab_size=299, max_length=24)
     few = load_tokenizer(tiny_tokenizer(tmp_path / "few", vocab_size=280))

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
 from tests.process_groups import ProcessGroups
 from tests.stopping import tree
@@ -109,3 +112,27 @@ def test_workers_beside_ranks_change_nothing(made: Path, tmp_path: Path, process
         assert [rows for part in parts for rows in part[rank].rows] == whole[rank].rows
     assert_same_state(parts[-1][0].state, whole[0].state)
     assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("zero", [3, pytest.param(0, marks=pytest.mark.slow)])
+def test_frozen_parameters_and_a_running_mean_resume_too(
+    made: Path, tmp_path: Path, process_group: ProcessGroups, zero: int
+) -> None:
+    changes = (*case("fp32", zero, 2), "train.ema=0.75", 'model.freeze=["*.embed_in.*", "*.layers.0.*"]')
+    check_resumed(made, tmp_path, process_group, 2, changes, seed=5)
+    assert tree(tmp_path / "parts/model-ema") == tree(tmp_path / "whole/model-ema")
+    # The steps again, from a checkpoint of each, in plain Python.
+    means: dict[str, Tensor] = {}
+    for step in range(1, STEPS + 1):
+        until = (f"train.steps={step}", "schedule.kind=constant", "schedule.warmup=0")
+        (seen,) = process_group(1).run(fit, made, tmp_path / f"until-{step}", (*changes, *until), timeout=TIMEOUT)
+        assert seen.finished == (step, False)
+        model = load_file(tmp_path / f"until-{step}/model/model.safetensors")
+        means = {name: mean * 0.75 + model[name] * 0.25 for name, mean in means.items()} or model
+    averaged = load_file(tmp_path / f"until-{STEPS}/model-ema/model.safetensors")
+    begun = load_file(tmp_path / "until-1/model/model.safetensors")
+    for name, mean in means.items():
+        torch.testing.assert_close(averaged[name], mean, rtol=1e-5, atol=1e-7)
+        frozen = "embed_in" in name or "layers.0." in name
+        assert torch.equal(model[name], begun[name]) == frozen, name
+        assert torch.equal(averaged[name], model[name]) == frozen, name
