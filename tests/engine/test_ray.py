@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -421,26 +422,42 @@ cluster.shutdown()
 """
 
 
-@pytest.mark.slow
-def test_a_cluster_with_a_token_is_joined_with_it_alone_and_refuses_others_soon(corpus: Path) -> None:
+@contextmanager
+def lone_node(**settings: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """(address, environment) of a cluster of one node, with these variables."""
     pytest.importorskip("ray")
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="ray") as short:
-        token = {"RAY_AUTH_MODE": "token", "HOME": short, "RAY_TMPDIR": short, "RAY_USAGE_STATS_ENABLED": "0"}
-        right, pipe = {**token, "RAY_AUTH_TOKEN": "5" * 64}, subprocess.PIPE
-        command = [sys.executable, "-c", GUARDED]
-        with subprocess.Popen(command, stdin=pipe, stdout=pipe, env={**os.environ, **right}, text=True) as head:
+        ours = {"HOME": short, "RAY_TMPDIR": short, "RAY_USAGE_STATS_ENABLED": "0", **settings}
+        command, pipe = [sys.executable, "-c", GUARDED], subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, env={**os.environ, **ours}, text=True) as head:
             assert head.stdout is not None
-            address = head.stdout.readline().strip()
-            options = (corpus, "--engine", "ray", "--address", address)
-            assert pilekit("stats", *options, **right) == pilekit("stats", corpus)
-            begin = time.monotonic()
-            with started("stats", *options, **{**right, "RAY_AUTH_TOKEN": "7" * 64}) as process:
-                errors = process.communicate(timeout=240)[1].splitlines()
-            assert time.monotonic() - begin < 30
-            assert process.returncode == 1
-            assert errors[-1].startswith(f"error: {address}: cannot join this Ray cluster (")
-            assert errors[-1].endswith("and with its token if it has one (RAY_AUTH_MODE=token)")
+            yield head.stdout.readline().strip(), ours
             head.communicate()
+
+
+@pytest.mark.slow
+def test_a_cluster_with_a_token_is_joined_with_it_alone_and_refuses_others_soon(corpus: Path) -> None:
+    with lone_node(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="5" * 64) as (address, right):
+        options = (corpus, "--engine", "ray", "--address", address)
+        assert pilekit("stats", *options, **right) == pilekit("stats", corpus)
+        begin = time.monotonic()
+        with started("stats", *options, **{**right, "RAY_AUTH_TOKEN": "7" * 64}) as process:
+            errors = process.communicate(timeout=240)[1].splitlines()
+        assert time.monotonic() - begin < 30
+        assert process.returncode == 1
+        assert errors[-1].startswith(f"error: {address}: cannot join this Ray cluster (")
+        assert errors[-1].endswith("and with its token if it has one (RAY_AUTH_MODE=token)")
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_for_lack_of_memory_fails_its_shard(corpus: Path, tmp_path: Path) -> None:
+    """Ray kills the worker, and the collector of progress with it, as the node uses more than 1 % of its memory."""
+    with lone_node(RAY_memory_usage_threshold="0.01", RAY_memory_monitor_refresh_ms="50") as (address, settings):
+        options = ("--level", 19, "--out", tmp_path / "out", "--engine", "ray", "--address", address)
+        with started("reframe", corpus, *options, **settings) as process:
+            printed, errors = process.communicate(timeout=240)
+        assert (process.returncode, printed) == (1, "")
+        assert re.search(r"\nerror: 00\S+: ran out of memory; use fewer jobs \(on .*\) \(also failed: ", errors), errors
 
 
 def describe(item: int, advance: Advance) -> tuple[int, list[int], str]:
