@@ -42,7 +42,7 @@ from pilekit.train.data import open_tokenizer
 from pilekit.train.model.blocks import blocks_of
 from pilekit.train.model.build import model_shape
 from pilekit.train.step.chunked_loss import ROWS
-from pilekit.train.step.optimizer import lr_scales
+from pilekit.train.step.optimizer import lr_scales, muon_parameters
 
 Stage = Literal[0, 1, 2, 3]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -112,8 +112,12 @@ def estimate(config: TrainConfig, world_size: int) -> Estimate:
         stage: held_bytes(shape, stage=stage, world_size=world_size, dtype=dtype, micro_batches=micro_batches)
         for stage in get_args(Stage)
     }
-    if train.ema:
-        held = {stage: replace(each, optimizer=3 * each.optimizer // 2) for stage, each in held.items()}
+    for_muon = muon_parameters(shape, config.optimizer)
+    matrices = [parameter for name, parameter in shape.named_parameters() if name in for_muon]
+    for stage, each in held.items():  # Muon keeps one mean instead of two, and no number of steps
+        spared = 4 * _numbers(matrices, world_size if stage else 1) + 4 * len(matrices)
+        averages = each.gradients if train.ema else 0  # 4 bytes of each trained parameter too
+        held[stage] = replace(each, optimizer=each.optimizer - spared + averages)
     if config.teacher.path is not None:
         teacher = model_shape(ModelConfig(path=config.teacher.path), tokenizer, config.data.seq_len, train.objective)
         size = DTYPES[config.teacher.dtype].itemsize

@@ -62,6 +62,8 @@ FIXED = (
     "train.objective",
     "train.ema",
     "train.seed",
+    "optimizer.name",
+    "optimizer.momentum",
     "optimizer.betas",
 )
 """The fields that must be the same for a run to resume from a checkpoint."""

@@ -1,10 +1,10 @@
 """The tensors of a model and its optimizer, in files of torch.distributed.checkpoint and back.
 
 They form one flat dictionary. `model.<name>` is a parameter or persistent buffer; a tensor that several modules share
-is stored once. `optimizer.<parameter>.exp_avg`, `.exp_avg_sq` and `.step` are AdamW's state, and `.ema` the running
-mean of the weights, so neither the order of the parameters nor their groups matter. The config's values (learning rate,
-betas, groups) are not stored. Keys and shapes are those of whole tensors: any world size and ZeRO stage can load a
-checkpoint that any other saved.
+is stored once. `optimizer.<parameter>.exp_avg`, `.exp_avg_sq` and `.step` are AdamW's state, `.momentum_buffer` Muon's,
+and `.ema` the running mean of the weights, so neither the order of the parameters nor their groups matter. The config's
+values (learning rate, betas, groups) are not stored. Keys and shapes are those of whole tensors: any world size and
+ZeRO stage can load a checkpoint that any other saved.
 
 Each rank writes its own shards. If all ranks hold a tensor whole, one of them copies and writes it.
 
@@ -44,6 +44,8 @@ from pilekit.errors import PilekitError, visible
 from pilekit.train.checkpoint.manifest import INDEX_FILE, deal
 from pilekit.train.step.sharding import is_sharded, own_part
 
+KINDS = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
+"""The tensors that AdamW and Muon keep of a parameter."""
 NAMED = 5
 """How many names a message lists."""
 
@@ -158,9 +160,10 @@ def load_tensors(folder: Path, model: nn.Module, optimizer: Optimizer, ranks: Ra
     own = {f"model.{name}": tensor for name, tensor in model_tensors(model, optimizer).items()}
     parameters = optimized(optimizer)
     state = {
-        name: _fresh_state(parameter, optimizer)
-        for name, parameter in parameters.items()
-        if any(f"optimizer.{name}.{kind}" in stored for kind in ("step", "exp_avg", "exp_avg_sq"))
+        name: _fresh_state(parameter, group)
+        for group in optimizer.param_groups
+        for name, parameter in zip(group["param_names"], group["params"], strict=True)
+        if any(f"optimizer.{name}.{kind}" in stored for kind in KINDS)
     }
     own |= {f"optimizer.{name}.{kind}": value for name, kinds in state.items() for kind, value in kinds.items()}
     _check_fit(folder, stored, {key: _form(tensor.shape, tensor.dtype) for key, tensor in own.items()})
@@ -177,13 +180,19 @@ def load_tensors(folder: Path, model: nn.Module, optimizer: Optimizer, ranks: Ra
             optimizer.state[parameter] = state[name]
 
 
-def _fresh_state(parameter: Tensor, optimizer: Optimizer) -> dict[str, Tensor]:
-    """AdamW's state of a parameter before its first step, sharded as the parameter is."""
-    on_device = any(group["fused"] or group["capturable"] for group in optimizer.param_groups)
-    step = torch.zeros((), dtype=torch.float32, device=parameter.device if on_device else "cpu")
-    kinds = ["exp_avg", "exp_avg_sq", *(["ema"] if any(group.get("ema") for group in optimizer.param_groups) else [])]
+def _fresh_state(parameter: Tensor, group: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The state of a parameter of AdamW or Muon before its first step, sharded as the parameter is.
+
+    The tensors have the optimizer's order, which is that of their files.
+    """
+    kinds = ["momentum_buffer"] if "momentum" in group else ["exp_avg", "exp_avg_sq"]
+    kinds += ["ema"] if group.get("ema") else []
+    state = {}
+    if "momentum" not in group:
+        on_device = group["fused"] or group["capturable"]
+        state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device if on_device else "cpu")
     with torch.no_grad():
-        return {"step": step, **{kind: torch.zeros_like(parameter) for kind in kinds}}
+        return state | {kind: torch.zeros_like(parameter) for kind in kinds}
 
 
 def _form(shape: Sequence[int], dtype: torch.dtype) -> str:

@@ -165,6 +165,8 @@ def _rules(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
 
     rule = "needs parallel.zero = 1, 2 or 3, because stage 0 leaves the model whole"
     yield "parallel.offload", not parallel.offload or parallel.zero > 0, rule
+    rule = "needs parallel.offload = false, because the ranks gather matrices where they compute"
+    yield "optimizer.name", config.optimizer.name == "adamw" or not parallel.offload, rule
     rule = f"must be at least precision.loss_scale_floor = {precision.loss_scale_floor}"
     yield "precision.loss_scale", precision.loss_scale >= precision.loss_scale_floor, rule
     rule = f"must be the first and the last step, of at most {steps}"
@@ -181,6 +183,7 @@ def _rules_of_engine(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
         "train.objective": ("clm",),
         "teacher.path": (None,),
         "train.ema": (0,),
+        "optimizer.name": ("adamw",),
         "parallel.activation_checkpoint": ("none",),
         "parallel.compile": (False,),
         "precision.dtype": ("fp32", "bf16"),

@@ -144,8 +144,12 @@ class TrainSection(_Section, frozen=True, kw_only=True):
 
 
 class OptimizerConfig(_Section, frozen=True, kw_only=True):
-    """`[optimizer]`: AdamW."""
+    """`[optimizer]`: AdamW, or Muon for the matrices of blocks beside it."""
 
+    name: Literal["adamw", "muon"] = "adamw"
+    """What moves the matrices inside of blocks; AdamW moves all other parameters."""
+    momentum: Beta = 0.95
+    """Decay of Muon's running sum of gradients."""
     lr: Positive = 3e-4
     """The highest learning rate, from which the schedule falls."""
     betas: tuple[Beta, Beta] = (0.9, 0.95)
@@ -250,7 +254,7 @@ class TrainConfig(_Section, frozen=True, kw_only=True):
     train: TrainSection
     """Length, batch sizes and objective of the run."""
     optimizer: OptimizerConfig = OptimizerConfig()
-    """AdamW."""
+    """AdamW, or Muon beside it."""
     schedule: ScheduleConfig = ScheduleConfig()
     """The learning rate as a function of the step."""
     parallel: ParallelConfig = ParallelConfig()

@@ -1,4 +1,4 @@
-"""AdamW: which parameters decay, and which learn faster than others.
+"""AdamW or Muon: which parameters decay, and which learn faster than others.
 
 Decay pulls a weight towards 0, which suits matrices that mix features. It would harm a norm's weight or a bias, whose
 size has a meaning, and the embeddings of rare tokens, which would shrink in every step that does not see the token.
@@ -7,52 +7,68 @@ A parameter's learning rate is the schedule's rate times its scale, normally 1. 
 0) has the scale d^(n - i), embeddings d^(n + 1), and the final norm and the head 1: lower layers have learned more
 general features, and should change less. `lr_by_pattern` gives rates to parameters by name. Parameters of one scale and
 one decay are a group, so there are two groups if neither setting is used.
+
+Muon (Jordan et al., 2024) makes the directions of a matrix's update equally long, so it suits the matrices inside of
+blocks. AdamW trains the rest: embeddings, the head, norms and biases. Muon's updates are as large as AdamW's (Liu et
+al., 2025), so both take the same rates and decay.
 """
 
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import AdamW, Muon, Optimizer
 
 from pilekit.errors import PilekitError, visible
 from pilekit.train.config.sections import OptimizerConfig
 from pilekit.train.model.blocks import blocks_of
+from pilekit.train.step.combined import Combined
 from pilekit.train.step.sharding import own_part
 
 
-def build_optimizer(model: nn.Module, config: OptimizerConfig, ema: float = 0.0) -> AdamW:
-    """AdamW over the trained parameters of `model`, in groups named "decay" and "no_decay".
+def build_optimizer(model: nn.Module, config: OptimizerConfig, ema: float = 0.0) -> Optimizer:
+    """The optimizer of the trained parameters of `model`, in groups named "decay", "no_decay" and, for Muon, "muon".
 
     Parameters with fewer than two dimensions (norms, biases) and embeddings do not decay, nor does a head that shares
     its weight with an embedding. Each group has the names of its parameters (`param_names`) and its share of the
     schedule's learning rate (`lr_scale`). `ema` is the decay that `update_means` uses. PilekitError from `lr_scales`.
     """
-    scales, embeddings = lr_scales(model, config), _embeddings(model)
+    scales, embeddings, for_muon = lr_scales(model, config), _embeddings(model), muon_parameters(model, config)
     groups: dict[tuple[str, float], list[tuple[str, nn.Parameter]]] = {("decay", 1.0): [], ("no_decay", 1.0): []}
     for name, parameter in model.named_parameters():  # a tied parameter comes once
         if parameter.requires_grad:
             kind = "no_decay" if parameter.ndim < 2 or id(parameter) in embeddings else "decay"
+            kind = "muon" if name in for_muon else kind
             groups.setdefault((kind, scales[name]), []).append((name, parameter))
-    return AdamW(
-        [
-            {
-                "name": kind,
-                "params": parameters,
-                "weight_decay": config.weight_decay if kind == "decay" else 0.0,
-                "lr_scale": scale,
-                "ema": ema,
-            }
-            for (kind, scale), parameters in groups.items()
-            if parameters
-        ],
-        lr=config.lr,
-        betas=config.betas,
-        eps=config.eps,
-        fused=True,
-    )
+    made: list[dict[str, Any]] = [
+        {
+            "name": kind,
+            "params": parameters,
+            "weight_decay": 0.0 if kind == "no_decay" else config.weight_decay,
+            "lr_scale": scale,
+            "ema": ema,
+        }
+        for (kind, scale), parameters in groups.items()
+        if parameters
+    ]
+    plain, muon = ([group for group in made if (group["name"] == "muon") == is_muon] for is_muon in (False, True))
+    parts: list[Optimizer] = []
+    if plain:
+        parts.append(AdamW(plain, lr=config.lr, betas=config.betas, eps=config.eps, fused=True))
+    if muon:
+        parts.append(Muon(muon, lr=config.lr, momentum=config.momentum, adjust_lr_fn="match_rms_adamw"))
+    return parts[0] if len(parts) == 1 else Combined(parts)
+
+
+def muon_parameters(model: nn.Module, config: OptimizerConfig) -> set[str]:
+    """The names of the parameters that Muon trains: trained matrices inside of blocks."""
+    if config.name != "muon":
+        return set()
+    inside = {id(parameter) for block in blocks_of(model) for parameter in block.parameters()}
+    return {name for name, p in model.named_parameters() if p.requires_grad and p.ndim == 2 and id(p) in inside}
 
 
 def update_means(optimizer: Optimizer) -> None:

@@ -191,6 +191,7 @@ def test_impossible_values_are_named_with_the_rule(good: Path) -> None:
             ("parallel.engine=accelerate", "train.ema=0.9"),
             "train.ema = 0.9: with parallel.engine = ",
         ),
+        (("parallel.zero=2", "parallel.offload=true", "optimizer.name=muon"), "needs parallel.offload = false"),
         ((*mlm, "data.attention=causal"), 'it must be "document" or "row"'),
         ((*mlm, "train.eval_every=2"), "bits per byte need a causal model"),
     )
@@ -309,7 +310,7 @@ def test_the_written_file_has_all_fields_and_differences_have_both_values(good: 
     written = tomllib.loads(to_toml(old))
     assert list(written) == list(TrainConfig.__struct_fields__)
     assert written["model"] == {"preset": "pythia-14m"}
-    assert set(written["optimizer"]) == {"lr", "betas", "eps", "weight_decay", "layer_decay"}
+    assert set(written["optimizer"]) == {"name", "momentum", "lr", "betas", "eps", "weight_decay", "layer_decay"}
     new = load_config(good, ["train.steps=60", 'data.path=["a"]', "optimizer.betas=[0.5, 0.5]", "log.every=1"])
     assert differences(old, new) == [
         ("data.path", "x.jsonl", ["a"]),

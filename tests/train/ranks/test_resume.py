@@ -136,3 +136,11 @@ def test_frozen_parameters_and_a_running_mean_resume_too(
         frozen = "embed_in" in name or "layers.0." in name
         assert torch.equal(model[name], begun[name]) == frozen, name
         assert torch.equal(averaged[name], model[name]) == frozen, name
+
+
+def test_a_run_with_muon_resumes_too(made: Path, tmp_path: Path, process_group: ProcessGroups) -> None:
+    changes = (*case("fp32", 3, 2), "optimizer.name=muon", "train.ema=0.9")
+    check_resumed(made, tmp_path, process_group, 2, changes, seed=6, stops_in_it=1)
+    (alone,) = process_group(1).run(fit, made, tmp_path / "alone", (*changes, "parallel.zero=0"), timeout=TIMEOUT)
+    assert alone.error is None
+    assert_close(lines(tmp_path / "whole"), lines(tmp_path / "alone"), loss=5e-3, grad_norm=5e-2)

@@ -7,6 +7,7 @@ from typing import get_args
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from pilekit.errors import PilekitError
 from pilekit.train.config.sections import OptimizerConfig
@@ -102,3 +103,31 @@ def test_a_pattern_without_a_parameter() -> None:
         )
         with pytest.raises(PilekitError, match=f"^{message}"):
             build_optimizer(tiny_model("gpt_neox"), OptimizerConfig(lr_by_pattern=patterns))
+
+
+@pytest.mark.parametrize("family", get_args(Family))
+def test_muon_makes_directions_equally_long_in_blocks_and_leaves_the_rest_to_adamw(family: Family) -> None:
+    config = replace(CONFIG, name="muon", weight_decay=0.0)
+    moved = []
+    for name in ("muon", "adamw"):
+        model = tiny_model(family)
+        optimizer = build_optimizer(model, replace(config, name=name))
+        before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        ids = torch.randint(300, (8, 32), generator=torch.Generator().manual_seed(1))
+        model.eval()(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        moved.append({name: parameter.detach() - before[name] for name, parameter in model.named_parameters()})
+        if name == "muon":
+            muon = optimizer
+    trained = {name for group in muon.param_groups if group["name"] == "muon" for name in group["param_names"]}
+    assert trained == {name for name in before if re.fullmatch(DECAYING[family], name)} - {"lm_head.weight"}
+    assert sorted(name for group in muon.param_groups for name in group["param_names"]) == sorted(before)
+    for name in trained:
+        lengths = torch.linalg.svdvals(moved[0][name]) / (config.lr * 0.2 * max(before[name].shape) ** 0.5)
+        assert float(((lengths > 0.5) & (lengths < 1.4)).float().mean()) > 0.9, name  # but directions without gradient
+    assert all(torch.equal(moved[0][name], moved[1][name]) for name in before.keys() - trained)
+    assert {tuple(kept) for kept in muon.state.values()} == {("momentum_buffer",), ("step", "exp_avg", "exp_avg_sq")}
+    alone = tiny_model(family)
+    for name, parameter in alone.named_parameters():
+        parameter.requires_grad_(name not in trained)
+    assert isinstance(build_optimizer(alone, config), torch.optim.AdamW)
