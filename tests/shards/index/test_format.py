@@ -290,6 +290,7 @@ def test_other_formats_and_other_files_are_no_index(tmp_path: Path, shard: Path)
 
 THREADS = """
 import os, sys
+import pyarrow.parquet  # starts a thread of its allocator
 from pilekit import Corpus, read
 from pilekit.cutting.evaluation_texts import read_records
 from pilekit.shards.index.format import load_index
