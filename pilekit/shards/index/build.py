@@ -153,7 +153,7 @@ def _place_of_index(item: tuple[Shard, str | None], advance: Advance, **options:
 
 
 def _loaded(place: str, built: bool) -> ShardIndex:
-    if not appears(Path(place).exists, Path(place).parent):
+    if not is_url(place) and not appears(Path(place).exists, Path(place).parent):  # A URL was found at the second try.
         raise PilekitError(
             f"{visible(place)}: another node built it, but it is not here; all must share $PILEKIT_CACHE"
         )
