@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from pilekit.artifacts.own_file import open_own
+from pilekit.artifacts.own_file import make_folder, open_own
 from pilekit.engine import is_late
 from pilekit.errors import PilekitError, visible
 
@@ -38,7 +38,7 @@ def write_atomically(path: str | Path, *, follow_links: bool = False) -> Iterato
     check_target(path, follow_links=follow_links)
     try:
         final = Path(path).resolve() if follow_links else Path(path)
-        final.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(final.parent)
         _remove_abandoned(final)
         partial, file = _create(final)
     except (OSError, RuntimeError, ValueError) as error:  # the last two: a loop of links, a null byte

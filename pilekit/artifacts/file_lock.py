@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pilekit.artifacts.own_file import open_own
+from pilekit.artifacts.own_file import make_folder, open_own
 from pilekit.errors import PilekitError, visible
 
 POLL_SECONDS = 0.05
@@ -65,7 +65,7 @@ def _acquire(path: Path, wait: bool, waiting: Callable[[], None] | None, kind: i
     tell_at = time.monotonic() + TOLD_AFTER_SECONDS
     while True:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             file = open_own(path)
         except OSError as error:
             why = visible(error.strerror or str(error), 200)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,13 @@ def read_own(path: str | Path) -> bytes:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise OSError(errno.EINVAL, "is a device or a pipe, remove it", str(path))
         return opened.read()
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for output; OSError if its name is that of a place in an object store."""
+    if folder.parts and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]+:", folder.parts[0]):
+        raise OSError(errno.EINVAL, "is a URL; give a folder of a file system, and copy the result afterwards")
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def refuse_linked_folders(*folders: Path) -> None:

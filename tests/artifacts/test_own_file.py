@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from pilekit import PileDocuments, PilekitError, PileStream
+from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.job_folder import output_folder
+from pilekit.artifacts.own_file import make_folder
 from pilekit.dedup.run import deduplicate
 from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.evaluate.results.result_folder import record_file
@@ -165,3 +167,18 @@ def test_the_folder_that_the_user_named_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "00.jsonl").write_bytes(b"".join(LINES[:30]))
     select_corpus(str(tmp_path / "00.jsonl"), tmp_path / "out", jobs=1)
     assert (tmp_path / "there/00.jsonl.zst").exists()
+
+
+def test_a_place_in_an_object_store_is_refused_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a path, such a URL would be a folder named s3:."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("s3://bucket/out", "gs://bucket/out", "az+abfs://bucket/out"):
+        with pytest.raises(PilekitError, match="is a URL; give a folder of a file system"):
+            locked(Path(folder, ".lock")).__enter__()
+        with pytest.raises(PilekitError, match="is a URL; give a folder of a file system"):
+            write_atomically(Path(folder, "file")).__enter__()
+    assert not list(tmp_path.iterdir())
+    make_folder(Path("a:b/c"))  # a colon inside of a name
+    assert Path("a:b/c").is_dir()
