@@ -77,7 +77,8 @@ class Ray:
             terminate = stack.enter_context(_own_signals())
             stack.callback(self.ray.shutdown)
             try:
-                self.ray.init(address=address, logging_level=logging.CRITICAL, log_to_driver=False)
+                with _without_stderr():
+                    self.ray.init(address=address, logging_level=logging.CRITICAL, log_to_driver=False)
             except Exception as error:
                 why = visible(" ".join(str(error).split()), 300)
                 raise PilekitError(
@@ -184,6 +185,19 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         worker.print_worker_logs = shown
+
+
+@contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Nothing written to file descriptor 2 is seen inside: Ray's C++ writes there what its exception tells too."""
+    shown = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nothing:  # noqa: PTH123
+            os.dup2(nothing.fileno(), 2)
+        yield
+    finally:
+        os.dup2(shown, 2)
+        os.close(shown)
 
 
 @contextmanager

@@ -445,8 +445,9 @@ def test_a_cluster_with_a_token_is_joined_with_it_alone_and_refuses_others_soon(
             errors = process.communicate(timeout=240)[1].splitlines()
         assert time.monotonic() - begin < 30
         assert process.returncode == 1
-        assert errors[-1].startswith(f"error: {address}: cannot join this Ray cluster (")
-        assert errors[-1].endswith("and with its token if it has one (RAY_AUTH_MODE=token)")
+        (error,) = errors
+        assert error.startswith(f"error: {address}: cannot join this Ray cluster (")
+        assert error.endswith("and with its token if it has one (RAY_AUTH_MODE=token)")
 
 
 @pytest.mark.slow
