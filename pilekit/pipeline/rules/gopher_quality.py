@@ -16,7 +16,8 @@ from pilekit.pipeline.rules.scanned_texts import ALNUM, ALPHA, Bytes, Int64, Sca
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 
-_AS_NUMBERS = np.array([int.from_bytes(word.encode(), "big") for word in STOP_WORDS], np.uint64)
+# A byte 1 in front tells the word from one that begins with null characters.
+_AS_NUMBERS = np.array([int.from_bytes(b"\1" + word.encode(), "big") for word in STOP_WORDS], np.uint64)
 _PUNCTUATION = np.isin(np.arange(256), list(string.punctuation.encode()))
 
 
@@ -97,7 +98,7 @@ def _count_words(data: Bytes, begin: Int64, end: Int64, chars: UInt32, kinds: By
                 else:
                     break
             if 2 <= last - first <= 4:
-                number = np.uint64(0)
+                number = np.uint64(1)
                 for at in range(first, last):
                     byte = data[at]
                     number = (number << np.uint64(8)) | np.uint64(byte + 32 if 65 <= byte <= 90 else byte)

@@ -108,7 +108,12 @@ THRESHOLDS: list[tuple[RuleSet, str, list[str], list[bool]]] = [
     (GopherQuality(), "bullets", ["- a\n" * 10 + "* b\n•c\n" * n + "d\n" * 2 for n in (3, 4, 5)], ABOVE),
     (GopherQuality(), "end_ellipses", ["a...\nb …\n" + "c…\n" * n + "d\n \n" * 7 for n in (0, 1, 2)], ABOVE),
     (GopherQuality(), "letters", [words(n) + " " + words(100 - n, "1-") for n in (79, 80, 81)], BELOW),
-    (GopherQuality(), "stop_words", [f"{words(50)} {met}" for met in ("The the, bе", "‘The’ “OF”", "to be …")], BELOW),
+    (
+        GopherQuality(),
+        "stop_words",
+        [f"{words(50)} {met}" for met in ("The the, bе \0of", "‘The’ “OF”", "to be …")],
+        BELOW,
+    ),
     *(
         (GopherRepetition(), rule, [mark.join([*different(10 - n), *different(n)]) for n in (2, 3, 4)], ABOVE)
         for rule, mark in (("dup_lines", "\n \n"), ("dup_paragraphs", "\n\n\n"))
