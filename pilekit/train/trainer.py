@@ -57,6 +57,7 @@ from pilekit.train.run_folder import RunFolder, check_start, open_run, take_conf
 from pilekit.train.step.engine import Update
 from pilekit.train.step.failed_step import failed_compilation, failed_step
 from pilekit.train.step.losses import StepSums, count_targets
+from pilekit.train.step.optimizer import rates_by_group
 from pilekit.train.step.schedule import learning_rate
 from pilekit.train.step.sharding import own_part
 from pilekit.train.step.teacher import check_teacher
@@ -177,7 +178,8 @@ class Trainer:
                             seconds = time.perf_counter() - started
                             metrics = figures(done, sums, update, lr=lr, scale=scale, tokens=tokens, seconds=seconds)
                             places = self.stream.global_batch_size * self.stream.seq_len
-                            metrics = structs.replace(metrics, padding=1 - tokens / places)
+                            rates = rates_by_group(engine.optimizer, lr)
+                            metrics = structs.replace(metrics, padding=1 - tokens / places, lr_by_group=rates)
                             if self._is_measured(done.step):
                                 metrics = structs.replace(metrics, bpb=self._bits_per_byte())
                             failed = error_of(metrics, log, on_step)
@@ -373,6 +375,7 @@ def figures(
         loss_by_subset=sums.by_subset,
         lr=lr,
         grad_norm=None if update.skipped else update.grad_norm,
+        update_norm=update.update_norm,
         tokens=done.tokens,
         tokens_per_second=tokens / seconds,
         data_wait=min(1.0, sums.waited / seconds),

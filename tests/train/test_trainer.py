@@ -113,7 +113,10 @@ def test_the_files_of_a_run(made: Path, whole: tuple[Path, Finished]) -> None:
     assert (run / "latest").read_text().strip() == "checkpoints/step-8"
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [list(record) for record in records] == [
-        ["step", "loss", "loss_by_subset", "lr", "grad_norm", "tokens", "padding", *TIMES, "loss_scale", "skipped"]
+        [
+            *("step", "loss", "loss_by_subset", "lr", "lr_by_group", "grad_norm", "update_norm"),
+            *("tokens", "padding", *TIMES, "loss_scale", "skipped"),
+        ]
     ] * 8
     assert [record["step"] for record in records] == list(range(1, 9))
     assert all(0 <= record["data_wait"] <= 1 for record in records)
@@ -172,8 +175,14 @@ def test_it_equals_a_plain_loop(made: Path, tmp_path: Path, attention: str, micr
             p.grad *= min(1.0, 0.5 / float(norm))
         for group in optimizer.param_groups:
             group["lr"] = lr
+        before = [p.detach().clone() for p in model.parameters()]
         optimizer.step()
+        moved = torch.sqrt(
+            sum(((p.detach() - old) ** 2).sum() for p, old in zip(model.parameters(), before, strict=True))
+        )
         record = records[step]
+        assert record["update_norm"] == pytest.approx(float(moved), rel=1e-3)
+        assert record["lr_by_group"] == {"decay": record["lr"], "no_decay": record["lr"]}
         assert record["loss"] == pytest.approx(loss.item(), rel=2e-5)
         assert record["grad_norm"] == pytest.approx(float(norm), rel=1e-3)
         assert record["lr"] == pytest.approx(lr, rel=1e-12)
@@ -315,7 +324,7 @@ def test_a_bad_line_is_an_error_and_can_be_skipped(
 
 
 def test_weights_that_are_not_numbers_are_not_saved(made: Path, tmp_path: Path) -> None:
-    with pytest.raises(PilekitError, match="step 1: the weights are no longer numbers"):
+    with pytest.raises(PilekitError, match="step 1: update_norm is nan, so the run is lost; lower"):
         trainer(made, tmp_path / "run", "optimizer.lr=1e39", "schedule.warmup=0", "train.steps=1").fit()
     assert not (tmp_path / "run" / "model").exists()
     assert not (tmp_path / "run" / "checkpoints").exists()

@@ -41,7 +41,7 @@ from pilekit.train.config.sections import TrainConfig
 from pilekit.train.model.blocks import blocks_of
 from pilekit.train.step.loss_scale import LossScale
 from pilekit.train.step.losses import StepLoss
-from pilekit.train.step.optimizer import build_optimizer, update_means
+from pilekit.train.step.optimizer import build_optimizer, measured_step, sum_of_squares, update_means
 from pilekit.train.step.sharding import (
     before_micro_batch,
     gather_rest,
@@ -75,12 +75,14 @@ KEPT = {
 class Update:
     """The result of `Engine.update`.
 
-    grad_norm  norm of the whole gradient before clipping; may be infinite or NaN
-    skipped    nothing was changed, because `grad_norm` is not finite
+    grad_norm    norm of the whole gradient before clipping; may be infinite or NaN
+    skipped      nothing was changed, because `grad_norm` is not finite
+    update_norm  norm of what was added to the weights; None if nothing was, or if it was not measured
     """
 
     grad_norm: float
     skipped: bool
+    update_norm: float | None = None
 
 
 class Engine:
@@ -137,15 +139,15 @@ class Engine:
         gradients = [own_part(p.grad) for p in self.lm.model.parameters() if p.grad is not None]
         gradients = [gradient for gradient in gradients if gradient.numel()]
         loss_scale = 1.0 if self.loss_scale is None else self.loss_scale.value
-        norm = self._norm(gradients) / loss_scale
-        finite = math.isfinite(norm)
+        norm = self._norm(sum_of_squares(gradients)) / loss_scale
+        finite, moved = math.isfinite(norm), None
         if finite:
             factor = min(1.0, self._clip_norm / (norm + 1e-6)) / loss_scale
             if factor != 1.0 and gradients:
                 torch._foreach_mul_(gradients, factor)
             for group in self.optimizer.param_groups:
                 group["lr"] = lr * group.get("lr_scale", 1.0)
-            self.optimizer.step()
+            moved = self._norm(measured_step(self.optimizer))
             update_means(self.optimizer)
         self.optimizer.zero_grad()
         if self.loss_scale is not None:
@@ -153,19 +155,14 @@ class Engine:
                 self.loss_scale.update(overflow=not finite)
             except PilekitError as error:  # on all ranks
                 raise self._ranks.error(str(error)) from None
-        return Update(norm, skipped=not finite)
+        return Update(norm, skipped=not finite, update_norm=moved)
 
-    def _norm(self, gradients: list[Tensor]) -> float:
-        """The norm of all ranks' gradients as one vector; the same number on all ranks."""
-        squares = torch.zeros(1, dtype=torch.float64)
-        if gradients:
-            # A CPU sums in order: in float32, the many small squares of a large head would vanish beside large ones.
-            exact = torch.float64 if gradients[0].device.type == "cpu" else None
-            norms = torch.stack(torch._foreach_norm(gradients, 2, exact))
-            squares += norms.double().square().sum().cpu()
-        if not self._is_sharded and not self._ranks.is_first:  # every rank has the whole gradient; count it once
-            squares.zero_()
-        return math.sqrt(self._ranks.sum(squares).item())
+    def _norm(self, squares: Tensor) -> float:
+        """The norm of all ranks' parts as one vector, from the sum of squares of this rank's; equal on all ranks."""
+        own = squares.cpu().reshape(1)
+        if not self._is_sharded and not self._ranks.is_first:  # every rank has the whole vector; count it once
+            own = torch.zeros_like(own)
+        return math.sqrt(self._ranks.sum(own).item())
 
     def state(self) -> tuple[nn.Module, Optimizer]:
         """The model, and an AdamW with `param_names` in its groups, whose float32 tensors are the whole state."""

@@ -15,11 +15,12 @@ al., 2025), so both take the same rates and decay.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
 from pilekit.errors import PilekitError, visible
@@ -27,6 +28,9 @@ from pilekit.train.config.sections import OptimizerConfig
 from pilekit.train.model.blocks import blocks_of
 from pilekit.train.step.combined import Combined
 from pilekit.train.step.sharding import own_part
+
+MEASURED = 2**26
+"""Numbers of a piece of a step, whose change is measured at once: 256 MiB."""
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig, ema: float = 0.0) -> Optimizer:
@@ -63,12 +67,62 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig, ema: float = 0.0)
     return parts[0] if len(parts) == 1 else Combined(parts)
 
 
+def rates_by_group(optimizer: Optimizer, lr: float) -> dict[str, float]:
+    """The learning rate of each group at the schedule's rate `lr`, by the group's name and its share of the rate."""
+    shares = [(group["name"], group["lr_scale"]) for group in optimizer.param_groups]
+    return {name if share == 1 else f"{name}*{share:.6g}": lr * share for name, share in shares}
+
+
 def muon_parameters(model: nn.Module, config: OptimizerConfig) -> set[str]:
     """The names of the parameters that Muon trains: trained matrices inside of blocks."""
     if config.name != "muon":
         return set()
     inside = {id(parameter) for block in blocks_of(model) for parameter in block.parameters()}
     return {name for name, p in model.named_parameters() if p.requires_grad and p.ndim == 2 and id(p) in inside}
+
+
+def measured_step(optimizer: Optimizer) -> Tensor:
+    """Step, and return the sum of squares of what was added to this rank's parts of the weights: 0-d, float64.
+
+    The step is taken some parameters at a time, so the old weights of only `MEASURED` numbers are held beside the new.
+    """
+    squares = [torch.zeros((), dtype=torch.float64)]
+    for part in optimizer.parts if isinstance(optimizer, Combined) else (optimizer,):
+        groups = part.param_groups
+        try:
+            for group in groups:
+                for parameters in _pieces(group["params"]):
+                    before = [own_part(parameter.detach()).clone() for parameter in parameters]
+                    part.param_groups = [group | {"params": parameters}]
+                    part.step()
+                    torch._foreach_sub_(before, [own_part(parameter.detach()) for parameter in parameters])
+                    squares.append(sum_of_squares(before))
+        finally:
+            part.param_groups = groups
+    device = squares[-1].device
+    return torch.stack([each.to(device) for each in squares]).sum()
+
+
+def _pieces(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """The parameters in lists of about `MEASURED` numbers; the same lists on all ranks, for whole sizes count."""
+    piece: list[nn.Parameter] = []
+    for parameter in parameters:
+        piece.append(parameter)
+        if sum(each.numel() for each in piece) >= MEASURED:
+            yield piece
+            piece = []
+    if piece:
+        yield piece
+
+
+def sum_of_squares(tensors: Sequence[Tensor]) -> Tensor:
+    """The sum of all numbers squared: 0-d, float64, on their device."""
+    tensors = [tensor for tensor in tensors if tensor.numel()]
+    if not tensors:
+        return torch.zeros((), dtype=torch.float64)
+    # A CPU sums in order: in float32, the many small squares of a large head would vanish beside large ones.
+    exact = torch.float64 if tensors[0].device.type == "cpu" else None
+    return torch.stack(torch._foreach_norm(tensors, 2, exact)).double().square().sum()
 
 
 def update_means(optimizer: Optimizer) -> None:

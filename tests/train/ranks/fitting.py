@@ -107,11 +107,12 @@ def assert_close(ours: list[Record], theirs: list[Record], *, loss: float, grad_
     assert len(ours) == len(theirs)
     for one, other in zip(ours, theirs, strict=True):
         assert one.keys() == other.keys()
-        for key in one.keys() - {"loss", "loss_by_subset", "grad_norm"}:
+        for key in one.keys() - {"loss", "loss_by_subset", "grad_norm", "update_norm"}:
             assert one[key] == other[key], key
         assert one["loss"] == pytest.approx(other["loss"], rel=loss), one["step"]
         assert one["loss_by_subset"] == pytest.approx(other["loss_by_subset"], rel=loss), one["step"]
-        assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=grad_norm), one["step"]
+        for norm in ("grad_norm", "update_norm"):
+            assert one[norm] == pytest.approx(other[norm], rel=grad_norm), one["step"]
 
 
 def rows_of_steps(seen: Sequence[Seen]) -> list[list[list[int]]]:

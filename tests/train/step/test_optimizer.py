@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from pilekit.errors import PilekitError
 from pilekit.train.config.sections import OptimizerConfig
-from pilekit.train.step.optimizer import build_optimizer, lr_scales
+from pilekit.train.step import optimizer as module
+from pilekit.train.step.optimizer import build_optimizer, lr_scales, measured_step, rates_by_group
 from tests.tiny.models import Family, tiny_model
 
 CONFIG = OptimizerConfig(lr=0.01, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.5)
@@ -131,3 +132,30 @@ def test_muon_makes_directions_equally_long_in_blocks_and_leaves_the_rest_to_ada
     for name, parameter in alone.named_parameters():
         parameter.requires_grad_(name not in trained)
     assert isinstance(build_optimizer(alone, config), torch.optim.AdamW)
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+@pytest.mark.parametrize("numbers", [1, 5000, 2**26])
+def test_a_measured_step_is_a_step_and_says_how_far_it_moved(
+    name: str, numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MEASURED", numbers)
+    config = replace(CONFIG, name=name, layer_decay=0.5)
+    models = tiny_model("llama"), tiny_model("llama")
+    optimizers = [build_optimizer(model, config) for model in models]
+    groups = [list(optimizer.param_groups) for optimizer in optimizers]
+    for step in range(3):
+        ids = torch.randint(300, (4, 16), generator=torch.Generator().manual_seed(step))
+        before = [parameter.detach().clone() for parameter in models[0].parameters()]
+        for model, optimizer in zip(models, optimizers, strict=True):
+            optimizer.zero_grad()
+            model(input_ids=ids, labels=ids).loss.backward()
+        squares = measured_step(optimizers[0])
+        optimizers[1].step()
+        moved = [(p.detach() - old).double() for p, old in zip(models[0].parameters(), before, strict=True)]
+        assert squares.item() == pytest.approx(sum(float((move**2).sum()) for move in moved), rel=1e-9)
+        assert all(torch.equal(p, q) for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True))
+    assert optimizers[0].param_groups == groups[0]
+    rates = rates_by_group(optimizers[0], 0.1)
+    assert rates.items() >= {"decay": 0.1, "no_decay": 0.1, "no_decay*0.5": 0.05, "no_decay*0.125": 0.0125}.items()
+    assert len(rates) == len(groups[0])
