@@ -70,6 +70,7 @@ _OF_RESULTS = ("model_dir", "paths", "comparing", "as_json", "plot")
 @click.option(
     "--out", type=Folder(), metavar="DIR", help="Folder for result.json and the records; run again, it resumes."
 )
+@click.option("--per-token", is_flag=True, help="Write the bits of every token into DIR/tokens.parquet.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, the same as in result.json, instead of the table.")
 @click.option("--plot", metavar="FILE", help="Draw the figures into a .png, .svg or .pdf file.")
 @click.option("--compare", "comparing", is_flag=True, help="Compare results, given as --out folders or as models.")
@@ -127,6 +128,8 @@ def command(
             useless = [f"--{name.replace('_', '-')}" for name in given if name not in _OF_RESULTS]
             if useless := [*useless, *(visible(path, 60) for path in paths)]:
                 raise click.UsageError(f"all results are scored: {', '.join(useless)} changes nothing; leave it out.")
+        if rules["per_token"] and out is None:
+            raise click.UsageError("--per-token writes beside the result; give --out DIR too.")
         for model in to_score:
             check_folder(model)
             tokenizer_file(model)

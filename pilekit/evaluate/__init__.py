@@ -1,13 +1,13 @@
 """Bits per byte: how well a model predicts text, per subset.
 
 `bits_per_byte.py` scores a corpus. Before weights are read, `plan.py` checks the options, and describes everything that
-a figure depends on. `select_documents.py` picks the documents of each rank, and `ranks.py` lets ranks work apart and
-meet. `training_copies.py` counts scored documents that are in training shards too.
+a figure depends on. `score_selected.py` scores the documents that `select_documents.py` picks for each rank, and
+`ranks.py` lets ranks work apart and meet. `training_copies.py` counts scored documents that are in training shards too.
 
 model/     a model folder read whole or refused; the parts of a causal model that scoring and training need
 masked/    the same for a masked model, and its pseudo-log-likelihoods
 score/     the window rule, batches of windows, and their negative log-likelihoods
-results/   records on disk; figures, intervals and comparisons made from them; published figures
+results/   records on disk and their attached numbers; figures, intervals and comparisons; published figures
 show/      figures as tables and plots
 
     documents -> select_documents -> score/ or masked/ -> results/ records -> tabulate -> show/

@@ -1,10 +1,9 @@
 """`bits_per_byte`: documents in, figures per subset out.
 
-    selected -> this rank's documents that are not recorded yet -> tokens -> score_documents -> records -> tabulate
+    score_selected -> records -> tabulate
 
 The figures are a function of the records alone: a document may be scored now or in an earlier run, alone or on one rank
-of many. Ranks share nothing while they score, and meet at the end, so an interrupted run can be resumed on any number
-of ranks.
+of many. So an interrupted run can be resumed on any number of ranks.
 
 A document's bytes are those of its raw text as UTF-8, whatever a tokenizer's normaliser makes of it. Its text is
 encoded unchanged: no token is added, and special tokens in the text are text. Errors are found before the weights are
@@ -15,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -25,33 +24,26 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from pilekit.corpus import Corpus
-from pilekit.documents import DocumentBatch
-from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm, load_masked_lm
 from pilekit.evaluate.masked.pseudo_nll import pseudo_score_documents
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, load_causal_lm
 from pilekit.evaluate.model.device import device_of
 from pilekit.evaluate.plan import MLM_SEED, Data, Options, Plan, corpus_of, make_plan, prepare
-from pilekit.evaluate.ranks import alone, apart, ranks_of_job
+from pilekit.evaluate.ranks import alone, ranks_of_job
+from pilekit.evaluate.results.per_token import TOKENS, write_tokens
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result import BitsPerByte, write_result
-from pilekit.evaluate.results.result_folder import check_out, held_folder, record_file, records_folder, scored_before
+from pilekit.evaluate.results.result_folder import check_out, held_folder, scored_before
 from pilekit.evaluate.results.tabulate import tabulate
-from pilekit.evaluate.score.batching import Share, TokenizedDocument, ignore
+from pilekit.evaluate.score.batching import Keep, Share, TokenizedDocument, ignore
 from pilekit.evaluate.score.causal_nll import score_documents
-from pilekit.evaluate.select_documents import Recorded, dealt, selected, tokenized
+from pilekit.evaluate.score_selected import score_selected
 from pilekit.evaluate.training_copies import count_training_copies
-from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError
 from pilekit.tokenize import Tokenizer
 
 logger = logging.getLogger(__name__)
-
-MOST_OTHERS = 30
-"""How many labels that the manifest does not know the protocol lists; there may be thousands."""
-BYTES_PER_TOKEN = 1.3
-READ_AHEAD = 4 << 20
 
 
 def bits_per_byte(
@@ -71,6 +63,7 @@ def bits_per_byte(
     device: str = "auto",
     batch_tokens: int | None = None,
     out: str | Path | None = None,
+    per_token: bool = False,
     on_error: OnError = "raise",
     advance: Callable[[int], None] = ignore,
 ) -> BitsPerByte:
@@ -102,6 +95,7 @@ def bits_per_byte(
                    default. If memory does not suffice, batches become smaller, and a warning says so
     out            a folder for result.json and the record of every document, written as soon as it is scored: the same
                    call resumes after an interruption, and answers at once when all is recorded
+    per_token      also write the bits of every token into tokens.parquet in `out` (docs/bpb.md lists its columns)
     on_error       "raise": a bad line is a `PilekitError`; "skip": bad lines are passed over, and counted in a warning
                    and in "skipped_lines" of the protocol
     advance        called with each further number of stored bytes that are done
@@ -119,6 +113,7 @@ def bits_per_byte(
         prefix=prefix,
         paper=paper,
         mlm_sample=mlm_sample,
+        per_token=per_token,
         batch_tokens=batch_tokens,
         on_error=on_error,
     )
@@ -129,6 +124,8 @@ def bits_per_byte(
             raise PilekitError("out, dtype and device are for a model in a folder; save this one, or leave them out")
         if out is not None:
             check_out(out)
+        elif per_token:
+            raise PilekitError("per_token writes tokens.parquet beside the result; name a folder as out")
         size = ranks.world_size
         plan = prepare(model, data, options, tokenizer=tokenizer, dtype=dtype, device=place, world_size=size)
         if train is not None:
@@ -157,7 +154,9 @@ def bits_per_byte(
                 logger.warning("%s: %s scored already, recorded in %s", what, documents, visible(str(out)))
             return records
 
-        records, found = _score(plan, load, ranks, ranks.on_rank0(recorded), out=out, advance=advance)
+        earlier, attached = ranks.on_rank0(recorded), TOKENS if per_token else None
+        score = partial(_scored, plan, load, None)
+        records, found = score_selected(plan, score, ranks, earlier, out=out, attached=attached, advance=advance)
 
         def finish() -> BitsPerByte:
             result = tabulate(records, {**found, "records": None if out is None else plan.key}, plan.corpus.manifest)
@@ -167,6 +166,8 @@ def bits_per_byte(
                 copies = count_training_copies(records, corpus_of(train), on_error=on_error)
                 result = replace(result, training_copies=copies)
             if out is not None:
+                if per_token:
+                    write_tokens(out, plan, records)
                 write_result(result, out)
             return result
 
@@ -189,116 +190,19 @@ def score_corpus(
     was_training = model.training
     model.train(False)
     try:
-        records, protocol = _score(plan, lambda: lm, alone(), nothing, share=share)
+        records, protocol = score_selected(plan, partial(_scored, plan, lambda: lm, share), alone(), nothing)
     finally:
         model.train(was_training)
     return tabulate(records, {**protocol, "records": None}, corpus.manifest)
 
 
-class ScoringProgress:
-    """Reports stored bytes as done once they are scored; reading is far ahead of scoring.
-
-    A small shard is read whole before its first token is scored. So each rank counts a scored token as the stored bytes
-    that a token usually takes, and counts bytes that were read long ago as scored.
-    """
-
-    def __init__(self, advance: Callable[[int], None], world_size: int = 1) -> None:
-        self._advance, self._world_size = advance, world_size
-        self._read = self._reported = self._tokens = 0
-
-    def read(self, amount: int) -> None:
-        """Count `amount` more stored bytes as read; the decoding thread calls this, so it reports nothing."""
-        self._read += amount
-
-    def scored(self, tokens: int) -> None:
-        """Count `tokens` more as scored, and report."""
-        self._tokens += tokens
-        scored = int(self._tokens * BYTES_PER_TOKEN * self._world_size)
-        self._report(min(self._read, max(scored, self._read - READ_AHEAD)))
-
-    def all(self) -> None:
-        """Report everything that was read."""
-        self._report(self._read)
-
-    def _report(self, done: int) -> None:
-        if done > self._reported:
-            self._advance(done - self._reported)
-            self._reported = done
-
-
-def _score(
-    plan: Plan,
-    load: Callable[[], CausalLM | MaskedLM],
-    ranks: Ranks,
-    earlier: Records,
-    *,
-    out: str | Path | None = None,
-    share: Share | None = None,
-    advance: Callable[[int], None] = ignore,
-) -> tuple[Records, dict[str, Any]]:
-    """Score the documents that `earlier` lacks; returns all ranks' records, and the protocol with what was read.
-
-    load   loads the model; it is called only if there is a document to score
-    out    where each record is written as soon as it is made; None: nowhere
-    """
-    manifest, rank = plan.corpus.manifest, ranks.rank
-    recorded = Recorded(earlier)
-    progress = ScoringProgress(advance, ranks.world_size)
-    labels: dict[str, int] = {}
-    skipped = SkippedLines()
-
-    def score_own(check: Callable[[], None]) -> Records:
-        def scored(tokens: int) -> None:
-            progress.scored(tokens)
-            check()
-
-        def left(batches: Iterable[DocumentBatch]) -> Iterator[DocumentBatch]:
-            for batch in batches:
-                progress.scored(0)
-                yield recorded.left_of(batch)
-
-        with ExitStack() as opened:
-            batches = opened.enter_context(closing(selected(plan, labels, skipped, progress.read)))
-            own = tokenized(dealt(left(batches), rank, ranks.world_size), plan.tokenizer)
-            documents = _scored(plan, load, own, scored, share)
-            if out is not None:
-                append = opened.enter_context(record_file(records_folder(out, plan.key) / f"records.{rank}.jsonl"))
-                documents = map(append, documents)
-            return Records.of(documents, plan.shards, manifest)
-
-    parts = ranks.gather(apart(ranks, score_own))
-    progress.all()
-
-    def join() -> Records:
-        every = [document for part in (recorded.all_met(), *parts) for document in part.documents()]
-        records = Records.of(every, plan.shards, manifest)
-        if not len(records):
-            which = "" if plan.subsets is None else f" of {visible(', '.join(plan.subsets), 400)}"
-            raise PilekitError(
-                f"no documents{which} in the {counted(len(plan.shards), 'shard')} of {visible(plan.corpus.root)}, so "
-                "there is nothing to score; `pilekit stats` shows what is in them"
-            )
-        return records
-
-    records = ranks.on_all_ranks(join)
-    for name in plan.subsets or () if ranks.is_first else ():
-        if name not in records.subsets:
-            logger.warning("no documents of %s in %s", visible(name, 80), visible(plan.corpus.root, 200))
-    if skipped.count and ranks.is_first:
-        lines, first = counted(skipped.count, "bad line"), visible(str(skipped.examples[0]), 500)
-        logger.warning("skipped %s, the first: %s", lines, first)
-    known = [subset.name for subset in manifest.subsets]
-    others = [label for label in labels if label not in known][:MOST_OTHERS]
-    listed = [name for name in known if name in labels] + others
-    return records, {**plan.protocol, "skipped_lines": skipped.count, "labels": listed}
-
-
 def _scored(
     plan: Plan,
     load: Callable[[], CausalLM | MaskedLM],
+    share: Share | None,
     documents: Iterator[TokenizedDocument],
     scored: Callable[[int], None],
-    share: Share | None,
+    keep: Keep,
 ) -> Iterator[ScoredDocument]:
     """The scored documents; the model is loaded for the first of them."""
     for first in documents:
@@ -311,5 +215,5 @@ def _scored(
         else:
             context_len = plan.options.context_len
             score = partial(score_documents, lm, prefix=plan.prefix_id, context_len=context_len, share=share)
-        score = partial(score, max_length=plan.max_length, batch_tokens=batch_tokens, scored=scored)
+        score = partial(score, max_length=plan.max_length, batch_tokens=batch_tokens, scored=scored, keep=keep)
         yield from score(chain([first], documents))

@@ -61,6 +61,7 @@ class Options:
     prefix: str | int = "auto"
     paper: bool = False
     mlm_sample: int | None = None
+    per_token: bool = False
     batch_tokens: int | None = None
     on_error: OnError = "raise"
 
@@ -69,6 +70,8 @@ class Options:
         for name in ("limit", "max_length", "batch_tokens", "context_len", "mlm_sample"):
             if (value := getattr(self, name)) is not None:
                 check_number(name, value)
+        if self.per_token and self.mlm_sample is not None:
+            raise PilekitError("per_token needs the losses of all tokens, not of a sample; leave out mlm_sample")
         usual = {"context_len": 1, "prefix": "auto", "paper": False} if masked else {"mlm_sample": None}
         kind, other = ("masked", "causal") if masked else ("causal", "masked")
         for name, value in usual.items():
@@ -251,6 +254,7 @@ def _described(plan: Plan, model: PreTrainedModel, device: str, model_dir: Path 
             "token": None if prefix is None else tokenizer.decode([prefix]),
         },
         **masked,
+        **({"per_token": True} if options.per_token else {}),
         "bytes": "UTF-8 bytes of the raw text",
         "data": [{"name": shard.name, "size": shard.size} for shard in plan.corpus.shards],
         "manifest": plan.corpus.manifest.name,

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 
+import numpy as np
 import torch
 
 from pilekit.corpus import Corpus, load_manifest
@@ -22,7 +23,7 @@ from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import score_corpus
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.evaluate.results.result import BitsPerByte
-from pilekit.evaluate.score.batching import Forward, Share, Windows
+from pilekit.evaluate.score.batching import Float64, Forward, Share, Windows
 from pilekit.shards.read.reader import OnError
 from pilekit.stream.read.token_files import token_corpus
 from pilekit.tokenize import Tokenizer
@@ -76,10 +77,11 @@ def evaluate(
 
 
 def shared_out(ranks: Ranks) -> Share:
-    """Divide forward passes among the ranks, for `score_documents`; all ranks get all sums."""
+    """Divide forward passes among the ranks, for `score_documents`; all ranks get all losses."""
 
-    def share(batches: Sequence[Windows], forward: Forward) -> Iterable[list[float]]:
-        starts = [0, *accumulate(map(len, batches))]
+    def share(batches: Sequence[Windows], forward: Forward) -> Iterable[list[Float64]]:
+        sizes = [[row.tokens for row in batch] for batch in batches]
+        starts = [0, *accumulate(map(sum, sizes))]
         sums = torch.zeros(starts[-1], dtype=torch.float64)
         for first in range(0, len(batches), ranks.world_size):
             number = first + ranks.rank
@@ -88,8 +90,9 @@ def shared_out(ranks: Ranks) -> Share:
             except PilekitError as error:
                 raise (lost_rank(error.__cause__, ranks) if error.__cause__ else None) or error from error.__cause__
             if number < len(batches):
-                sums[starts[number] : starts[number + 1]] = torch.tensor(losses, dtype=torch.float64)
-        found: list[float] = ranks.sum(sums).tolist()
-        return [found[begin:end] for begin, end in pairwise(starts)]
+                sums[starts[number] : starts[number + 1]] = torch.from_numpy(np.concatenate(losses))
+        found = ranks.sum(sums).cpu().numpy()
+        ends = (np.cumsum(of[:-1]) for of in sizes)
+        return [np.split(found[begin:end], at) for (begin, end), at in zip(pairwise(starts), ends, strict=True)]
 
     return share

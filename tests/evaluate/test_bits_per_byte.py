@@ -12,9 +12,10 @@ import torch
 
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
-from pilekit.evaluate.bits_per_byte import READ_AHEAD, ScoringProgress, bits_per_byte, score_corpus
+from pilekit.evaluate.bits_per_byte import bits_per_byte, score_corpus
 from pilekit.evaluate.model.causal import as_causal_lm, load_causal_lm
 from pilekit.evaluate.results.result import Score
+from pilekit.evaluate.score_selected import READ_AHEAD, ScoringProgress
 from pilekit.tokenize import load_tokenizer
 from tests.evaluate.documents import documents_of, expected_scores, write
 from tests.evaluate.reference import reference_bpb

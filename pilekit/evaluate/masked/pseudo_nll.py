@@ -31,6 +31,8 @@ from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.masked.model import MaskedLM, states_at
 from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.evaluate.score.batching import (
+    Float64,
+    Keep,
     OpenDocument,
     Row,
     TokenizedDocument,
@@ -97,6 +99,7 @@ def pseudo_score_documents(
     seed: int = 0,
     batch_tokens: int | None = None,
     scored: Callable[[int], None] = ignore,
+    keep: Keep = ignore,
 ) -> Iterator[ScoredDocument]:
     """Yield every document with its negative pseudo-log-likelihood, as soon as it is scored.
 
@@ -108,6 +111,7 @@ def pseudo_score_documents(
     seed           of the choice of the sample
     batch_tokens   inputs in a batch; one row always fits. None: the device's default
     scored         called with each further number of tokens scored
+    keep           receives each document and the losses of its tokens in nats, before it is yielded
 
     A loss that is not finite and an error of the model are PilekitErrors that name the document.
     """
@@ -130,7 +134,11 @@ def pseudo_score_documents(
 
     def nll(of: OpenDocument) -> float:
         sizes = {number: min(room, of.tokens - number * room) for number in of.losses}
-        return math.fsum(sizes[number] / len(losses) * math.fsum(losses) for number, losses in of.losses.items())
+        return math.fsum(
+            sizes[number] / len(losses) * loss
+            for number, losses in of.losses.items()
+            for loss in np.concatenate(losses).tolist()
+        )
 
     return score_rows(
         documents,
@@ -142,6 +150,7 @@ def pseudo_score_documents(
         look_ahead=LOOK_AHEAD_BATCHES * batch_tokens,
         share=Fitting(),
         scored=scored,
+        keep=keep,
     )
 
 
@@ -157,7 +166,7 @@ def chosen(tokens: int, sample: int | None, seed: int, text: int, window: int) -
 
 
 @torch.no_grad()
-def _losses(lm: MaskedLM, batch: Windows, mask: int) -> list[float]:
+def _losses(lm: MaskedLM, batch: Windows, mask: int) -> list[Float64]:
     """The negative log-likelihood of the token at each row's masked place."""
     # Not inference_mode: training must be able to use tables that a model keeps from this forward (rotary angles).
     input_ids = torch.from_numpy(np.stack([row.ids for row in batch]))
@@ -172,5 +181,4 @@ def _losses(lm: MaskedLM, batch: Windows, mask: int) -> list[float]:
     else:
         logits = cast("Any", lm.model)(**inputs).logits.flatten(0, 1)[places]
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    losses: list[float] = cross_entropy(logits, targets, reduction="none").double().tolist()
-    return losses
+    return list(cross_entropy(logits, targets, reduction="none").double().cpu().numpy()[:, None])

@@ -3,6 +3,7 @@
     DIR/result.json                     the figures and their protocol, which names KEY; written at the end
         records/KEY/pilekit.json        the header: the protocol as parameters, the manifest as input
         records/KEY/records.RANK.jsonl  a line per document, appended as soon as the document is scored
+        records/KEY/attached.RANK.bin   numbers of each document, where asked for (attached.py)
 
 KEY is a hash of the model and of the part of the protocol that a record depends on (`record_key`). Records under one
 KEY form one table, whichever ranks and runs made them; other models and protocols have folders of their own. The
@@ -20,6 +21,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -81,27 +83,38 @@ def record_file(path: Path) -> Iterator[Callable[[ScoredDocument], ScoredDocumen
 
     PilekitError if the file cannot be written.
     """
-    with locked(path.with_name(f".{path.name}.lock"), wait=False):
-        with _writing(path):
-            file = os.fdopen(open_own(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, alone=True), "ab", buffering=0)
-        with file:
-            with _writing(path):
-                file.truncate(path.read_bytes().rfind(b"\n") + 1)
+    with locked(path.with_name(f".{path.name}.lock"), wait=False), appended(path) as (file, write):
+        with writing(path):
+            file.truncate(path.read_bytes().rfind(b"\n") + 1)
 
-            def append(document: ScoredDocument) -> ScoredDocument:
-                rest = memoryview(record_line(document))
-                with _writing(path):
-                    while rest:
-                        rest = rest[file.write(rest) :]
-                return document
+        def append(document: ScoredDocument) -> ScoredDocument:
+            write(record_line(document))
+            return document
 
-            yield append
-            with _writing(path):
-                os.fsync(file.fileno())
+        yield append
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def appended(path: Path) -> Iterator[tuple[FileIO, Callable[[bytes], None]]]:
+    """Open a file to append to, and yield it and the function that appends bytes."""
+    with writing(path):
+        file = FileIO(open_own(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, alone=True), "ab")
+    with file:
+
+        def write(content: bytes) -> None:
+            rest = memoryview(content)
+            with writing(path):
+                while rest:
+                    rest = rest[file.write(rest) :]
+
+        yield file, write
+        with writing(path):
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Inside, an error of the file system is a PilekitError about the file at `path`."""
     try:
         yield
     except OSError as error:
@@ -120,7 +133,7 @@ def held_folder(out: str | Path, key: str, protocol: dict[str, Any], manifest: M
     folder = records_folder(out, key)
     refuse_linked_folders(folder.parent, folder)
     with locked(folder.parent / ".lock", wait=False):
-        for path in _record_files(folder):  # a rank of a killed run may still write
+        for path in record_files(folder):  # a rank of a killed run may still write
             with record_file(path):
                 pass
         write_header(folder, kind=KIND, parameters=protocol, inputs={"manifest": msgspec.to_builtins(manifest)})
@@ -143,19 +156,9 @@ def read_records(folder: Path, shards: list[str], manifest: Manifest) -> Records
     PilekitError for a damaged line, for a record of another shard, and if two records of one document differ.
     """
 
-    def documents() -> Iterator[ScoredDocument]:
-        for path in _record_files(folder):
-            with path.open("rb") as file:
-                for number, line in enumerate(file, 1):
-                    if not line.endswith(b"\n"):
-                        break  # torn
-                    try:
-                        yield read_line(line)
-                    except ValueError as error:  # also msgspec's errors
-                        raise PilekitError(f"line {number} of {visible(path.name)} is damaged ({error})") from error
-
     try:
-        return Records.of(documents(), shards, manifest)
+        every = (document for path in record_files(folder) for document in documents_in(path))
+        return Records.of(every, shards, manifest)
     except OSError as error:
         raise PilekitError(f"{visible(str(folder))}: cannot be read: {error.strerror}") from error
     except PilekitError as error:
@@ -164,8 +167,21 @@ def read_records(folder: Path, shards: list[str], manifest: Manifest) -> Records
         ) from error
 
 
-def _record_files(folder: Path) -> list[Path]:
+def record_files(folder: Path) -> list[Path]:
+    """The files of all ranks in a folder of records."""
     return sorted(folder.glob("records.*.jsonl"))
+
+
+def documents_in(path: Path) -> Iterator[ScoredDocument]:
+    """The documents of a rank's file, without a torn last line; PilekitError for a damaged line."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                break  # torn
+            try:
+                yield read_line(line)
+            except ValueError as error:  # also msgspec's errors
+                raise PilekitError(f"line {number} of {visible(path.name)} is damaged ({error})") from error
 
 
 def scored_before(out: str | Path, key: str) -> bool:

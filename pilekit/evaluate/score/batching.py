@@ -10,10 +10,9 @@ grow with the corpus: at most the look-ahead is held.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,8 @@ import torch
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.evaluate.model.device import is_out_of_memory
 from pilekit.evaluate.results.records import ScoredDocument
+
+Float64 = npt.NDArray[np.float64]
 
 BATCH_TOKENS = 4096
 """A token of `pythia-14m` takes one CPU core 270-280 us with 2,048 or 4,096 tokens in a batch, 300 with 8,192, 330 with
@@ -71,7 +72,11 @@ class OpenDocument:
     tokens: int = 0
     rows: int = 0
     complete: bool = False
-    losses: dict[int, list[float]] = field(default_factory=dict)
+    losses: dict[int, list[Float64]] = field(default_factory=dict)
+
+    def all_losses(self) -> Float64:
+        """float64 [losses]: those of all rows, in the order of the text."""
+        return np.concatenate([np.empty(0), *(one for _, of in sorted(self.losses.items()) for one in of)])
 
 
 class Row(NamedTuple):
@@ -95,14 +100,16 @@ class Row(NamedTuple):
 
 Windows = list[Row]
 """A batch of rows of similar length."""
-Forward = Callable[[Windows], list[float]]
-"""One forward pass: the loss of each row of a batch."""
-Share = Callable[[Sequence[Windows], Forward], Iterable[list[float]]]
+Forward = Callable[[Windows], list[Float64]]
+"""One forward pass: the losses of each row of a batch, float64 [losses of the row]."""
+Share = Callable[[Sequence[Windows], Forward], Iterable[list[Float64]]]
 """Makes the forward passes of all batches, and returns their losses in order."""
+Keep = Callable[[TokenizedDocument, Float64], None]
+"""Receives each scored document and all its losses, before its record is made."""
 
 
-def ignore(amount: int) -> None:
-    """The progress callback if no progress is reported."""
+def ignore(*_: Any) -> None:
+    """The callback if no progress is reported, and no loss is kept."""
 
 
 def usual_batch_tokens(device: torch.device) -> int:
@@ -142,6 +149,7 @@ def score_rows(
     look_ahead: int,
     share: Share,
     scored: Callable[[int], None],
+    keep: Keep = ignore,
 ) -> Iterator[ScoredDocument]:
     """Yield every document with its negative log-likelihood, as soon as its last row is scored.
 
@@ -152,11 +160,12 @@ def score_rows(
     look_ahead   windows of this many inputs are sorted by length together
     share        makes the forward passes
     scored       called with each further number of tokens scored
+    keep         receives the losses of each document
 
     A loss that is not finite and an error of the model are PilekitErrors that name the document.
     """
 
-    def forward(batch: Windows) -> list[float]:
+    def forward(batch: Windows) -> list[Float64]:
         try:
             return losses_of(batch)
         except (RuntimeError, IndexError, ValueError, MemoryError) as error:
@@ -164,15 +173,17 @@ def score_rows(
 
     def done(document: OpenDocument) -> ScoredDocument:
         of = document.document
+        keep(of, document.all_losses())
         return ScoredDocument(of.shard, of.number, of.text, of.subset, of.bytes, document.tokens, nll_of(document))
 
     def score(held: Windows) -> Iterator[ScoredDocument]:
         made = list(batches(held, most_rows, mixed=mixed))
         for batch, losses in zip(made, share(made, forward), strict=True):
             for row, loss in zip(batch, losses, strict=True):
-                if not math.isfinite(loss):
+                if not np.isfinite(loss).all():
+                    bad = loss[~np.isfinite(loss)][0]
                     raise PilekitError(
-                        f"{_name(row)}: the model's loss is {loss}, not a finite number; its weights are damaged, or "
+                        f"{_name(row)}: the model's loss is {bad}, not a finite number; its weights are damaged, or "
                         "too large for the precision it computes in; copy the model again"
                     )
                 row.of.losses.setdefault(row.window, []).append(loss)

@@ -6,13 +6,15 @@ positions at a time, and only on positions that predict a scored token. For some
 from the head alone (`transform` is None). Then the model computes the logits of the whole batch.
 
 `windows.py` cuts a document into windows, and `batching.py` puts windows of several documents into a batch. Padding
-stands on the right of a window, where a causal model does not look, and each window has its own sum. A model that
+stands on the right of a window, where a causal model does not look, and each token has its own loss. A model that
 computes differently for another length gets windows of one length in a batch. So batching does not change a figure.
-Cross entropy is computed in float32 at least, and losses are summed in float64.
+Cross entropy is computed in float32 at least, and a document's negative log-likelihood is the exact sum (`fsum`) of its
+tokens' losses.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
@@ -23,6 +25,8 @@ from pilekit.evaluate.model.causal import CausalLM, depends_on_length
 from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.evaluate.score.batching import (
     BATCH_TOKENS,
+    Float64,
+    Keep,
     OpenDocument,
     Row,
     Share,
@@ -53,6 +57,7 @@ def score_documents(
     look_ahead: int = LOOK_AHEAD,
     scored: Callable[[int], None] = ignore,
     share: Share | None = None,
+    keep: Keep = ignore,
 ) -> Iterator[ScoredDocument]:
     """Yield every document with its negative log-likelihood. The model keeps its mode, device and dtype.
 
@@ -64,6 +69,7 @@ def score_documents(
     scored         called with each further number of tokens scored
     share          runs the forward passes, on several ranks. None: this process runs all of them, and splits batches
                    that do not fit into memory
+    keep           receives each document and the losses of its predicted tokens in nats, before it is yielded
 
     A document is yielded as soon as its last window is scored, so documents of one look-ahead change their order. A
     loss that is not finite raises a PilekitError that names the document. So does an exception in the model.
@@ -80,26 +86,19 @@ def score_documents(
         documents,
         windows_of,
         lambda batch: _losses(lm, batch),
-        _nll,
+        lambda document: math.fsum(document.all_losses().tolist()),
         most_rows=lambda length: batch_tokens // length,
         mixed=not depends_on_length(lm.model),
         look_ahead=look_ahead,
         share=share or Fitting(),
         scored=scored,
+        keep=keep,
     )
 
 
-def _nll(document: OpenDocument) -> float:
-    """The sum of the losses of the document's windows, in their order; they all have the key 0."""
-    nll = 0.0
-    for loss in document.losses.get(0, ()):
-        nll += loss
-    return nll
-
-
 @torch.no_grad()
-def _losses(lm: CausalLM, batch: Windows) -> list[float]:
-    """The sum of the negative log-likelihoods of each window's targets; the first window is the longest."""
+def _losses(lm: CausalLM, batch: Windows) -> list[Float64]:
+    """The negative log-likelihoods of each window's targets; the first window is the longest."""
     # A model may keep tables from this pass, such as rotary angles. Training could not use them after inference_mode.
     longest = batch[0].length
     inputs = np.zeros((len(batch), longest), dtype=np.int64)
@@ -126,6 +125,4 @@ def _losses(lm: CausalLM, batch: Windows) -> list[float]:
             logits = lm.transform(lm.head(logits))
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         losses[chunk] = cross_entropy(logits, targets[chunk], reduction="none")
-    starts = np.cumsum([0, *(window.tokens for window in batch[:-1])])
-    sums: list[float] = np.add.reduceat(losses.cpu().numpy(), starts).tolist()
-    return sums
+    return np.split(losses.cpu().numpy(), np.cumsum([window.tokens for window in batch[:-1]]))

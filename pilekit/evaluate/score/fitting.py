@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from pilekit.errors import PilekitError
 from pilekit.evaluate.model.device import is_out_of_memory
-from pilekit.evaluate.score.batching import Forward, Windows
+from pilekit.evaluate.score.batching import Float64, Forward, Windows
 
 logger = logging.getLogger(__name__)
 
@@ -25,10 +25,10 @@ class Fitting:
         self._most: int | None = None  # inputs of a pass, padding counted; None: every batch has fitted so far
         self._warned = False
 
-    def __call__(self, batches: Sequence[Windows], forward: Forward) -> Iterator[list[float]]:
+    def __call__(self, batches: Sequence[Windows], forward: Forward) -> Iterator[list[Float64]]:
         """The losses of each batch, in order; an error of `forward` is raised, unless several rows need less memory."""
         for batch in batches:
-            losses: list[float] = []
+            losses: list[Float64] = []
             while len(losses) < len(batch):
                 longest = batch[len(losses)].length
                 rows = len(batch) if self._most is None else max(1, self._most // longest)
@@ -48,7 +48,7 @@ class Fitting:
             yield losses
 
 
-def _tried(part: Windows, forward: Forward) -> list[float] | None:
+def _tried(part: Windows, forward: Forward) -> list[Float64] | None:
     """The losses of a part; None if it has several rows that do not fit into memory."""
     try:
         return forward(part)

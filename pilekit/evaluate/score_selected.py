@@ -1,0 +1,136 @@
+"""`score_selected`: the documents that a plan selects, scored by all ranks, each recorded as soon as it is scored.
+
+    selected -> this rank's documents that are not recorded yet -> tokens -> scored -> records
+
+Scoring a document makes its record, and perhaps numbers that are attached to it: the losses of its tokens, or a vector.
+Ranks share nothing while they score, and meet at the end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+from pilekit.documents import DocumentBatch
+from pilekit.engine.ranks import Ranks
+from pilekit.errors import PilekitError, counted, visible
+from pilekit.evaluate.plan import Plan
+from pilekit.evaluate.ranks import apart
+from pilekit.evaluate.results.attached import Attached, attached_file
+from pilekit.evaluate.results.records import Records, ScoredDocument
+from pilekit.evaluate.results.result_folder import record_file, records_folder
+from pilekit.evaluate.score.batching import Keep, TokenizedDocument, ignore
+from pilekit.evaluate.select_documents import Recorded, dealt, selected, tokenized
+from pilekit.shards.read.damage import SkippedLines
+
+logger = logging.getLogger(__name__)
+
+MOST_OTHERS = 30
+"""How many labels that the manifest does not know the protocol lists; there may be thousands."""
+BYTES_PER_TOKEN = 1.3
+READ_AHEAD = 4 << 20
+
+Score = Callable[[Iterator[TokenizedDocument], Callable[[int], None], Keep], Iterator[ScoredDocument]]
+"""Scores documents, in any order: it gets them, a callback for further scored tokens, and `Keep`."""
+
+
+class ScoringProgress:
+    """Reports stored bytes as done once they are scored; reading is far ahead of scoring.
+
+    A small shard is read whole before its first token is scored. So each rank counts a scored token as the stored bytes
+    that a token usually takes, and counts bytes that were read long ago as scored.
+    """
+
+    def __init__(self, advance: Callable[[int], None], world_size: int = 1) -> None:
+        self._advance, self._world_size = advance, world_size
+        self._read = self._reported = self._tokens = 0
+
+    def read(self, amount: int) -> None:
+        """Count `amount` more stored bytes as read; the decoding thread calls this, so it reports nothing."""
+        self._read += amount
+
+    def scored(self, tokens: int) -> None:
+        """Count `tokens` more as scored, and report."""
+        self._tokens += tokens
+        scored = int(self._tokens * BYTES_PER_TOKEN * self._world_size)
+        self._report(min(self._read, max(scored, self._read - READ_AHEAD)))
+
+    def all(self) -> None:
+        """Report everything that was read."""
+        self._report(self._read)
+
+    def _report(self, done: int) -> None:
+        if done > self._reported:
+            self._advance(done - self._reported)
+            self._reported = done
+
+
+def score_selected(
+    plan: Plan,
+    score: Score,
+    ranks: Ranks,
+    earlier: Records,
+    *,
+    out: str | Path | None = None,
+    attached: Attached | None = None,
+    advance: Callable[[int], None] = ignore,
+) -> tuple[Records, dict[str, Any]]:
+    """Score the documents that `earlier` lacks; returns all ranks' records, and the protocol with what was read.
+
+    out        where each record is written as soon as it is made; None: nowhere
+    attached   what is written beside each record; None: nothing
+    """
+    manifest, rank = plan.corpus.manifest, ranks.rank
+    recorded = Recorded(earlier)
+    progress = ScoringProgress(advance, ranks.world_size)
+    labels: dict[str, int] = {}
+    skipped = SkippedLines()
+
+    def score_own(check: Callable[[], None]) -> Records:
+        def scored(tokens: int) -> None:
+            progress.scored(tokens)
+            check()
+
+        def left(batches: Iterable[DocumentBatch]) -> Iterator[DocumentBatch]:
+            for batch in batches:
+                progress.scored(0)
+                yield recorded.left_of(batch)
+
+        with ExitStack() as opened:
+            batches = opened.enter_context(closing(selected(plan, labels, skipped, progress.read)))
+            own = tokenized(dealt(left(batches), rank, ranks.world_size), plan.tokenizer)
+            if out is None:
+                return Records.of(score(own, scored, ignore), plan.shards, manifest)
+            path = records_folder(out, plan.key) / f"records.{rank}.jsonl"
+            append = opened.enter_context(record_file(path))
+            keep = ignore if attached is None else opened.enter_context(attached_file(path, attached))
+            return Records.of(map(append, score(own, scored, keep)), plan.shards, manifest)
+
+    parts = ranks.gather(apart(ranks, score_own))
+    progress.all()
+
+    def join() -> Records:
+        every = [document for part in (recorded.all_met(), *parts) for document in part.documents()]
+        records = Records.of(every, plan.shards, manifest)
+        if not len(records):
+            which = "" if plan.subsets is None else f" of {visible(', '.join(plan.subsets), 400)}"
+            raise PilekitError(
+                f"no documents{which} in the {counted(len(plan.shards), 'shard')} of {visible(plan.corpus.root)}, so "
+                "there is nothing to score; `pilekit stats` shows what is in them"
+            )
+        return records
+
+    records = ranks.on_all_ranks(join)
+    for name in plan.subsets or () if ranks.is_first else ():
+        if name not in records.subsets:
+            logger.warning("no documents of %s in %s", visible(name, 80), visible(plan.corpus.root, 200))
+    if skipped.count and ranks.is_first:
+        lines, first = counted(skipped.count, "bad line"), visible(str(skipped.examples[0]), 500)
+        logger.warning("skipped %s, the first: %s", lines, first)
+    known = [subset.name for subset in manifest.subsets]
+    others = [label for label in labels if label not in known][:MOST_OTHERS]
+    listed = [name for name in known if name in labels] + others
+    return records, {**plan.protocol, "skipped_lines": skipped.count, "labels": listed}
