@@ -73,13 +73,13 @@ def test_space_on_disk(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == open_before
 
 
-# Anonymous memory: mapped runs are files, which the system can drop.
 SORT_THIRTY_TWO_MEGABYTES_IN_EIGHT = """
-import re, resource, sys
+import sys
 from pathlib import Path
 import numpy as np
 from pilekit.artifacts.external_sort import RowSort
 from pilekit.errors import PilekitError
+from tests.memory_limit import limit_memory
 
 random = np.random.default_rng(4)
 
@@ -91,8 +91,7 @@ def sort(pieces, memory):
         assert sum(chunk.shape[1] for chunk in rows.chunks()) == 20_000 * pieces
 
 sort(2, 1)
-taken = int(re.search(r"VmData:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
-resource.setrlimit(resource.RLIMIT_DATA, (taken + (12 << 20),) * 2)
+limit_memory(12 << 20)
 try:
     sort(100, 8 << 20)
 except PilekitError as error:

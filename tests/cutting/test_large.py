@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pilekit import cut_substrings, decontaminate
+from tests.memory_limit import NO_HOLES
 
 WORDS = [f"{number * 7919 % 999983:x}" for number in range(20_000)]
 PASSAGE = " ".join(f"passage{number}" for number in range(500))
@@ -53,15 +54,15 @@ def test_one_document_of_500_megabytes(tmp_path: Path) -> None:
 
 
 MANY = """
-import re, resource, sys
+import sys
 from pathlib import Path
 import numpy as np
 from pilekit import cut_substrings
+from tests.memory_limit import limit_memory
 
 folder, documents = Path(sys.argv[1]), int(sys.argv[2])
 cut_substrings(folder / "warm.jsonl", out=folder / "warm", write=False, jobs=1)  # loads and compiles all there is
-taken = int(re.search(r"VmData:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
-resource.setrlimit(resource.RLIMIT_DATA, (taken + (128 << 20),) * 2)  # mapped files are not counted
+limit_memory(128 << 20)
 try:
     np.empty((documents, 80), np.uint8)  # 80 bytes for each document do not fit
 except MemoryError:
@@ -81,9 +82,8 @@ def test_memory_does_not_grow_with_documents(tmp_path: Path) -> None:
             data.write(line)
             if number < 20_000:
                 warm.write(line)
-    settings = os.environ | {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
     command = [sys.executable, "-c", MANY, str(tmp_path), str(documents)]
-    done = subprocess.run(command, check=False, env=settings, capture_output=True, text=True)
+    done = subprocess.run(command, check=False, env=os.environ | NO_HOLES, capture_output=True, text=True)
     cuts = range(0, documents, 50)[len(notes) :]
     removed = sum(len(notes[number // 50 % len(notes)]) for number in cuts)
     assert done.stdout == f"{documents} {len(cuts)} {removed}\n", done.stderr[-2000:]

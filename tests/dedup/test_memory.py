@@ -20,6 +20,7 @@ import pytest
 from pilekit.dedup.match.population import ranks_of
 from pilekit.dedup.output.removed_table import EXACT, NEAR
 from tests.dedup.generated import BANDS, GROUPS, LICENCE, THRESHOLD, shingles, text_of, values
+from tests.memory_limit import NO_HOLES
 
 Ids = npt.NDArray[np.int64]
 
@@ -27,19 +28,17 @@ DOCUMENTS = 20_000_000
 MEMORY = 256 << 20
 BESIDE = 96 << 20
 """For a bit per document (three times 2.5 MB), and for arrays that steps hand to each other."""
-NO_HOLES = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
-"""With several threads, glibc keeps freed memory in holes: 20 to 200 MB here, as the threads happen to take turns."""
 
 RUN = """
-import json, re, resource, sys
+import json, sys
 from pathlib import Path
 import numpy as np
 from tests.dedup.generated import decide_generated
+from tests.memory_limit import limit_memory
 
 folder, documents, memory, beside = Path(sys.argv[1]), *map(int, sys.argv[2:])
 decide_generated(folder / "warm", 40_000, 1)  # loads and compiles all there is
-taken = int(re.search(r"VmData:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
-resource.setrlimit(resource.RLIMIT_DATA, (taken + memory + beside,) * 2)  # mapped files are not counted
+limit_memory(memory + beside)
 try:
     one_band = np.empty((3, documents), dtype=np.uint64)
 except MemoryError:
