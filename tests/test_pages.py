@@ -165,7 +165,7 @@ def test_the_examples_of_a_page_run(page: str, after_the_demo: Path, monkeypatch
 @pytest.mark.slow
 def test_later_sections_on_scoring_run(after_the_demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (DOCS / "bpb.md").read_text("utf-8")
-    for title in ("## Every token: `--per-token`",):
+    for title in ("## By length, source or year: `--by`", "## Every token: `--per-token`"):
         assert run_page(page.split(title)[1].split("\n## ")[0], after_the_demo, monkeypatch) == {"bpb"}
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _COUNT = click.IntRange(min=1)
 _ALL_COLUMNS = 400
 """The width of a result's table without a terminal and without COLUMNS, as in a pipe."""
-_OF_RESULTS = ("model_dir", "paths", "comparing", "as_json", "plot")
+_OF_RESULTS = ("model_dir", "paths", "comparing", "as_json", "plot", "by")
 """The parameters that a comparison of finished results takes."""
 
 
@@ -71,6 +71,7 @@ _OF_RESULTS = ("model_dir", "paths", "comparing", "as_json", "plot")
     "--out", type=Folder(), metavar="DIR", help="Folder for result.json and the records; run again, it resumes."
 )
 @click.option("--per-token", is_flag=True, help="Write the bits of every token into DIR/tokens.parquet.")
+@click.option("--by", metavar="length|FILE:COLUMN", help="Rows by length, or by a column of a table of documents.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, the same as in result.json, instead of the table.")
 @click.option("--plot", metavar="FILE", help="Draw the figures into a .png, .svg or .pdf file.")
 @click.option("--compare", "comparing", is_flag=True, help="Compare results, given as --out folders or as models.")
@@ -86,6 +87,7 @@ def command(
     out: Path | None,
     as_json: bool,
     plot: str | None,
+    by: str | None,
     comparing: bool,
     **rules: Any,
 ) -> None:
@@ -104,6 +106,7 @@ def command(
       pilekit bpb runs/small/model val.jsonl.zst --plot bpb.png
       pilekit bpb pythia-14m data/ --subsets ArXiv,GitHub --limit 100 --out scores/14m
       pilekit bpb runs/small/model val.jsonl.zst --train data/train
+      pilekit bpb --compare scores/14m scores/70m --by facts.parquet:year
       pilekit bpb --compare scores/14m scores/70m --plot gain.png
       pilekit bpb --compare step-50/model step-200/model val.jsonl.zst
       torchrun --nproc-per-node 2 -m pilekit bpb pythia-14m val.jsonl.zst --out scores/14m
@@ -120,6 +123,12 @@ def command(
     with _told_once():
         if comparing and train is not None:
             raise click.UsageError("--train is about the documents of one result; give it without --compare.")
+        if by is not None:
+            from pilekit.evaluate.results.by_column import open_column
+
+            if train is not None or rules["paper"]:
+                raise click.UsageError("--train and --paper go by subset; leave out --by.")
+            open_column(by)
         models, paths = _models(model_dir, paths) if comparing else ([model_dir], paths)
         to_score = [model for model in models if not (comparing and _is_result(model))]
         if not to_score:
@@ -147,15 +156,21 @@ def command(
             with _progress("indexing", rules["train"].size) as advance:
                 index_corpus(rules["train"], on_error=rules["on_error"], advance=advance)
     if comparing:
-        found: BitsPerByte | Comparison | None = _compare(models, to_score, corpus, rules, out)
+        found: BitsPerByte | Comparison | None = _compare(models, to_score, corpus, rules, out, by)
     else:
         found = _scored(model_dir, corpus, rules, out, "scoring")
+        found = found if by is None else found.by(by)
     if found is not None and not _rank():
         _show(found, as_json, plot, None if comparing else out)
 
 
 def _compare(
-    models: Sequence[str], to_score: Sequence[str], corpus: Corpus | None, rules: dict[str, Any], out: Path | None
+    models: Sequence[str],
+    to_score: Sequence[str],
+    corpus: Corpus | None,
+    rules: dict[str, Any],
+    out: Path | None,
+    by: str | None,
 ) -> Comparison | None:
     """Read the results, score the models, each into a folder of its own, A, B, ... in `out`, and compare."""
     from pilekit.evaluate.model.load import MASKED, kind_of
@@ -173,7 +188,8 @@ def _compare(
             folders[place] = None if out is None else out / letter
             results[model] = _scored(model, corpus, rules, folders[place], f"scoring {letter}")
             _say_written(folders[place])
-    return None if _rank() else compare([results[model] for model in models], folders)
+    given = [results[model] if by is None else results[model].by(by) for model in models]
+    return None if _rank() else compare(given, folders)
 
 
 def _scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: Path | None, what: str) -> BitsPerByte:

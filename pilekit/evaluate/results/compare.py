@@ -225,6 +225,8 @@ def compare(results: Sequence[BitsPerByte], folders: Sequence[str | Path | None]
         "manifest": protocols[0]["manifest"],
         "intervals": METHOD,
     }
+    if (by := protocols[0].get("by")) is not None:
+        origin["by"] = by
     against = _differences(records, rows, results[0].weighted)
     return Comparison(protocols[0]["kind"], models, against, left_out, cautions, origin)
 

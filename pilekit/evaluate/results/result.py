@@ -170,6 +170,15 @@ class BitsPerByte(TableResult):
         figures = f"documents={of.documents:,}, {self.key}={_rounded(of.bpb)}, interval={_rounded(of.interval)}"
         return f"BitsPerByte({figures}, subsets={len(self.subsets)})"
 
+    def by(self, column: str) -> BitsPerByte:
+        """The same figures in other groups, as its `subsets`: "length", or `FILE:COLUMN` of a table of documents.
+
+        PilekitError if the table has no such column, or lacks `shard` and `number`.
+        """
+        from pilekit.evaluate.results.by_column import by_column
+
+        return by_column(self, column)
+
     def table(self) -> FittedTable[Any]:
         """A row per subset, and those of all documents."""
         from pilekit.evaluate.show.table import figures_table

@@ -22,7 +22,7 @@ from pilekit.evaluate.results.compare import (
     left_out_text,
 )
 from pilekit.evaluate.results.intervals import FEWEST
-from pilekit.evaluate.show.table import MIXTURE, POOLED, notes_table
+from pilekit.evaluate.show.table import MIXTURE, POOLED, group_title, notes_table
 from pilekit.fitted_table import DASH, SHORTEN, Column, FittedTable, rounded_count
 
 CLEAR, FEW = "*", "few"
@@ -36,18 +36,19 @@ def comparison_table(comparison: Comparison, width: int) -> RenderableType:
     parts: list[RenderableType] = []
     for letter, against in zip(LETTERS[1:], comparison.against, strict=False):
         title = Text(f"{measure} on the same documents: {letter} against A", style="italic")
-        parts += [title, differences_table(against, letter).fit(width), Text(), Text(verdict(against, letter)), Text()]
+        table = differences_table(against, letter, comparison.origin.get("by"))
+        parts += [title, table.fit(width), Text(), Text(verdict(against, letter)), Text()]
     return Group(*parts, notes_table(_notes(comparison)))
 
 
-def differences_table(against: Against, letter: str) -> FittedTable[_Row]:
-    """The model called `letter` against A, as notebooks show it."""
+def differences_table(against: Against, letter: str, by: str | None = None) -> FittedTable[_Row]:
+    """The model called `letter` against A, as notebooks show it, per subset or group (`by`)."""
 
     def own(which: int, title: str) -> Column[_Row]:
         return Column(title, lambda row: DASH if row[1].bpb is None else f"{row[1].bpb[which]:.4f}")
 
     columns = [
-        Column[_Row]("Subset", lambda row: row[0]),
+        Column[_Row](group_title(by), lambda row: row[0]),
         Column(
             "Documents",
             lambda row: f"{row[1].documents:,}",

@@ -80,7 +80,7 @@ def figures_table(result: BitsPerByte) -> FittedTable[_Row]:
         totals.append(_Row(name, None, result.weighted, None, [of.overall for of in published]))
     interval, titles = "95 % interval", [_model_title(column.model) for column in published]
     columns = [
-        Column[_Row]("Subset", lambda row: row.name),
+        Column[_Row](group_title(result.protocol.get("by")), lambda row: row.name),
         _column("Documents", "Docs", lambda score, short: _count(score.documents, short)),
         _column("Bytes", "Bytes", lambda score, short: rounded_bytes(score.bytes, "" if short else "B")),
         _column("Tokens", "Tokens", lambda score, short: _count(score.tokens, short)),
@@ -100,6 +100,11 @@ def figures_table(result: BitsPerByte) -> FittedTable[_Row]:
         columns.append(Column(title, lambda row, place=place: _figure(row.published[place])))  # type: ignore[misc]
     priority = [*titles[:0:-1], SHORTEN, "Nats/\ntoken", "Byte\nperplexity", "Tok/B", "Tokens", "Bytes", *titles[:1]]
     return FittedTable(rows, columns, totals, [*priority, "Documents", "In\ntrain", interval])
+
+
+def group_title(by: str | None) -> str:
+    """The title of the first column: a row is a subset, or a value of the column in `FILE:COLUMN`."""
+    return "Subset" if by is None else visible(by.rpartition(":")[2], 40).capitalize()
 
 
 def notes_table(lines: Sequence[tuple[str, str]]) -> Table:

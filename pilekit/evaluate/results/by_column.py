@@ -1,0 +1,111 @@
+"""Figures by any column of a table of documents, or by length, instead of by subset.
+
+    records -> each document's value in the column -> records with these values as subsets -> tabulate
+
+The table is a Parquet or Arrow file with the columns `shard` and `number`, which identify a document, and the column
+asked for. It may have rows for other documents. Values become names, and documents without a value are a group of their
+own. The overall figures stay those of the result.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset
+
+from pilekit.corpus import Manifest
+from pilekit.errors import PilekitError, visible
+from pilekit.evaluate.results.records import Records
+from pilekit.evaluate.results.result import BitsPerByte
+from pilekit.evaluate.results.tabulate import tabulate
+
+LENGTH = "length"
+NO_VALUE = "(none)"
+MOST_GROUPS = 200
+_EDGES = [0, 256, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18]
+_BINS = [
+    "0 to 255 B",
+    "256 to 1,023 B",
+    "1 to 4 KiB",
+    "4 to 16 KiB",
+    "16 to 64 KiB",
+    "64 to 256 KiB",
+    "256 KiB and more",
+]
+_ARROW = (".arrow", ".feather", ".ipc")
+
+
+def open_column(by: str) -> tuple[pyarrow.dataset.Dataset, str] | None:
+    """The table and the column that `FILE:COLUMN` names; None for "length". PilekitError if there is none."""
+    if by == LENGTH:
+        return None
+    name, _, column = by.rpartition(":")
+    if not name or not column:
+        raise PilekitError(f'by is length, or FILE:COLUMN as in facts.parquet:year, not "{visible(by, 80)}"')
+    shown = visible(name)
+    if not Path(name).is_file():
+        raise PilekitError(f"{shown}: there is no such file; --by FILE:COLUMN names a Parquet or Arrow file")
+    try:
+        table = pyarrow.dataset.dataset(name, format="ipc" if Path(name).suffix in _ARROW else "parquet")
+    except (OSError, pa.ArrowException) as error:
+        raise PilekitError(f"{shown}: is no Parquet file, nor an Arrow file named {', '.join(_ARROW)}") from error
+    for needed in ("shard", "number", column):
+        if needed not in table.schema.names:
+            has = visible(", ".join(table.schema.names), 300)
+            raise PilekitError(f"{shown}: has no column {visible(needed, 60)}, which --by needs; it has {has}")
+    return table, column
+
+
+def by_column(result: BitsPerByte, by: str) -> BitsPerByte:
+    """`result` with its documents grouped by "length" or by `FILE:COLUMN`: `subsets` are the groups.
+
+    PilekitError for a result of the paper's variant, whose constants belong to subsets, for a table that does not fit,
+    and for more than 200 groups.
+    """
+    records, opened = result.records, open_column(by)
+    if records is None or result.protocol["paper"]:
+        raise PilekitError("only a result with records, and without --paper, can be grouped by a column")
+    names: Sequence[str]
+    if opened is None:
+        names = _BINS
+        codes = [bisect_right(_EDGES, size) - 1 for size in records.bytes.tolist()]
+    else:
+        values = _values(records, *opened)
+        given = [value for value in dict.fromkeys(values) if value is not None]
+        if len(given) > MOST_GROUPS:
+            raise PilekitError(
+                f"{visible(by)}: has {len(given):,} different values, and at most {MOST_GROUPS} are shown"
+            )
+        names = [*map(str, sorted(given, key=lambda value: (str(type(value)), value))), NO_VALUE]
+        place = {name: code for code, name in enumerate(names)}
+        codes = [place[NO_VALUE if value is None else str(value)] for value in values]
+    grouped = replace(records, subsets=tuple(names), subset=np.array(codes, dtype=np.int32))
+    found = tabulate(grouped, {**result.protocol, "by": by}, Manifest(name=result.protocol["manifest"]))
+    return replace(found, overall=result.overall, weighted=result.weighted, warnings=result.warnings)
+
+
+def _values(records: Records, table: pyarrow.dataset.Dataset, column: str) -> list[Any]:
+    """The value of each document, None without one."""
+    rows = {
+        (records.shards[code], number): row
+        for row, (code, number) in enumerate(zip(records.shard.tolist(), records.number.tolist(), strict=True))
+    }
+    values: list[Any] = [None] * len(records)
+    shards = pa.array(records.shards, pa.string())
+    for batch in table.to_batches(columns=["shard", "number", column]):
+        here = pa.Table.from_batches([batch])
+        here = here.filter(pc.is_in(here["shard"].cast(pa.string()), value_set=shards))
+        for shard, number, value in zip(*(one.to_pylist() for one in here.columns), strict=True):
+            if (row := rows.get((shard, number))) is not None and value is not None:
+                if values[row] not in (None, value):
+                    where = f"{visible(shard, 200)}, document {number}"
+                    raise PilekitError(f"{where}: has two values of {visible(column, 60)} in the table; give it one")
+                values[row] = value
+    return values

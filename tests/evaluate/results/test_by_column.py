@@ -1,0 +1,98 @@
+"""Figures by a column: those of exactly the documents with each value, from Parquet or Arrow, also compared."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+import pytest
+
+from pilekit.errors import PilekitError
+from pilekit.evaluate.results.compare import compare
+from pilekit.evaluate.results.result import BitsPerByte
+from pilekit.evaluate.show.comparison_table import comparison_table
+from tests.evaluate.folders import lines
+
+
+def write_facts(path: Path, rows: list[dict[str, Any]]) -> Path:
+    names = pa.dictionary(pa.int32(), pa.string())
+    table = pa.Table.from_pylist(rows, pa.schema({"shard": names, "number": pa.int64(), "year": pa.int32()}))
+    if path.suffix == ".arrow":
+        feather.write_feather(table, path, compression="uncompressed")
+    else:
+        pq.write_table(table, path)
+    return path
+
+
+def expected_bpb(records: list[dict[str, Any]]) -> float:
+    return math.fsum(one["nll"] for one in records) / math.log(2) / sum(one["bytes"] for one in records)
+
+
+@pytest.mark.parametrize("name", ["facts.parquet", "facts.arrow"])
+def test_each_row_is_of_the_documents_with_its_value(
+    whole: tuple[BitsPerByte, Path], tmp_path: Path, name: str
+) -> None:
+    result, out = whole
+    records = lines(out)
+    year = {(one["shard"], one["document"]): 2000 + one["document"] % 3 for one in records}
+    rows = [{"shard": shard, "number": number, "year": of} for (shard, number), of in year.items()]
+    lost = rows.pop()
+    elsewhere = [{"shard": "other.jsonl", "number": 0, "year": 1}, {**rows[0], "number": 10**9}]
+    path = write_facts(tmp_path / name, [*rows[::-1], {**lost, "year": None}, rows[0], *elsewhere])
+    found = result.by(f"{path}:year")
+    assert list(found.subsets) == ["2000", "2001", "2002", "(none)"]
+    for group, score in found.subsets.items():
+        of = [
+            one
+            for one in records
+            if (group == "(none)") == ((one["shard"], one["document"]) == (lost["shard"], lost["number"]))
+            and (group == "(none)" or year[one["shard"], one["document"]] == int(group))
+        ]
+        assert score.documents == len(of) > 0
+        assert score.bpb == (pytest.approx(expected_bpb(of)) if score.bytes else None)
+        assert (score.interval is None) == (sum(one["bytes"] > 0 for one in of) < 10)
+    assert (found.overall, found.weighted) == (result.overall, result.weighted)
+    assert found.protocol == {**result.protocol, "by": f"{path}:year"}
+    assert "\nYear " in str(found.table())
+    compared = compare([found, found])
+    assert list(compared.against[0].subsets) == list(found.subsets)
+    assert compared.to_dict()["by"] == f"{path}:year"
+    assert comparison_table(compared, 80) is not None
+
+
+def test_by_length_every_document_is_in_the_bin_of_its_bytes(whole: tuple[BitsPerByte, Path]) -> None:
+    result, out = whole
+    found, records = result.by("length"), lines(out)
+    bins = {"0 to 255 B": range(256), "256 to 1,023 B": range(256, 1024), "1 to 4 KiB": range(1024, 4096)}
+    bins |= {"4 to 16 KiB": range(4096, 1 << 14), "16 to 64 KiB": range(1 << 14, 1 << 16)}
+    counts = {name: sum(one["bytes"] in of for one in records) for name, of in bins.items()}
+    assert {name: score.documents for name, score in found.subsets.items()} == {
+        name: count for name, count in counts.items() if count
+    }
+    assert sum(score.nll for score in found.subsets.values()) == pytest.approx(result.overall.nll)
+
+
+def test_what_does_not_fit_is_one_line(whole: tuple[BitsPerByte, Path], tmp_path: Path) -> None:
+    result, out = whole
+    records = lines(out)
+    rows = [{"shard": one["shard"], "number": one["document"], "year": place} for place, one in enumerate(records)]
+    facts = write_facts(tmp_path / "facts.parquet", [*rows, {**rows[0], "year": 7777}])
+    (tmp_path / "text.parquet").write_text("no Parquet")
+    for by, message in (
+        ("year", "by is length, or FILE:COLUMN"),
+        (f"{tmp_path}/none.parquet:year", "there is no such file"),
+        (f"{tmp_path}/text.parquet:year", "is no Parquet file, nor an Arrow file"),
+        (f"{facts}:month", "has no column month, which --by needs; it has shard, number, year"),
+        (f"{facts}:year", "has two values of year in the table"),
+    ):
+        with pytest.raises(PilekitError, match=message):
+            result.by(by)
+    many = write_facts(tmp_path / "many.parquet", rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pilekit.evaluate.results.by_column.MOST_GROUPS", 20)
+        with pytest.raises(PilekitError, match="different values, and at most 20 are shown"):
+            result.by(f"{many}:year")
