@@ -56,7 +56,7 @@ def figure(page: str, pattern: str) -> float:
     found = re.search(pattern, text)
     if found is None:
         raise ValueError(f"{page} has no {pattern!r}")
-    return float(found[1])
+    return float(found[1].replace(",", ""))
 
 
 def commands() -> dict[str, list[Step]]:

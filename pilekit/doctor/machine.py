@@ -1,0 +1,169 @@
+"""Facts about the installation and the machine, each found by itself: a broken package spoils no other line.
+
+A package counts as usable only if it can be imported. A package that lacks a system library, or is of another version
+of Python, is installed and yet cannot.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pilekit import __version__
+from pilekit.errors import PilekitError, visible
+
+EXTRAS = {
+    "accelerate": "accelerate",
+    "deepspeed": "deepspeed",
+    "fasttext-community": "language",
+    "ray": "ray",
+    "starlette": "explore",
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+}
+"""The packages of the extras, and the extra that installs each."""
+
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+class Fact(NamedTuple):
+    """A line: its name, what was found, and whether that is a fault."""
+
+    name: str
+    found: str
+    bad: bool = False
+
+
+def packages() -> Iterator[Fact]:
+    """pilekit's own version, then each package that it needs: version, and the fault if it has one; then the extras."""
+    yield Fact("pilekit", f"{__version__}, Python {platform.python_version()}, {platform.platform()}")
+    try:
+        needed = metadata.requires("pilekit") or []
+    except metadata.PackageNotFoundError:
+        yield Fact("packages", "pilekit is not installed: run `pip install .` in its folder", bad=True)
+        return
+    for line in needed:
+        if "extra ==" not in line:
+            yield _package(re.split(r"[^\w.-]", line, maxsplit=1)[0], line)
+    for name, extra in EXTRAS.items():
+        try:
+            yield Fact(name, f"{metadata.version(name)} (extra {extra})")
+        except metadata.PackageNotFoundError:
+            yield Fact(name, f"not installed; pip install '.[{extra}]'")
+
+
+def _package(name: str, needed: str) -> Fact:
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return Fact(name, "missing; run `pip install .` again", bad=True)
+    try:
+        _import(name.replace("-", "_"))
+    except Exception as error:
+        return Fact(name, f"{version}, cannot be imported: {reason(error)}", bad=True)
+    from packaging.requirements import Requirement
+
+    wanted = Requirement(needed).specifier
+    if not wanted.contains(version, prereleases=True):
+        return Fact(name, f"{version}, but pilekit needs {wanted}; pip install --upgrade '{name}{wanted}'", bad=True)
+    return Fact(name, version)
+
+
+def _import(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except (Exception, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # as a Rust panic is
+        raise ImportError(str(error)) from error
+
+
+def reason(error: BaseException) -> str:
+    """The error in one line."""
+    return visible(f"{type(error).__name__}: {error}".split("\n", 1)[0], 200)
+
+
+def machine(folder: Path) -> Iterator[Fact]:
+    """Cores, memory, the disk of `folder`, torch's build, GPU."""
+    facts: dict[str, Callable[[], tuple[Any, ...]]] = {
+        "cores": _cores,
+        "memory": _memory,
+        "disk": partial(_disk, folder),
+        "torch build": _torch,
+        "GPU": _gpus,
+    }
+    for name, find in facts.items():
+        try:
+            yield Fact(name, *find())
+        except Exception as error:
+            yield Fact(name, f"cannot be told: {reason(error)}", bad=True)
+
+
+def usable_cpus() -> int:
+    """As `pilekit.engine` counts them. That module needs packages that may be missing."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _cores() -> tuple[str]:
+    cpus, installed = usable_cpus(), os.cpu_count() or 1
+    others = f" of {installed}: the others are not for this process" if cpus < installed else ""
+    load = os.getloadavg()[0]
+    return (f"{cpus}{others}; load {load:.1f}" + (": busy, so expect less than the estimates" if load > cpus else ""),)
+
+
+def _disk(folder: Path) -> tuple[str]:
+    return (f"{shutil.disk_usage(folder).free / 1e9:,.1f} GB free in {visible(str(folder.resolve()))}",)
+
+
+def _torch() -> tuple[str]:
+    import torch
+
+    build = "for the CPU" if torch.version.cuda is None else f"for CUDA {torch.version.cuda}"
+    vectors = torch.backends.cpu.get_cpu_capability()
+    return (f"{torch.__version__}, {build}, {torch.get_num_threads()} threads, {vectors}",)
+
+
+def _memory() -> tuple[str]:
+    """What the machine has, and the limit of its container if that is lower."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limits = [Path(path).read_text().strip() for path in _CGROUP_LIMITS if Path(path).exists()]
+    limit = min((int(text) for text in limits if text.isdigit()), default=total)
+    return (f"{total / 1e9:,.1f} GB" + (f", limited to {limit / 1e9:,.1f} GB" if limit < total else ""),)
+
+
+def _gpus() -> tuple[str, bool]:
+    import torch
+
+    if torch.cuda.is_available():
+        found = [torch.cuda.get_device_properties(place) for place in range(torch.cuda.device_count())]
+        return "; ".join(f"{one.name}, {one.total_memory / 1e9:,.0f} GB" for one in found), False
+    if not Path("/dev/nvidia0").exists():
+        return "none: training and scoring run on the CPU", False
+    why = "torch is built for the CPU" if torch.version.cuda is None else "its driver does not fit torch's build"
+    return f"there is one, but {why}; pytorch.org names the build to install", True
+
+
+def tokenizer_backend(tokenizer: str | None) -> Iterator[Fact]:
+    """Which backend serves the tokenizer; without one, whether the fast backend can be loaded."""
+    try:
+        if tokenizer is None:
+            _import("fastokens")
+            yield Fact("tokenizer backend", "fastokens, for each tokenizer for which it gives the ids of tokenizers")
+            return
+        from pilekit.tokenize import load_tokenizer
+
+        loaded = load_tokenizer(tokenizer)
+        yield Fact("tokenizer backend", f"{loaded.backend} for {visible(str(loaded.path))}")
+    except PilekitError as error:
+        yield Fact("tokenizer backend", str(error), bad=True)
+    except Exception as error:
+        slow = "tokenizers alone, which is slow: fastokens " if tokenizer is None else ""
+        yield Fact("tokenizer backend", f"{slow}fails: {reason(error)}", bad=True)

@@ -1,0 +1,220 @@
+"""How fast this machine is: two or three seconds of small pieces of work, and what they say of the commands.
+
+The work is on text that Python ships. Rates are 10^6 bytes of text in a CPU second, so other load on the machine hardly
+changes them. `multiply` is a product of matrices by torch, in 10^9 operations a second: float32 in a CPU second, or
+bfloat16 on a GPU.
+
+A command's rate is estimated from these by the ratios of docs/benchmarks.md, which were measured on two cores of a
+server. The ratios depend little on the machine, and more on the text: an estimate may be wrong by a half.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pilekit.doctor.machine import reason
+
+SECONDS = 0.2
+"""Each piece of work is repeated for so long, and its best round counts."""
+DISK_BYTES = 64 << 20
+STORED = 1 / 3
+"""Compressed bytes for each byte of text, as in the Pile's shards."""
+TOKENS_PER_BYTE = 0.25
+
+INTO = {
+    "read": ("decode", "parse"),
+    "sketch": ("decode", "parse", "minhash"),
+    "encode": ("decode", "parse", "tokenize"),
+}
+"""Work that consists of parts, done in turn."""
+
+
+class Estimate(NamedTuple):
+    """A command's rate is `ratio` times the rate of the work `of`, on each core.
+
+    one_core   the command uses one core, however many there are
+    reads      bytes that it reads from the disk for each byte of text
+    writes     bytes that it writes for each byte of text
+    """
+
+    of: str
+    ratio: float
+    one_core: bool = False
+    reads: float = STORED
+    writes: float = 0.0
+
+
+ESTIMATES = {
+    "stats": Estimate("read", 1.17),
+    "grep": Estimate("read", 1.06),
+    "verify": Estimate("read", 1.09),
+    "index": Estimate("read", 1.03),
+    "select": Estimate("compress", 1.10, writes=STORED),
+    "reframe": Estimate("compress", 0.69, reads=2 * STORED, writes=STORED),
+    "assemble": Estimate("compress", 0.40, reads=2 * STORED + 1, writes=STORED + 1),
+    "dedup --no-write": Estimate("sketch", 0.45),
+    "dedup": Estimate("sketch", 0.25, reads=2 * STORED, writes=STORED),
+    "clean --report": Estimate("tokenize", 0.28),
+    "decontaminate --no-write": Estimate("encode", 0.62),
+    "substrings --no-write": Estimate("tokenize", 0.114),
+    "tokenize": Estimate("encode", 0.77, reads=STORED + 2 * TOKENS_PER_BYTE, writes=4 * TOKENS_PER_BYTE),
+    "stream": Estimate("encode", 0.74, one_core=True),
+}
+"""The commands that go through a corpus, with ratios that a test computes anew from docs/benchmarks.md."""
+
+TRAINING = {"train": (0.45, 50.5e6), "bpb": (0.35, 16.8e6)}
+"""The share of `multiply` that training and scoring of Pythia-14M's shape reach on a CPU, and a token's operations."""
+
+
+def measured(folder: Path, tokenizer: str | None) -> Iterator[tuple[str, float | str]]:
+    """The rate of each piece of work, or the reason why it has none. Uses 64 MiB of `folder` for a moment."""
+    works: dict[str, Callable[[], float]] = {
+        "decode": _decode,
+        "parse": _parse,
+        "minhash": _minhash,
+        "compress": _compress,
+        "disk write": functools.partial(_disk, folder, reading=False),
+        "disk read": functools.partial(_disk, folder, reading=True),
+        "multiply": _multiply,
+    }
+    if tokenizer is not None:
+        works["tokenize"] = functools.partial(_tokenize, tokenizer)
+    for name, work in works.items():
+        try:
+            yield name, work()
+        except Exception as error:
+            yield name, f"cannot be measured: {reason(error)}"
+
+
+class Expected(NamedTuple):
+    """A command's rate: 10^6 bytes of text a second, or tokens a second; what limits it is "CPU" or "disk"."""
+
+    rate: float
+    unit: str
+    limit: str
+
+
+def expected(rates: Mapping[str, float | str], cores: int, *, gpu: bool) -> dict[str, Expected]:
+    """The rate of each command whose parts were measured; with a GPU, `train` and `bpb` are left out."""
+    known = {name: rate for name, rate in rates.items() if isinstance(rate, float)}
+    for name, parts in INTO.items():
+        if all(part in known for part in parts):
+            known[name] = 1 / sum(1 / known[part] for part in parts)
+    found: dict[str, Expected] = {}
+    for command, estimate in ESTIMATES.items():
+        if estimate.of in known:
+            on_cores = estimate.ratio * known[estimate.of] * (1 if estimate.one_core else cores)
+            disk = estimate.reads / known.get("disk read", 1e9) + estimate.writes / known.get("disk write", 1e9)
+            found[command] = min(Expected(on_cores, "MB/s", "CPU"), Expected(1 / disk, "MB/s", "disk"))
+    if "multiply" in known and not gpu:
+        for command, (share, operations) in TRAINING.items():
+            found[command] = Expected(cores * share * known["multiply"] * 1e9 / operations, "tokens/s", "CPU")
+    return found
+
+
+@functools.cache
+def _texts() -> list[str]:
+    """The language reference, 0.5 MB of prose; Python may have been installed without it: then some source files."""
+    from pilekit.assemble.demo.python_text import language_reference, source_files, standard_library
+
+    reference = [text for _, text in language_reference()]
+    return reference or [text for _, text in islice(source_files(standard_library()), 50)]
+
+
+@functools.cache
+def _lines() -> list[bytes]:
+    import orjson
+
+    return [orjson.dumps({"text": text, "meta": {"pile_set_name": "Pile-CC"}}) + b"\n" for text in _texts()]
+
+
+def _size() -> int:
+    return sum(len(text.encode()) for text in _texts())
+
+
+def _best(work: Callable[[], Any], amount: float, clock: Callable[[], float] = time.process_time) -> float:
+    """Millions of `amount` a second, in the best of the rounds of `SECONDS`; the first round warms up."""
+    work()
+    end, best = clock() + SECONDS, math.inf
+    while clock() < end or best == math.inf:
+        begin = clock()
+        work()
+        best = min(best, clock() - begin)
+    return amount / max(best, 1e-9) / 1e6
+
+
+def _decode() -> float:
+    import zstandard
+
+    stored, decompressor = zstandard.compress(b"".join(_lines())), zstandard.ZstdDecompressor()
+    return _best(lambda: decompressor.decompress(stored), _size())
+
+
+def _parse() -> float:
+    import orjson
+
+    return _best(lambda: [orjson.loads(line) for line in _lines()], _size())
+
+
+def _minhash() -> float:
+    import numpy as np
+
+    from pilekit.dedup.sketch.minhash import permutations, signatures
+
+    data = np.frombuffer("".join(_texts()).encode(), np.uint8)
+    offsets = np.cumsum([0, *(len(text.encode()) for text in _texts())], dtype=np.int64)
+    return _best(lambda: signatures(data, offsets, 5, *permutations(128)), len(data))
+
+
+def _compress() -> float:
+    import zstandard
+
+    content, compressor = b"".join(_lines()), zstandard.ZstdCompressor(level=3, write_checksum=True)
+    return _best(lambda: compressor.compress(content), _size())
+
+
+def _tokenize(tokenizer: str) -> float:
+    from pilekit.tokenize import load_tokenizer
+
+    loaded = load_tokenizer(tokenizer)
+    return _best(lambda: loaded.encode_batch(_texts()), _size())
+
+
+def _disk(folder: Path, *, reading: bool) -> float:
+    """A file is written and flushed to the disk, or read after the system was told to forget it."""
+    block = os.urandom(1 << 20)  # A file system may compress.
+    with tempfile.TemporaryFile(dir=folder) as file:
+        begin = time.perf_counter()
+        for _ in range(DISK_BYTES >> 20):
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+        if reading:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            file.seek(0)
+            begin = time.perf_counter()
+            while file.read(1 << 20):
+                pass
+        return DISK_BYTES / (time.perf_counter() - begin) / 1e6
+
+
+def _multiply() -> float:
+    import torch
+
+    if torch.cuda.is_available():
+        one = torch.ones(8192, 8192, device="cuda", dtype=torch.bfloat16)
+        return _best(lambda: (one @ one)[0, 0].item(), 2 * len(one) ** 3, time.perf_counter) / 1e3
+    one, threads = torch.ones(512, 512), torch.get_num_threads()
+    torch.set_num_threads(1)  # Threads that wait for each other take CPU seconds too.
+    try:
+        return _best(lambda: one @ one, 2 * len(one) ** 3) / 1e3
+    finally:
+        torch.set_num_threads(threads)
