@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from pilekit.shards.index.format import INDEX_SUFFIX
+from tests.browser import Browser, chromium
 from tests.process_groups import ProcessGroups
 
 # One thread for torch: on tiny models two threads only wait for each other, many times longer on a busy machine.
@@ -68,3 +69,10 @@ def process_group() -> Iterator[ProcessGroups]:
     groups = ProcessGroups()
     yield groups
     groups.close()
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Debian's Chromium, one for all tests; they are skipped without it."""
+    with chromium(tmp_path_factory.mktemp("profile")) as found:
+        yield found
