@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from pilekit.engine import map_shards as map_shards
     from pilekit.errors import PilekitError as PilekitError
     from pilekit.evaluate.bits_per_byte import bits_per_byte as bits_per_byte
+    from pilekit.evaluate.embed.embed_corpus import embed_corpus as embed_corpus
+    from pilekit.evaluate.embed.embeddings import Embeddings as Embeddings
     from pilekit.evaluate.results.compare import Comparison as Comparison
     from pilekit.evaluate.results.compare import compare as compare
     from pilekit.evaluate.results.result import BitsPerByte as BitsPerByte
@@ -114,6 +116,8 @@ _NAMES = {
     "pilekit.engine": "Ray map_shards",
     "pilekit.errors": "PilekitError",
     "pilekit.evaluate.bits_per_byte": "bits_per_byte",
+    "pilekit.evaluate.embed.embed_corpus": "embed_corpus",
+    "pilekit.evaluate.embed.embeddings": "Embeddings",
     "pilekit.evaluate.results.compare": "Comparison compare",
     "pilekit.evaluate.results.result": "BitsPerByte Score",
     "pilekit.evaluate.results.result_folder": "read_result",
@@ -155,7 +159,7 @@ _NAMES = {
     "pilekit.train.trainer": "Finished Trainer",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
-_NEED_TORCH = {"Batch", "Finished", "Pack", "PileStream", "Trainer", "bits_per_byte", "document_mask"}
+_NEED_TORCH = {"Batch", "Finished", "Pack", "PileStream", "Trainer", "bits_per_byte", "document_mask", "embed_corpus"}
 
 __all__ = ["__version__", *sorted(set(_HOME) - _NEED_TORCH)]
 

@@ -147,6 +147,7 @@ RUN = {
     "scale.md": "",
     "streaming.md": "",
     "bpb.md": "## The protocol",
+    "embed.md": "",
     "FAQ.md": "",
 }
 """Pages whose examples run on what the demo leaves, up to the heading given."""

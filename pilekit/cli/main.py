@@ -44,6 +44,7 @@ COMMANDS = {
     "stream": "Pack raw shards into training batches and show a few.",
     "train": "Train a language model straight from raw shards.",
     "bpb": "Score a model in bits per byte, per subset.",
+    "embed": "Write a vector for each document, and find near ones.",
     "train-tokenizer": "Train a byte-level BPE tokenizer on a sample of a corpus.",
     "doctor": "Say what is installed, and how fast this machine is.",
     "demo": "Make a small corpus from what Python ships and run everything on it.",
@@ -51,13 +52,14 @@ COMMANDS = {
 
 ROOMS = {
     **dict.fromkeys(("head", "sample", "grep", "show", "duplicates"), "look"),
+    **dict.fromkeys(("bpb", "embed"), "models"),
     **dict.fromkeys(("tokenize", "merge", "train-tokenizer"), "tokens"),
 }
 """The folders of commands whose module is not `pilekit.cli.<name>`."""
 
 RESUMED = (
     *("index", "reframe", "select", "assemble", "dedup", "clean", "decontaminate", "substrings"),
-    *("tokenize", "merge", "train", "demo"),
+    *("tokenize", "merge", "train", "embed", "demo"),
 )
 """Commands that keep finished work, beside `bpb --out`."""
 

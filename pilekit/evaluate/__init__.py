@@ -7,6 +7,7 @@ a figure depends on. `score_selected.py` scores the documents that `select_docum
 model/     a model folder read whole or refused; the parts of a causal model that scoring and training need
 masked/    the same for a masked model, and its pseudo-log-likelihoods
 score/     the window rule, batches of windows, and their negative log-likelihoods
+embed/     a vector for each document, by the same steps
 results/   records on disk and their attached numbers; figures, intervals and comparisons; published figures
 show/      figures as tables and plots
 

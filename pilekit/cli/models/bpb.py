@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +18,10 @@ import click
 from click.core import ParameterSource
 
 from pilekit.cli.display.output import print_fitted
+from pilekit.cli.models.ranks import progress, rank, told_once
 from pilekit.cli.options import Described, Folder, corpus_argument, exact_subsets, on_error_option, open_corpus
-from pilekit.errors import PilekitError, ToldElsewhere, visible
-from pilekit.progress import Advance, byte_progress, waiting
+from pilekit.errors import PilekitError, visible
+from pilekit.progress import waiting
 
 if TYPE_CHECKING:
     from pilekit.corpus import Corpus
@@ -117,10 +117,10 @@ def command(
     from pilekit.stats.plot import figure_format
     from pilekit.tokenize.tokenizer_file import tokenizer_file
 
-    if _rank():  # rank 0 alone prints and warns
+    if rank():  # rank 0 alone prints and warns
         logging.getLogger("pilekit").setLevel(logging.ERROR)
         warnings.simplefilter("ignore")
-    with _told_once():
+    with told_once():
         if comparing and train is not None:
             raise click.UsageError("--train is about the documents of one result; give it without --compare.")
         if by is not None:
@@ -153,14 +153,14 @@ def command(
             from pilekit.shards.index.build import index_corpus
 
             rules["train"] = open_corpus([train], manifest).without_held_out()
-            with _progress("indexing", rules["train"].size) as advance:
+            with progress("indexing", rules["train"].size) as advance:
                 index_corpus(rules["train"], on_error=rules["on_error"], advance=advance)
     if comparing:
         found: BitsPerByte | Comparison | None = _compare(models, to_score, corpus, rules, out, by)
     else:
         found = _scored(model_dir, corpus, rules, out, "scoring")
         found = found if by is None else found.by(by)
-    if found is not None and not _rank():
+    if found is not None and not rank():
         _show(found, as_json, plot, None if comparing else out)
 
 
@@ -177,7 +177,7 @@ def _compare(
     from pilekit.evaluate.results.compare import LETTERS, check_kinds, compare
     from pilekit.evaluate.results.result_folder import read_result
 
-    with _told_once():
+    with told_once():
         results = {model: read_result(model) for model in models if model not in to_score}
         kinds = {model: result.protocol["kind"] for model, result in results.items()}
         kinds |= {model: "masked" if kind_of(model) is MASKED else "causal" for model in to_score}
@@ -189,16 +189,16 @@ def _compare(
             results[model] = _scored(model, corpus, rules, folders[place], f"scoring {letter}")
             _say_written(folders[place])
     given = [results[model] if by is None else results[model].by(by) for model in models]
-    return None if _rank() else compare(given, folders)
+    return None if rank() else compare(given, folders)
 
 
 def _scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: Path | None, what: str) -> BitsPerByte:
-    with nullcontext() if _rank() else waiting("loading torch"):
+    with nullcontext() if rank() else waiting("loading torch"):
         from pilekit.evaluate.bits_per_byte import bits_per_byte
 
     assert corpus is not None
     given = {name: value for name, value in rules.items() if value is not None}
-    with _progress(what, None if rules["limit"] else corpus.size) as advance:
+    with progress(what, None if rules["limit"] else corpus.size) as advance:
         return bits_per_byte(model_dir, corpus, out=out, advance=advance, **given)
 
 
@@ -223,7 +223,7 @@ def _show(found: BitsPerByte | Comparison, as_json: bool, plot: str | None, out:
 
 
 def _say_written(out: Path | None) -> None:
-    if out is not None and not _rank():
+    if out is not None and not rank():
         click.echo(f"written: {visible(str(out / 'result.json'))}", err=True)
 
 
@@ -243,25 +243,3 @@ def _models(first: str, others: Sequence[str]) -> tuple[list[str], tuple[str, ..
 
 def _is_result(path: str) -> bool:
     return any((Path(path) / name).exists() for name in ("result.json", "records"))
-
-
-def _progress(what: str, total: int | None) -> AbstractContextManager[Advance]:
-    """The progress line, which rank 0 alone shows."""
-    return nullcontext(lambda amount: None) if _rank() else byte_progress(what, total)
-
-
-@contextmanager
-def _told_once() -> Iterator[None]:
-    """Errors before the process group exists occur on every rank; one rank per machine prints them."""
-    try:
-        yield
-    except (PilekitError, click.UsageError) as error:
-        if _rank() and os.environ.get("LOCAL_RANK", "0") != "0":
-            raise ToldElsewhere(str(error)) from error
-        raise
-
-
-def _rank() -> int:
-    """The number of this process among those of its job."""
-    rank = os.environ.get("RANK", "")
-    return int(rank) if rank.isdecimal() and os.environ.get("WORLD_SIZE", "1") != "1" else 0

@@ -1,0 +1,1 @@
+"""Commands about finished models: score, embed."""

@@ -1,0 +1,118 @@
+"""`pilekit embed`: a vector for each document, and the nearest documents of one of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pilekit.cli.display.output import print_fitted
+from pilekit.cli.models.ranks import progress, rank, told_once
+from pilekit.cli.options import Described, corpus_argument, exact_subsets, on_error_option, open_corpus
+from pilekit.errors import PilekitError, visible
+from pilekit.progress import waiting
+
+_COUNT = click.IntRange(min=1)
+
+
+@click.command()
+@click.argument("model_dir")
+@corpus_argument
+@click.option("--layer", type=int, default=-1, metavar="N", help="Pool these hidden states; 0: input, -1: last layer.")
+@click.option(
+    "--pool",
+    type=click.Choice(["mean", "cls", "last"]),
+    default="mean",
+    help="All tokens' mean, the special token before the text, or the last token.",
+)
+@click.option("--out", type=click.Path(path_type=Path), metavar="X.parquet", help="The file of vectors to write.")
+@click.option("--float32", is_flag=True, help="Store float32, not float16.")
+@click.option("--limit", type=_COUNT, metavar="N", help="Only the first N documents of each subset.")
+@click.option("--max-length", type=_COUNT, metavar="N", help="Tokens of a document that the model sees.")
+@click.option(
+    "--dtype", type=click.Choice(["auto", "fp32", "bf16", "fp16"]), default="auto", help="What to compute in."
+)
+@click.option("--batch-tokens", type=_COUNT, metavar="N", help="Tokens in a forward pass.")
+@click.option("--device", default="auto", metavar="auto|cpu|cuda|cuda:N", help="Where to compute.")
+@on_error_option()
+@click.option("--near", metavar="SHARD:NUMBER", help="Print the documents nearest to this one of X.parquet.")
+@click.option("--count", type=_COUNT, default=10, show_default=True, metavar="N", help="How many of them.")
+@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
+def command(
+    model_dir: str,
+    paths: tuple[str, ...],
+    subsets: str | None,
+    manifest: Described,
+    out: Path | None,
+    near: str | None,
+    count: int,
+    as_json: bool,
+    **rules: Any,
+) -> None:
+    """Write a vector for each document into a Parquet file, and find documents with similar vectors.
+
+    MODEL_DIR is a causal or masked model, as for `pilekit bpb`. A document's vector is a mean (--pool) of the hidden
+    states of one layer (--layer), over as many of its first tokens as the model has positions. The same command
+    resumes after an interruption, and torchrun shares the work among ranks. With --near, MODEL_DIR may be a finished
+    X.parquet. Without PATH, the corpus is that of PILEKIT_DATA.
+
+    \b
+    Example:
+      pilekit embed runs/small/model data/val.jsonl.zst --out val.parquet
+      pilekit embed val.parquet --near val.jsonl:17
+      torchrun --nproc-per-node 2 -m pilekit embed distilroberta data --pool cls --out X.parquet
+    """
+    from pilekit.evaluate.embed.embeddings import Embeddings, Neighbour
+
+    if rank():
+        logging.getLogger("pilekit").setLevel(logging.ERROR)
+    is_file = model_dir.endswith(".parquet")
+    if is_file and (near is None or paths or out is not None):
+        raise click.UsageError("a file of embeddings takes --near, and neither PATH nor --out.")
+    if not is_file and out is None:
+        raise click.UsageError("name the file of vectors with --out X.parquet.")
+    shard, number = _document(near) if near is not None else ("", 0)
+    if is_file:
+        found = Embeddings(model_dir)
+    else:
+        from pilekit.evaluate.model.folder import check_folder
+        from pilekit.tokenize.tokenizer_file import tokenizer_file
+
+        assert out is not None
+        with told_once():
+            check_folder(model_dir)
+            tokenizer_file(model_dir)
+            corpus = open_corpus(paths, manifest).only_held_out()
+            rules["subsets"] = exact_subsets(subsets, corpus)
+        with nullcontext() if rank() else waiting("loading torch"):
+            from pilekit.evaluate.embed.embed_corpus import embed_corpus
+        with progress("embedding", None if rules["limit"] else corpus.size) as advance:
+            found = embed_corpus(model_dir, corpus, out, advance=advance, **rules)
+        if not rank():
+            click.echo(f"{len(found):,} vectors of {found.width:,} numbers: {visible(str(out))}", err=True)
+    if near is None or rank():
+        return
+    nearest = found.near(shard, number, count)
+    if as_json:
+        click.echo(json.dumps([one.to_dict() for one in nearest], indent=2))
+        return
+    from pilekit.fitted_table import Column, FittedTable
+
+    columns = [
+        Column[Neighbour]("Shard", lambda one: one.shard),
+        Column("Number", lambda one: f"{one.number:,}"),
+        Column("Subset", lambda one: one.subset, justify="left"),
+        Column("Similarity", lambda one: f"{one.similarity:.4f}"),
+    ]
+    print_fitted(FittedTable(nearest, columns, [], ["Subset"]))
+
+
+def _document(near: str) -> tuple[str, int]:
+    shard, _, number = near.rpartition(":")
+    if not shard or not number.isdecimal():
+        raise PilekitError(f'--near takes SHARD:NUMBER, as in val.jsonl:17, not "{visible(near, 80)}"')
+    return shard, int(number)

@@ -1,0 +1,34 @@
+"""What the ranks of a job under torchrun print: rank 0 alone shows progress, and an error is printed once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import click
+
+from pilekit.errors import PilekitError, ToldElsewhere
+from pilekit.progress import Advance, byte_progress
+
+
+def progress(what: str, total: int | None) -> AbstractContextManager[Advance]:
+    """The progress line, which rank 0 alone shows."""
+    return nullcontext(lambda amount: None) if rank() else byte_progress(what, total)
+
+
+@contextmanager
+def told_once() -> Iterator[None]:
+    """Errors before the process group exists occur on every rank; one rank per machine prints them."""
+    try:
+        yield
+    except (PilekitError, click.UsageError) as error:
+        if rank() and os.environ.get("LOCAL_RANK", "0") != "0":
+            raise ToldElsewhere(str(error)) from error
+        raise
+
+
+def rank() -> int:
+    """The number of this process among those of its job."""
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isdecimal() and os.environ.get("WORLD_SIZE", "1") != "1" else 0

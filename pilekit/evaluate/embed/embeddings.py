@@ -1,0 +1,144 @@
+"""`Embeddings`: a Parquet file with a vector for each document, and the nearest documents of one of them.
+
+    shard: dictionary<string>   number: int64   subset: dictionary<string>
+    embedding: fixed_size_list<float16 or float32>[width], null for a document without a token
+
+The metadata holds the protocol by which they were made. The search is brute force: row group after row group is
+compared with one vector, so memory holds one group, and every answer is exact.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.errors import PilekitError, visible
+
+GROUP_BYTES = 16 << 20
+_NAMES = pa.dictionary(pa.int32(), pa.string())
+_PROTOCOL = b"pilekit"
+
+Row = tuple[str, int, str, npt.NDArray[Any]]
+"""Shard, number, subset and vector of a document; NaN everywhere for a document without a vector."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A document near another one: `similarity` is the cosine of the angle between their vectors, -1 to 1."""
+
+    shard: str
+    number: int
+    subset: str
+    similarity: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """`{"shard", "number", "subset", "similarity"}`."""
+        return asdict(self)
+
+
+class Embeddings:
+    """The embeddings in a file of `pilekit embed`; PilekitError if it is no such file.
+
+    width      numbers of a vector
+    protocol   how they were made
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        try:
+            self._file = pq.ParquetFile(self.path)
+            schema = self._file.schema_arrow
+            self.width: int = schema.field("embedding").type.list_size
+            self.protocol: dict[str, Any] = json.loads(schema.metadata[_PROTOCOL])
+        except FileNotFoundError:
+            raise PilekitError(f"{visible(str(path))}: there is no such file") from None
+        except (OSError, pa.ArrowException, KeyError, TypeError, AttributeError, ValueError) as error:
+            raise PilekitError(f"{visible(str(path))}: is no file of embeddings, as `pilekit embed` writes") from error
+
+    def __len__(self) -> int:
+        return int(self._file.metadata.num_rows)
+
+    def __repr__(self) -> str:
+        return f"Embeddings({str(self.path)!r}, documents={len(self):,}, width={self.width})"
+
+    def groups(self) -> Iterator[tuple[pa.Table, npt.NDArray[np.float32]]]:
+        """Each row group: its documents (`shard`, `number`, `subset`) and float32 [documents, width] of length 1.
+
+        A document without a token has zeros, which are like nothing.
+        """
+        for group in range(self._file.num_row_groups):
+            table = self._file.read_row_group(group)
+            column = table.column("embedding").combine_chunks()
+            flat = np.nan_to_num(column.values.to_numpy(zero_copy_only=False).astype(np.float32))
+            vectors = flat.reshape(-1, self.width)[: len(table)]
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            yield table.drop_columns("embedding"), vectors / np.where(lengths > 0, lengths, 1)
+
+    def near(self, shard: str, number: int, count: int = 10) -> list[Neighbour]:
+        """The `count` documents with the most similar vectors, the nearest first, without the document itself.
+
+        PilekitError if the document has no vector here.
+        """
+        query = self._vector(shard, number)
+        best: list[Neighbour] = []
+        for table, vectors in self.groups():
+            similar = vectors @ query
+            nearest = np.argsort(-similar, kind="stable")[: count + 1]
+            rows = table.take(nearest).to_pylist()
+            best += [Neighbour(**row, similarity=float(similar[at])) for row, at in zip(rows, nearest, strict=True)]
+            best = [one for one in best if (one.shard, one.number) != (shard, number)]
+            best = sorted(best, key=lambda one: -one.similarity)[:count]
+        return best
+
+    def _vector(self, shard: str, number: int) -> npt.NDArray[np.float32]:
+        for table, vectors in self.groups():
+            same = pc.and_(pc.equal(table["shard"].cast(pa.string()), shard), pc.equal(table["number"], number))
+            for row in np.flatnonzero(same.to_numpy()):
+                if not vectors[row].any():
+                    raise PilekitError(f"{visible(shard, 200)}, document {number}: has no token, so it has no vector")
+                found: npt.NDArray[np.float32] = vectors[row]
+                return found
+        raise PilekitError(f"{visible(str(self.path))}: has no document {number} of {visible(shard, 200)}")
+
+
+def write_embeddings(
+    path: Path, rows: Iterable[Row], width: int, item: npt.DTypeLike, protocol: dict[str, Any]
+) -> Embeddings:
+    """Write the vectors of documents, of `width` numbers of the type `item`; the whole file or none."""
+    number = pa.float16() if np.dtype(item) == np.float16 else pa.float32()
+    types = {"shard": _NAMES, "number": pa.int64(), "subset": _NAMES, "embedding": pa.list_(number, width)}
+    schema = pa.schema(types, metadata={_PROTOCOL: json.dumps(protocol).encode()})
+    most = max(1, GROUP_BYTES // (4 * width))
+    with write_atomically(path, follow_links=True) as file, pq.ParquetWriter(file, schema, compression="zstd") as table:
+        group: list[Row] = []
+
+        def flush() -> None:
+            shards, numbers, subsets, vectors = zip(*group, strict=True)
+            flat = np.concatenate(vectors).astype(item)
+            missing = pa.array(np.isnan(flat.reshape(-1, width)).any(axis=1))
+            columns = [
+                pa.array(shards, pa.string()).dictionary_encode(),
+                pa.array(numbers, pa.int64()),
+                pa.array(subsets, pa.string()).dictionary_encode(),
+                pa.FixedSizeListArray.from_arrays(pa.array(flat, number), width, mask=missing),
+            ]
+            table.write_table(pa.table(columns, schema=schema))
+            group.clear()
+
+        for row in rows:
+            group.append(row)
+            if len(group) >= most:
+                flush()
+        if group:
+            flush()
+    return Embeddings(path)
