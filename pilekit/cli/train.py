@@ -144,11 +144,13 @@ def _read(
 ) -> tuple[TrainConfig, RunFolder]:
     """The config and its run folder. The checks need neither torch nor other ranks."""
     from pilekit.train.config.check import check_model, check_world
+    from pilekit.train.config.engine_file import engine_settings
     from pilekit.train.config.file import load_config
     from pilekit.train.run_folder import check_start, run_of
 
     check_model(config := load_config(config_file, changes))
     check_world(config, world_size)
+    engine_settings(config, world_size)
     run = run_of(Path("runs", Path(config_file).stem) if out is None else out, config)
     check_start(run, config)
     return config, run

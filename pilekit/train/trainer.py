@@ -39,6 +39,7 @@ from pilekit.stream.pile_stream import PileStream
 from pilekit.train.checkpoint.manifest import Progress
 from pilekit.train.checkpoint.saving import Checkpoints
 from pilekit.train.config.check import check_model
+from pilekit.train.config.engine_file import engine_settings
 from pilekit.train.config.file import load_config, to_toml
 from pilekit.train.config.sections import ModelConfig, TrainConfig
 from pilekit.train.data import open_batches, open_stream
@@ -103,6 +104,7 @@ class Trainer:
         check_model(config := load_config(config), model)
         self.ranks = ranks = join()
         ranks.on_all_ranks(lambda: check_engine(config, ranks.device))
+        ranks.on_all_ranks(lambda: engine_settings(config, ranks.world_size))
         ranks.on_rank0(lambda: check_viewers(config))
         self.config = config
         self.out = Path(out)

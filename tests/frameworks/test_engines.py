@@ -265,3 +265,91 @@ def test_standard_output_has_the_result_alone(python: Path, place: Path) -> None
     assert done.stdout.splitlines()[0].startswith("1 step done")
     assert len(done.stdout.splitlines()) == 2
     shutil.rmtree(place / "runs")
+
+
+DEEPSPEED_FILE = {
+    "train_batch_size": "auto",
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+    "zero_optimization": {"stage": 2, "reduce_bucket_size": 12345, "overlap_comm": False},
+}
+
+RUN_WITH_FILE = """
+import sys, yaml
+from pilekit import Trainer, load_config
+{before}
+trainer = Trainer(load_config("run.toml", sys.argv[1:]), "run")
+engine = trainer.engine
+config = getattr(engine._wrapped, "_config", None)
+if config is not None:
+    found = config.zero_config.reduce_bucket_size, config.train_batch_size
+else:
+    plugin = engine._accelerator.state.fsdp_plugin
+    found = sorted(plugin.transformer_cls_names_to_wrap), engine._accelerator.state.debug
+sys.stdout.write(f"found: {{found}}\\n")
+trainer.fit()
+"""
+
+
+def test_a_file_of_deepspeed_is_merged_and_its_contradictions_refused(python: Path, native: Path, place: Path) -> None:
+    (place / "ds.json").write_text(json.dumps(DEEPSPEED_FILE))
+    (place / "file.py").write_text(RUN_WITH_FILE.format(before=""))
+    settings = ["parallel.engine=deepspeed", "parallel.zero=2", "parallel.engine_config=ds.json"]
+    ended = launch(python, "file.py", *settings, folder=place, ranks=2)
+    assert ended.code == 0, ended.text[-4000:]
+    assert ended.text.count("found: (12345, 12)\n") == 2, ended.text[-4000:]
+    assert_losses(place / "run", native, 1e-5)
+
+    shutil.rmtree(place / "run")
+    (place / "ds.json").write_text(json.dumps(DEEPSPEED_FILE | {"train_batch_size": 24}))
+    more = ["--engine", "deepspeed", "--set", "parallel.zero=2", "--set", "parallel.engine_config=ds.json"]
+    ended = train(python, place, "run", *more, ranks=1)
+    assert ended.code == 1
+    assert "ds.json: train_batch_size = 24, but train.global_batch_size = 12 asks for 12" in ended.text
+    (place / "ds.json").write_text(json.dumps({"zero_optimization": {"no_such_setting": 1}}))
+    ended = train(python, place, "run", *more, ranks=1)
+    assert ended.code == 1
+    assert "error: ds.json: deepspeed refuses it: " in ended.text
+    assert "no_such_setting" in ended.text
+    assert not (place / "run" / "metrics.jsonl").exists()
+
+
+ACCELERATE_FILE = """
+compute_environment: LOCAL_MACHINE
+debug: true
+distributed_type: FSDP
+fsdp_config:
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_cpu_ram_efficient_loading: true
+  fsdp_offload_params: false
+  fsdp_reshard_after_forward: true
+  fsdp_state_dict_type: FULL_STATE_DICT
+  fsdp_transformer_layer_cls_to_wrap: GPTNeoXLayer,GPTNeoXMLP
+  fsdp_version: 2
+machine_rank: 0
+mixed_precision: 'no'
+num_machines: 1
+num_processes: 2
+use_cpu: false
+"""
+
+
+def test_a_file_of_accelerate_config_is_honoured_or_refused(python: Path, native: Path, place: Path) -> None:
+    (place / "acc.yaml").write_text(ACCELERATE_FILE)
+    (place / "file.py").write_text(RUN_WITH_FILE.format(before=ON_A_CPU))
+    settings = ["parallel.engine=accelerate", "parallel.zero=3", "parallel.engine_config=acc.yaml"]
+    ended = launch(python, "file.py", *settings, folder=place, ranks=2)
+    assert ended.code == 0, ended.text[-4000:]
+    assert ended.text.count("found: (['GPTNeoXLayer', 'GPTNeoXMLP'], True)\n") == 2, ended.text[-4000:]
+    assert_losses(place / "run", native, 1e-5)
+
+    shutil.rmtree(place / "run")
+    more = ["--engine", "accelerate", "--set", "parallel.engine_config=acc.yaml"]
+    ended = train(python, place, "run", *more, ranks=1)
+    assert ended.code == 1
+    assert 'acc.yaml: distributed_type = "FSDP", but parallel.zero = 0 asks for "MULTI_GPU"' in ended.text
+    (place / "acc.yaml").write_text("{distributed_type: NO, num_processes: 1, no_such_setting: 1}")
+    ended = train(python, place, "run", *more, ranks=1)
+    assert ended.code == 1
+    assert "error: acc.yaml: accelerate refuses it: " in ended.text
+    assert "no_such_setting" in ended.text
+    assert not (place / "run" / "metrics.jsonl").exists()

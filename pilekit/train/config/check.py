@@ -178,6 +178,8 @@ def _rules_of_engine(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
     """Settings that the adapters of other packages cannot run."""
     parallel, dtype = config.parallel, config.precision.dtype
     if parallel.engine == "native":
+        rule = 'needs parallel.engine = "deepspeed" or "accelerate", whose file it is'
+        yield "parallel.engine_config", parallel.engine_config is None, rule
         return
     possible: dict[str, tuple[Any, ...]] = {
         "train.objective": ("clm",),

@@ -187,6 +187,8 @@ class ParallelConfig(_Section, frozen=True, kw_only=True):
 
     engine: Literal["native", "deepspeed", "accelerate"] = "native"
     """What makes the steps: pilekit itself, or one of the two packages, which must be installed."""
+    engine_config: Text | None = None
+    """A file with the package's own settings: DeepSpeed's JSON, or what `accelerate config` wrote. Default: none."""
     zero: Literal[0, 1, 2, 3] = 0
     """ZeRO stage: ranks share nothing (0), the optimizer's state (1), gradients too (2), or parameters too (3)."""
     offload: bool = False

@@ -17,6 +17,7 @@ from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.evaluate.model.causal import CausalLM
+from pilekit.train.config.engine_file import read_engine_file
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.step.engine import Engine
 from pilekit.train.step.teacher import Teacher
@@ -41,6 +42,9 @@ def check_engine(config: TrainConfig, device: torch.device | None = None) -> Non
             f"parallel.zero = {config.parallel.zero}: accelerate shards on GPUs only; set it to 0, or set "
             'parallel.engine = "native" or "deepspeed"'
         )
+    if engine == "accelerate" and on_gpu and read_engine_file(config).get("use_cpu"):
+        file = visible(config.parallel.engine_config or "")
+        raise PilekitError(f"{file}: use_cpu = true, but the run has a GPU; change it, or hide the GPU from the run")
 
 
 def build_engine(

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import atexit
 import math
+import os
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from torch import Tensor
 from torch.distributed.fsdp import register_fsdp_forward_method
@@ -25,8 +27,9 @@ from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError
 from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.evaluate.model.causal import CausalLM
+from pilekit.train.config.engine_file import engine_settings
 from pilekit.train.config.sections import TrainConfig
-from pilekit.train.engines.adapter import Adapter
+from pilekit.train.engines.adapter import Adapter, settings_refused
 from pilekit.train.model.blocks import blocks_of
 from pilekit.train.step.engine import Update
 
@@ -36,6 +39,9 @@ class AccelerateEngine(Adapter):
 
     def __init__(self, lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks) -> None:
         from accelerate import Accelerator  # type: ignore[import-not-found, unused-ignore]
+        from accelerate.commands.config.config_args import (  # type: ignore[import-not-found, unused-ignore]
+            load_config_from_file,
+        )
         from accelerate.state import AcceleratorState, GradientState  # type: ignore[import-not-found, unused-ignore]
         from accelerate.utils import (  # type: ignore[import-not-found, unused-ignore]
             DistributedType,
@@ -45,33 +51,41 @@ class AccelerateEngine(Adapter):
 
         super().__init__(lm, config, ranks)
         self._clip_norm = config.train.clip_norm
-        plugin = None
-        if config.parallel.zero and ranks.world_size > 1:
-            plugin = FullyShardedDataParallelPlugin(
-                fsdp_version=2,
-                reshard_after_forward=config.parallel.zero == 3,
-                auto_wrap_policy="transformer_based_wrap",
-                transformer_cls_names_to_wrap=sorted({type(block).__name__ for block in blocks_of(lm.model)}),
-                state_dict_type="SHARDED_STATE_DICT",
-                cpu_ram_efficient_loading=False,
-            )
+        settings = engine_settings(config, ranks.world_size)
+        sharding = settings.get("fsdp_config") or {}
+        blocks = sorted({type(block).__name__ for block in blocks_of(lm.model)})
         AcceleratorState._reset_state(reset_partial_state=True)  # else settings of an earlier run in this process count
         GradientState._reset_state()
-        accelerator = self._accelerator = Accelerator(
-            cpu=ranks.device.type == "cpu",
-            mixed_precision="bf16" if config.precision.dtype == "bf16" else "no",
-            gradient_accumulation_plugin=GradientAccumulationPlugin(
-                num_steps=self._micro_batches, sync_with_dataloader=False, sync_each_batch=plugin is not None
-            ),
-            fsdp_plugin=plugin,
-        )
+        with patch.dict(os.environ, environment_of(settings)), settings_refused(config):
+            if config.parallel.engine_config is not None:
+                load_config_from_file(config.parallel.engine_config)  # refuses unknown names
+            plugin = None
+            if config.parallel.zero and ranks.world_size > 1:
+                named = sharding.get("fsdp_transformer_layer_cls_to_wrap")
+                plugin = FullyShardedDataParallelPlugin(
+                    fsdp_version=2,
+                    reshard_after_forward=config.parallel.zero == 3,
+                    auto_wrap_policy="transformer_based_wrap",
+                    transformer_cls_names_to_wrap=named.split(",") if named else blocks,
+                    state_dict_type="SHARDED_STATE_DICT",
+                    cpu_ram_efficient_loading=False,
+                )
+            accelerator = self._accelerator = Accelerator(
+                cpu=ranks.device.type == "cpu",
+                mixed_precision="bf16" if config.precision.dtype == "bf16" else "no",
+                gradient_accumulation_plugin=GradientAccumulationPlugin(
+                    num_steps=self._micro_batches, sync_with_dataloader=False, sync_each_batch=plugin is not None
+                ),
+                fsdp_plugin=plugin,
+            )
         shards = accelerator.distributed_type == DistributedType.FSDP
         if accelerator.num_processes != ranks.world_size or shards != (plugin is not None):
             raise PilekitError(
                 f'parallel.engine = "accelerate": it would train with {accelerator.distributed_type} on '
                 f"{accelerator.num_processes} of {ranks.world_size} ranks; start them with --nproc-per-node or torchrun"
             )
-        self._wrapped, self._optimizer = accelerator.prepare(self._step_loss, self.optimizer)
+        with settings_refused(config):
+            self._wrapped, self._optimizer = accelerator.prepare(self._step_loss, self.optimizer)
         if plugin is not None:
             self._step_loss = self._wrapped
             register_fsdp_forward_method(self._step_loss, "gather")
@@ -102,6 +116,13 @@ class AccelerateEngine(Adapter):
         """See `Engine`."""
         with super().evaluating(), self._accelerator.autocast():
             yield
+
+
+def environment_of(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The variables in which `accelerate launch` gives a process these settings of a file."""
+    flags = {"debug": "ACCELERATE_DEBUG_MODE", "enable_cpu_affinity": "ACCELERATE_CPU_AFFINITY"}
+    own = {variable: "true" for name, variable in flags.items() if settings.get(name)}
+    return own | {name.upper(): str(value) for name, value in (settings.get("fsdp_config") or {}).items()}
 
 
 def _release_group(wrapper: weakref.ref[DistributedDataParallel]) -> None:

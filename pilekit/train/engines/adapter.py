@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pilekit.engine.ranks import Ranks
+from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.train.config.sections import TrainConfig
@@ -62,6 +64,18 @@ class Adapter(Engine):
             raise self._ranks.error(
                 "an earlier fit of this Trainer ended amid a step, whose gradient is still there; make a new Trainer"
             )
+
+
+@contextmanager
+def settings_refused(config: TrainConfig) -> Iterator[None]:
+    """Tell an error of the package as the file's, if the run has a `parallel.engine_config`."""
+    engine, file = config.parallel.engine, config.parallel.engine_config
+    try:
+        yield
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        if file is None or isinstance(error, PilekitError):
+            raise
+        raise PilekitError(f"{visible(file)}: {engine} refuses it: {visible(str(error), 300)}") from error
 
 
 def share_weights(model: nn.Module, ranks: Ranks) -> None:

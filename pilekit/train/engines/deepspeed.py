@@ -17,7 +17,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 from unittest.mock import patch
 
 import torch
@@ -29,37 +29,14 @@ from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError
 from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.evaluate.model.causal import CausalLM
+from pilekit.train.config.engine_file import engine_settings
 from pilekit.train.config.sections import TrainConfig
-from pilekit.train.engines.adapter import Adapter
+from pilekit.train.engines.adapter import Adapter, settings_refused
 from pilekit.train.step.engine import Update
 
 T = TypeVar("T")
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-
-
-def deepspeed_config(config: TrainConfig, world_size: int) -> dict[str, Any]:
-    """The settings for `deepspeed.initialize`: the part of `config` that DeepSpeed controls."""
-    train, parallel = config.train, config.parallel
-    zero: dict[str, Any] = {"stage": parallel.zero}
-    if parallel.offload:
-        zero["offload_optimizer"] = {"device": "cpu"}
-        if parallel.zero == 3:
-            zero["offload_param"] = {"device": "cpu"}
-    made = {
-        "train_batch_size": train.global_batch_size,
-        "train_micro_batch_size_per_gpu": train.micro_batch_size,
-        "gradient_accumulation_steps": train.global_batch_size // world_size // train.micro_batch_size,
-        "gradient_clipping": 0.0 if math.isinf(train.clip_norm) else train.clip_norm,
-        "zero_optimization": zero,
-        "zero_force_ds_cpu_optimizer": False,  # torch's AdamW steps there too
-        "steps_per_print": None,
-    }
-    if config.precision.dtype == "bf16":
-        made["bf16"] = {"enabled": True, "check_grad_overflow": True}
-        made["data_types"] = {"grad_accum_dtype": "fp32"}
-        made["communication_data_type"] = "fp32"
-    return made
 
 
 class DeepSpeedEngine(Adapter):
@@ -80,11 +57,12 @@ class DeepSpeedEngine(Adapter):
         self._parameters = dict(lm.model.named_parameters())
         self._stored = set(lm.model.state_dict())
         masters = {} if config.precision.dtype == "fp32" else {n: p.data for n, p in self._parameters.items()}
-        with patch.dict(os.environ, LOCAL_RANK=str(ranks.local_rank)), redirect_stdout(sys.stderr):
+        environment = patch.dict(os.environ, LOCAL_RANK=str(ranks.local_rank))
+        with environment, redirect_stdout(sys.stderr), settings_refused(config):
             self._wrapped, *_ = deepspeed.initialize(
                 model=self._step_loss,
                 optimizer=self.optimizer,
-                config=deepspeed_config(config, ranks.world_size),
+                config=engine_settings(config, ranks.world_size),
                 dist_init_required=False,
             )
         wrapped = self._wrapped

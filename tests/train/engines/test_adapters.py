@@ -14,12 +14,13 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.train import engines
+from pilekit.train.config.engine_file import deepspeed_config
 from pilekit.train.config.file import load_config
 from pilekit.train.config.sections import ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
 from pilekit.train.engines import check_engine
 from pilekit.train.engines.accelerate import AccelerateEngine
 from pilekit.train.engines.adapter import share_weights
-from pilekit.train.engines.deepspeed import DeepSpeedEngine, deepspeed_config, own_share
+from pilekit.train.engines.deepspeed import DeepSpeedEngine, own_share
 from pilekit.train.step.engine import Engine
 from tests.process_groups import ProcessGroups
 
