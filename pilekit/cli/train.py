@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     type=click.Choice(["native", "deepspeed", "accelerate"]),
     help="What makes the steps; as parallel.engine.  [default: native]",
 )
+@click.option("--merge", is_flag=True, help="With [lora]: export the whole model too, with its adapters added in.")
 @click.option("--estimate", is_flag=True, help="Print each process's memory under ZeRO stages 0 to 3; train nothing.")
 @click.option("--json", "as_json", is_flag=True, help="With --estimate: as JSON, in bytes.")
 @click.option("--dry-run", is_flag=True, help="Check the config and what it names; write nothing.")
@@ -76,6 +77,7 @@ def command(
     max_restarts: int,
     resume: str | None,
     engine: str | None,
+    merge: bool,
     estimate: bool,
     as_json: bool,
     dry_run: bool,
@@ -110,7 +112,11 @@ def command(
             "this process is a rank already, as $RANK and $WORLD_SIZE say: --nproc-per-node and --max-restarts are for "
             "the command that starts the ranks."
         )
-    for field, value in (("checkpoint.resume", resume), ("parallel.engine", engine)):
+    for field, value in (
+        ("checkpoint.resume", resume),
+        ("parallel.engine", engine),
+        ("lora.merge", "true" if merge else None),
+    ):
         changes += () if value is None else (f"{field}={value}",)
     if in_job and not (estimate or dry_run):
         _train_as_rank(config_file, changes, out)
@@ -227,6 +233,9 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
     else:
         loss = ": the last one was skipped" if finished.last.loss is None else f": loss {finished.last.loss:.4f}"
     click.echo(f"{counted(finished.step, 'step')} done, {finished.tokens:,} tokens{loss}")
+    if config.lora.rank and not config.lora.merge:
+        click.echo(f"the adapters are in {model}; the same command with --merge exports the whole model")
+        return
     score = f"; score it with: pilekit bpb {visible(shlex.quote(str(finished.model)))}"
     click.echo(f"the model is in {model}{score if config.train.objective == 'clm' else ''}")
     if config.train.ema:

@@ -105,7 +105,7 @@ def estimate(config: TrainConfig, world_size: int) -> Estimate:
     check_world(config, world_size)
     train, parallel, dtype = config.train, config.parallel, DTYPES[config.precision.dtype]
     tokenizer = open_tokenizer(config)
-    shape = model_shape(config.source, tokenizer, config.data.seq_len, train.objective)
+    shape = model_shape(config.source, tokenizer, config.data.seq_len, train.objective, config.lora)
     lr_scales(shape, config.optimizer)  # refuses a pattern that matches nothing
     micro_batches = train.global_batch_size // world_size // train.micro_batch_size
     held = {

@@ -8,6 +8,7 @@
         tensorboard/, wandb/, profile/   if the config asks for them
         model/            the trained model; present when the run is done
         model-ema/        the same with the running mean of its weights, if the config asks for it
+        adapter/          the trained adapters as peft saves them, with `[lora]`; `model/` then comes with lora.merge
         .lock             held while a process trains here; free again as soon as that process has ended
 
 A run resumes only with a config under which its checkpoint means the same. `FIXED` lists these fields: the model, how
@@ -58,6 +59,9 @@ FIXED = (
     "model.path",
     "model.from_teacher",
     "model.freeze",
+    "lora.rank",
+    "lora.alpha",
+    "lora.targets",
     "train.global_batch_size",
     "train.objective",
     "train.ema",
@@ -105,6 +109,16 @@ class RunFolder:
     def averaged_model(self) -> Path:
         """The model_dir of the running mean of its weights, with `train.ema`."""
         return self.path / "model-ema"
+
+    @property
+    def adapter(self) -> Path:
+        """The trained adapters, with `[lora]`."""
+        return self.path / "adapter"
+
+    @property
+    def averaged_adapter(self) -> Path:
+        """The running mean of the adapters, with `[lora]` and `train.ema`."""
+        return self.path / "adapter-ema"
 
     @property
     def is_begun(self) -> bool:
@@ -272,7 +286,8 @@ def _check_folder(run: RunFolder, name: str) -> None:
         raise PilekitError(f"{name}: cannot be the folder of a run: {why}; name another with --out") from error
     if HEADER_FILE in entries:
         read_header(run.path, KIND)
-        refuse_linked_folders(run.path / "checkpoints", run.model, run.averaged_model)
+        written = run.model, run.averaged_model, run.adapter, run.averaged_adapter
+        refuse_linked_folders(run.path / "checkpoints", *written)
     # A start that was killed leaves no more than these.
     elif others := [entry for entry in entries if entry != LOCK_FILE and not entry.startswith(f"{HEADER_FILE}.")]:
         raise PilekitError(

@@ -54,6 +54,7 @@ from pilekit.train.log.profile import Profile, part
 from pilekit.train.log.viewers import check_viewers
 from pilekit.train.model.build import build_on, fingerprint
 from pilekit.train.model.export import export_model
+from pilekit.train.model.lora import merged
 from pilekit.train.run_folder import RunFolder, check_start, open_run, take_config
 from pilekit.train.step.engine import Update
 from pilekit.train.step.failed_step import failed_compilation, failed_step
@@ -76,7 +77,7 @@ class Finished:
     step          optimizer steps done, including those of earlier starts
     tokens        tokens trained on in these steps, without padding
     interrupted   whether Ctrl-C or SIGTERM ended it; the same command resumes
-    model         the model_dir, or None if steps are left
+    model         the model_dir, or None if steps are left. With `[lora]` but not lora.merge, the folder of adapters
     last          the figures of the last step, or None if this call did none
     """
 
@@ -115,7 +116,7 @@ class Trainer:
         self.held_out = ranks.on_all_ranks(lambda: open_held_out(config))
         objective, seq_len, seed = config.train.objective, config.data.seq_len, config.train.seed
         build = partial(build_on, ranks, tokenizer=self.tokenizer, seq_len=seq_len, seed=seed, objective=objective)
-        lm = build(config.source if model is None else model)
+        lm = build(config.source if model is None else model, lora=config.lora)
         models = [lm]
         if config.teacher.path is not None:
             models.append(build(ModelConfig(path=config.teacher.path)))
@@ -196,16 +197,24 @@ class Trainer:
                 if done.step > saved:
                     self._save(checkpoints, done)
                 finished = done.step >= steps  # a run may have more steps than its new config
-                if finished and (metrics is not None or not ranks.on_rank0(run.model.exists)):
+                model = run.adapter if config.lora.rank and not config.lora.merge else run.model
+                if finished and (metrics is not None or not ranks.on_rank0(model.exists)):
                     if config.train.ema:
-                        self._export(run.averaged_model, dict(engine.averaged_parameters()))
-                    self._export(run.model, dict(engine.full_parameters()))
+                        self._export(run.averaged_model, run.averaged_adapter, dict(engine.averaged_parameters()))
+                    self._export(run.model, run.adapter, dict(engine.full_parameters()))
                 checkpoints.finish()
-            return Finished(done.step, done.tokens, not finished, run.model if finished else None, metrics)
+            return Finished(done.step, done.tokens, not finished, model if finished else None, metrics)
 
-    def _export(self, folder: Path, weights: dict[str, torch.Tensor]) -> None:
-        toml = to_toml(self.config)
-        self.ranks.on_rank0(lambda: export_model(folder, self.engine.lm, self.tokenizer, weights, config=toml))
+    def _export(self, model: Path, adapter: Path, weights: dict[str, torch.Tensor]) -> None:
+        """Write the model, or with `[lora]` its adapters and, with lora.merge, the model with them added in."""
+        lm, lora = self.engine.lm, self.config.lora
+        export = partial(export_model, lm=lm, tokenizer=self.tokenizer, config=to_toml(self.config))
+        if lora.rank:
+            self.ranks.on_rank0(lambda: export(adapter, weights=weights, only_adapters=True))
+        if lora.merge:
+            self.ranks.on_rank0(lambda: export(model, weights=merged(lm.model, weights)))
+        elif not lora.rank:
+            self.ranks.on_rank0(lambda: export(model, weights=weights))
 
     def _is_asked_to_stop(self, interrupted: bool, failed: PilekitError | None) -> bool:
         """Whether any rank was interrupted. If a rank failed after its last step, all raise that error."""

@@ -29,4 +29,8 @@ def check_folder(folder: str | Path) -> None:
         return
     if (folder / "model" / "config.json").is_file():
         raise PilekitError(f"{shown}: is a run; its model is {visible(str(folder / 'model'))}")
+    if any((path / "adapter_config.json").is_file() for path in (folder, folder / "adapter")):
+        raise PilekitError(
+            f"{shown}: has adapters of a model, but not the model; `pilekit train --merge` exports both as one"
+        )
     raise PilekitError(f"{shown}: has no config.json, so it is no model; give a folder in Hugging Face format")

@@ -145,6 +145,11 @@ def _rules(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
     yield "model.from_teacher", model.from_teacher is None or teacher.path is not None, "needs teacher.path"
     rule = "teaches nothing, because teacher.kl and teacher.cosine are 0; give one a weight, or leave the teacher out"
     yield "teacher.path", teacher.path is None or teacher.kl + teacher.cosine > 0, rule
+    lora = config.lora
+    rule = "adapts a trained model: give model.path, or set it to 0"
+    yield "lora.rank", not lora.rank or (model.preset is None and model.config is None), rule
+    for name, is_given in (("lora.targets", lora.targets is not None), ("lora.merge", lora.merge)):
+        yield name, bool(lora.rank) or not is_given, "needs lora.rank, such as 8"
     rule = f"must divide train.global_batch_size = {rows}"
     yield "train.micro_batch_size", rows % train.micro_batch_size == 0, rule
     yield "data.lanes", data.lanes == "auto" or rows % data.lanes[0] == 0, f"its rows {rule}"
@@ -184,6 +189,7 @@ def _rules_of_engine(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
     possible: dict[str, tuple[Any, ...]] = {
         "train.objective": ("clm",),
         "teacher.path": (None,),
+        "lora.rank": (0,),
         "train.ema": (0,),
         "optimizer.name": ("adamw",),
         "parallel.activation_checkpoint": ("none",),

@@ -115,6 +115,22 @@ class TeacherConfig(_Section, frozen=True, kw_only=True):
     """Weight of 1 - cosine of the states that both heads read; both models must have the same width."""
 
 
+class LoraConfig(_Section, frozen=True, kw_only=True):
+    """`[lora]`: small matrices (adapters) that are trained instead of the model, by the package peft."""
+
+    rank: Annotated[int, Meta(ge=0, le=2**16)] = 0
+    """Rows of the small matrices, such as 8; 0: no adapters."""
+    alpha: Positive = 16.0
+    """What the matrices add to a layer is multiplied by alpha / rank."""
+    dropout: Beta = 0.0
+    """Share of an adapter's inputs that a step leaves out."""
+    targets: Texts | None = None
+    """Layers that get an adapter, by the ends of their names, such as ["query_key_value"]. Default: all linear layers
+    but the head."""
+    merge: bool = False
+    """Export the whole model too, with its adapters added in."""
+
+
 class TrainSection(_Section, frozen=True, kw_only=True):
     """`[train]`: length, batch sizes and objective of the run."""
 
@@ -253,6 +269,8 @@ class TrainConfig(_Section, frozen=True, kw_only=True):
     """The model to train."""
     teacher: TeacherConfig = TeacherConfig()
     """A trained model whose predictions the model learns."""
+    lora: LoraConfig = LoraConfig()
+    """Adapters that are trained instead of the model."""
     train: TrainSection
     """Length, batch sizes and objective of the run."""
     optimizer: OptimizerConfig = OptimizerConfig()

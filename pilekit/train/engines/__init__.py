@@ -30,6 +30,10 @@ def check_engine(config: TrainConfig, device: torch.device | None = None) -> Non
     if on_gpu and config.precision.dtype == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
         name = visible(torch.cuda.get_device_name(device), 60)
         raise PilekitError(f'precision.dtype = "bf16": {name} has no bfloat16; set "fp16" or "fp32"')
+    if config.lora.rank and find_spec("peft") is None:
+        raise PilekitError(
+            f"lora.rank = {config.lora.rank}: the package peft is not installed; pip install 'pilekit[peft]', or set 0"
+        )
     if engine == "native":
         return
     if find_spec(engine) is None:

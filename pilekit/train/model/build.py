@@ -40,8 +40,9 @@ from pilekit.evaluate.model.load import (
 )
 from pilekit.evaluate.model.logit_transform import LogitTransform
 from pilekit.tokenize import Tokenizer
-from pilekit.train.config.sections import ModelConfig, Objective
+from pilekit.train.config.sections import LoraConfig, ModelConfig, Objective
 from pilekit.train.model.from_teacher import copy_blocks, with_blocks
+from pilekit.train.model.lora import add_adapters
 from pilekit.train.model.presets import MASKED_PRESETS, PRESETS
 
 if TYPE_CHECKING:
@@ -54,13 +55,21 @@ Source = ModelConfig | PreTrainedModel
 """Where a model comes from: what `[model]` names, or a model object."""
 
 _OBJECT = "the model object"
+NO_LORA = LoraConfig()
 _WHOLE = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 
 KINDS: dict[Objective, Kind] = {"clm": CAUSAL, "mlm": MASKED}
 
 
 def build_on(
-    ranks: Ranks, source: Source, tokenizer: Tokenizer, *, seq_len: int, seed: int, objective: Objective = "clm"
+    ranks: Ranks,
+    source: Source,
+    tokenizer: Tokenizer,
+    *,
+    seq_len: int,
+    seed: int,
+    objective: Objective = "clm",
+    lora: LoraConfig = NO_LORA,
 ) -> CausalLM | MaskedLM:
     """`build_model` on rank 0, and the same model without its numbers on the others, for `Engine` to fill.
 
@@ -69,7 +78,8 @@ def build_on(
     built: list[CausalLM | MaskedLM] = []
 
     def build() -> tuple[PreTrainedConfig, set[str], bool | LogitTransform | None]:
-        built.append(lm := build_model(source, tokenizer, seq_len=seq_len, seed=seed, objective=objective))
+        lm = build_model(source, tokenizer, seq_len=seq_len, seed=seed, objective=objective, lora=lora)
+        built.append(lm)
         frozen = {name for name, parameter in lm.model.named_parameters() if not parameter.requires_grad}
         return lm.model.config, frozen, lm.head_by_place if isinstance(lm, MaskedLM) else lm.transform
 
@@ -79,6 +89,7 @@ def build_on(
         with no_init_weights(), quiet():
             model = _from_config(made, KINDS[objective])
         model.tie_weights()
+        add_adapters(model, lora, seed=seed, base=None)
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name not in frozen)
         if objective == "mlm":
@@ -92,14 +103,20 @@ def build_on(
 
 
 def build_model(
-    source: Source, tokenizer: Tokenizer, *, seq_len: int, seed: int, objective: Objective = "clm"
+    source: Source,
+    tokenizer: Tokenizer,
+    *,
+    seq_len: int,
+    seed: int,
+    objective: Objective = "clm",
+    lora: LoraConfig = NO_LORA,
 ) -> CausalLM | MaskedLM:
-    """The model of `source`, float32, on the CPU and ready to train.
+    """The model of `source`, float32, on the CPU and ready to train, with the adapters of `lora`.
 
     A preset has as many positions as a row has tokens. Any other model needs enough positions for a row, and an
     embedding for every id; PilekitError names both numbers.
     """
-    made, kind = model_shape(source, tokenizer, seq_len, objective).config, KINDS[objective]
+    made, kind = model_shape(source, tokenizer, seq_len, objective, lora).config, KINDS[objective]
     if isinstance(source, ModelConfig) and source.path is not None and source.from_teacher is None:
         model = load_model(source.path, dtype=torch.float32, kind=kind)
     else:
@@ -110,18 +127,19 @@ def build_model(
         _copy_weights(source, model)
     elif source.path is not None and source.from_teacher is not None:
         copy_blocks(load_model(source.path, dtype=torch.float32, kind=kind), model)
-    if isinstance(source, ModelConfig):
-        _freeze(model, source.freeze)
     try:
         lm = as_causal_lm(model) if kind is CAUSAL else as_masked_lm(model)
     except PilekitError as error:
         names = (source.preset, source.config, source.path) if isinstance(source, ModelConfig) else (_OBJECT,)
         raise PilekitError(f"{visible(next(filter(None, names), ''))}: {error}") from error
+    _adapt_and_freeze(lm.model, source, lora, seed)
     lm.model.train()
     return lm
 
 
-def model_shape(source: Source, tokenizer: Tokenizer, seq_len: int, objective: Objective = "clm") -> PreTrainedModel:
+def model_shape(
+    source: Source, tokenizer: Tokenizer, seq_len: int, objective: Objective = "clm", lora: LoraConfig = NO_LORA
+) -> PreTrainedModel:
     """The model that `build_model` will make, without its numbers: float32, on the meta device.
 
     PilekitError if ids or positions do not fit into it, or if a model object is not what its configuration makes.
@@ -153,8 +171,7 @@ def model_shape(source: Source, tokenizer: Tokenizer, seq_len: int, objective: O
             f"{what}: has {positions:,} positions and data.seq_len is {seq_len:,}; set data.seq_len to {positions} or "
             "less"
         )
-    if isinstance(source, ModelConfig):
-        _freeze(model, source.freeze)
+    _adapt_and_freeze(model, source, lora, 0)
     return model  # type: ignore[no-any-return]
 
 
@@ -207,6 +224,14 @@ def _copy_weights(given: PreTrainedModel, model: PreTrainedModel) -> None:
         raise PilekitError(f"{_OBJECT}: its weights cannot be copied: {why}") from error
     for name, parameter in given.named_parameters():
         model.get_parameter(name).requires_grad_(parameter.requires_grad)
+
+
+def _adapt_and_freeze(model: PreTrainedModel, source: Source, lora: LoraConfig, seed: int) -> None:
+    """Add the adapters of `lora`, and freeze what `[model]` freezes."""
+    base = source.path if isinstance(source, ModelConfig) else source.name_or_path
+    add_adapters(model, lora, seed=seed, base=base)
+    if isinstance(source, ModelConfig):
+        _freeze(model, source.freeze)
 
 
 def _freeze(model: PreTrainedModel, patterns: Sequence[str] | None) -> None:

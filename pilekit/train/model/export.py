@@ -29,6 +29,7 @@ from pilekit.evaluate.model.causal import CausalLM
 from pilekit.evaluate.model.load import quiet
 from pilekit.tokenize import Tokenizer
 from pilekit.tokenize.probe import probe_texts
+from pilekit.train.model.lora import write_adapter
 
 logger = logging.getLogger(__name__)
 
@@ -40,11 +41,14 @@ def export_model(
     weights: Mapping[str, torch.Tensor] | None = None,
     *,
     config: str | None = None,
+    only_adapters: bool = False,
 ) -> None:
     """Write model and tokenizer into `folder`, replacing an earlier export; all or nothing.
 
     weights   of the model, by name, if it does not hold them whole itself
     config    of the run, for config.toml; None writes no such file
+
+    With `only_adapters`, the model's adapters (lora.py) alone are written, as peft does, without a tokenizer.
 
     PilekitError if writing fails, for example on a full disk, or if tokenizer.json has changed since it was loaded.
     """
@@ -57,8 +61,11 @@ def export_model(
         for leftover in (partial, replaced):
             shutil.rmtree(leftover, ignore_errors=True)
         partial.mkdir()
-        _write_tokenizer(partial, tokenizer, lm.max_length)
-        _write_model(partial, lm, weights)
+        if only_adapters:
+            write_adapter(partial, lm.model, weights or {})
+        else:
+            _write_tokenizer(partial, tokenizer, lm.max_length)
+            _write_model(partial, lm, weights)
         if config is not None:
             (partial / "config.toml").write_bytes(config.encode())
         for file in partial.iterdir():
@@ -70,7 +77,8 @@ def export_model(
         partial.rename(folder)
         shutil.rmtree(replaced, ignore_errors=True)
         _flush(folder.parent)
-        _warn_of_another_tokenizer(folder, tokenizer, lm.model.config.model_type)
+        if not only_adapters:
+            _warn_of_another_tokenizer(folder, tokenizer, lm.model.config.model_type)
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
         if isinstance(error, OSError | SafetensorError):

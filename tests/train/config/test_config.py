@@ -68,7 +68,7 @@ def test_wrong_files(tmp_path: Path) -> None:
     for text, message in (
         (
             "[trian]\nsteps = 1",
-            ': unknown section, "trian": did you mean "train"? There are data, model, teacher, train, ',
+            ': unknown section, "trian": did you mean "train"? There are data, model, teacher, lora, train, ',
         ),
         ("[train]\nSteps = 1", ': unknown key of train, "Steps": did you mean "steps"? There are steps, tokens, '),
         ('["\\u001b[31m"]', r': unknown section, "\x1b[31m": There are '),

@@ -1,0 +1,150 @@
+"""LoRA by peft: runs, adapters and merged models, on one rank and on two."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from peft import AutoPeftModelForCausalLM, PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from pilekit.cli.main import pilekit
+from pilekit.errors import PilekitError
+from pilekit.evaluate.bits_per_byte import bits_per_byte
+from pilekit.train import engines
+from pilekit.train.config.file import load_config
+from pilekit.train.estimate import estimate
+from pilekit.train.trainer import Trainer
+from tests.process_groups import ProcessGroups
+from tests.stopping import tree
+from tests.tiny.models import Family, tiny_model
+from tests.train.ranks.fitting import case
+from tests.train.ranks.test_resume import check_resumed
+
+pytestmark = pytest.mark.timeout(900)
+
+IDS = torch.arange(2, 42).reshape(2, 20)
+
+
+def base(made: Path, family: Family = "gpt_neox") -> str:
+    """The change that names a trained model without dropout."""
+    model = tiny_model(family, seed=3)
+    for name in ("attn_pdrop", "embd_pdrop", "resid_pdrop", "hidden_dropout", "attention_dropout"):
+        if hasattr(model.config, name):
+            setattr(model.config, name, 0.0)
+    model.save_pretrained(made / f"base-{family}")
+    return f"model.path={made}/base-{family}"
+
+
+def logits(model: torch.nn.Module) -> torch.Tensor:
+    with torch.no_grad():
+        return model.eval()(input_ids=IDS).logits  # type: ignore[no-any-return]
+
+
+def test_a_run_with_adapters_resumes_too_and_ends_in_what_peft_reads(
+    made: Path, tmp_path: Path, process_group: ProcessGroups
+) -> None:
+    named = base(made)
+    settings = ("lora.rank=3", "lora.alpha=12", "lora.dropout=0.1", "lora.merge=true", "train.ema=0.5")
+    changes = (named, *settings, *case("fp32", 3, 2))
+    check_resumed(made, tmp_path, process_group, 2, changes, seed=3, stops_in_it=1)
+    run, begun = tmp_path / "whole", AutoModelForCausalLM.from_pretrained(made / "base-gpt_neox")
+    assert tree(tmp_path / "parts/adapter") == tree(run / "adapter")
+    before, found = logits(begun), []
+    for ending in ("", "-ema"):
+        adapted = AutoPeftModelForCausalLM.from_pretrained(run / f"adapter{ending}")
+        merged = AutoModelForCausalLM.from_pretrained(run / f"model{ending}")
+        found.append(logits(adapted))
+        torch.testing.assert_close(logits(merged), found[-1], rtol=1e-4, atol=1e-5)
+        for name, value in adapted.merge_and_unload().state_dict().items():
+            assert torch.equal(value, merged.state_dict()[name]), name
+        assert not torch.allclose(found[-1], before, atol=1e-3)
+    assert not torch.allclose(*found, atol=1e-4)
+    saved = PeftModel.from_pretrained(begun, run / "adapter")
+    saved.save_pretrained(tmp_path / "by-peft")
+    ours, theirs = (
+        load_file(folder / "adapter_model.safetensors") for folder in (run / "adapter", tmp_path / "by-peft")
+    )
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert {path.name for path in (run / "adapter").iterdir()} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "config.toml",
+    }
+    configs = [
+        json.loads((folder / "adapter_config.json").read_text()) for folder in (run / "adapter", tmp_path / "by-peft")
+    ]
+    for config in configs:
+        config["target_modules"].sort()  # peft writes a set
+    assert configs[0] == configs[1]
+    assert bits_per_byte(run / "model", made / "corpus", limit=3).overall.bpb > 0
+
+
+@pytest.mark.parametrize(
+    ("family", "targets"), [("gpt2", None), pytest.param("llama", ["q_proj", "mlp.down_proj"], marks=pytest.mark.slow)]
+)
+def test_only_the_adapters_of_the_targets_change_and_merge_comes_later(
+    made: Path, tmp_path: Path, family: Family, targets: list[str] | None
+) -> None:
+    """gpt2's head is its embedding, and its matrices are stored the other way round."""
+    base(made, family)
+    given = {
+        "data": {"path": made / "corpus", "tokenizer": made / "tokenizer", "seq_len": 24, "window": 8},
+        "model": {"path": made / f"base-{family}"},
+        "lora": {"rank": 2} | ({} if targets is None else {"targets": targets}),
+        "train": {"steps": 2, "global_batch_size": 2, "micro_batch_size": 2},
+        "optimizer": {"lr": 0.1},
+    }
+    run, config = tmp_path / "run", load_config(given)
+    finished = Trainer(config, run).fit()
+    assert finished.model == run / "adapter"
+    assert not (run / "model").exists()
+    with pytest.raises(PilekitError, match="has adapters of a model, but not the model"):
+        bits_per_byte(run, made / "corpus")
+    adapted = AutoPeftModelForCausalLM.from_pretrained(run / "adapter")
+    names = {
+        name.rpartition(".lora_A")[0].rpartition(".")[2]
+        for name in load_file(run / "adapter/adapter_model.safetensors")
+    }
+    assert names - {""} == ({"q_proj", "down_proj"} if targets else {"c_attn", "c_proj", "c_fc"})
+    expected = logits(adapted)
+    parameters = [p for n, p in adapted.named_parameters() if "lora_" in n]
+    held = estimate(config, 1).stages[0].held
+    assert held.gradients == 4 * sum(p.numel() for p in parameters)
+    done = CliRunner().invoke(pilekit, ["train", str(run / "config.toml"), "--out", str(run), "--merge"])
+    assert done.exit_code == 0, done.output
+    assert f"the model is in {run}/model; score it with" in done.output
+    torch.testing.assert_close(
+        logits(AutoModelForCausalLM.from_pretrained(run / "model")), expected, rtol=1e-4, atol=1e-5
+    )
+
+
+def test_wrong_settings_are_told_before_anything_is_loaded(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = base(made)
+    for changes, message in (
+        (("lora.rank=8",), r"lora.rank = 8: adapts a trained model: give model.path, or set it to 0$"),
+        ((named, "lora.merge=true"), r"lora.merge = true: needs lora.rank, such as 8$"),
+        (
+            (named, "lora.rank=2", 'lora.targets=["q_proj"]'),
+            r'^lora.targets: "q_proj" is none of the model\'s linear '
+            r"layers; there are dense, dense_4h_to_h, dense_h_to_4h, query_key_value$",
+        ),
+        ((named, "lora.rank=2", 'lora.targets=["lm_head"]'), r'^lora.targets: "lm_head" is none of'),
+        ((named, "lora.rank=2", 'model.freeze=["*.lora_*"]'), r"^model.freeze: all parameters are frozen"),
+        ((named, "lora.rank=2", "parallel.engine=accelerate"), r'with parallel.engine = "accelerate" it must be 0'),
+    ):
+        with pytest.raises(PilekitError, match=message):
+            Trainer(load_config(made / "run.toml", changes), tmp_path / "run")
+    find = importlib.util.find_spec
+    monkeypatch.setattr(engines, "find_spec", lambda name: None if name == "peft" else find(name))
+    with pytest.raises(PilekitError, match=r"^lora.rank = 2: the package peft is not installed; pip install 'pilekit"):
+        Trainer(load_config(made / "run.toml", (named, "lora.rank=2")), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
