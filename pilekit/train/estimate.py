@@ -1,7 +1,8 @@
 """The memory that a run takes on each rank under every ZeRO stage, before anything is allocated.
 
-Formulas for step/sharding.py, with Ψ parameters on W ranks, c bytes of the computing type, u parameters in the largest
-group (a block, or the rest outside of blocks), r in the rest, and b in the largest block:
+Formulas for step/sharding.py, with Ψ parameters on W ranks (with parallel.shard, on those of a group), c bytes of the
+computing type, u parameters in the largest group (a block, or the rest outside of blocks), r in the rest, and b in the
+largest block:
 
                 stage 0    stage 1         stage 2    stage 3
     parameters  4Ψ         4Ψ/W            4Ψ/W       4Ψ/W           float32 masters
@@ -108,21 +109,22 @@ def estimate(config: TrainConfig, world_size: int) -> Estimate:
     shape = model_shape(config.source, tokenizer, config.data.seq_len, train.objective, config.lora)
     lr_scales(shape, config.optimizer)  # refuses a pattern that matches nothing
     micro_batches = train.global_batch_size // world_size // train.micro_batch_size
+    sharing = parallel.shard or world_size
     held = {
-        stage: held_bytes(shape, stage=stage, world_size=world_size, dtype=dtype, micro_batches=micro_batches)
+        stage: held_bytes(shape, stage=stage, world_size=sharing, dtype=dtype, micro_batches=micro_batches)
         for stage in get_args(Stage)
     }
     for_muon = muon_parameters(shape, config.optimizer)
     matrices = [parameter for name, parameter in shape.named_parameters() if name in for_muon]
     for stage, each in held.items():  # Muon keeps one mean instead of two, and no number of steps
-        spared = 4 * _numbers(matrices, world_size if stage else 1) + 4 * len(matrices)
+        spared = 4 * _numbers(matrices, sharing if stage else 1) + 4 * len(matrices)
         averages = each.gradients if train.ema else 0  # 4 bytes of each trained parameter too
         held[stage] = replace(each, optimizer=each.optimizer - spared + averages)
     if config.teacher.path is not None:
         teacher = model_shape(ModelConfig(path=config.teacher.path), tokenizer, config.data.seq_len, train.objective)
         size = DTYPES[config.teacher.dtype].itemsize
         for stage, each in held.items():
-            of = held_bytes(teacher, stage=stage, world_size=world_size, dtype=torch.float32, micro_batches=1)
+            of = held_bytes(teacher, stage=stage, world_size=sharing, dtype=torch.float32, micro_batches=1)
             held[stage] = replace(each, teacher=(of.parameters + of.gathered) * size // 4)
     activations = activation_bytes(shape, config)
     return Estimate(

@@ -42,7 +42,7 @@ from torch.optim import Optimizer
 from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
 from pilekit.train.checkpoint.manifest import INDEX_FILE, deal
-from pilekit.train.step.sharding import is_sharded, own_part
+from pilekit.train.step.sharding import is_first_copy, is_sharded, own_part
 
 KINDS = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
 """The tensors that AdamW and Muon keep of a parameter."""
@@ -84,7 +84,11 @@ def state_tensors(model: nn.Module, optimizer: Optimizer, ranks: Ranks) -> dict[
     for name, parameter in optimized(optimizer).items():
         for kind, value in optimizer.state.get(parameter, {}).items():
             found[f"optimizer.{name}.{kind}"] = name, value
-    return {key: tensor for key, (name, tensor) in found.items() if is_sharded(tensor) or name in mine}
+    return {
+        key: tensor
+        for key, (name, tensor) in found.items()
+        if (is_first_copy(tensor) if is_sharded(tensor) else name in mine)
+    }
 
 
 class TensorSave(DefaultSavePlanner):

@@ -170,6 +170,7 @@ def _rules(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
 
     rule = "needs parallel.zero = 1, 2 or 3, because stage 0 leaves the model whole"
     yield "parallel.offload", not parallel.offload or parallel.zero > 0, rule
+    yield "parallel.shard", parallel.shard is None or parallel.zero > 0, rule
     rule = "needs parallel.offload = false, because the ranks gather matrices where they compute"
     yield "optimizer.name", config.optimizer.name == "adamw" or not parallel.offload, rule
     rule = f"must be at least precision.loss_scale_floor = {precision.loss_scale_floor}"
@@ -191,6 +192,7 @@ def _rules_of_engine(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
         "teacher.path": (None,),
         "lora.rank": (0,),
         "train.ema": (0,),
+        "parallel.shard": (None,),
         "optimizer.name": ("adamw",),
         "parallel.activation_checkpoint": ("none",),
         "parallel.compile": (False,),
@@ -214,6 +216,9 @@ def check_world(config: TrainConfig, world_size: int) -> None:
 
     Lanes that the stream chooses for itself are checked when it opens.
     """
+    shard = config.parallel.shard
+    if shard and world_size % shard:
+        raise wrong("parallel.shard", shard, f"must divide the number of ranks, {world_size}, into groups")
     sizes = world_sizes(config)
     if world_size not in sizes:
         train, lanes = config.train, config.data.lanes
@@ -229,4 +234,5 @@ def world_sizes(config: TrainConfig) -> list[int]:
     train, lanes = config.train, config.data.lanes
     parts = train.global_batch_size // train.micro_batch_size
     shared = parts if lanes == "auto" else math.gcd(parts, lanes[0])
-    return [ranks for ranks in range(1, min(shared, MOST_RANKS) + 1) if shared % ranks == 0]
+    group = config.parallel.shard or 1
+    return [ranks for ranks in range(group, min(shared, MOST_RANKS) + 1, group) if shared % ranks == 0]

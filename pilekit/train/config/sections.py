@@ -207,6 +207,8 @@ class ParallelConfig(_Section, frozen=True, kw_only=True):
     """A file with the package's own settings: DeepSpeed's JSON, or what `accelerate config` wrote. Default: none."""
     zero: Literal[0, 1, 2, 3] = 0
     """ZeRO stage: ranks share nothing (0), the optimizer's state (1), gradients too (2), or parameters too (3)."""
+    shard: Annotated[int, Meta(ge=2, le=LARGEST_INTEGER)] | None = None
+    """Ranks of a group that share one copy, such as the 8 of a machine; each group has a copy. Default: all ranks."""
     offload: bool = False
     """Keep parameters, gradients and the optimizer's state in the CPU's memory, where the optimizer then steps."""
     activation_checkpoint: Literal["none", "full", "selective"] = "none"

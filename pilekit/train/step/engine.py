@@ -45,6 +45,7 @@ from pilekit.train.step.optimizer import build_optimizer, measured_step, sum_of_
 from pilekit.train.step.sharding import (
     before_micro_batch,
     gather_rest,
+    is_first_copy,
     is_sharded,
     own_part,
     release,
@@ -107,9 +108,10 @@ class Engine:
         if parallel.compile:
             for block in blocks:
                 block.compile()
-        shard(self._step_loss, blocks, ranks, stage=parallel.zero, dtype=precision.dtype, offload=parallel.offload)
+        cut: Any = {"stage": parallel.zero, "offload": parallel.offload, "group": parallel.shard}
+        shard(self._step_loss, blocks, ranks, dtype=precision.dtype, **cut)
         self._step_loss.train()
-        self._is_sharded = any(is_sharded(parameter) for parameter in lm.model.parameters())
+        self._counts = ranks.is_first or any(is_sharded(p) and is_first_copy(p) for p in lm.model.parameters())
         self.optimizer: Optimizer = build_optimizer(lm.model, config.optimizer, config.train.ema)
         self.loss_scale = LossScale(precision) if precision.dtype == "fp16" else None
 
@@ -160,7 +162,7 @@ class Engine:
     def _norm(self, squares: Tensor) -> float:
         """The norm of all ranks' parts as one vector, from the sum of squares of this rank's; equal on all ranks."""
         own = squares.cpu().reshape(1)
-        if not self._is_sharded and not self._ranks.is_first:  # every rank has the whole vector; count it once
+        if not self._counts:  # another rank has the same part
             own = torch.zeros_like(own)
         return math.sqrt(self._ranks.sum(own).item())
 

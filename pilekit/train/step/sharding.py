@@ -17,6 +17,9 @@ With one micro-batch per step, stages 1 and 2 are the same program. In stage 3, 
 gathered from a micro-batch's forward to its backward, because both ends of the model need them. A single rank in
 float32 leaves its model as it is.
 
+The ranks may form groups, such as the machines of a cluster: a group shares one copy, and gradients are summed over
+groups once a step (HSDP). So only the ranks of a group gather parameters from each other.
+
 All ranks start with rank 0's weights; the other ranks need only the model's shape. Each parameter is sent after all are
 cut, so only rank 0 ever holds a whole model.
 """
@@ -29,6 +32,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -47,12 +51,20 @@ _COMPUTING_TYPE = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def shard(
-    root: nn.Module, blocks: Sequence[nn.Module], ranks: Ranks, *, stage: Stage, dtype: Dtype, offload: bool
+    root: nn.Module,
+    blocks: Sequence[nn.Module],
+    ranks: Ranks,
+    *,
+    stage: Stage,
+    dtype: Dtype,
+    offload: bool,
+    group: int | None = None,
 ) -> None:
     """Cut `root` in place, with each of `blocks` as a group, and fill it with rank 0's numbers, on the ranks' device.
 
     Trained parameters are float32. All become DTensors with the same names, unless a single rank in float32 leaves
     them alone. With `offload` parameters, gradients and the optimizer's state lie in the CPU's memory between uses.
+    Each `group` of ranks, in order, shares one copy; None: all ranks do.
     """
     for name, parameter in root.named_parameters():
         # A bfloat16 master would silently learn next to nothing.
@@ -65,7 +77,7 @@ def shard(
     computing = _COMPUTING_TYPE[dtype]
     summing = None if computing is None else torch.float32
     settings: dict[str, Any] = {
-        "mesh": ranks.mesh,
+        "mesh": ranks.mesh if group in (None, ranks.world_size) else _groups(ranks, group),
         "mp_policy": MixedPrecisionPolicy(param_dtype=computing, reduce_dtype=summing),
         "offload_policy": CPUOffloadPolicy(pin_memory=ranks.device.type == "cuda") if offload else OffloadPolicy(),
     }
@@ -81,6 +93,12 @@ def shard(
     register_fsdp_forward_method(root, "gather")  # for `gather_rest`
     if ranks.world_size > 1:
         _fill(root, whole, ranks)
+
+
+def _groups(ranks: Ranks, group: int) -> DeviceMesh:
+    """All ranks as rows of `group`: a row shares one copy, and a column holds the same part of each."""
+    shape = ranks.world_size // group, group
+    return init_device_mesh(ranks.device.type, shape, mesh_dim_names=("replicate", "shard"))
 
 
 def _fill(root: nn.Module, whole: dict[str, Tensor], ranks: Ranks) -> None:
@@ -111,6 +129,8 @@ def before_micro_batch(root: nn.Module, stage: Stage, *, last: bool) -> None:
         root.set_requires_gradient_sync(last)
     if stage <= 2:
         root.set_reshard_after_backward(last)
+    if stage >= 2:
+        root.set_requires_all_reduce(last)  # between groups; within a group they are summed every time
 
 
 def gather_rest(root: nn.Module) -> None:
@@ -128,6 +148,14 @@ def release(root: nn.Module) -> None:
 def is_sharded(parameter: Tensor) -> bool:
     """Whether this rank holds only a part of the parameter."""
     return isinstance(parameter, DTensor) and any(placement.is_shard() for placement in parameter.placements)
+
+
+def is_first_copy(parameter: Tensor) -> bool:
+    """Whether this rank's part of a sharded parameter is the one that counts: other groups may hold the same part."""
+    if not isinstance(parameter, DTensor):
+        return True
+    coordinates = parameter.device_mesh.get_coordinate() or ()
+    return not any(place for place, of in zip(coordinates, parameter.placements, strict=True) if of.is_replicate())
 
 
 def own_part(tensor: Tensor) -> Tensor:

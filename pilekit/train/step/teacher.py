@@ -38,7 +38,8 @@ class Teacher:
         model.requires_grad_(False).to(TYPES[config.teacher.dtype]).eval()
         self._root = _Root(model)
         parallel = config.parallel
-        shard(self._root, blocks_of(model), ranks, stage=parallel.zero, dtype="fp32", offload=parallel.offload)
+        cut: Any = {"stage": parallel.zero, "offload": parallel.offload, "group": parallel.shard}
+        shard(self._root, blocks_of(model), ranks, dtype="fp32", **cut)
 
     @contextmanager
     def lesson(self, batch: Mapping[str, Tensor], places: Tensor) -> Iterator[Taught]:
