@@ -106,6 +106,9 @@ def command(
     """
     if as_json and not estimate:
         raise click.UsageError("--json goes with --estimate.")
+    from pilekit.train.launch.environment import adopt_slurm
+
+    adopt_slurm()
     in_job = bool(os.environ.get("RANK") and os.environ.get("WORLD_SIZE"))
     if in_job and (nproc_per_node is not None or max_restarts):
         raise click.UsageError(
@@ -211,12 +214,14 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
         # Importing torch takes seconds, which a wrong config should not cost.
         with held_signals(), nullcontext() if os.environ.get("RANK") else waiting("loading torch"):
             from pilekit.engine.ranks import join
+            from pilekit.train.launch.environment import described
             from pilekit.train.trainer import Trainer
         ranks = join()
         trainer = Trainer(config, run.path)
         if not ranks.is_first:
             trainer.fit()
             return
+        click.echo(described(ranks), err=True)
         with live_line(config.steps) as show:
             finished = trainer.fit(show)
         if finished.interrupted:

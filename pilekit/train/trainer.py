@@ -45,14 +45,18 @@ from pilekit.train.config.sections import ModelConfig, TrainConfig
 from pilekit.train.data import open_batches, open_stream
 from pilekit.train.engines import build_engine, check_engine
 from pilekit.train.evaluation import evaluate, open_held_out
+from pilekit.train.launch.environment import adopt_slurm
 from pilekit.train.launch.interrupt import first_interrupt
 from pilekit.train.log.alerts import against_waiting
+from pilekit.train.log.figures import figures
 from pilekit.train.log.logs import open_logs
+from pilekit.train.log.memory import MemoryGrowth
 from pilekit.train.log.metrics import StepBitsPerByte, StepMetrics, step_memory
+from pilekit.train.log.mfu import full_speed
 from pilekit.train.log.peek import inspect_step_command
 from pilekit.train.log.profile import Profile, part
 from pilekit.train.log.viewers import check_viewers
-from pilekit.train.model.build import build_on, fingerprint
+from pilekit.train.model.build import build_on, fingerprint, use_attention
 from pilekit.train.model.export import export_model
 from pilekit.train.model.lora import merged
 from pilekit.train.run_folder import RunFolder, check_start, open_run, take_config
@@ -103,6 +107,7 @@ class Trainer:
         self, config: TrainConfig, out: str | Path = "runs/run", *, model: PreTrainedModel | None = None
     ) -> None:
         check_model(config := load_config(config), model)
+        adopt_slurm()
         self.ranks = ranks = join()
         ranks.on_all_ranks(lambda: check_engine(config, ranks.device))
         ranks.on_all_ranks(lambda: engine_settings(config, ranks.world_size))
@@ -127,11 +132,30 @@ class Trainer:
                     f"a {visible(each.model.config.model_type, 60)} model cannot keep the documents of a row apart; "
                     f'set data.attention = "{"row" if objective == "mlm" else "causal"}"'
                 )
+        self._full_speed = full_speed(lm.model, seq_len, config.precision.dtype, ranks)
+        fast = config.model.attention_implementation
+        if fast != "sdpa":
+            ranks.on_all_ranks(lambda: use_attention(lm.model, fast))
         self.engine = build_engine(lm, config, ranks, *models[1:])
+        if fast != "sdpa" and config.data.attention == "document":
+            self._prove_documents_apart(min(2, config.train.micro_batch_size))
         self._model = fingerprint(lm.model)
         self._is_given = model is not None
         self._has_trained = False
         self._without_targets = 0
+
+    def _prove_documents_apart(self, rows: int) -> None:
+        """Raise PilekitError unless the model, as it computes on these ranks, keeps the documents of `rows` apart."""
+        lm, fast = self.engine.lm, self.config.model.attention_implementation
+        assert isinstance(lm, CausalLM), "masked models use sdpa"
+        with self.engine.evaluating():
+            leaks = self.ranks.any(not isolates_documents(lm, rows))
+        if leaks:
+            remedy = "train.micro_batch_size = 1, or " if rows > 1 else ""
+            raise self.ranks.error(
+                f'model.attention_implementation = "{fast}": mixes the documents of a row here; set {remedy}"sdpa", or '
+                'data.attention = "causal"'
+            )
 
     def fit(self, on_step: Callable[[StepMetrics], None] | None = None) -> Finished:
         """Train up to the config's steps, from the run's newest checkpoint if there is one, and write `model/`.
@@ -145,6 +169,7 @@ class Trainer:
             done = self._begin(run, checkpoints)
             saved, metrics, failed = done.step, None, None
             remedy, peek = against_waiting(self.stream), partial(self._peek, checkpoints)
+            growth = MemoryGrowth()
             profile = Profile(run.path / "profile", config, ranks, remedy)
             with open_logs(run, config, ranks, remedy, peek, done.step) as log, profile:
                 try:
@@ -179,10 +204,18 @@ class Trainer:
                                 stream=self.stream.state_dict(),
                             )
                             seconds = time.perf_counter() - started
-                            metrics = figures(done, sums, update, lr=lr, scale=scale, tokens=tokens, seconds=seconds)
-                            places = self.stream.global_batch_size * self.stream.seq_len
-                            rates = rates_by_group(engine.optimizer, lr)
-                            metrics = structs.replace(metrics, padding=1 - tokens / places, lr_by_group=rates)
+                            metrics = figures(
+                                *(done, sums, update),
+                                lr=lr,
+                                rates=rates_by_group(engine.optimizer, lr),
+                                scale=scale,
+                                tokens=tokens,
+                                places=self.stream.global_batch_size * self.stream.seq_len,
+                                seconds=seconds,
+                                full_speed=self._full_speed,
+                            )
+                            if config.log.memory and ranks.is_first:
+                                growth.write(done.step, sums.memory)
                             if self._is_measured(done.step):
                                 metrics = structs.replace(metrics, bpb=self._bits_per_byte())
                             failed = error_of(metrics, log, on_step)
@@ -374,27 +407,6 @@ class Trainer:
             world_size=ranks.world_size,
         )
         checkpoints.save(model, optimizer, progress, msgspec.to_builtins(self.config))
-
-
-def figures(
-    done: Progress, sums: StepSums, update: Update, *, lr: float, scale: float | None, tokens: int, seconds: float
-) -> StepMetrics:
-    """The line of metrics.jsonl for the last step of `done`, which had `tokens` and took `seconds`."""
-    return StepMetrics(
-        step=done.step,
-        loss=sums.loss if math.isfinite(sums.loss) else None,
-        loss_by_subset=sums.by_subset,
-        lr=lr,
-        grad_norm=None if update.skipped else update.grad_norm,
-        update_norm=update.update_norm,
-        tokens=done.tokens,
-        tokens_per_second=tokens / seconds,
-        data_wait=min(1.0, sums.waited / seconds),
-        step_seconds=seconds,
-        memory_bytes=sums.memory,
-        loss_scale=scale,
-        skipped=done.skipped,
-    )
 
 
 def error_of(metrics: StepMetrics, *listeners: Callable[[StepMetrics], object] | None) -> PilekitError | None:

@@ -170,6 +170,7 @@ OTHER: dict[str, Any] = {
     **{"data.seq_len": 16, "data.packing": "concat", "data.seed": 1, "data.attention": "causal"},
     **{"model.preset": "pythia-70m", "model.config": "config.json", "model.path": "model"},
     **{"model.from_teacher": 2, "teacher.path": "other", "train.ema": 0.9},
+    **{"lora.rank": 4, "lora.alpha": 8.0, "lora.targets": ["dense"]},
     **{"model.freeze": ["*.embed_in.*"], "optimizer.name": "muon", "optimizer.momentum": 0.9},
     **{"train.global_batch_size": 64, "train.objective": "mlm", "train.seed": 1, "train.steps": 7},
     **{"optimizer.betas": (0.9, 0.99), "optimizer.lr": 1e-3, "parallel.zero": 3, "precision.dtype": "bf16"},

@@ -115,7 +115,7 @@ def test_the_files_of_a_run(made: Path, whole: tuple[Path, Finished]) -> None:
     assert [list(record) for record in records] == [
         [
             *("step", "loss", "loss_by_subset", "lr", "lr_by_group", "grad_norm", "update_norm"),
-            *("tokens", "padding", *TIMES, "loss_scale", "skipped"),
+            *("tokens", "padding", *TIMES, "mfu", "loss_scale", "skipped"),
         ]
     ] * 8
     assert [record["step"] for record in records] == list(range(1, 9))

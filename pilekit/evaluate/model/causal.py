@@ -112,17 +112,18 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: Tokenizer, what: str) ->
         )
 
 
-def isolates_documents(lm: CausalLM) -> bool:
+def isolates_documents(lm: CausalLM, rows: int = 1) -> bool:
     """Whether restarted positions keep the documents of a row apart, in the call documented at `CausalLM.trunk`.
 
-    Two documents share a row. If the first changes, the second's output may not change.
+    Two documents share a row. If the first changes, the second's output may not change. Some implementations of
+    attention keep them apart in a single row only, so all of `rows` are tried at once.
     """
-    ids = _probe_ids(lm.model, lm.max_length)
+    ids = _probe_ids(lm.model, lm.max_length).repeat(rows, 1)
     length = ids.shape[1]
     if length < 2:
         return True
     half = length // 2
-    positions = torch.cat([torch.arange(half), torch.arange(length - half)]).unsqueeze(0).to(ids.device)
+    positions = torch.cat([torch.arange(half), torch.arange(length - half)]).repeat(rows, 1).to(ids.device)
     changed = ids.clone()
     changed[:, :half] = (ids[:, :half] + 1) % _embeddings(lm.model).num_embeddings
     try:

@@ -145,6 +145,11 @@ def _rules(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
     yield "model.from_teacher", model.from_teacher is None or teacher.path is not None, "needs teacher.path"
     rule = "teaches nothing, because teacher.kl and teacher.cosine are 0; give one a weight, or leave the teacher out"
     yield "teacher.path", teacher.path is None or teacher.kl + teacher.cosine > 0, rule
+    fast = model.attention_implementation
+    rule = 'with train.objective = "mlm" it must be "sdpa"'
+    yield "model.attention_implementation", fast == "sdpa" or not is_mlm, rule
+    rule = 'needs precision.dtype = "bf16" or "fp16"'
+    yield "model.attention_implementation", fast != "flash_attention_2" or precision.dtype != "fp32", rule
     lora = config.lora
     rule = "adapts a trained model: give model.path, or set it to 0"
     yield "lora.rank", not lora.rank or (model.preset is None and model.config is None), rule
@@ -191,6 +196,7 @@ def _rules_of_engine(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
         "train.objective": ("clm",),
         "teacher.path": (None,),
         "lora.rank": (0,),
+        "model.attention_implementation": ("sdpa",),
         "train.ema": (0,),
         "parallel.shard": (None,),
         "optimizer.name": ("adamw",),

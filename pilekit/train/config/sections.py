@@ -94,6 +94,8 @@ class ModelConfig(_Section, frozen=True, kw_only=True):
     """A local model_dir whose weights are trained further."""
     from_teacher: Count | None = None
     """The teacher with this many of its blocks, evenly spaced from its first to its last; it keeps their weights."""
+    attention_implementation: Literal["sdpa", "flash_attention_2", "flex_attention"] = "sdpa"
+    """What computes attention, by its name in transformers; the latter two need a GPU, and the second its package."""
     freeze: Texts | None = None
     """Parameters that stay as they are, by name, such as ["*.embed_in.*"]; they take no gradient and no optimizer."""
 
@@ -258,6 +260,8 @@ class LogConfig(_Section, frozen=True, kw_only=True):
     """Write the same figures for TensorBoard, into `tensorboard` in the run's folder."""
     wandb: bool = False
     """Send the same figures to Weights & Biases; WANDB_MODE=offline keeps them in `wandb` in the run's folder."""
+    memory: bool = True
+    """Warn of a rank whose memory, of the CPU or the GPU, grows and grows."""
     profile: Pair | None = None
     """First and last step that torch.profiler watches. Default: none."""
 

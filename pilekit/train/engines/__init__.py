@@ -30,6 +30,12 @@ def check_engine(config: TrainConfig, device: torch.device | None = None) -> Non
     if on_gpu and config.precision.dtype == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
         name = visible(torch.cuda.get_device_name(device), 60)
         raise PilekitError(f'precision.dtype = "bf16": {name} has no bfloat16; set "fp16" or "fp32"')
+    if (fast := config.model.attention_implementation) != "sdpa":
+        what = f'model.attention_implementation = "{fast}"'
+        if fast == "flash_attention_2" and find_spec("flash_attn") is None:
+            raise PilekitError(f'{what}: the package flash_attn is not installed; install it, or set "sdpa"')
+        if device is not None and not on_gpu:
+            raise PilekitError(f'{what}: trains on a GPU only, and there is none; set "sdpa"')
     if config.lora.rank and find_spec("peft") is None:
         raise PilekitError(
             f"lora.rank = {config.lora.rank}: the package peft is not installed; pip install 'pilekit[peft]', or set 0"

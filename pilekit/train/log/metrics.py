@@ -81,6 +81,9 @@ class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
     """The most memory of any rank in the step: on a GPU the peak of tensors, on a CPU the process's resident memory at
     the end of the step. 0 in lines of a pilekit that did not measure it."""
+    mfu: float | None = None
+    """Share of the GPU's published peak that the step used, 0 to 1; null if the peak is not known, in fp32, and if
+    parameters are frozen."""
     loss_scale: float | None = None
     """The factor of the loss in fp16; null in other precisions."""
     skipped: int = 0
@@ -198,14 +201,21 @@ def _drop_later(path: Path, resume_step: int) -> None:
                     file.write(line.removesuffix(b"\n") + b"\n")
 
 
-def step_memory(device: torch.device) -> int:
-    """This process's `memory_bytes` at the end of a step; on a GPU, the peak is then reset for the next step."""
+def step_memory(device: torch.device) -> dict[str, int]:
+    """Bytes at the end of a step: "CPU", this process's resident memory, and on a GPU "GPU", the step's peak.
+
+    The peak is then reset for the next step.
+    """
+    found = {"CPU": _resident()}
     if device.type == "cuda":
         import torch
 
-        peak = torch.cuda.max_memory_allocated(device)
+        found["GPU"] = torch.cuda.max_memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
-        return peak
+    return found
+
+
+def _resident() -> int:
     try:
         with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 (read at every step)
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -175,6 +175,18 @@ def model_shape(
     return model  # type: ignore[no-any-return]
 
 
+def use_attention(model: PreTrainedModel, implementation: str) -> None:
+    """Make `model` compute attention in another way; PilekitError if it cannot."""
+    try:
+        with quiet():
+            model.set_attn_implementation(implementation)
+    except (ValueError, ImportError, RuntimeError) as error:
+        raise PilekitError(
+            f'model.attention_implementation = "{implementation}": a {visible(str(model.config.model_type), 60)} model '
+            f'cannot use it ({visible(" ".join(str(error).split()), 200)}); set "sdpa"'
+        ) from error
+
+
 def fingerprint(model: PreTrainedModel) -> str:
     """XXH3 of the model's configuration, without what does not affect outputs (versions, names, stored type)."""
     ignored = ("transformers_version", "architectures", "dtype", "torch_dtype")

@@ -180,13 +180,13 @@ class StepSums:
     loss       mean over the step's targets, in nats; may be infinite, and is NaN if there is no target
     by_subset  the same for each subset with a target, in the order of the names; finite ones only
     waited     seconds that the slowest rank waited for data
-    memory     bytes of the rank with the most memory
+    memory     bytes of each rank, by kind of memory: "CPU", and "GPU" if ranks compute there
     """
 
     loss: float
     by_subset: dict[str, float]
     waited: float
-    memory: int
+    memory: dict[str, list[int]]
 
     @classmethod
     def over(
@@ -197,18 +197,20 @@ class StepSums:
         subset_names: Sequence[str],
         *,
         waited: float,
-        memory: int,
+        memory: Mapping[str, int],
     ) -> StepSums:
         """Add up all ranks; `nll` holds the losses of this rank's batch, as `clm_loss` returns them."""
-        own = torch.zeros(2, ranks.world_size, dtype=torch.float64)
-        own[:, ranks.rank] = torch.tensor([waited, memory], dtype=torch.float64)
+        own = torch.zeros(1 + len(memory), ranks.world_size, dtype=torch.float64)
+        own[:, ranks.rank] = torch.tensor([waited, *memory.values()], dtype=torch.float64)
         sums, counts = subset_sums(nll.cpu(), batch, len(subset_names))
         total_of_ranks = ranks.sum(torch.cat([own.flatten(), sums, counts]))
-        waits, memories, sums, counts = torch.split(total_of_ranks, [*[ranks.world_size] * 2, *[len(subset_names)] * 2])
+        of_ranks, sums, counts = torch.split(total_of_ranks, [own.numel(), *[len(subset_names)] * 2])
+        waits, *memories = of_ranks.view_as(own)
         by_subset = {
             name: total / count
             for name, total, count in zip(subset_names, sums.tolist(), counts.tolist(), strict=True)
             if count and math.isfinite(total)
         }
         loss = float(sums.sum() / counts.sum())
-        return cls(loss, by_subset, float(waits.max()), int(memories.max()))
+        sizes = [list(map(int, each.tolist())) for each in memories]
+        return cls(loss, by_subset, float(waits.max()), dict(zip(memory, sizes, strict=True)))

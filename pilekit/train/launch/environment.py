@@ -1,0 +1,63 @@
+"""Where a rank finds itself: started alone, by pilekit, torchrun or Slurm; what it computes on; how ranks talk.
+
+`srun pilekit train ...` starts one process per task. Slurm numbers them in variables of its own, which `adopt_slurm`
+translates into those of torchrun. Tasks that torchrun or pilekit has started keep what they have.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from pilekit.errors import counted
+from pilekit.train.launch.launch import LAUNCHER
+
+if TYPE_CHECKING:
+    from pilekit.engine.ranks import Ranks  # imports torch, which takes seconds
+
+_FIRST_HOST = re.compile(r"([^\[,]+)(?:\[(\w+)[^\]]*\]([^,\[]*))?")
+"""Of a list such as "node[03-05,07],login1": node03."""
+
+
+def adopt_slurm() -> None:
+    """In a task of `srun` with several tasks, set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
+
+    A variable that is set already stays. Nothing is done for a process that is a rank already.
+    """
+    given = os.environ
+    if given.get("RANK") or given.get("SLURM_STEP_NUM_TASKS", "1") == "1" or not given.get("SLURM_PROCID"):
+        return
+    host = _FIRST_HOST.match(given.get("SLURM_STEP_NODELIST", ""))
+    job = int("".join(filter(str.isdecimal, given.get("SLURM_JOB_ID", ""))) or 0)
+    for name, value in {
+        "RANK": given["SLURM_PROCID"],
+        "WORLD_SIZE": given["SLURM_STEP_NUM_TASKS"],
+        "LOCAL_RANK": given.get("SLURM_LOCALID", "0"),
+        "MASTER_ADDR": "".join(filter(None, host.groups())) if host else "localhost",
+        "MASTER_PORT": str(20_000 + job % 20_000),  # the same for all tasks, and another for another job
+    }.items():
+        given.setdefault(name, value)
+
+
+def described(ranks: Ranks) -> str:
+    """One line: how many ranks, who started them, what rank 0 computes on, and how they talk."""
+    import torch
+    from torch import distributed as dist
+
+    is_gpu = ranks.device.type == "cuda"
+    device = f"cuda ({torch.cuda.get_device_name(ranks.device)})" if is_gpu else ranks.device.type
+    if not is_gpu and torch.backends.mps.is_available():
+        device += " (mps cannot share a model over ranks, and is not used)"
+    if ranks.world_size == 1:
+        return f"1 rank, on {device}"
+    by = next(
+        (name for name, sign in _SIGNS.items() if sign in os.environ),
+        "its environment",
+    )
+    talk = "nccl, and gloo between steps" if "nccl" in str(dist.get_backend_config()) else "gloo"
+    return f"{counted(ranks.world_size, 'rank')} started by {by}, on {device}; they talk by {talk}"
+
+
+_SIGNS = {"pilekit": LAUNCHER, "torchrun": "TORCHELASTIC_RUN_ID", "Slurm": "SLURM_STEP_NUM_TASKS"}
+"""What each launcher leaves in the environment; the innermost first."""

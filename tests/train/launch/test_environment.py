@@ -1,0 +1,101 @@
+"""Who started a rank, what it computes on and how ranks talk; and each generator of random numbers."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from pilekit.cli.main import pilekit
+from pilekit.engine.ranks import join
+from pilekit.train.config.file import load_config
+from pilekit.train.launch.environment import adopt_slurm, described
+from pilekit.train.trainer import Trainer, seed_of_step
+from tests.process_groups import ProcessGroups
+from tests.train.runs import tiny_run
+
+RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+TASK = {
+    "SLURM_STEP_NUM_TASKS": "16",
+    "SLURM_PROCID": "11",
+    "SLURM_LOCALID": "3",
+    "SLURM_STEP_NODELIST": "gpu[007-008]-a,x1",
+    "SLURM_JOB_ID": "123456",
+}
+
+
+def environment(monkeypatch: pytest.MonkeyPatch, **given: str) -> dict[str, str | None]:
+    """The variables of a rank after `adopt_slurm` in this environment."""
+    with monkeypatch.context() as patch:
+        import os
+
+        for name in {*RANK, *TASK}:
+            patch.setenv(name, "")  # so that it is put back
+            patch.delenv(name)
+        for name, value in given.items():
+            patch.setenv(name, value)
+        adopt_slurm()
+        found = {name: os.environ.get(name) for name in RANK}
+        for name in RANK:
+            os.environ.pop(name, None)
+        return found
+
+
+def test_a_task_of_slurm_is_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = dict(zip(RANK, ("11", "16", "3", "gpu007-a", "23456"), strict=True))
+    assert environment(monkeypatch, **TASK) == expected
+    assert environment(monkeypatch, **TASK, MASTER_ADDR="other")["MASTER_ADDR"] == "other"
+    for nodes, first in (("n1", "n1"), ("n[3,5]", "n3"), ("a-b.c,d", "a-b.c"), ("n[01-02],m[1-2]", "n01")):
+        assert environment(monkeypatch, **TASK | {"SLURM_STEP_NODELIST": nodes})["MASTER_ADDR"] == first
+    nothing: dict[str, str | None] = dict.fromkeys(RANK)
+    assert environment(monkeypatch) == nothing
+    assert environment(monkeypatch, **TASK | {"SLURM_STEP_NUM_TASKS": "1"}) == nothing
+    by_torchrun = {"RANK": "0", "WORLD_SIZE": "2"}
+    assert environment(monkeypatch, **TASK, **by_torchrun) == nothing | by_torchrun
+
+
+def describe() -> str:
+    return described(join())
+
+
+def test_the_environment_is_told_once(
+    tmp_path: Path, process_group: ProcessGroups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for text in process_group(2).run(describe):
+        assert text == "2 ranks started by its environment, on cpu; they talk by gloo"
+    made = tiny_run(tmp_path, steps=1, micro_batch_size=4)
+    for name in RANK:
+        monkeypatch.delenv(name, raising=False)
+    result = CliRunner().invoke(pilekit, ["train", str(made / "tiny.toml"), "--out", str(tmp_path / "run")])
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("1 rank, on cpu\n") == 1
+
+
+def test_each_generator_of_random_numbers(tmp_path: Path) -> None:
+    """Torch's generator begins each step at its seed; those of Python and NumPy, and torch's of the data, are not used.
+
+    Weights, adapters and the order of documents come from seeds of the config, through generators of their own.
+    """
+    made = tiny_run(tmp_path, steps=3, micro_batch_size=4)
+    ours = Trainer(load_config(made / "tiny.toml"), tmp_path / "run")
+    states, forward_backward = [], ours.engine.forward_backward
+
+    def noting(*rows: object, **more: object) -> object:
+        states.append(torch.get_rng_state())
+        return forward_backward(*rows, **more)  # type: ignore[arg-type]
+
+    ours.engine.forward_backward = noting  # type: ignore[method-assign, assignment]
+    random.seed(5)
+    np.random.seed(5)
+    before = random.getstate(), np.random.get_state()
+    ours.fit()
+    after = random.getstate(), np.random.get_state()
+    assert before[0] == after[0]
+    assert all(np.array_equal(one, other) for one, other in zip(before[1], after[1], strict=True))
+    assert len(states) == 3
+    for step, state in enumerate(states):
+        assert torch.equal(state, torch.Generator().manual_seed(seed_of_step(0, step)).get_state())

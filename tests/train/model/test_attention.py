@@ -1,0 +1,93 @@
+"""Other implementations of attention: refused where they cannot run, and proven to keep documents apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from pilekit.errors import PilekitError
+from pilekit.evaluate.model.causal import as_causal_lm, isolates_documents
+from pilekit.train import engines, trainer
+from pilekit.train.config.file import load_config
+from pilekit.train.model.build import use_attention
+from pilekit.train.trainer import Trainer
+from tests.tiny.models import tiny_model
+from tests.train.runs import tiny_run
+
+FLEX = "model.attention_implementation=flex_attention"
+FLASH = "model.attention_implementation=flash_attention_2"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_run(tmp_path_factory.mktemp("attention"), steps=1, micro_batch_size=2)
+
+
+def test_what_cannot_run_here_is_refused_in_one_line(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bf16, name = "precision.dtype=bf16", 'model.attention_implementation = "fl'
+    refused = [
+        ((FLASH,), f'{name}ash_attention_2": needs precision.dtype = "bf16" or "fp16"'),
+        ((FLEX, "train.objective=mlm", "data.attention=row"), f'{name}ex_attention": with train.objective = "mlm" it'),
+        ((FLEX, "parallel.engine=accelerate"), f'{name}ex_attention": with parallel.engine = "accelerate" it must be'),
+        ((FLASH, bf16), f'{name}ash_attention_2": the package flash_attn is not installed; install it, or set "sdpa"'),
+    ]
+    if not torch.cuda.is_available():
+        refused.append(((FLEX,), f'{name}ex_attention": trains on a GPU only, and there is none; set "sdpa"'))
+    for changes, message in refused:
+        with pytest.raises(PilekitError) as raised:
+            Trainer(load_config(made / "tiny.toml", changes), tmp_path / "run")
+        assert message in str(raised.value)
+        assert "\n" not in str(raised.value)
+    assert not (tmp_path / "run").exists()
+    for wrong in ("flash_attention_2", "none_such"):
+        with pytest.raises(PilekitError, match=f'^model.attention_implementation = "{wrong}": a gpt_neox model cannot'):
+            use_attention(tiny_model(), wrong)
+
+
+def leaking(module: Any, query: Any, key: Any, value: Any, _mask: Any, **more: Any) -> Any:
+    """Attention to all tokens before, whatever their document."""
+    return ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, None, **more)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="flex attention needs no help on a GPU")
+def test_documents_are_proven_apart_with_the_implementation_itself(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flex attention, which a CPU computes forward only, in eager mode; and a broken one."""
+    monkeypatch.setattr(
+        trainer, "check_engine", lambda _config, _device: engines.check_engine(load_config(made / "tiny.toml"))
+    )
+    proofs: list[tuple[bool, int]] = []
+
+    def noted(lm: Any, rows: int = 1) -> bool:
+        proofs.append((isolates_documents(lm, rows), rows))
+        return proofs[-1][0]
+
+    monkeypatch.setattr(trainer, "isolates_documents", noted)
+    with torch.compiler.set_stance("force_eager"):
+        Trainer(load_config(made / "tiny.toml", (FLEX,)), tmp_path / "run")
+        assert proofs == [(True, 1), (True, 2)]
+        monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flex_attention", leaking)
+        with pytest.raises(
+            PilekitError, match=r"mixes the documents of a row here; set train.micro_batch_size = 1, or"
+        ):
+            Trainer(load_config(made / "tiny.toml", (FLEX,)), tmp_path / "run")
+        Trainer(load_config(made / "tiny.toml", (FLEX, "data.attention=causal")), tmp_path / "run")
+    assert proofs[2:] == [(True, 1), (False, 2)]
+
+
+def test_flex_attention_predicts_as_sdpa_does() -> None:
+    lm = as_causal_lm(tiny_model("llama").eval())
+    ids, positions = torch.arange(2, 34)[None].repeat(2, 1), torch.cat([torch.arange(10), torch.arange(22)])[None]
+    found = []
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        for implementation in ("sdpa", "flex_attention"):
+            use_attention(lm.model, implementation)
+            found.append(lm.model(input_ids=ids, position_ids=positions.repeat(2, 1), use_cache=False).logits)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
