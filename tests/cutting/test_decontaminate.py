@@ -102,6 +102,8 @@ def check(out: Path, lines: dict[str, list[bytes]], spans: dict[Any, Any]) -> No
     shown = {(row["shard"] + ".zst", row["number"], row["start"], row["end"]): set[Any]() for row in rows}
     for row in rows:
         shown[row["shard"] + ".zst", row["number"], row["start"], row["end"]] |= {(row["evaluation"], row["record"])}
+        text = json.loads(lines[row["shard"] + ".zst"][row["number"]])["text"][row["start"] : row["end"]]
+        assert len(reference.words_of(text)) == row["words"]
     assert shown == {(*place, begin, end): keys for place, of in spans.items() for begin, end, keys in of}
     clean, counts, removed = lines_of(out / "clean"), Counter[str](), 0
     for shard, all in lines.items():
