@@ -34,9 +34,10 @@ from pilekit.assemble.plan import epochs_of, make_plan
 from pilekit.assemble.read_source import Job
 from pilekit.assemble.write import LINES, outputs, spill_name, spill_source, write_output
 from pilekit.corpus import Shard, load_manifest
-from pilekit.engine import map_shards
+from pilekit.engine import Ray, map_shards, scratch_folder
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.progress import Report
+from pilekit.shards.each_shard import await_notes
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.processes import decompress_ahead, processes_for
 from pilekit.shards.read.damage import LISTED_BAD_LINES, SkippedLines
@@ -64,6 +65,7 @@ def assemble_corpus(
     on_error: OnError = "raise",
     jobs: int | None = None,
     advance: Report | None = None,
+    engine: Ray | None = None,
 ) -> AssembledCorpus:
     """Make a corpus from the sources of a manifest: train shards, `val` and `test`, with the epochs it asks for.
 
@@ -75,6 +77,7 @@ def assemble_corpus(
     on_error   "raise": a line or file that is no document is a `PilekitError`; "skip": it is counted and listed
     jobs       sources or shards at a time, each in its own process; None: the usable CPUs, or fewer for little text
     advance    receives the progress of each step
+    engine     a cluster instead of local processes; `memory` is then that of each node
 
     The bytes are the same for any jobs, memory and order of sources. Raises `PilekitError` for a source that is not
     there or is in two subsets, if nothing is left for train, and for a folder of another job.
@@ -100,7 +103,7 @@ def assemble_corpus(
         result = output.result(DONE)
         if result is None or any(output.result(name) is None for name in result["documents"]):
             plan_file = folder / SCRATCH / f"{xxhash.xxh3_128_hexdigest(msgspec.json.encode(parameters))}.npz"
-            run = _Run(Job(described, inputs, output, plan_file, on_error), sources, memory, jobs, advance)
+            run = _Run(Job(described, inputs, output, plan_file, on_error), sources, memory, jobs, advance, engine)
             run.count()
             result = run.plan()
             if plan:
@@ -132,6 +135,7 @@ class _Run:
     memory: int
     jobs: int | None
     advance: Report | None
+    engine: Ray | None
 
     def count(self) -> None:
         """Read all sources and write the rows of their documents."""
@@ -139,7 +143,9 @@ class _Run:
         if self.job.on_error == "raise":  # An earlier run may have skipped lines that are errors now.
             notes = {name: note for name, note in notes.items() if note and not note["skipped"]}
         waiting = [source for source in self.sources if not notes.get(source.name)]
-        self._each("counting", count_source, waiting, [source.shard for source in waiting])
+        self._each(
+            "counting", count_source, waiting, [source.shard for source in waiting], [source.name for source in waiting]
+        )
 
     def plan(self) -> dict[str, Any]:
         """The plan, made unless it is there: the summary, planned shares, bad lines, and documents of each output."""
@@ -148,7 +154,8 @@ class _Run:
         name = f"/plan/{path.name}"
         if noted := output.result(name):
             return noted
-        made, counts = make_plan(manifest, partial(read_rows, output, self.sources), path.parent, self.memory)
+        own = path.parent if self.engine is None else scratch_folder(self.engine.scratch)  # for files without a name
+        made, counts = make_plan(manifest, partial(read_rows, output, self.sources), own, self.memory)
         with write_atomically(path) as file:
             made.save(file)
         rows: dict[str, dict[str, Any]] = {}
@@ -199,11 +206,12 @@ class _Run:
             needed = int(planned["text_bytes"] * (SPILLED_PER_TEXT + STORED_PER_TEXT))
             check_free_disk(folder, needed - used, "assembling")
             rest = [source for source in self.sources if self.job.output.result(spill_name(source.name)) is None]
-            self._each("spilling", spill_source, rest, [source.shard for source in rest], parts=2)
+            spilled = [spill_name(source.name) for source in rest]
+            self._each("spilling", spill_source, rest, [source.shard for source in rest], spilled, parts=2)
             sizes = [Shard(names[number], names[number], planned["text_bytes"] // len(names)) for number in waiting]
-            self._each(
-                "writing", write_output, waiting, sizes, parts=6, sources=[source.name for source in self.sources]
-            )
+            written = [names[number] for number in waiting]
+            all_sources = [source.name for source in self.sources]
+            self._each("writing", write_output, waiting, sizes, written, parts=6, sources=all_sources)
         for name, number in documents.items():
             note = self.job.output.result(name)
             if note is None or note["documents"] != number:
@@ -218,15 +226,26 @@ class _Run:
         function: Callable[..., None],
         items: Sequence[Any],
         sizes: list[Shard],
+        notes: list[str],
         parts: int = 1,
         **rest: Any,
     ) -> None:
-        """Call the function for each item; `sizes` has their names and sizes. A process gets its part of memory."""
-        processes = processes_for(sizes, self.jobs)
-        job = replace(self.job, memory=self.memory // processes // parts, ahead=decompress_ahead(processes))
-        names = [shard.name for shard in sizes]
+        """Call the function for each item. A process gets its part of memory.
+
+        sizes   the items' names and sizes
+        notes   the names of the notes that the function makes, one for each item
+        """
+        engine, names = self.engine, [shard.name for shard in sizes]
+        processes = processes_for(sizes, self.jobs, engine)
+        memory = self.memory // (processes if engine is None else engine.tasks_of_a_node(processes))
+        job = replace(self.job, memory=memory // parts, ahead=decompress_ahead(processes, engine))
         progress = partial(self._report, step, sum(shard.size or 0 for shard in sizes))
-        map_shards(partial(function, job=job, **rest), items, jobs=processes, names=names, on_progress=progress)
+        work, lock = partial(function, job=job, **rest), job.output.folder / LOCK_FILE
+        if engine is None or not items:
+            map_shards(work, items, jobs=processes, names=names, on_progress=progress)
+        else:
+            list(engine.imap_shards(work, list(items), names, processes, progress, lock, memory))
+            await_notes(job.output, notes)
 
     def _report(self, step: str, total: int, amount: int) -> None:
         if self.advance is not None:

@@ -28,6 +28,7 @@ from pilekit.corpus import Shard
 from pilekit.corpus.sidecar_files import INDEX_SUFFIX
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
+from pilekit.shards.each_shard import await_files, await_notes
 from pilekit.shards.index.build import build_index
 from pilekit.shards.read.reader import record_format
 from pilekit.shards.write.shard_writer import ShardWriter
@@ -83,10 +84,11 @@ class _Run:
 
 def spill_source(source: Source, advance: Advance, *, job: Job) -> None:
     """Write the lines of a source, each as often as it is used, and note the runs."""
-    reader, plan = SourceReader(source, job), Plan.load(job.plan, job.manifest)
     shards = job.manifest.assemble.shards
     record, subset = record_format(job.manifest).record, job.manifest.subsets[source.subset]
     paths = [scratch_path(job.output, kind, source.name) for kind in (COUNTED, LINES, PLACES)]
+    await_files([paths[0], job.plan])
+    reader, plan = SourceReader(source, job), Plan.load(job.plan, job.manifest)
     runs, run = [], _Run()
     with paths[0].open("rb") as rows_file, write_atomically(paths[1]) as lines, write_atomically(paths[2]) as places:
         for documents in reader.documents(advance):
@@ -134,6 +136,8 @@ class _Part(NamedTuple):
 def write_output(number: int, advance: Advance, *, job: Job, sources: list[str]) -> None:
     """Merge one shard from all sources, which are given by name; index it, and note how many documents it has."""
     shards = job.manifest.assemble.shards
+    await_files([job.plan])
+    await_notes(job.output, [spill_name(source) for source in sources])
     parts = list(_parts_of(number, job.output, sources))
     size = sum(int(part.rows[-1, 1]) - int(part.rows[0, 1]) + LINE_BYTES * len(part.rows) for part in parts)
     borders = [0, *Plan.load(job.plan, job.manifest).borders.tolist(), 1 << 64]

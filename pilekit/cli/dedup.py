@@ -17,6 +17,7 @@ from pilekit.cli.options import (
     only_option,
     open_subsets,
     run_options,
+    scratch_option,
 )
 from pilekit.errors import counted, visible
 from pilekit.progress import step_progress
@@ -58,12 +59,7 @@ def _no_parts(context: click.Context, option: click.Parameter, typed: str | None
 @memory_option
 @run_options
 @engine_option
-@click.option(
-    "--scratch",
-    type=Folder(),
-    metavar="DIR",
-    help="With --engine ray: a folder on each node's own disk, for temporary files.  [default: $TMPDIR]",
-)
+@scratch_option
 @click.option("--part", hidden=True, callback=_no_parts, expose_value=False)
 def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json: bool, **options: Any) -> None:
     """Remove copies and near-duplicates, with a proof for each, and keep all labels.

@@ -223,6 +223,14 @@ def engine_option(function: F) -> F:
     )(with_engine)  # type: ignore[return-value]
 
 
+scratch_option = click.option(
+    "--scratch",
+    type=Folder(),
+    metavar="DIR",
+    help="With --engine ray: a folder on each node's own disk, for temporary files.  [default: $TMPDIR]",
+)
+"""Adds `scratch`, which `engine_option` takes."""
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 """Adds `as_json` (bool)."""
 

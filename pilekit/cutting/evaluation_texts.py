@@ -93,6 +93,10 @@ def _raw_records(shard: Shard, fields: Sequence[str]) -> Iterator[Mapping[str, A
                 except orjson.JSONDecodeError as error:
                     record = error
                 if not isinstance(record, dict):
-                    why = f"not JSON ({record})" if isinstance(record, Exception) else "no JSON object; an evaluation has one in each line"
+                    why = (
+                        f"not JSON ({record})"
+                        if isinstance(record, Exception)
+                        else "no JSON object; an evaluation has one in each line"
+                    )
                     raise PilekitError(f"{visible(shard.path)}, line {number:,}: is {visible(why, 200)}")
                 yield record

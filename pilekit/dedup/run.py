@@ -30,7 +30,7 @@ from pilekit.dedup.compare.resolve import Counts, Resolver
 from pilekit.dedup.compare.store_shingles import store_shingles
 from pilekit.dedup.match.candidates import find_candidates
 from pilekit.dedup.match.exact import find_exact
-from pilekit.dedup.match.on_cluster import find_on_cluster, scratch_folder
+from pilekit.dedup.match.on_cluster import find_on_cluster
 from pilekit.dedup.match.population import Keep, Population, ids_of
 from pilekit.dedup.output.clean_shards import clean_shard
 from pilekit.dedup.output.masks import mask_shard
@@ -44,7 +44,7 @@ from pilekit.dedup.sketch.minhash import SEED
 from pilekit.dedup.sketch.sketch_format import SUFFIX as SKETCH_SUFFIX
 from pilekit.dedup.sketch.sketch_format import ShardSketch
 from pilekit.dedup.sketch.sketch_shard import is_fresh, sketch_shard
-from pilekit.engine import Advance, Ray, usable_cpus
+from pilekit.engine import Advance, Ray, scratch_folder, usable_cpus
 from pilekit.errors import PilekitError, visible
 from pilekit.progress import Report
 from pilekit.shards.each_shard import await_files, corpus_folder, each_shard, finish_shards

@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from pilekit.engine.local import Advance, imap_shards, map_shards, usable_cpus
 from pilekit.engine.ray import Ray
-from pilekit.engine.ray_worker import appears, is_late
+from pilekit.engine.ray_worker import appears, is_late, scratch_folder
 
-__all__ = ["Advance", "Ray", "appears", "imap_shards", "is_late", "map_shards", "usable_cpus"]
+__all__ = ["Advance", "Ray", "appears", "imap_shards", "is_late", "map_shards", "scratch_folder", "usable_cpus"]

@@ -55,7 +55,7 @@ class Ray:
     """A Ray cluster that runs already; pilekit never starts one. Given as `engine`, it does the work on the shards.
 
     address   HOST:PORT of its head; None: $RAY_ADDRESS; "auto": a cluster on this machine, whoever started it
-    scratch   a folder on each node's own disk, for temporary files of `deduplicate`; None: the node's $TMPDIR
+    scratch   a folder on each node's own disk, for temporary files; None: the node's $TMPDIR
 
     This machine must be one of its nodes. All nodes must see the same files under the same names.
     """
@@ -114,6 +114,10 @@ class Ray:
         cpus = self.cpus()
         fitting = (size for size in range(max(cpus), 0, -1) if sum(n // size for n in cpus) >= jobs)
         return next(fitting, 1)
+
+    def tasks_of_a_node(self, jobs: int) -> int:
+        """The most of `jobs` tasks that run on a node at the same time; at least 1."""
+        return max(1, min(jobs, max(self.cpus()) // self.threads(jobs)))
 
     def imap_shards(
         self,

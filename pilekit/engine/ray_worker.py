@@ -15,6 +15,7 @@ import pickle
 import platform
 import secrets
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -79,6 +80,11 @@ class Progress:
         """What has changed since the last call."""
         news, self._news = self._news, {}
         return news
+
+
+def scratch_folder(scratch: Path | None) -> Path:
+    """The folder for unnamed files on this node's own disk."""
+    return scratch or Path(tempfile.gettempdir())
 
 
 def versions() -> dict[str, str]:

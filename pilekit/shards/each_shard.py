@@ -7,7 +7,7 @@ a run that was killed and run again.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -62,6 +62,12 @@ def await_files(files: Iterable[Path]) -> None:
             raise PilekitError(f"{visible(str(file))}: another node wrote it, but it does not appear; run it again")
 
 
+def await_notes(output: Output, names: Collection[str]) -> None:
+    """Wait until this machine sees notes that others wrote, and their files; `PilekitError` if it does not in time."""
+    if not appears(lambda: all(output.result(name) is not None for name in names), output.folder / NOTES):
+        raise PilekitError(f"{visible(str(output.folder))}: what other nodes wrote does not appear; run it again")
+
+
 @contextmanager
 def corpus_folder(
     corpus: Corpus, out: str | Path, *, kind: str, parameters: Mapping[str, Any], shared: bool = False
@@ -108,8 +114,7 @@ def finish_shards(
     work = functools.partial(work, output=output, inputs=inputs)
     lock = output.folder / LOCK_FILE
     list(each_shard(work, waiting, jobs=jobs, advance=advance, threads=threads, engine=engine, lock=lock))
-    names = {note + shard.name for shard in waiting}
-    if engine is not None and not appears(lambda: names <= set(output.results()), output.folder / NOTES):
-        raise PilekitError(f"{visible(str(output.folder))}: what other nodes wrote does not appear; run it again")
+    if engine is not None:
+        await_notes(output, [note + shard.name for shard in waiting])
     results = output.results()
     return {shard.name: results[note + shard.name] for shard in shards}

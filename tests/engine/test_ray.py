@@ -31,6 +31,7 @@ from pilekit.engine.ray_worker import RollCall, versions
 from pilekit.errors import PilekitError
 from tests.shards.making import record
 from tests.stopping import interrupt, is_there, kill, tree, wait_for
+from tests.tokenize.making import byte_level_bpe, saved
 from tests.web_server import serving
 
 ROOT = Path(__file__).parents[2]
@@ -409,6 +410,47 @@ def test_dedup_begun_in_local_processes_goes_on_with_ray_and_back(cluster: TwoNo
     pilekit(*DEDUP, out, at=home)
     assert times.items() <= {path: path.stat().st_mtime_ns for path in times}.items()
     assert tree(out) == tree(home / "local")
+
+
+SOURCES = """
+name = "mine"
+[assemble]
+shards = 3
+val = 0.01
+test = 0.01
+[[subsets]]
+name = "A"
+sources = ["corpus/0[0-3].jsonl.zst"]
+epochs = 2
+[[subsets]]
+name = "B"
+sources = ["corpus/0[4-6].jsonl.zst"]
+"""
+
+
+@pytest.mark.slow
+def test_tokenize_and_assemble_give_the_bytes_of_local_processes_when_a_node_is_lost(
+    cluster: TwoNodes, corpus: Path, tmp_path: Path
+) -> None:
+    home = corpus.parent
+    saved(byte_level_bpe(700), home / "tokenizer.json")
+    (home / "mine.toml").write_text(SOURCES)
+    tokenize = ("tokenize", "corpus", "--tokenizer", "tokenizer.json", "--append-eod", "--jobs", 2, "--out")
+    assemble = ("assemble", "mine.toml", "--jobs", 2, "--memory", "64MB", "--out")
+    for command, step in ((tokenize, ".ids."), (assemble, ".jsonl.zst.")):
+        local, ray = (tmp_path / f"{command[0]}-{engine}" for engine in ("local", "ray"))
+        printed = pilekit(*command, local / "pile", at=home)
+        cluster.complete()
+        (cluster.held / step).touch()
+        with started(*command, ray / "pile", *cluster.ray, at=home) as process:
+            with cluster.holding(process, ray, step):
+                cluster.signal_node(signal.SIGKILL)
+                cluster.remove_node()
+            output, errors = process.communicate(timeout=240)
+        assert process.returncode == 0, errors
+        assert output == printed.replace(str(local), str(ray))
+        assert "is lost; its shards are given out again" in errors
+        assert tree(ray) == tree(local)
 
 
 GUARDED = """

@@ -13,11 +13,9 @@ from pilekit.cli.options import (
     Prefix,
     corpus_argument,
     exact_subsets,
-    jobs_option,
-    json_option,
     on_error_option,
     open_corpus,
-    part_option,
+    shard_options,
     token_format_option,
 )
 from pilekit.errors import counted, visible
@@ -43,9 +41,7 @@ from pilekit.progress import byte_progress
     help="Cut files at document ends.  [default: not for megatron; 10^8 for llmc, else 2^29]",
 )
 @on_error_option()
-@part_option
-@jobs_option
-@json_option
+@shard_options
 def command(
     paths: tuple[str, ...], manifest: Described, out: Path, dedup: Path | None, as_json: bool, **options: Any
 ) -> None:

@@ -8,7 +8,6 @@ a file that is complete or not there, so a resumed run uses it again. The rows a
 from __future__ import annotations
 
 import functools
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.dedup.match.candidates import Candidates, find_candidates
 from pilekit.dedup.match.population import Flags, Population
 from pilekit.dedup.scratch_space import read_flags, write_flags
-from pilekit.engine import Advance, Ray
+from pilekit.engine import Advance, Ray, scratch_folder
 from pilekit.shards.each_shard import await_files
 
 _Make = Callable[[Path], Population]
@@ -49,11 +48,6 @@ def find_on_cluster(
                 candidates.add(table, np.empty((2, 0), dtype=np.uint64))
             candidates.add(np.empty((3, 0), dtype=np.uint64), table)
     return candidates
-
-
-def scratch_folder(scratch: Path | None) -> Path:
-    """The folder for unnamed files on this node's own disk."""
-    return scratch or Path(tempfile.gettempdir())
 
 
 def _match(

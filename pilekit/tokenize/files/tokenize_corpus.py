@@ -24,14 +24,14 @@ import numpy.typing as npt
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.free_disk import check_free_disk
-from pilekit.artifacts.job_folder import Output
+from pilekit.artifacts.job_folder import LOCK_FILE, Output
 from pilekit.corpus import Corpus, Part, Shard, resolve_subsets
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
-from pilekit.engine import Advance
+from pilekit.engine import Advance, Ray
 from pilekit.engine.in_threads import map_in_threads
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage, described
-from pilekit.shards.each_shard import each_shard, finish_shards
+from pilekit.shards.each_shard import await_files, await_notes, each_shard, finish_shards, part_of
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.processes import processes_for, threads_of
 from pilekit.shards.read.reader import OnError, Reading, read
@@ -66,6 +66,7 @@ def tokenize_corpus(
     jobs: int | None = None,
     advance: Advance | None = None,
     part: Part | None = None,
+    engine: Ray | None = None,
 ) -> TokenizedCorpus:
     """Write the ids of all documents, in the order of the corpus, into files whose names begin with `out`.
 
@@ -81,6 +82,7 @@ def tokenize_corpus(
     jobs              shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
     advance           called with each further number of stored bytes done
     part              (I, N): only the shards of `corpus.part(part)`; a call without it does what is left and finishes
+    engine            a cluster instead of local processes makes the ids of the shards; this process appends them
 
     A document without tokens gets no sequence, row or EOD. Raises `PilekitError` if no document has tokens, for a
     finished output of another job, and for a file of that name that is not ours.
@@ -113,18 +115,20 @@ def tokenize_corpus(
         stages=stages,
     )
 
+    of_part = part_of(corpus, part, engine).shards
+
     def make(output: Output, inputs: Inputs) -> dict[str, Any]:
         results = output.results()
         if on_error == "raise":  # An earlier run may have skipped lines that are errors now.
             results = {name: result for name, result in results.items() if not result.get("skipped")}
         if DOCUMENTS not in results or not all(is_joined(results, shard.name) for shard in corpus.shards):
-            _join(output, results, corpus.shards, functools.partial(work, inputs=inputs, output=output), jobs, advance)
+            shard_work = functools.partial(work, inputs=inputs, output=output)
+            _join(output, results, corpus.shards, shard_work, jobs, advance, engine)
         return _finish(files, output, corpus.shards, tokenize.tokenizer, eod_id)
 
     def make_part(output: Output, inputs: Inputs) -> dict[str, Any]:
-        shards = corpus.part(part).shards
-        tokenized = functools.partial(work, threads=_threads(shards, jobs))
-        done = finish_shards(tokenized, shards, output, inputs, jobs=jobs, advance=advance, on_error=on_error)
+        tokenized = functools.partial(work, threads=_threads(of_part, jobs))
+        done = finish_shards(tokenized, of_part, output, inputs, jobs=jobs, advance=advance, on_error=on_error)
         return {**summed(done.values()), "dtype": files.read_as, "files": {}}
 
     shared = part is not None
@@ -164,6 +168,7 @@ def _join(
     work: functools.partial[None],
     jobs: int | None,
     advance: Advance | None,
+    engine: Ray | None,
 ) -> None:
     """Tokenize what is not done, and append all shards to the output."""
     options = work.keywords
@@ -176,11 +181,15 @@ def _join(
     if options["reading"].keywords["subsets"] is None and not options["stages"]:
         stored = sum(shard.size or 0 for shard in waiting if not shard.path.endswith(PLAIN))
         check_free_disk(output.folder, int(stored * TOKENS_PER_STORED_BYTE) * options["files"].item, "tokenizing")
-    work = functools.partial(work, threads=_threads(waiting, jobs))
-    with closing(each_shard(work, waiting, jobs=jobs, advance=advance)) as tokenized:
+    work = functools.partial(work, threads=_threads(waiting, jobs, engine))
+    lock = output.folder / LOCK_FILE
+    with closing(each_shard(work, waiting, jobs=jobs, advance=advance, engine=engine, lock=lock)) as tokenized:
         for shard in rest:
             if shard.name not in ready:
                 next(tokenized)
+                if engine is not None:
+                    await_files(_parts(output, shard))
+                    await_notes(output, [shard.name])
             result = output.result(shard.name)
             assert result is not None
             parts = _parts(output, shard)
@@ -194,8 +203,8 @@ def _join(
         raise PilekitError("nothing to write: no document that was read has a token; `pilekit stats` shows the corpus")
 
 
-def _threads(shards: Sequence[Shard], jobs: int | None) -> int:
-    threads = threads_of(processes_for(shards, jobs))
+def _threads(shards: Sequence[Shard], jobs: int | None, engine: Ray | None = None) -> int:
+    threads = threads_of(processes_for(shards, jobs, engine), engine)
     return threads if threads > 1 else 0
 
 
