@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from pilekit.pipeline.stages import Sample as Sample
     from pilekit.pipeline.stages import Select as Select
     from pilekit.pipeline.stages import Write as Write
+    from pilekit.report.page import write_report as write_report
     from pilekit.shards.index.build import index_corpus as index_corpus
     from pilekit.shards.index.format import ShardIndex as ShardIndex
     from pilekit.shards.random_access.document_reader import StoredDocument as StoredDocument
@@ -133,6 +134,7 @@ _NAMES = {
     "pilekit.pipeline.rules.gopher_quality": "GopherQuality",
     "pilekit.pipeline.rules.gopher_repetition": "GopherRepetition",
     "pilekit.pipeline.selecting": "Selected SelectedSubset select_corpus",
+    "pilekit.report.page": "write_report",
     "pilekit.shards.index.build": "index_corpus",
     "pilekit.shards.index.format": "ShardIndex",
     "pilekit.shards.random_access.document_reader": "StoredDocument read_documents",

@@ -91,11 +91,12 @@ def command(out: Path) -> None:
 
     The corpus is assembled from standard-library source, docstrings, the language reference and generated arithmetic:
     four training shards, a validation and a test shard. The demo reframes and verifies the shards, verifies a copy with
-    one wrong bit, removes near-duplicates, and cleans a subset by Gopher's rules. It trains a tokenizer, counts the
-    corpus and streams packed batches. One rank and two ranks make the same steps. Token files of two halves are merged
-    and streamed. Two ranks train a small model for some seconds. Its bits per byte on documents of the validation
-    shard, before and after, are compared and drawn. All of it takes a minute or two and no network. A second run keeps
-    the corpus, the models and the scores.
+    one wrong bit, removes near-duplicates, and cleans a subset by Gopher's rules. It cuts out the test shard's text and
+    repeated passages. It trains a tokenizer, counts the corpus and streams packed batches. One rank and two ranks make
+    the same steps. Token files of two halves are merged and streamed. Two ranks train a small model for some seconds.
+    Its bits per byte on documents of the validation shard, before and after, are compared and drawn. The report shows
+    all of this on one page. All of it takes a minute or two and no network. A second run keeps the corpus, the models
+    and the scores.
 
     \b
     Example:
@@ -123,6 +124,9 @@ def command(out: Path) -> None:
     run("duplicates", unique, "--min-similarity", "0.9", "-n", "2")
     rules = ("--subsets", "Python Reference", "--rules", "gopher")
     run("clean", f"{train}", "--manifest", "demo", *rules, "--out", f"{out / 'clean'}")
+    test = f"{corpus / 'test.jsonl.zst'}"
+    run("decontaminate", f"{train}", "--manifest", "demo", "--against", test, "--out", f"{out / 'decontaminated'}")
+    run("substrings", f"{train}", "--manifest", "demo", "--dedup", unique, "--out", f"{out / 'substrings'}")
     run("train-tokenizer", f"{train}", "--vocab-size", "4096", "--out", f"{tokenizer}")
     counting = ("--manifest", "demo", "--tokenizer", f"{tokenizer}", "--copies", "--plot", f"{out / 'stats.png'}")
     run("stats", f"{corpus}", *counting)
@@ -146,6 +150,8 @@ def command(out: Path) -> None:
         plot = f"{score.parent / 'bpb.png'}"
         run("bpb", f"{score.parent / 'model'}", *held_out, "--out", f"{score}", "--plot", plot)
     run("bpb", "--compare", *map(str, scores), "--plot", f"{out / 'gain.png'}")
+    page = f"{out / 'report.html'}"
+    run("report", f"{corpus}", f"{out}", "--manifest", "demo", "--tokenizer", f"{tokenizer}", "--out", page)
     click.echo(f"\nEverything is in {visible(str(out))}; take any command from above and change it.")
 
 

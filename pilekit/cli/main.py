@@ -45,6 +45,7 @@ COMMANDS = {
     "train": "Train a language model straight from raw shards.",
     "bpb": "Score a model in bits per byte, per subset.",
     "embed": "Write a vector for each document, and find near ones.",
+    "report": "Show corpora and what was made of them on one HTML page.",
     "train-tokenizer": "Train a byte-level BPE tokenizer on a sample of a corpus.",
     "doctor": "Say what is installed, and how fast this machine is.",
     "demo": "Make a small corpus from what Python ships and run everything on it.",

@@ -51,7 +51,6 @@ def save_figure(figure: Any, path: Path) -> None:
 def draw(stats: CorpusStats) -> Any:
     """The matplotlib `Figure`, 10 inches wide and as high as the subsets need."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import EngFormatter, LogLocator
 
     subsets = stats.subsets[:MOST_ROWS]
     figure = Figure(figsize=(10, 1.7 + 0.36 * max(len(subsets), 2)), layout="constrained")
@@ -63,13 +62,13 @@ def draw(stats: CorpusStats) -> Any:
         axes.set_axisbelow(True)
         axes.set_ylim(len(subsets) - 0.4, -0.9)
 
-    _draw_shares(shares, subsets, "the paper" if stats.manifest == "pile" else "the manifest")
+    draw_shares(shares, subsets, "the paper" if stats.manifest == "pile" else "the manifest")
     shares.set_yticks(
         range(len(subsets)), [visible(subset.name, LONGEST_NAME) for subset in subsets], parse_math=False, color=INK
     )
-    _draw_lengths(lengths, subsets)
-    lengths.xaxis.set_major_locator(LogLocator(base=10))
-    lengths.xaxis.set_major_formatter(EngFormatter("B", places=0))
+    draw_lengths(lengths, subsets)
+    for axes, name in ((shares, "Composition"), (lengths, "Document lengths")):
+        axes.set_title(name, loc="left", fontsize=11, color=INK)
     title = f"{counted(stats.total.documents)}, {stats.total.bytes:,} bytes of text"
     if len(stats.subsets) > MOST_ROWS:
         title += f"; the {MOST_ROWS} largest of {len(stats.subsets):,} subsets"
@@ -77,7 +76,8 @@ def draw(stats: CorpusStats) -> Any:
     return figure
 
 
-def _draw_shares(axes: Any, subsets: tuple[SubsetStats, ...], given: str) -> None:
+def draw_shares(axes: Any, subsets: tuple[SubsetStats, ...], given: str) -> None:
+    """Draw a row of two bars for each subset: its share of the bytes, and the share by `given`."""
     rows = np.arange(len(subsets))
     known = [row for row in rows if subsets[row].paper_share is not None]
     height, offset = (0.36, 0.19) if known else (0.6, 0.0)
@@ -88,11 +88,11 @@ def _draw_shares(axes: Any, subsets: tuple[SubsetStats, ...], given: str) -> Non
         axes.barh(np.array(known) + offset, paper, height, color=PAPER, label=given)
         axes.legend(loc="lower right", frameon=False)
     axes.set_xlabel("share of the bytes, %")
-    axes.set_title("Composition", loc="left", fontsize=11, color=INK)
 
 
-def _draw_lengths(axes: Any, subsets: tuple[SubsetStats, ...]) -> None:
-    axes.set_xscale("log")
+def draw_lengths(axes: Any, subsets: tuple[SubsetStats, ...]) -> None:
+    """Draw the distribution of each subset's document sizes, the rows to the same height."""
+    sizes_in_bytes(axes)
     for row, subset in enumerate(subsets):
         sizes, density = _density(subset.lengths)
         if not len(sizes):
@@ -103,7 +103,16 @@ def _draw_lengths(axes: Any, subsets: tuple[SubsetStats, ...]) -> None:
         if subset.median_bytes >= 1:
             axes.plot([subset.median_bytes] * 2, [base, base - 0.74], color=INK, linewidth=1.2)
     axes.set_xlabel("UTF-8 bytes of a document (bar: median)")
-    axes.set_title("Document lengths", loc="left", fontsize=11, color=INK)
+
+
+def sizes_in_bytes(axes: Any) -> None:
+    """Make the x axis logarithmic, with sizes such as 10 kB."""
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_locator(LogLocator(base=10))
+    axes.xaxis.set_major_formatter(EngFormatter("B", places=0))
 
 
 def _density(counts: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

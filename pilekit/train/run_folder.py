@@ -1,6 +1,7 @@
 """The folder of a run: its files, who may write it, and which config may resume it.
 
-    RUN/pilekit.json      marks the folder as a run, so that a search for shards does not take metrics for text
+    RUN/pilekit.json      marks the folder as a run, so that a search for shards does not take metrics for text; its
+                          results list the step of each start
         config.toml       the config of the newest start, with all defaults
         metrics.jsonl     a line per step
         checkpoints/      step-N, the newest few, unless `checkpoint.dir` names another folder
@@ -45,7 +46,7 @@ from pilekit.train.config.sections import TrainConfig, differences
 
 logger = logging.getLogger(__name__)
 
-KIND = "run"
+KIND, STARTS = "run", "starts"
 LOCK_FILE = ".lock"
 _STEP = re.compile(r"step-(0|[1-9][0-9]*)")
 
@@ -254,6 +255,9 @@ def take_config(run: RunFolder, config: TrainConfig, checkpoint: Path | None) ->
             logger.warning("%s: resumes with %s = %s, which was %s", name, field, shown(after), shown(before))
     with write_atomically(run.config_file) as file:
         file.write(to_toml(config).encode())
+    step = None if checkpoint is None else int(checkpoint.resolve().name.removeprefix("step-"))
+    starts = [0] if step is None else [*read_header(run.path, KIND).results.get(STARTS, []), step]
+    write_header(run.path, kind=KIND, parameters={}, inputs={}, results={STARTS: starts})
 
 
 def check_resumable(old: TrainConfig, new: TrainConfig) -> None:

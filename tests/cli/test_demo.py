@@ -23,9 +23,10 @@ from tests.assemble.demo.test_python_text import library
 
 PILEKIT = [sys.executable, "-P", "-m", "pilekit.cli.main"]
 COMMANDS = [
-    *("assemble", "reframe", "verify", "verify", "dedup", "duplicates", "clean", "train-tokenizer", "stats", "stream"),
+    *("assemble", "reframe", "verify", "verify", "dedup", "duplicates", "clean"),
+    *("decontaminate", "substrings", "train-tokenizer", "stats", "stream"),
     *("tokenize", "tokenize", "merge", "stream"),
-    *("train", "bpb", "train", "bpb", "bpb"),
+    *("train", "bpb", "train", "bpb", "bpb", "report"),
 ]
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,15 +12,11 @@ import click
 from pilekit.cli.display.output import print_fitted, printed, terminal
 from pilekit.cli.options import Folder, Similarity
 from pilekit.errors import PilekitError, counted, visible
-from pilekit.progress import byte_progress
+from pilekit.progress import step_progress
 
 if TYPE_CHECKING:
     from pilekit.artifacts.header import Header
-    from pilekit.dedup.previous_runs import EarlierRun
     from pilekit.dedup.show.removed_pairs import RemovedPair
-
-MOST_HELD = 100_000_000
-"""Characters of all texts in memory. Each text gets the same share, so that each shard is read once."""
 
 SHOWN_CHARACTERS, SHOWN_DOCUMENTS, SORTING = 1000, 10, 1 << 30
 """Of a passage that was cut: how much of it is shown. Then the memory that counting passages may use."""
@@ -60,6 +55,7 @@ def command(folder: Path, subset: str | None, min_similarity: float, count: int,
     from pilekit.artifacts.header import read_header
     from pilekit.dedup.previous_runs import finished_header, finished_run
     from pilekit.dedup.result import REMOVED
+    from pilekit.dedup.show.pair_texts import pair_texts
     from pilekit.dedup.show.removed_pairs import spread_pairs
 
     header = read_header(folder)
@@ -77,7 +73,9 @@ def command(folder: Path, subset: str | None, min_similarity: float, count: int,
         asked = subset is not None or min_similarity > 0
         click.echo(f"no {'such ' * asked}document was removed")
         return
-    _print(pairs, _texts(pairs, finished_run(folder)))
+    with step_progress() as advance:
+        texts = pair_texts(pairs, finished_run(folder), advance)
+    _print(pairs, texts)
     click.echo(f"{len(pairs):,} of {counted(total, 'removed document')}")
 
 
@@ -133,66 +131,6 @@ def _exact_name(subset: str, removed: Path) -> str:
     raise PilekitError(
         f'no document of subset "{visible(subset, 60)}" was removed; those removed are of {some_names(labels)}'
     )
-
-
-def _texts(pairs: list[RemovedPair], run: EarlierRun) -> list[tuple[str, str]]:
-    """(kept, removed) texts of each pair; of long texts the beginning."""
-    import msgspec
-
-    from pilekit.corpus import load_manifest
-    from pilekit.dedup.previous_runs import runs_before
-    from pilekit.shards.index.format import find_index
-    from pilekit.shards.random_access.document_reader import DocumentReader
-
-    runs = [run, *(runs_before(run) if any(pair.kept_corpus == "against" for pair in pairs) else [])]
-    # Several earlier runs may have kept a document of this shard name and number: read them all.
-    keepers = [[0] if pair.kept_corpus == "this" else _kept_in(runs, pair) for pair in pairs]
-    wanted: dict[tuple[int, str], set[int]] = defaultdict(set)
-    for pair, possible in zip(pairs, keepers, strict=True):
-        wanted[0, pair.shard].add(pair.number)
-        for place in possible:
-            wanted[place, pair.kept_shard].add(pair.kept_number)
-    share = MOST_HELD // sum(map(len, wanted.values()))
-    texts: dict[tuple[int, str, int], str] = {}
-    shards = {(place, shard.name): shard for place, one in enumerate(runs) for shard in one.shards}
-    with byte_progress("reading", sum(shards[key].size or 0 for key in wanted)) as advance:
-        for key in sorted(wanted):
-            record = {name: runs[key[0]].parameters[name] for name in ("text_field", "label_path")}
-            manifest = msgspec.structs.replace(load_manifest(), **record)
-            index = find_index(shards[key], manifest)
-            with closing(DocumentReader(shards[key], index, manifest=manifest, advance=advance)) as reader:
-                for document in reader.read(sorted(wanted[key])):
-                    texts[*key, document.number] = document.text[:share]
-    found = []
-    for pair, possible in zip(pairs, keepers, strict=True):
-        removed = texts[0, pair.shard, pair.number]
-        kept = [texts[place, pair.kept_shard, pair.kept_number] for place in possible]
-        found.append((_most_fitting(kept, removed, pair.similarity, run.parameters["ngram"]), removed))
-    return found
-
-
-def _kept_in(runs: list[EarlierRun], pair: RemovedPair) -> list[int]:
-    """The places of the earlier runs that kept a document with the name of the pair's kept one."""
-    import numpy as np
-
-    found = []
-    for place, run in enumerate(runs[1:], 1):
-        for shard, mask in zip(run.shards, run.masks(), strict=True):
-            if shard.name == pair.kept_shard and pair.kept_number < mask.header.lines:
-                found += [place] * int(mask.keeps(np.array([pair.kept_number]))[0])
-    return found
-
-
-def _most_fitting(kept: list[str], removed: str, similarity: float, ngram: int) -> str:
-    """The kept text whose similarity to the removed one is `similarity`."""
-    import numpy as np
-
-    from pilekit.dedup.sketch.shingles import jaccard, shingle_set
-
-    if len(kept) == 1:
-        return kept[0]
-    sets = [shingle_set(np.frombuffer(text.encode(), dtype=np.uint8), ngram) for text in (removed, *kept)]
-    return min(zip(kept, sets[1:], strict=True), key=lambda one: abs(jaccard(one[1], sets[0]) - similarity))[0]
 
 
 def _print(pairs: list[RemovedPair], texts: list[tuple[str, str]]) -> None:

@@ -46,7 +46,7 @@ def spread_pairs(
     path      of `removed.parquet`; PilekitError if it cannot be read
     subset    of the removed documents; exact name
     """
-    with _readable(path) as removed:
+    with readable(path) as removed:
         facts = removed.to_table(["subset", "similarity", "reason"])
         similarity, exactly = facts["similarity"].to_numpy(), _equal(facts["reason"], "exact")
         wanted_rows = similarity >= min_similarity
@@ -76,12 +76,13 @@ def _spread(similarity: npt.NDArray[np.float64], near: Int64, exact: Int64, coun
 
 def subsets_of(path: Path) -> list[str]:
     """The subsets of the removed documents, by name."""
-    with _readable(path) as removed:
+    with readable(path) as removed:
         return sorted(pc.unique(removed.to_table(["subset"])["subset"].cast(pa.string())).to_pylist())
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[pa.dataset.Dataset]:
+def readable(path: Path) -> Iterator[pa.dataset.Dataset]:
+    """The table at `path`; PilekitError if it cannot be read."""
     try:
         yield pa.dataset.dataset(path, format="parquet")
     except FileNotFoundError:

@@ -8,7 +8,8 @@ as rich `Text` with control characters made visible.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -24,6 +25,9 @@ MOST_WORDS = 250
 """About this many words of each text are shown."""
 _HALF_OF_A_DIFFERENCE = 30
 
+Cell = list[tuple[str, Literal["alike", "differs", "left out"]]]
+"""Pieces of text, safe to print, each with its kind; "left out" tells how much of a difference is not shown."""
+
 _LOOKS = ("bold green", "{+", "+}"), ("bold red", "[-", "-]")
 """Of words that only the kept document has, and of words that only the removed one has."""
 
@@ -37,61 +41,70 @@ def side_by_side(diff: WordDiff, titles: tuple[str, str], *, colour: bool) -> Re
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1), expand=True)
     for title in titles:
         table.add_column(Text(title), ratio=1, overflow="fold")
-    cells = [Text(), Text()]
+    for row in diff_rows(diff):
+        if isinstance(row, str):
+            table.add_row(Text(row, style="dim"), Text())
+        else:
+            table.add_row(*(_text(cell, look, colour) for cell, look in zip(row, _LOOKS, strict=True)))
+    if any(not part.alike for part in diff.parts):
+        return table
+    return Group(table, Text("No word differs.", style="dim"))
 
-    def end_row(note: str = "") -> None:
-        """End the row; a note says how much is not shown."""
-        if any(cells):
-            for cell in cells:
-                cell.rstrip()
-            table.add_row(*cells)
-        cells[:] = Text(), Text()
+
+def diff_rows(diff: WordDiff) -> Iterator[tuple[Cell, Cell] | str]:
+    """The rows of the table: (kept, removed), or a note that says how much is not shown."""
+    cells: tuple[Cell, Cell] = [], []
+
+    def ended(note: str = "") -> Iterator[tuple[Cell, Cell] | str]:
+        nonlocal cells
+        if any(text for cell in cells for text, _ in cell):
+            yield cells
+        cells = [], []
         if note:
-            table.add_row(Text(note, style="dim"), Text())
+            yield note
 
     if diff.before:
-        end_row(f"⋯ {counted(diff.before, 'character')} alike")
+        yield from ended(f"⋯ {counted(diff.before, 'character')} alike")
     shown = 0
     for place, part in enumerate(diff.parts):
         if shown > MOST_WORDS:
             more = sum(not part.alike for part in diff.parts[place:])
-            end_row(f"⋯ and {counted(more, 'more difference')}" if more else "⋯")
+            yield from ended(f"⋯ and {counted(more, 'more difference')}" if more else "⋯")
             break
         edge = CONTEXT if part.alike else _HALF_OF_A_DIFFERENCE
         shown += min(2 * edge, max(len(part.one), len(part.other)))
         left_out = [words[edge:-edge] for words in (part.one, part.other)]
         if part.alike and len(left_out[0]) > CONTEXT:
             for cell, words in zip(cells, (part.one, part.other), strict=True):
-                cell.append(_shown(words[:edge]))
-            end_row(f"⋯ {_count(left_out[0])} alike")
+                cell.append((_shown(words[:edge]), "alike"))
+            yield from ended(f"⋯ {_count(left_out[0])} alike")
             part = Part(True, part.one[-edge:], part.other[-edge:])
-        for cell, words, gap, look in zip(cells, (part.one, part.other), left_out, _LOOKS, strict=True):
+        for cell, words, gap in zip(cells, (part.one, part.other), left_out, strict=True):
             if part.alike:
-                cell.append(_shown(words))
+                cell.append((_shown(words), "alike"))
             elif gap:
-                _mark(cell, words[:edge], look, colour)
-                cell.append(f" ⋯ {_count(gap)} ⋯ ", style="dim")
-                _mark(cell, words[-edge:], look, colour)
+                cell += [(_shown(words[:edge]), "differs"), (f" ⋯ {_count(gap)} ⋯ ", "left out")]
+                cell.append((_shown(words[-edge:]), "differs"))
             else:
-                _mark(cell, words, look, colour)
+                cell.append((_shown(words), "differs"))
     if any(diff.after):
-        end_row("⋯ what follows was not compared")
-    end_row()
-    if any(not part.alike for part in diff.parts):
-        return table
-    return Group(table, Text("No word differs.", style="dim"))
+        yield from ended("⋯ what follows was not compared")
+    yield from ended()
 
 
-def _mark(cell: Text, words: Sequence[str], look: tuple[str, str, str], colour: bool) -> None:
-    """Add words in which the texts differ."""
+def _text(cell: Cell, look: tuple[str, str, str], colour: bool) -> Text:
+    """The cell of a terminal's table."""
     style, begin, end = look
-    text = _shown(words)
-    marked = text.rstrip()
-    if colour:
-        cell.append(marked, style=style)
-    elif text:
-        cell.append(f"{begin}{marked}{end}")
-    cell.append(text[len(marked) :])
+    text = Text()
+    for piece, kind in cell:
+        marked = piece.rstrip() if kind == "differs" else piece
+        if kind != "differs" or colour:
+            text.append(marked, style={"alike": "", "differs": style, "left out": "dim"}[kind])
+        elif piece:
+            text.append(f"{begin}{marked}{end}")
+        text.append(piece[len(marked) :])
+    text.rstrip()
+    return text
 
 
 def _shown(words: Sequence[str]) -> str:

@@ -13,9 +13,9 @@ import pytest
 from click.testing import Result
 from rich.cells import cell_len
 
-from pilekit.cli.look import duplicates
 from pilekit.dedup.output.removed_table import SCHEMA
 from pilekit.dedup.run import deduplicate
+from pilekit.dedup.show import pair_texts
 from pilekit.dedup.show.removed_pairs import RemovedPair, spread_pairs
 from pilekit.errors import PilekitError
 from pilekit.shards.write.shard_writer import ShardWriter
@@ -114,7 +114,7 @@ def test_it_fits_the_terminal_and_hostile_texts_do_not_reach_it(dedup: Path, mon
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", out)
     assert re.search(r"\\x1b\[({\+|\[-)31m\W*red\\x07 \\u202e\[bold", out)
     assert "\\x1b[2Jevil" in out
-    monkeypatch.setattr(duplicates, "MOST_HELD", 100 * 2 * 4)  # Of long texts the beginning is held and compared.
+    monkeypatch.setattr(pair_texts, "MOST_HELD", 100 * 2 * 4)  # Of long texts the beginning is held and compared.
     assert len(run(dedup, "-n", 4).stdout) < 8000
 
 

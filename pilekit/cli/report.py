@@ -1,0 +1,34 @@
+"""`pilekit report`: one HTML page that shows corpora and the artefacts made from them."""
+
+from __future__ import annotations
+
+import click
+
+from pilekit.cli.options import Described, manifest_option
+from pilekit.errors import visible
+from pilekit.progress import step_progress
+
+
+@click.command()
+@click.argument("paths", metavar="DIR...", nargs=-1, required=True)
+@manifest_option
+@click.option("--tokenizer", metavar="FILE", help="Count the tokens of corpora: a tokenizer.json, a folder, or a name.")
+@click.option("--out", default="report.html", metavar="FILE", help="The page; an older one is replaced.")
+def command(paths: tuple[str, ...], manifest: Described, tokenizer: str | None, out: str) -> None:
+    """Show corpora, and what was made of them, on one HTML page.
+
+    DIR is a folder that `dedup`, `clean`, `decontaminate`, `substrings`, `train` or `bpb --out` wrote, a saved output
+    of `stats --json` or `verify --json`, or a folder that holds some of these. Anything else is a corpus, which is
+    counted. The page is one file. It needs no network and opens from disk.
+
+    \b
+    Example:
+      pilekit report demo --manifest demo
+      pilekit stats data/ --copies --json > stats.json
+      pilekit report stats.json unique runs/run runs/run/bpb --out report.html
+    """
+    from pilekit.report.page import write_report
+
+    with step_progress() as advance:
+        sections = write_report(paths, out, manifest=manifest, tokenizer=tokenizer, advance=advance)
+    click.echo(f"{visible(out)}: {', '.join(sections)}")

@@ -1,0 +1,36 @@
+"""Small multiples: a little axes for each subset, all with the same x axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from markupsafe import Markup
+
+from pilekit.errors import visible
+from pilekit.report.figures import WIDTH, plain, svg_of
+from pilekit.stats.plot import INK, MOST_ROWS, OBSERVED
+
+COLUMNS = 3
+
+
+def small_multiples(
+    x: Sequence[float], series: Mapping[str, Sequence[float | None]], label: str, xlabel: str
+) -> Markup:
+    """A line for each of the first series over `x`, each with its own y axis; None leaves a gap."""
+    from matplotlib.figure import Figure
+
+    shown = list(series.items())[:MOST_ROWS]
+    rows = math.ceil(len(shown) / COLUMNS)
+    figure = Figure(figsize=(WIDTH, 0.4 + 1.15 * rows), layout="constrained")
+    grid = figure.subplots(rows, COLUMNS, sharex=True, squeeze=False).flat
+    for axes, (name, values) in zip(grid, shown, strict=False):
+        axes.plot(x, [math.nan if value is None else value for value in values], "o-", color=OBSERVED, markersize=3)
+        axes.set_title(visible(name, 20), fontsize=8.5, color=INK, parse_math=False, loc="left")
+        plain(axes)
+        axes.tick_params(labelsize=7.5)
+        axes.margins(y=0.2)
+    for axes in list(grid)[len(shown) :]:
+        axes.set_visible(False)
+    figure.supxlabel(visible(xlabel), fontsize=9)
+    return svg_of(figure, label)

@@ -1,0 +1,129 @@
+"""Artefacts for reports, small ones, made by the functions that the commands call; hostile wherever a name is free."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import msgspec
+
+from pilekit.corpus import Corpus, load_manifest
+from pilekit.cutting.decontaminate import decontaminate
+from pilekit.cutting.substrings import cut_substrings
+from pilekit.dedup.run import deduplicate
+from pilekit.evaluate.bits_per_byte import bits_per_byte
+from pilekit.pipeline.cleaning import clean_corpus
+from pilekit.shards.verify.verify import verify_corpus
+from pilekit.shards.write.shard_writer import ShardWriter
+from pilekit.stats.summary import corpus_stats
+from pilekit.train.config.sections import DataConfig, ModelConfig, TrainConfig, TrainSection
+from pilekit.train.log.metrics import MetricsLog, StepBitsPerByte, StepMetrics
+from pilekit.train.run_folder import open_run, take_config
+from tests.pipeline.making import batch
+from tests.tiny.models import tiny_model_dir
+
+SUBSETS = [subset.name for subset in load_manifest("pile").subsets]
+HOSTILE = [
+    "<script>window.hacked = 1</script>",
+    '"><img src=x onerror="window.hacked = 1">',
+    "</svg></style></title><script>window.hacked = 1</script>",
+    "javascript:window.hacked=1",
+    "\x1b[31m\u202eevil\u2066 $\\alpha$ {{ 7 * 7 }} {% raw %}",
+    "' onmouseover='window.hacked = 1",
+    "<!-- ]]> <![CDATA[ &lt;b&gt;",
+]
+"""Labels, ends of texts, and names of files (without the slash)."""
+
+
+def words(generator: random.Random, count: int) -> str:
+    """Made-up words between those that Gopher's rules ask for."""
+    made = ("".join(generator.choices("etaoinsh", k=generator.randint(3, 8))) for _ in range(count))
+    return " ".join(f"{generator.choice(('the', 'of', 'with', 'and', 'to'))} {word}" for word in made)
+
+
+def write(path: Path, texts: list[str], labels: list[str]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with ShardWriter(path) as writer:
+        writer.write(batch(texts, labels, path.name))
+    return path
+
+
+def hostile_corpus(folder: Path, labels: list[str]) -> Path:
+    """Two shards: groups of texts that differ in a word or not at all, each in two subsets, with hostile ends."""
+    generator = random.Random(0)
+    texts, of = [], []
+    for group in range(80):
+        text = f"{words(generator, 60)} {HOSTILE[group % len(HOSTILE)]}"
+        for copy in range(1 + group % 4):
+            texts.append(text if copy == 1 else f"{text} {HOSTILE[copy // 2 * 2]}")
+            of.append(labels[(group + copy) % len(labels)])
+    half = len(texts) // 2
+    write(folder / "00.jsonl.zst", texts[:half], of[:half])
+    write(folder / "01.jsonl.zst", texts[half:], of[half:])
+    return folder
+
+
+def run_folder(folder: Path, labels: list[str], steps: int = 60) -> Path:
+    """The folder of a run that was resumed at steps 20 and 40, as the trainer writes it."""
+    data = DataConfig(path="data", tokenizer="tokenizer")
+    config = TrainConfig(data=data, model=ModelConfig(preset="pythia-14m"), train=TrainSection(steps=steps))
+    for start in (0, 20, 40):
+        with open_run(folder, config) as run:
+            take_config(run, config, run.checkpoints / f"step-{start}" if start else None)
+            with MetricsLog(run.metrics_file, resume_step=start) as log:
+                for step in range(start + 1, min(start + 25, steps) + 1):
+                    log.write(_step(step, labels))
+    return folder
+
+
+def _step(step: int, labels: list[str]) -> StepMetrics:
+    losses = {label: 2 + (8 + place) / (step + 1) for place, label in enumerate(labels) if (step + place) % 3}
+    measured = StepBitsPerByte(overall=3 - step / 100, subsets=dict.fromkeys(labels, 4 - step / 50))
+    return StepMetrics(
+        step=step,
+        loss=None if step == 7 else 2 + 8 / (step + 1),
+        loss_by_subset=losses,
+        lr=1e-3 * min(1, step / 10),
+        grad_norm=1.0,
+        tokens=2048 * step,
+        tokens_per_second=1000.0 + step % 7,
+        data_wait=0.1,
+        step_seconds=2.0,
+        memory_bytes=3 << 30,
+        bpb=measured if step % 20 == 0 else msgspec.UNSET,
+    )
+
+
+def held_out(folder: Path) -> Path:
+    """A shard named val with 12 documents of each of the 22 subsets, so that published figures stand beside it."""
+    generator = random.Random(1)
+    labels = [name for name in SUBSETS for _ in range(12)]
+    return write(folder / "val.jsonl.zst", [words(generator, 4) for _ in labels], labels)
+
+
+def artefacts(folder: Path, labels: list[str]) -> Path:
+    """A folder with one artefact or more of every kind that a report shows, all of one corpus."""
+    corpus = hostile_corpus(folder / "corpus", labels)
+    made = folder / 'made <img src=x onerror="window.hacked=1">'
+    deduplicate(corpus, out=made / "unique", jobs=1)
+    clean_corpus(Corpus(corpus), made / "clean", rules=["gopher"], pii="ip", jobs=1)
+    quiz = folder / f"quiz {HOSTILE[1]}.jsonl".replace("/", "")
+    first = corpus_text(corpus)
+    quiz.write_text("".join(json.dumps({"text": text}) + "\n" for text in (first, "never seen " * 20)))
+    decontaminate(corpus, against=str(quiz), out=made / "decontaminated", jobs=1)
+    cut_substrings(corpus, out=made / "substrings", jobs=1)
+    (made / "stats.json").write_text(json.dumps(corpus_stats(Corpus(corpus), copies=True).to_dict()))
+    (made / "verify.json").write_text(json.dumps(verify_corpus(Corpus(corpus)).to_dict()))
+    run_folder(made / "run", labels)
+    shard = held_out(folder / "held-out")
+    for step, seed in ((10, 0), (20, 1), (30, 2)):
+        model = tiny_model_dir(folder / "models" / f"step-{step}", seed=seed)
+        bits_per_byte(model, shard, out=made / f"bpb-{step}")
+    return made
+
+
+def corpus_text(corpus: Path) -> str:
+    from pilekit.shards.read.reader import read
+
+    return next(iter(read(str(corpus / "00.jsonl.zst")))).texts[0]

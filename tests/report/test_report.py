@@ -1,0 +1,212 @@
+"""What the page says: numbers of the artefacts, their sources, and what it leaves out."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shlex
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilekit.dedup.run import deduplicate
+from pilekit.dedup.sketch.bands import Bands
+from pilekit.errors import PilekitError
+from pilekit.evaluate.results.result_folder import read_result
+from pilekit.report.collect import find_artefacts
+from pilekit.report.page import write_report
+from pilekit.report.recall import Measured, measured_recall
+from pilekit.report.training import thinned
+from tests.cli.running import run
+from tests.report.artefacts import SUBSETS, hostile_corpus, run_folder
+
+
+class _Page(HTMLParser):
+    """The tables (caption -> rows of cells), and the sources (number -> command)."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tables: dict[str, list[list[str]]] = {}
+        self.text = ""
+        self._in = ""
+        self._rows: list[list[str]] = []
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attributes: Any) -> None:
+        if tag == "table":
+            self._rows = []
+        if tag == "tr":
+            self._rows.append([])
+        if tag in ("td", "th", "caption"):
+            self._in, self._held = tag, ""
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th"):
+            self._rows[-1].append(self._held.strip())
+        if tag == "caption":
+            self._caption = re.sub(r" *\[\d+\]", "", self._held).strip()
+        if tag == "table":
+            self.tables[self._caption] = self._rows
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self._in:
+            self._held += data
+
+
+@pytest.fixture(scope="module")
+def parsed(page: Path) -> _Page:
+    return _Page(page)
+
+
+def test_every_section_is_filled_with_the_numbers_of_its_artefact(parsed: _Page, made: Path) -> None:
+    stats = json.loads((made / "stats.json").read_text())
+    of = {name: one for name, one in stats["subsets"].items() if name.isascii() and name.isprintable()}
+    rows = {row[0]: row for row in parsed.tables["Subsets"]}
+    for name, one in of.items():
+        assert rows[name][1:3] == [f"{one['documents']:,}", f"{one['bytes']:,}"]
+    assert rows["ArXiv"][4] == "8.96"
+    assert rows["Total"][1:3] == [f"{stats['documents']:,}", f"{stats['bytes']:,}"]
+    originals = of["ArXiv"]["documents"] - of["ArXiv"]["copies"]
+    assert rows["ArXiv"][-2:] == [f"{of['ArXiv']['documents'] / originals:.2f}", "2"]
+
+    summary = json.loads((made / "unique" / "summary.json").read_text())
+    rows = {row[0]: row for row in parsed.tables["Removed from each subset"]}
+    assert rows["Total"][1:5] == [f"{summary[key]:,}" for key in ("read", "exact", "near", "kept")]
+    assert summary["exact"] > 0
+    assert summary["near"] > 0
+
+    cleaned = json.loads((made / "clean" / "summary.json").read_text())
+    assert parsed.tables["Dropped, by subset and rule"][-1][0].strip() in cleaned["rules"]
+    assert parsed.tables["Evaluations found in the corpus"][1][1:3] == ["2", "1"]
+    assert len(parsed.tables["Loss by subset: nats per token"]) == 11
+    losses = {row[0]: row for row in parsed.tables["Loss by subset: nats per token"]}
+    assert float(losses["ArXiv"][2]) > float(losses["ArXiv"][3]) > 2
+
+    result = read_result(made / "bpb-10")
+    rows = {row[0]: row for row in parsed.tables["Bits per byte of models/step-10"]}
+    assert {*SUBSETS} < set(rows)
+    assert rows["ArXiv"][5] == f"{result.subsets['ArXiv'].bpb:.4f}"
+    assert result.published is not None
+    assert rows["ArXiv"][-len(result.published.columns) :] == [
+        f"{of.subsets['ArXiv']:.4f}" for of in result.published.columns
+    ]
+    assert "B against A" in parsed.tables
+    assert "C against A" in parsed.tables
+    assert "At the threshold, 99.83 % of the pairs are compared. Measured on " in parsed.text
+
+
+def test_each_source_is_a_command_that_the_command_line_takes(page: Path) -> None:
+    from click import Context
+
+    from pilekit.cli.main import pilekit
+
+    texts = re.findall(r'<li id="source-(\d+)"[^>]*><code>(.*?)</code>', page.read_text())
+    assert [int(number) for number, _ in texts] == list(range(1, 12))
+    for _, text in texts:
+        _, name, *arguments = shlex.split(html.unescape(text).partition(" > ")[0])
+        command = pilekit.get_command(Context(pilekit), name)
+        assert command is not None
+        command.make_context(name, arguments)  # wrong usage raises
+
+
+def test_every_part_links_to_its_source(page: Path) -> None:
+    text = page.read_text()
+    assert len(re.findall(r"<figcaption>|<caption>|<h3>", text)) == len(re.findall(r'class="source"', text)) - len(
+        re.findall('class="artefact wide"|class="wide message"', text)
+    )
+
+
+def test_two_reports_differ_in_their_time_alone(tmp_path: Path) -> None:
+    run_folder(tmp_path / "run", ["ArXiv", "Github"])
+    pages = []
+    for name in ("one.html", "two.html"):
+        write_report(tmp_path / "run", tmp_path / name)
+        pages.append(re.sub(r", \d{4}-\d\d-\d\d \d\d:\d\d UTC", "", (tmp_path / name).read_text()))
+    assert pages[0] == pages[1]
+
+
+def test_empty_sections_are_absent_and_a_corpus_is_counted(tmp_path: Path) -> None:
+    corpus = hostile_corpus(tmp_path / "corpus", ["ArXiv", "Github"])
+    assert write_report(corpus, tmp_path / "report.html") == ("Corpus",)
+    page = (tmp_path / "report.html").read_text()
+    assert "Deduplication" not in page
+    assert f"pilekit stats {corpus} --copies" in page
+    assert "2 subsets" not in _Page(tmp_path / "report.html").tables
+    done = run("report", corpus / "00.jsonl.zst", corpus / "01.jsonl.zst", "--out", tmp_path / "cli.html", exit_code=0)
+    assert done.stdout == f"{tmp_path / 'cli.html'}: Corpus\n"
+
+
+def test_a_damaged_artefact_is_an_error_if_given_and_left_out_if_found(tmp_path: Path) -> None:
+    corpus = hostile_corpus(tmp_path / "corpus", ["ArXiv"])
+    deduplicate(corpus, out=tmp_path / "made" / "unique", jobs=1)
+    run_folder(tmp_path / "made" / "run", ["ArXiv"])
+    (tmp_path / "made" / "unique" / "summary.json").write_text("[]")
+    with pytest.raises(PilekitError, match=r"summary\.json: is no summary"):
+        write_report(tmp_path / "made" / "unique", tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
+    assert write_report(tmp_path / "made", tmp_path / "report.html") == ("Training",)
+    assert "Left out: " in (tmp_path / "report.html").read_text()
+    (tmp_path / "made" / "run" / "metrics.jsonl").write_text("")
+    with pytest.raises(PilekitError, match=r"nothing to report in .*: .*is no summary"):
+        write_report(tmp_path / "made", tmp_path / "other.html")
+    (tmp_path / "other.json").write_text('{"a": 1}')
+    with pytest.raises(PilekitError, match=r"other\.json: is no output of `pilekit stats --json`"):
+        write_report(tmp_path / "other.json", tmp_path / "other.html")
+
+
+def test_texts_that_cannot_be_read_again_are_not_shown(tmp_path: Path) -> None:
+    corpus = hostile_corpus(tmp_path / "corpus", ["ArXiv", "Github"])
+    deduplicate(corpus, out=tmp_path / "unique", jobs=1)
+    shutil.rmtree(corpus)
+    assert write_report(tmp_path / "unique", tmp_path / "report.html") == ("Deduplication",)
+    page = _Page(tmp_path / "report.html")
+    assert "The texts are not shown: " in page.text
+    assert page.tables["Largest clusters"][0][-1] == "Least similarity"
+
+
+def test_restarts_are_marked(tmp_path: Path) -> None:
+    run_folder(tmp_path / "run", ["ArXiv"])
+    write_report(tmp_path / "run", tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert re.search(r"<dt>restarts</dt><dd><a [^>]*>2</a>", page)
+    assert "A dashed line is a restart." in page
+
+
+def test_artefacts_are_found_once_whatever_is_given(made: Path) -> None:
+    kinds = ["bpb"] * 3 + ["cleaning", "decontamination", "run", "stats", "substrings", "dedup", "verify"]
+    assert sorted(one.kind for one in find_artefacts([made])) == sorted(kinds)
+    twice = find_artefacts([made, made / "unique", made / "bpb-10" / "result.json", made / "stats.json"])
+    assert len(twice) == len(kinds)
+    assert find_artefacts([made / "unique", made])[0].given
+
+
+@given(st.lists(st.none() | st.floats(-1e6, 1e6), max_size=300), st.integers(1, 40))
+def test_a_thinned_curve_keeps_its_sums(values: list[float | None], points: int) -> None:
+    y = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    known = ~np.isnan(y)
+    x, thin = thinned(np.arange(len(y), dtype=np.float64), y, points)
+    assert len(x) == len(thin) == min(points, int(known.sum()))
+    assert np.all(np.diff(x) > 0)
+    if known.any():
+        assert y[known].min() - 1e-6 <= thin.min() <= thin.max() <= y[known].max() + 1e-6
+
+
+def test_the_measured_recall_is_near_the_computed_one() -> None:
+    texts = [" ".join(f"word{(place * text) % 997}" for place in range(300)) for text in range(1, 40)]
+    for bands in (Bands(21, 6), Bands(8, 16)):
+        measured = measured_recall(texts, bands, 5, 1)
+        assert sum(one.pairs for one in measured) > 2000
+        for one in measured:
+            low, high = one.interval
+            # Five of the bins may stray a little: within a bin, the curve bends.
+            assert low - 0.06 <= bands.probability(one.similarity) <= high + 0.06
+    assert measured_recall(["too short"], Bands(21, 6), 5, 1) == []
+    assert Measured(0.9, 10, 10).interval[1] == pytest.approx(1)
