@@ -119,7 +119,7 @@ def test_collectives_per_step(process_group: ProcessGroups) -> None:
             {"gather": micro_batches * (2 * LAYERS + 1), "scatter": groups * micro_batches},
         )
     ):
-        expected["control"] = 1  # the gradient's norm
+        expected["control"] = 2  # the gradient's norm, and the update's
         assert process_group(2).run(collectives_of_a_step, zero, micro_batches) == [expected] * 2
 
 
