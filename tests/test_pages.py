@@ -148,6 +148,7 @@ RUN = {
     "streaming.md": "",
     "bpb.md": "## The protocol",
     "embed.md": "",
+    "report.md": "",
     "FAQ.md": "",
 }
 """Pages whose examples run on what the demo leaves, up to the heading given."""
