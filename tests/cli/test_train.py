@@ -59,7 +59,7 @@ def test_a_run_its_files_and_how_it_resumes(made: Path, here: Path) -> None:
     lines = result.stdout.splitlines()
     assert re.fullmatch(r"4 steps done, 512 tokens: loss \d\.\d{4}", lines[0])
     assert lines[1:] == ["the model is in runs/tiny/model; score it with: pilekit bpb runs/tiny/model"]
-    assert result.stderr == ""
+    assert result.stderr == "1 rank, on cpu\n"
     run = here / "runs" / "tiny"
     assert steps_of(run) == [1, 2, 3, 4]
     assert {path.name for path in run.iterdir()} == {
@@ -69,7 +69,7 @@ def test_a_run_its_files_and_how_it_resumes(made: Path, here: Path) -> None:
     assert start_of(train(made, "--dry-run")) == "has done its 4 steps)"
     assert start_of(train(made, "--dry-run", "--set", "train.steps=9")) == "resumes after step 4)"
     again = train(made)
-    assert again.stderr.startswith("already done: an earlier run trained all steps")
+    assert again.stderr.startswith("1 rank, on cpu\nalready done: an earlier run trained all steps")
     assert again.stdout.startswith("4 steps done, 512 tokens\n")
     assert train(made, "--set", "train.steps=5").stdout.startswith("5 steps done, 640 tokens: loss ")
     assert steps_of(run) == [1, 2, 3, 4, 5]
