@@ -12,7 +12,7 @@ import click
 
 from pilekit.cli.display.output import print_fitted, report_skipped, sum_of
 from pilekit.cli.options import Described, Folder, Similarity, corpus_argument, only_option, open_subsets, run_options
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import visible
 from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
@@ -85,11 +85,11 @@ def command(
       pilekit clean data/ --pii email,ip --out without-addresses
     """
     if report and out is not None:
-        raise PilekitError("--report writes nothing; leave out --report or --out")
+        raise click.UsageError("--report writes nothing; leave out --report or --out")
     if not report and out is None and show is None:
-        raise PilekitError("say what to do: --report, --show RULE, or --out DIR")
+        raise click.UsageError("say what to do: --report, --show RULE, or --out DIR")
     if (language is None) != (language_model is None):
-        raise PilekitError("--language and --language-model belong together: the labels, and the model's file")
+        raise click.UsageError("--language and --language-model belong together: the labels, and the model's file")
     from pilekit.pipeline.cleaner import Cleaner
     from pilekit.pipeline.cleaning import clean_corpus, examples
     from pilekit.pipeline.language import Language
@@ -100,7 +100,7 @@ def command(
     options["rules"] = sets = with_limits(rule_sets(rules or (), bad_words), limits)
     if language and language_model:
         options["language"] = Language(language_model, language, language_score)
-    corpus, judged = open_subsets(paths, manifest, subsets)
+    corpus, judged = open_subsets(paths, manifest, subsets, only=options["only"])
     shown: list[dict[str, Any]] = []
     cleaned: Cleaned | None = None
     if show is not None:  # First, because a wrong name should not be told after hours.

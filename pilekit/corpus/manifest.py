@@ -254,7 +254,7 @@ def load_manifest(name_or_path: Manifest | str | Path = "pile") -> Manifest:
     if isinstance(name_or_path, str) and name_or_path in BUNDLED:
         return _bundled(name_or_path)
     path = Path(name_or_path)
-    if not path.exists() and path.suffix != ".toml" and len(path.parts) == 1:
+    if not path.exists() and path.suffix != ".toml" and len(path.parts) == 1 and str(path) not in BUNDLED:
         raise PilekitError(
             f"no manifest is called {visible(str(path))}: the bundled ones are {', '.join(BUNDLED)}; "
             "else give the path of a TOML file"

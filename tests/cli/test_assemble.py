@@ -130,6 +130,8 @@ def test_mistakes_are_one_clear_line(here: Path) -> None:
     Path("mine.toml").write_text(MANIFEST.replace("epochs = 2", "epochs = 0").replace('"Prose"', '"Prose"\nepochs = 0'))
     with pytest.raises(PilekitError, match=r"nothing is left for train: of 71 documents, 1 are empty"):
         run("assemble", "mine.toml", "--out", "none")
+    with pytest.raises(PilekitError, match=r"^pile: no such manifest; check the path$"):  # It is bundled, not a file.
+        run("assemble", "pile", "--out", "none")
     Path("prose/a.jsonl.gz").write_bytes(b"")
     with pytest.raises(PilekitError, match=r"two sources have the name prose/a\.jsonl: a\.jsonl"):
         run("assemble", "mine.toml", "--out", "none")

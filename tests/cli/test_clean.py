@@ -67,9 +67,6 @@ def test_documents_are_shown_with_the_value_that_failed(data: Path) -> None:
 def test_what_is_wrong_is_refused(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for options, message in (
-        ([], "say what to do: --report, --show RULE, or --out DIR"),
-        (["--report", "--out", out], "--report writes nothing"),
-        (["--report", "--only"], "needs subsets"),
         (["--out", out], "nothing to do: give rules"),
         (["--out", out, "--pii", "email", "--set", "c4.sentences=3"], "the chosen sets are none"),
         (["--out", out, "--rules", "c4", "--set", "c4.sentences=3,5"], "c4.sentences is a number"),
@@ -83,4 +80,10 @@ def test_what_is_wrong_is_refused(data: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(PilekitError, match=message):
             run("clean", data, *options)
+    for options, message in (
+        ([], "say what to do: --report, --show RULE, or --out DIR"),
+        (["--report", "--out", out], "--report writes nothing"),
+        (["--report", "--only"], "--only needs --subsets"),
+    ):
+        assert message in run("clean", data, *options, exit_code=2).stderr
     assert not out.exists()

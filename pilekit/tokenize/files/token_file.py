@@ -172,10 +172,10 @@ class TokenFile:
         name = re.compile(re.escape(Path(self._stem).name) + r"-(\d{5})-of-(\d{5})\.bin")
         matches = [match for match in map(name.fullmatch, sorted(os.listdir(self.path.parent))) if match]  # noqa: PTH208
         if not matches:
-            self._fail(f"{visible(str(whole))} is not there")
+            self._fail(f"{visible(str(whole))} is not there", "put it beside the index")
         last = int(matches[-1][2])  # 83 parts end with 00082-of-00082.
         if [int(match[1]) for match in matches] != list(range(last + 1)):
-            self._fail(f"its .bin has {last + 1} parts, but {len(matches)} are there")
+            self._fail(f"its .bin has {last + 1} parts, but {len(matches)} are there", "put the others beside them")
         return [self.path.with_name(match.string) for match in matches]
 
     def check_ids(self, vocabulary: int, advance: Callable[[int], None] = lambda size: None) -> None:

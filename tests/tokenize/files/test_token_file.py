@@ -42,7 +42,7 @@ def test_documents_of_several_sequences_and_of_none_and_a_bin_in_parts(tmp_path:
         with pytest.raises(IndexError, match="4 documents"):
             opened[4]
     (tmp_path / "x-00002-of-00004.bin").unlink()
-    with pytest.raises(PilekitError, match=r"its \.bin has 5 parts, but 4 are there"):
+    with pytest.raises(PilekitError, match=r"its \.bin has 5 parts, but 4 are there; put the others beside them$"):
         TokenFile(tmp_path / "x.idx")
 
 
@@ -82,7 +82,7 @@ def test_every_contradiction_is_an_error_that_names_the_field(tmp_path: Path) ->
     assert len(TokenFile(tmp_path / "x")) == 2
     (tmp_path / "x.bin").unlink()
     for path, message in (
-        ("x", r"x\.bin is not there"),
+        ("x", r"x\.bin is not there; put it beside the index$"),
         ("y", r"there is no token file .*y_text_document\.idx or "),
     ):
         with pytest.raises(PilekitError, match=message):
