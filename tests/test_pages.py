@@ -75,6 +75,8 @@ def run_command(command: str, fails: bool, monkeypatch: pytest.MonkeyPatch) -> s
 def run_page(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Run the text's commands and Python in their order, write its TOML files, and return pilekit's commands in it."""
     monkeypatch.chdir(folder)
+    # The page of `explore` would be served until Ctrl-C.
+    monkeypatch.setattr("pilekit.explore.server.serve", lambda sources, announce: announce("http://127.0.0.1/"))
     (folder / "bin").mkdir(exist_ok=True)
     program = folder / "bin" / "pilekit"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m pilekit.cli.main "$@"\n')
@@ -143,6 +145,7 @@ RUN = {
     "dedup.md": "",
     "cleaning.md": "",
     "cutting.md": "",
+    "explore.md": "",
     "tokens.md": "",
     "scale.md": "",
     "streaming.md": "",

@@ -47,6 +47,7 @@ COMMANDS = {
     "embed": "Write a vector for each document, and find near ones.",
     "report": "Show corpora and what was made of them on one HTML page.",
     "train-tokenizer": "Train a byte-level BPE tokenizer on a sample of a corpus.",
+    "explore": "Browse documents, duplicates, tokens and bits in a local page.",
     "doctor": "Say what is installed, and how fast this machine is.",
     "demo": "Make a small corpus from what Python ships and run everything on it.",
 }

@@ -24,6 +24,7 @@ EXTRAS = {
     "accelerate": "accelerate",
     "deepspeed": "deepspeed",
     "fasttext-community": "language",
+    "peft": "peft",
     "ray": "ray",
     "starlette": "explore",
     "tensorboard": "tensorboard",

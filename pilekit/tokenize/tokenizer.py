@@ -69,6 +69,15 @@ class Tokenizer:
                     raise UnencodableTextError(index) from error
             raise
 
+    def encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """The ids of a text, and the characters of the text that each token stands for: (begin, end).
+
+        Spans increase. Tokens that are parts of one character have the same span. A tokenizer that changes texts may
+        leave characters out. Uses `tokenizers`, which is slow.
+        """
+        encoding = self._reference.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids` (int [tokens]) with special tokens spelt out; bytes that are not UTF-8 become U+FFFD."""
         text: str = self._reference.decode(np.asarray(ids, dtype=np.int64).tolist(), skip_special_tokens=False)

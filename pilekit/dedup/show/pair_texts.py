@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from pilekit.corpus import load_manifest
+from pilekit.corpus import Manifest, load_manifest
 from pilekit.dedup.previous_runs import EarlierRun, runs_before
 from pilekit.dedup.show.removed_pairs import RemovedPair
 from pilekit.dedup.sketch.shingles import jaccard, shingle_set
@@ -39,8 +39,7 @@ def pair_texts(
     shards = {(place, shard.name): shard for place, one in enumerate(runs) for shard in one.shards}
     total = sum(shards[key].size or 0 for key in wanted)
     for key in sorted(wanted):
-        record = {name: runs[key[0]].parameters[name] for name in ("text_field", "label_path")}
-        manifest = msgspec.structs.replace(load_manifest(), **record)
+        manifest = manifest_of(runs[key[0]])
         index, report = find_index(shards[key], manifest), partial(_report, advance, total)
         with closing(DocumentReader(shards[key], index, manifest=manifest, advance=report)) as reader:
             for document in reader.read(sorted(wanted[key])):
@@ -51,6 +50,12 @@ def pair_texts(
         kept = [texts[place, pair.kept_shard, pair.kept_number] for place in possible]
         found.append((_most_fitting(kept, removed, pair.similarity, run.parameters["ngram"]), removed))
     return found
+
+
+def manifest_of(run: EarlierRun) -> Manifest:
+    """Where the records of the run's shards keep text and label."""
+    record = {name: run.parameters[name] for name in ("text_field", "label_path")}
+    return msgspec.structs.replace(load_manifest(), **record)
 
 
 def _report(advance: Report, total: int, amount: int) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from copy import copy
 from pathlib import Path
 from typing import overload
 
@@ -63,6 +64,23 @@ class PileDocuments(AbstractContextManager["PileDocuments"]):
         self._lines = [lines_of_subsets(index, wanted) for index in indexes]
         self._ends = np.cumsum([len(lines) for lines in self._lines], dtype=np.int64)
         self._readers = OpenReaders(self.corpus, indexes)
+
+    def labelled(self, label: str) -> PileDocuments:
+        """Those of these documents that have exactly this label, known to the manifest or not; shares the open files.
+
+        All documents must be here: `subsets` was not given.
+        """
+        part = copy(self)
+        part._lines = [lines_of_subsets(index, label.__eq__) for index in self._readers.indexes]
+        part._ends = np.cumsum([len(lines) for lines in part._lines], dtype=np.int64)
+        return part
+
+    def document(self, shard: str, number: int) -> StoredDocument:
+        """The document of that identity; `PilekitError` if there is none."""
+        names = [one.name for one in self.corpus.shards]
+        if shard not in names:
+            raise PilekitError(f"{visible(shard, 200)}: is no shard of this corpus")
+        return self._readers.of(names.index(shard)).document(number)
 
     def __len__(self) -> int:
         return int(self._ends[-1])

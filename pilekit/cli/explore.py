@@ -1,0 +1,49 @@
+"""`pilekit explore`: a page on this machine to browse a corpus, its duplicates, tokens and bits per byte."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from pathlib import Path
+
+import click
+
+from pilekit.cli.options import Described, Folder, open_corpus, paths_argument
+from pilekit.errors import PilekitError
+from pilekit.progress import byte_progress
+
+
+@click.command()
+@paths_argument
+@click.option("--dedup", type=Folder(), metavar="DIR", help="Show what this `pilekit dedup` removed, beside the kept.")
+@click.option("--bpb", type=Folder(), metavar="DIR", help="Colour tokens by their bits: of `pilekit bpb --per-token`.")
+@click.option("--tokenizer", metavar="F", help="Show the tokens of texts.  [default: that of --bpb's model]")
+def command(
+    paths: tuple[str, ...], manifest: Described, dedup: Path | None, bpb: Path | None, tokenizer: str | None
+) -> None:
+    """Browse a corpus in a page of your browser: documents by subset, search, duplicates, tokens, bits per byte.
+
+    The page is served on 127.0.0.1 alone, at an address with a random token, until Ctrl-C. It reads the paths given and
+    shows nothing else. Missing indexes are built, which reads each shard once. A shard as released, in one long frame,
+    must be reframed first. Needs the extra `explore`: pip install '.[explore]'.
+
+    \b
+    Example:
+      pilekit explore data/
+      pilekit explore data/ --dedup dedup --tokenizer 20B_tokenizer.json
+      pilekit explore val.jsonl.zst --bpb scores/a
+    """
+    if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
+        raise PilekitError("explore needs starlette and uvicorn; pip install '.[explore]'")
+    if "-" in paths:
+        raise click.UsageError("a page needs documents in any order: name files, not standard input")
+    from pilekit.explore.server import serve
+    from pilekit.explore.sources import Sources
+    from pilekit.shards.index.build import index_corpus
+
+    corpus = open_corpus(paths, manifest)
+    with byte_progress("indexing", corpus.size) as advance:
+        index_corpus(corpus, on_error="skip", advance=advance)
+    sources = Sources(corpus, dedup=dedup, bpb=bpb, tokenizer=tokenizer)
+    with contextlib.suppress(KeyboardInterrupt):
+        serve(sources, lambda address: click.echo(f"{address}\nCtrl-C ends it"))

@@ -1,0 +1,247 @@
+// The page of `pilekit explore`. Everything from the corpus is shown by textContent: nothing of it is ever HTML.
+"use strict";
+
+const $ = (id) => document.getElementById(id);
+const number = (value) => value.toLocaleString("en");
+const state = { view: "documents", subset: null, corpus: null, turn: 0 };
+
+function element(tag, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), properties);
+  made.append(...children);
+  return made;
+}
+
+async function ask(question, parameters = {}) {
+  const given = Object.entries(parameters).filter(([, value]) => value !== null && value !== false);
+  const answer = await fetch(`api/${question}?${new URLSearchParams(given)}`);
+  const found = await answer.json();
+  if (!answer.ok) throw new Error(found.error);
+  return found;
+}
+
+// Only the newest question of a kind may show its answer.
+async function showing(task) {
+  const turn = ++state.turn;
+  try {
+    await task(() => turn !== state.turn);
+  } catch (error) {
+    if (turn === state.turn) $("status").textContent = error.message;
+  }
+}
+
+function bytes(size) {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let unit = 0;
+  for (; size >= 999.5 && unit < 4; unit++) size /= 1000;
+  return `${unit ? size.toPrecision(3) : size} ${units[unit]}`;
+}
+
+function shownSubset(label) {
+  return state.corpus.shown[label] ?? label;
+}
+
+function chooseView(view) {
+  state.view = view;
+  for (const button of $("views").children) button.ariaPressed = String(button.dataset.view === view);
+  const removed = view === "duplicates";
+  const subsets = removed ? state.corpus.removed.map((label) => ({ label })) : state.corpus.subsets;
+  if (!subsets.some((one) => one.label === state.subset)) state.subset = null;
+  const all = { label: null, documents: removed ? undefined : state.corpus.documents };
+  $("subsets").replaceChildren(...(view === "scored" ? [] : [all, ...subsets]).map(subsetButton));
+  $("subsets").parentElement.hidden = view === "scored";
+  $("search").hidden = view !== "documents";
+  refresh();
+}
+
+function subsetButton({ label, documents, bytes: size }) {
+  const button = element("button", { type: "button" }, element("b", { textContent: label === null ? "All subsets" : shownSubset(label) }));
+  if (documents !== undefined) button.append(element("small", { textContent: number(documents) + (size === undefined ? "" : `, ${bytes(size)}`) }));
+  button.ariaPressed = String(label === state.subset);
+  button.addEventListener("click", () => {
+    state.subset = label;
+    for (const one of $("subsets").querySelectorAll("button")) one.ariaPressed = String(one === button);
+    refresh();
+  });
+  return element("li", {}, button);
+}
+
+function refresh() {
+  $("found").replaceChildren();
+  $("more").replaceChildren();
+  $("status").textContent = "";
+  $("shown").replaceChildren(element("p", { textContent: "Choose from the list." }));
+  if (state.view === "duplicates") showing(listPairs);
+  else if (state.view === "scored") showing((stale) => listPage("scored", 0, stale));
+  else if ($("words").value) showing((stale) => search(0, 0, stale));
+  else showing((stale) => listPage("documents", 0, stale));
+}
+
+async function listPage(question, start, stale) {
+  const found = await ask(question, { subset: question === "scored" ? null : state.subset, start });
+  if (stale()) return;
+  const end = start + found.documents.length;
+  $("found").replaceChildren(...found.documents.map((one) => documentButton(one, "")));
+  $("status").textContent = found.of ? `${number(start + 1)} to ${number(end)} of ${number(found.of)}` : "no document";
+  const step = (text, place) => element("button", { type: "button", textContent: text, onclick: () => showing((late) => listPage(question, place, late)) });
+  $("more").replaceChildren(
+    ...(start ? [step("Earlier", Math.max(0, start - 50))] : []),
+    ...(end < found.of ? [step("Further", end)] : []),
+    ...(found.of > 50 && question === "documents" ? [step("Anywhere", Math.floor(Math.random() * (found.of - 1)))] : []),
+  );
+  $("list").scrollTop = 0;
+}
+
+// A second at a time, until fifty more are found.
+async function search(start, before, stale) {
+  const words = $("words").value;
+  let next = start;
+  let count = 0;
+  while (next !== null && count < 50) {
+    const found = await ask("search", { text: words, subset: state.subset, start: next, exact: $("exact").checked && "1" });
+    if (stale()) return;
+    $("found").append(...found.documents.map((one) => documentButton(one, words)));
+    count += found.documents.length;
+    next = found.next;
+    const share = next === null ? "all searched" : `${((100 * next) / found.of).toFixed(1)} % searched`;
+    $("status").textContent = `${number(before + count)} found, ${share}`;
+  }
+  const further = () => showing((late) => search(next, before + count, late));
+  $("more").replaceChildren(...(next === null ? [] : [element("button", { type: "button", textContent: "Search on", onclick: further })]));
+}
+
+function documentButton(one, words) {
+  const rate = one.rate === undefined ? "" : `, ${one.rate.toFixed(3)} bits per byte`;
+  const place = `${one.name} ${one.number} · ${one.subset} · ${bytes(one.bytes)}${rate}`;
+  const button = element("button", { type: "button" }, element("small", { textContent: place }));
+  if (one.beginning) button.append(marked(element("span"), one.beginning, words));
+  button.addEventListener("click", () => open(button, (stale) => showDocument(one, words, stale)));
+  return element("li", {}, button);
+}
+
+async function open(button, task) {
+  for (const one of $("found").querySelectorAll("[aria-pressed=true]")) one.ariaPressed = "false";
+  button.ariaPressed = "true";
+  const turn = (state.opened = (state.opened ?? 0) + 1);
+  try {
+    await task(() => turn !== state.opened);
+  } catch (error) {
+    $("shown").replaceChildren(element("p", { className: "error", textContent: error.message }));
+  }
+  $("shown").scrollIntoView({ block: "nearest" });
+  $("shown").scrollTop = 0;
+}
+
+// Appends the text with the words that were searched for in <mark>.
+function marked(into, text, words) {
+  const exact = $("exact").checked;
+  const [hay, needle] = exact ? [text, words] : [text.toLowerCase(), words.toLowerCase()];
+  let end = 0;
+  if (needle && hay.length === text.length) {
+    for (let at = hay.indexOf(needle); at >= 0; at = hay.indexOf(needle, end)) {
+      into.append(text.slice(end, at), element("mark", { textContent: text.slice(at, at + needle.length) }));
+      end = at + needle.length;
+    }
+  }
+  into.append(text.slice(end));
+  return into;
+}
+
+async function showDocument({ shard, number: of }, words, stale) {
+  const found = await ask("document", { shard, number: of });
+  if (stale()) return;
+  const facts = [`${found.subset}, ${number(found.bytes)} bytes`];
+  if (found.shown < found.characters) facts.push(`the first ${number(found.shown)} of ${number(found.characters)} characters`);
+  const text = element("pre", { tabIndex: 0 });
+  const parts = [element("h2", { textContent: `${found.name} ${found.number}` })];
+  if (found.tokens) {
+    const scored = found.tokens.filter((token) => token[3] !== null);
+    facts.push(`${number(found.tokens.length)} tokens`);
+    if (scored.length) {
+      const sum = (place) => scored.reduce((total, token) => total + token[place], 0);
+      facts.push(`${(sum(3) / sum(2)).toFixed(4)} bits per byte`);
+    } else if (state.corpus.bits) facts.push("not scored");
+    found.tokens.forEach((token, place) => text.append(tokenSpan(token, place, scored.length > 0)));
+  } else marked(text, found.text, words);
+  parts.push(element("p", { textContent: facts.join(" · ") }));
+  const meta = Object.entries(found.meta).map(([key, value]) => [element("dt", { textContent: key }), element("dd", { textContent: value })]);
+  if (meta.length) parts.push(element("dl", {}, ...meta.flat()));
+  if (found.tokens?.some((token) => token[3] !== null)) parts.push(legend());
+  $("shown").replaceChildren(...parts, text);
+  text.querySelector("mark")?.scrollIntoView({ block: "center" });
+}
+
+// Ten levels: 0 to 9 bits for each byte of the token.
+const level = (rate) => Math.min(9, Math.max(0, Math.floor(rate)));
+
+function tokenSpan([text, id, size, bits], place, scored) {
+  const span = element("span", { textContent: text });
+  const many = size === Math.round(size) ? size : size.toFixed(2);
+  span.title = `token ${place}: id ${id}, ${many} bytes`;
+  if (bits !== null) {
+    span.title += `, ${bits.toFixed(3)} bits, ${(bits / size).toFixed(3)} bits per byte`;
+    span.className = `bits${level(bits / size)}`;
+  } else span.className = scored ? "unscored" : `token${place % 4}`;
+  if (!text) span.classList.add("part"); // of a character
+  return span;
+}
+
+function legend() {
+  const levels = Array.from({ length: 10 }, (_, at) => element("span", { className: `bits${at}`, textContent: at === 9 ? "9 or more" : String(at) }));
+  return element("p", { className: "legend" }, "bits per byte of a token: ", ...levels);
+}
+
+async function listPairs(stale) {
+  const found = await ask("pairs", { subset: state.subset });
+  if (stale()) return;
+  $("status").textContent = found.of ? `${number(found.pairs.length)} of ${number(found.of)} removed documents, the least similar first` : "no document was removed";
+  $("found").replaceChildren(
+    ...found.pairs.map((pair, place) => {
+      const how = pair.reason === "exact" ? "exact copy" : `similarity ${pair.similarity.toFixed(4)}`;
+      const button = element("button", { type: "button" }, element("small", { textContent: `${pair.subset} · ${pair.kept_subset}` }));
+      button.append(element("span", { textContent: `${how}: ${pair.shard} ${pair.number}` }));
+      button.addEventListener("click", () => open(button, (late) => showPair(place, how, late)));
+      return element("li", {}, button);
+    }),
+  );
+}
+
+async function showPair(place, how, stale) {
+  const pair = await ask("pair", { subset: state.subset, place });
+  if (stale()) return;
+  const columns = [
+    ["kept", `${pair.kept_shard} ${pair.kept_number}, ${pair.kept_subset}`, 1, "only-kept"],
+    ["removed", `${pair.shard} ${pair.number}, ${pair.subset}`, 2, "only-removed"],
+  ].map(([name, of, column, look]) => {
+    const text = element("pre", { tabIndex: 0 });
+    if (pair.before) text.append(element("i", { textContent: `⋯ ${number(pair.before)} characters alike ⋯ ` }));
+    for (const part of pair.parts) {
+      if (part[0]) text.append(part[column]);
+      else if (part[column]) text.append(element("mark", { className: look, textContent: part[column] }));
+    }
+    if (pair.after[column - 1]) text.append(element("i", { textContent: ` ⋯ ${number(pair.after[column - 1])} characters not compared` }));
+    return element("div", {}, element("h3", { textContent: `${name}: ${of}` }), text);
+  });
+  $("shown").replaceChildren(element("h2", { textContent: how }), element("div", { className: "pair" }, ...columns));
+}
+
+async function start() {
+  state.corpus = await ask("corpus");
+  document.title = `${state.corpus.shards[0]} · pilekit explore`;
+  const views = [["documents", "Documents"]];
+  if (state.corpus.removed !== null) views.push(["duplicates", "Duplicates"]);
+  if (state.corpus.bits) views.push(["scored", "Scored"]);
+  $("views").replaceChildren(
+    ...views.map(([view, textContent]) => {
+      const button = element("button", { type: "button", textContent, onclick: () => chooseView(view) });
+      button.dataset.view = view;
+      return button;
+    }),
+  );
+  $("search").addEventListener("submit", (event) => {
+    event.preventDefault();
+    refresh();
+  });
+  chooseView("documents");
+}
+
+start().catch((error) => ($("status").textContent = error.message));

@@ -1,0 +1,242 @@
+"""What the page can ask of a corpus, a dedup folder, a result of `pilekit bpb` and a tokenizer. All answers are JSON.
+
+A document is reached through its shard's index, so the size of a shard does not matter. A search goes through the
+documents in their order, for one second at a time; the page asks again from where it ended. Control characters and
+invisible format characters of texts, labels and names are spelt out, as on a terminal.
+
+Nothing is written but missing indexes. Threads must not share a `Sources`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.dataset
+
+from pilekit.corpus import Corpus, Manifest
+from pilekit.dedup.previous_runs import finished_run
+from pilekit.dedup.result import REMOVED
+from pilekit.dedup.show.pair_texts import manifest_of, pair_texts
+from pilekit.dedup.show.removed_pairs import RemovedPair, spread_pairs, subsets_of
+from pilekit.dedup.show.word_diff import word_diff
+from pilekit.errors import PilekitError, visible
+from pilekit.evaluate.results.per_token import TOKENS_FILE
+from pilekit.evaluate.results.result_folder import read_result
+from pilekit.shards.index.build import index_of
+from pilekit.shards.random_access.document_reader import StoredDocument
+from pilekit.shards.random_access.pile_documents import PileDocuments
+from pilekit.stats.summary import corpus_stats
+from pilekit.tokenize import Tokenizer, load_tokenizer
+
+PAGE = 50
+"""Documents or pairs in a list."""
+BEGINNING = 160
+"""Characters of each text in a list, and around a word that was found."""
+MOST_SHOWN = 200_000
+"""Characters of a text that are shown."""
+SEARCH_SECONDS = 1.0
+
+
+class Sources:
+    """The corpus at `data`, and what else is given.
+
+    dedup       a folder of `pilekit dedup`; its shards get an index if they have none
+    bpb         a folder of `pilekit bpb --out DIR --per-token`
+    tokenizer   of the tokens to show; None with `bpb`: that of its model
+
+    PilekitError for anything that is not there or does not fit.
+    """
+
+    def __init__(
+        self,
+        data: str | Path | Sequence[str | Path] | Corpus,
+        *,
+        manifest: Manifest | str | None = None,
+        dedup: Path | None = None,
+        bpb: Path | None = None,
+        tokenizer: str | None = None,
+    ):
+        self._documents = PileDocuments(data, manifest=manifest)
+        self._run = None if dedup is None else finished_run(dedup)
+        if self._run is not None:
+            for shard in self._run.shards:
+                index_of(shard, manifest=manifest_of(self._run), on_error="skip")
+        self._result = None if bpb is None else read_result(bpb)
+        self._bits = None if bpb is None else _tokens_of(bpb)
+        self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
+        if self._result is not None:
+            self._tokenizer = _tokenizer_of(self._result.protocol, self._tokenizer)
+        self._labelled = functools.lru_cache(maxsize=64)(self._documents.labelled)
+        self._pairs = functools.lru_cache(maxsize=16)(self._spread)
+
+    def corpus(self) -> dict[str, Any]:
+        """The subsets, the largest first, and what was given."""
+        stats = corpus_stats(self._documents.corpus, on_error="skip")
+        names = [one.name for one in stats.subsets]
+        removed = [] if self._run is None else subsets_of(self._run.folder / REMOVED)
+        return {
+            "shards": [visible(shard.path) for shard in self._documents.corpus.shards],
+            "subsets": [{"label": one.name, "documents": one.documents, "bytes": one.bytes} for one in stats.subsets],
+            "documents": len(self._documents),
+            "shown": {name: visible(name, 80) for name in {*names, *removed}},
+            "removed": None if self._run is None else removed,
+            "bits": self._result is not None,
+            "tokens": None if self._tokenizer is None else visible(str(self._tokenizer.path)),
+        }
+
+    def documents(self, subset: str | None, start: int) -> dict[str, Any]:
+        """A page of documents from place `start` among those of the subset; None: of all."""
+        of = self._of(subset)
+        end = min(len(of), start + PAGE)
+        return {"documents": [_listed(one) for one in of[start:end]], "start": start, "of": len(of)}
+
+    def search(self, text: str, subset: str | None, start: int, *, exact: bool) -> dict[str, Any]:
+        """Documents that hold `text`, from place `start` on: those found within a second, and where to search on.
+
+        `exact` tells capital and small letters apart. `next` is None at the end.
+        """
+        pattern = re.compile(re.escape(text), re.NOFLAG if exact else re.IGNORECASE)
+        of, found, end = self._of(subset), [], time.monotonic() + SEARCH_SECONDS
+        for place in range(start, len(of)):
+            document = of[place]
+            if (match := pattern.search(document.text)) is not None:
+                found.append(_listed(document, match.start()))
+            if len(found) == PAGE or time.monotonic() > end:
+                return {"documents": found, "next": place + 1 if place + 1 < len(of) else None, "of": len(of)}
+        return {"documents": found, "next": None, "of": len(of)}
+
+    def document(self, shard: str, number: int) -> dict[str, Any]:
+        """A document: its text, or its tokens as [text, id, bytes, bits]; bits are null where there are none."""
+        document = self._documents.document(shard, number)
+        text = document.text[:MOST_SHOWN]
+        shown: dict[str, Any] = {**_listed(document), "characters": len(document.text), "shown": len(text)}
+        shown["meta"] = {visible(str(key), 80): visible(str(value), 500) for key, value in document.meta.items()}
+        if self._tokenizer is None:
+            return {**shown, "text": _safe(text)}
+        ids, spans = self._tokenizer.encode_with_spans(text)
+        bits = {} if self._bits is None else self._bits_of(document, ids, whole=len(text) == len(document.text))
+        return {**shown, "tokens": _pieces(text, ids, spans, bits)}
+
+    def scored(self, start: int) -> dict[str, Any]:
+        """A page of the scored documents, the most bits per byte first."""
+        records = None if self._result is None else self._result.records
+        if records is None:
+            raise PilekitError("no folder of `pilekit bpb` was given with --bpb")
+        rates = records.nll / np.log(2) / np.maximum(records.bytes, 1)
+        places = np.argsort(-rates, kind="stable")[start : start + PAGE].tolist()
+        found = [
+            {
+                "shard": records.shards[records.shard[place]],
+                "name": visible(records.shards[records.shard[place]], 100),
+                "number": int(records.number[place]),
+                "subset": visible(records.subsets[records.subset[place]], 60),
+                "bytes": int(records.bytes[place]),
+                "rate": float(rates[place]),
+            }
+            for place in places
+        ]
+        return {"documents": found, "start": start, "of": len(records)}
+
+    def pairs(self, subset: str | None) -> dict[str, Any]:
+        """Removed documents, evenly over the similarities, the least similar first."""
+        pairs, total = self._pairs(subset)
+        return {"pairs": [_shown_pair(pair) for pair in pairs], "of": total}
+
+    def pair(self, subset: str | None, place: int) -> dict[str, Any]:
+        """One of `pairs`: the kept and the removed text as parts, [alike, kept words, removed words]."""
+        pair = self._pairs(subset)[0][place]
+        assert self._run is not None
+        diff = word_diff(*pair_texts([pair], self._run)[0])
+        parts = [[part.alike, _safe("".join(part.one)), _safe("".join(part.other))] for part in diff.parts]
+        return {**_shown_pair(pair), "parts": parts, "before": diff.before, "after": list(diff.after)}
+
+    def _of(self, subset: str | None) -> PileDocuments:
+        return self._documents if subset is None else self._labelled(subset)
+
+    def _spread(self, subset: str | None) -> tuple[list[RemovedPair], int]:
+        if self._run is None:
+            raise PilekitError("no folder of `pilekit dedup` was given with --dedup")
+        return spread_pairs(self._run.folder / REMOVED, PAGE, subset=subset)
+
+    def _bits_of(self, document: StoredDocument, ids: list[int], *, whole: bool) -> dict[int, float]:
+        """Token's place -> its bits; none if the document was not scored."""
+        assert self._bits is not None
+        wanted = (pc.field("shard").cast("string") == document.shard) & (pc.field("number") == document.number)
+        rows = self._bits.to_table(["index", "token", "bits"], filter=wanted).to_pydict()
+        found = {place: (token, bits) for place, token, bits in zip(*rows.values(), strict=True) if place < len(ids)}
+        if whole and any(ids[place] != token for place, (token, _) in found.items()):
+            raise PilekitError(f"{visible(document.shard)} {document.number}: has other tokens in the result of bpb")
+        return {place: bits for place, (token, bits) in found.items() if ids[place] == token}
+
+
+def _tokens_of(bpb: Path) -> pyarrow.dataset.Dataset:
+    path = bpb / TOKENS_FILE
+    if not path.is_file():
+        raise PilekitError(f"{visible(str(path))}: is not there; run the same `pilekit bpb` with --per-token")
+    return pyarrow.dataset.dataset(path, format="parquet")
+
+
+def _tokenizer_of(protocol: dict[str, Any], given: Tokenizer | None) -> Tokenizer:
+    """The given tokenizer or that of the model; PilekitError if it is not the one that the result was made with."""
+    model = protocol["model"]["path"]
+    if given is None and model is None:
+        raise PilekitError("the result was made of a model in memory: give its tokenizer with --tokenizer")
+    loaded = load_tokenizer(model) if given is None else given
+    if f"sha256:{loaded.fingerprint}" != protocol["tokenizer"]["fingerprint"]:
+        raise PilekitError(
+            f"{visible(str(loaded.path))}: is not the tokenizer that the result was made with; name that one with "
+            "--tokenizer"
+        )
+    return loaded
+
+
+def _listed(document: StoredDocument, at: int = 0) -> dict[str, Any]:
+    """A document in a list, with its text from shortly before the character `at`."""
+    begin = max(0, at - BEGINNING // 4)
+    beginning = re.sub(r"\s+", " ", document.text[begin : begin + BEGINNING])
+    return {
+        "shard": document.shard,
+        "name": visible(document.shard, 100),
+        "number": document.number,
+        "subset": visible(document.subset, 60),
+        "bytes": len(document.text.encode()),
+        "beginning": ("…" if begin else "") + visible(beginning),
+    }
+
+
+def _pieces(text: str, ids: list[int], spans: list[tuple[int, int]], bits: dict[int, float]) -> list[list[Any]]:
+    """[text, id, bytes, bits] of each token; characters that no token stands for come with the token before them.
+
+    Tokens that are parts of one character share its bytes, and its text comes with the last of them.
+    """
+    if not ids:
+        return []
+    code = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    begins, ends = np.array(spans, dtype=np.int64).T
+    tokens_of = np.zeros(len(code) + 1, dtype=np.int64)
+    np.add.at(tokens_of, begins, 1)
+    np.add.at(tokens_of, ends, -1)
+    shares = (1.0 + (code >= 0x80) + (code >= 0x800) + (code >= 0x10000)) / np.maximum(np.cumsum(tokens_of)[:-1], 1)
+    before = np.concatenate([[0.0], np.cumsum(shares)])
+    sizes = np.round(before[ends] - before[begins], 6).tolist()
+    cuts = [0, *begins[1:].tolist(), len(text)]
+    return [
+        [_safe(text[cuts[place] : cuts[place + 1]]), token, sizes[place], bits.get(place)]
+        for place, token in enumerate(ids)
+    ]
+
+
+def _shown_pair(pair: RemovedPair) -> dict[str, Any]:
+    return {name: visible(value, 100) if isinstance(value, str) else value for name, value in asdict(pair).items()}
+
+
+def _safe(text: str) -> str:
+    return re.sub(r"[^\n\t]+", lambda part: visible(part[0]), text)

@@ -1,0 +1,62 @@
+"""A corpus with hostile texts, labels and names, what dedup removed of it, a score of it, and the page of all that."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pilekit.dedup.run import deduplicate
+from pilekit.evaluate.bits_per_byte import bits_per_byte
+from pilekit.explore.server import serve
+from pilekit.explore.sources import Sources
+from pilekit.shards.write.shard_writer import ShardWriter
+from tests.pipeline.making import batch
+from tests.tiny.models import tiny_model_dir
+
+SCRIPT = "<script>window.hacked = 1; document.title = 'hacked'</script>"
+IMAGE = '"><img src=x onerror="window.hacked = 2">'
+CLOSING = "</script></pre><svg onload=window.hacked=3>"
+BIDI = "before \u202eesrever\u2069 \x1b[31mred\x07 zero\u200bwidth"
+HOSTILE = (SCRIPT, IMAGE, CLOSING, BIDI)
+LABELS = ["ArXiv", f"{SCRIPT}", IMAGE, "\u202eGithub"]
+NAME = '"><img src=x onerror=hacked=4>.jsonl.zst'
+
+
+def words(seed: int, count: int = 60) -> str:
+    return " ".join(f"word{(seed * 7919 + place * 104729) % 997}" for place in range(count))
+
+
+def texts() -> list[str]:
+    """Plain documents, hostile ones, and copies of both with a changed end."""
+    plain = [words(seed) for seed in range(120)]
+    hostile = [f"{one} {words(200 + place)} {one}" for place, one in enumerate(HOSTILE)]
+    copies = [f"{one} {IMAGE} changed" for one in (*plain[:6], *hostile)]
+    return [*plain, *hostile, "Grüße: naïve 日本語 🙂 wording, unique as a ZEBRA", *copies]
+
+
+def make(folder: Path) -> None:
+    """`corpus/` with one shard, `dedup/`, `model/` and `scores/`."""
+    (folder / "corpus").mkdir()
+    every = texts()
+    with ShardWriter(folder / "corpus" / NAME) as writer:
+        writer.write(batch(every, [LABELS[number % 4] for number in range(len(every))], NAME))
+    deduplicate(str(folder / "corpus"), out=folder / "dedup", write=False, jobs=1)
+    tiny_model_dir(folder / "model", max_length=256)
+    bits_per_byte(folder / "model", folder / "corpus", out=folder / "scores", per_token=True, limit=10)
+
+
+@contextmanager
+def served(sources: Sources) -> Iterator[str]:
+    """The address of the page, which is served until the test's process ends."""
+    addresses: list[str] = []
+    told = threading.Event()
+
+    def announce(address: str) -> None:
+        addresses.append(address)
+        told.set()
+
+    threading.Thread(target=serve, args=(sources, announce), daemon=True).start()
+    assert told.wait(30)
+    yield addresses[0]
