@@ -98,6 +98,8 @@ if TYPE_CHECKING:
     from pilekit.train.config.file import load_config as load_config
     from pilekit.train.config.sections import TrainConfig as TrainConfig
     from pilekit.train.launch.notebook import notebook_launch as notebook_launch
+    from pilekit.train.model.prune import Pruned as Pruned
+    from pilekit.train.model.prune import prune_model as prune_model
     from pilekit.train.trainer import Finished as Finished
     from pilekit.train.trainer import Trainer as Trainer
 
@@ -158,10 +160,22 @@ _NAMES = {
     "pilekit.train.config.file": "load_config",
     "pilekit.train.config.sections": "TrainConfig",
     "pilekit.train.launch.notebook": "notebook_launch",
+    "pilekit.train.model.prune": "Pruned prune_model",
     "pilekit.train.trainer": "Finished Trainer",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
-_NEED_TORCH = {"Batch", "Finished", "Pack", "PileStream", "Trainer", "bits_per_byte", "document_mask", "embed_corpus"}
+_NEED_TORCH = {
+    "Batch",
+    "Finished",
+    "Pack",
+    "PileStream",
+    "Pruned",
+    "Trainer",
+    "bits_per_byte",
+    "document_mask",
+    "embed_corpus",
+    "prune_model",
+}
 
 __all__ = ["__version__", *sorted(set(_HOME) - _NEED_TORCH)]
 

@@ -152,6 +152,7 @@ RUN = {
     "bpb.md": "## The protocol",
     "embed.md": "",
     "report.md": "",
+    "prune.md": "",
     "FAQ.md": "",
 }
 """Pages whose examples run on what the demo leaves, up to the heading given."""
@@ -170,7 +171,11 @@ def test_the_examples_of_a_page_run(page: str, after_the_demo: Path, monkeypatch
 @pytest.mark.slow
 def test_later_sections_on_scoring_run(after_the_demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (DOCS / "bpb.md").read_text("utf-8")
-    for title in ("## By length, source or year: `--by`", "## Every token: `--per-token`"):
+    for title in (
+        "## Weights in 8 or 4 bits: `--dtype int8`",
+        "## By length, source or year: `--by`",
+        "## Every token: `--per-token`",
+    ):
         assert run_page(page.split(title)[1].split("\n## ")[0], after_the_demo, monkeypatch) == {"bpb"}
 
 

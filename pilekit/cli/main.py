@@ -11,6 +11,7 @@ import contextlib
 import difflib
 import importlib
 import io
+import logging
 import os
 import sys
 import time
@@ -46,6 +47,7 @@ COMMANDS = {
     "bpb": "Score a model in bits per byte, per subset.",
     "embed": "Write a vector for each document, and find near ones.",
     "report": "Show corpora and what was made of them on one HTML page.",
+    "prune": "Set a model's smallest weights or heads to 0, or cut them.",
     "train-tokenizer": "Train a byte-level BPE tokenizer on a sample of a corpus.",
     "explore": "Browse documents, duplicates, tokens and bits in a local page.",
     "doctor": "Say what is installed, and how fast this machine is.",
@@ -54,7 +56,7 @@ COMMANDS = {
 
 ROOMS = {
     **dict.fromkeys(("head", "sample", "grep", "show", "duplicates"), "look"),
-    **dict.fromkeys(("bpb", "embed"), "models"),
+    **dict.fromkeys(("bpb", "embed", "prune"), "models"),
     **dict.fromkeys(("tokenize", "merge", "train-tokenizer"), "tokens"),
 }
 """The folders of commands whose module is not `pilekit.cli.<name>`."""
@@ -132,6 +134,8 @@ def pilekit(debug: bool) -> None:
     Every command that takes a corpus takes a file, a folder, a glob or a URL; without one it looks in $PILEKIT_DATA, in
     ./data and in the current folder.
     """
+    for name in ("torchao", "torch.utils._pytree"):  # transformers imports torchao, which warns of each CUDA library
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def main() -> NoReturn:

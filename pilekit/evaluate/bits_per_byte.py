@@ -13,6 +13,7 @@ read, which may take minutes; if all documents are recorded, the weights are nev
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -29,11 +30,12 @@ from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm, load_masked_lm
 from pilekit.evaluate.masked.pseudo_nll import pseudo_score_documents
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, load_causal_lm
 from pilekit.evaluate.model.device import device_of
+from pilekit.evaluate.model.quantize import QUANTIZED, quantize, torchao_version, weight_bytes
 from pilekit.evaluate.plan import MLM_SEED, Data, Options, Plan, corpus_of, make_plan, prepare
 from pilekit.evaluate.ranks import alone, ranks_of_job
 from pilekit.evaluate.results.per_token import TOKENS, write_tokens
 from pilekit.evaluate.results.records import Records, ScoredDocument
-from pilekit.evaluate.results.result import BitsPerByte, write_result
+from pilekit.evaluate.results.result import BitsPerByte, Cost, write_result
 from pilekit.evaluate.results.result_folder import check_out, held_folder, scored_before
 from pilekit.evaluate.results.tabulate import tabulate
 from pilekit.evaluate.score.batching import Keep, Share, TokenizedDocument, ignore
@@ -89,7 +91,8 @@ def bits_per_byte(
     paper          figures as in the Pile's paper, by its fixed constants of tokens per byte
     train          training shards: documents whose text occurs in them are counted, in `.training_copies`
     mlm_sample     for a masked model: score only this many tokens of each window, drawn at random; None: all
-    dtype          "fp32", "bf16", "fp16", or "auto": fp32 on a CPU, the precision of the stored weights on a GPU
+    dtype          "fp32", "bf16", "fp16", or "auto": fp32 on a CPU, the precision of the stored weights on a GPU.
+                   "int8" and "int4" compute as "auto" with the weights of the blocks quantised by torchao
     device         "cpu", "cuda", "cuda:N", or "auto": a GPU if there is one
     batch_tokens   tokens in a forward pass, for speed and memory; figures do not depend on it. None: the device's
                    default. If memory does not suffice, batches become smaller, and a warning says so
@@ -127,12 +130,17 @@ def bits_per_byte(
         elif per_token:
             raise PilekitError("per_token writes tokens.parquet beside the result; name a folder as out")
         size = ranks.world_size
-        plan = prepare(model, data, options, tokenizer=tokenizer, dtype=dtype, device=place, world_size=size)
+        given = "auto" if dtype in QUANTIZED else dtype
+        plan = prepare(model, data, options, tokenizer=tokenizer, dtype=given, device=place, world_size=size)
+        if dtype in QUANTIZED:
+            plan.protocol.update(dtype=dtype, torchao=torchao_version())
         if train is not None:
             corpus_of(train)  # must exist; it is read at the end
         return plan
 
     plan = ranks.on_rank0(check)
+
+    loaded: list[tuple[int, float]] = []
 
     def load() -> CausalLM | MaskedLM:
         if isinstance(model, PreTrainedModel):
@@ -140,7 +148,11 @@ def bits_per_byte(
             model.train(False)
             return as_causal_lm(model) if plan.template is None else as_masked_lm(model)
         load_lm = load_causal_lm if plan.template is None else load_masked_lm
-        return load_lm(model, dtype=plan.dtype, device=place)
+        lm = load_lm(model, dtype=plan.dtype, device=place)
+        if dtype in QUANTIZED:
+            quantize(lm.model, dtype)
+        loaded.append((weight_bytes(lm.model), time.perf_counter()))
+        return lm
 
     with ExitStack() as held:
 
@@ -162,6 +174,9 @@ def bits_per_byte(
             result = tabulate(records, {**found, "records": None if out is None else plan.key}, plan.corpus.manifest)
             for warning in result.warnings:
                 logger.warning("%s", visible(warning, 1000))
+            if loaded:
+                tokens = int(records.tokens.sum()) - int(earlier.tokens.sum())
+                result = replace(result, cost=Cost(loaded[0][0], tokens, time.perf_counter() - loaded[0][1]))
             if train is not None:
                 copies = count_training_copies(records, corpus_of(train), on_error=on_error)
                 result = replace(result, training_copies=copies)

@@ -35,7 +35,7 @@ def test_errors_are_found_before_the_weights_are_read(
         ({"max_length": 33}, "max_length is 33, but the model has 32 positions; give at most that"),
         ({"max_length": 8, "context_len": 9}, "context_len is 9, but a window has only 8 tokens"),
         ({"mlm_sample": 5}, "mlm_sample is for masked models, and this gpt_neox model is a causal one"),
-        ({"dtype": "float32"}, "dtype is auto, fp32, bf16 or fp16, not 'float32'"),
+        ({"dtype": "float32"}, "dtype is auto, fp32, bf16, fp16, int8 or int4, not 'float32'"),
         ({"device": "gpu"}, "device is auto, cpu, cuda or cuda:N, not 'gpu'"),
         ({"train": tmp_path / "nowhere"}, "no such file or folder"),
         ({"out": model_dir / "config.json"}, "config.json: is a file, where a folder belongs"),

@@ -1,1 +1,1 @@
-"""Commands about finished models: score, embed."""
+"""Commands about finished models: score, embed, prune."""

@@ -26,7 +26,7 @@ from pilekit.progress import waiting
 if TYPE_CHECKING:
     from pilekit.corpus import Corpus
     from pilekit.evaluate.results.compare import Comparison
-    from pilekit.evaluate.results.result import BitsPerByte
+    from pilekit.evaluate.results.result import BitsPerByte, Cost
 
 _COUNT = click.IntRange(min=1)
 _ALL_COLUMNS = 400
@@ -60,9 +60,9 @@ _OF_RESULTS = ("model_dir", "paths", "comparing", "as_json", "plot", "by")
 @click.option("--mlm-sample", type=_COUNT, metavar="K", help="Of a masked model's window, mask K tokens only.")
 @click.option(
     "--dtype",
-    type=click.Choice(["auto", "fp32", "bf16", "fp16"]),
+    type=click.Choice(["auto", "fp32", "bf16", "fp16", "int8", "int4"]),
     default="auto",
-    help="What to compute in; auto: fp32 on a CPU, as the weights are on a GPU.",
+    help="What to compute in; auto: fp32 on a CPU, as the weights are on a GPU. int8, int4: weights by torchao.",
 )
 @click.option("--batch-tokens", type=_COUNT, metavar="N", help="Tokens in a forward pass; changes no figure.")
 @click.option("--device", default="auto", metavar="auto|cpu|cuda|cuda:N", help="Where to compute.")
@@ -158,7 +158,7 @@ def command(
     if comparing:
         found: BitsPerByte | Comparison | None = _compare(models, to_score, corpus, rules, out, by)
     else:
-        found = _scored(model_dir, corpus, rules, out, "scoring")
+        found = scored(model_dir, corpus, rules, out, "scoring")
         found = found if by is None else found.by(by)
     if found is not None and not rank():
         _show(found, as_json, plot, None if comparing else out)
@@ -186,20 +186,31 @@ def _compare(
     for place, (letter, model) in enumerate(zip(LETTERS, models, strict=False)):
         if model in to_score:
             folders[place] = None if out is None else out / letter
-            results[model] = _scored(model, corpus, rules, folders[place], f"scoring {letter}")
+            results[model] = scored(model, corpus, rules, folders[place], f"scoring {letter}")
             _say_written(folders[place])
     given = [results[model] if by is None else results[model].by(by) for model in models]
     return None if rank() else compare(given, folders)
 
 
-def _scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: Path | None, what: str) -> BitsPerByte:
+def scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: Path | None, what: str) -> BitsPerByte:
+    """Score a model, and print its speed and the memory of its weights on stderr."""
     with nullcontext() if rank() else waiting("loading torch"):
         from pilekit.evaluate.bits_per_byte import bits_per_byte
 
     assert corpus is not None
     given = {name: value for name, value in rules.items() if value is not None}
     with progress(what, None if rules["limit"] else corpus.size) as advance:
-        return bits_per_byte(model_dir, corpus, out=out, advance=advance, **given)
+        found = bits_per_byte(model_dir, corpus, out=out, advance=advance, **given)
+    if found.cost is not None and not rank():
+        click.echo(f"{visible(model_dir)}: {cost_text(found.cost)}", err=True)
+    return found
+
+
+def cost_text(cost: Cost) -> str:
+    """The speed of a scoring, and the memory of the weights, in words."""
+    from pilekit.fitted_table import rounded_bytes
+
+    return f"{cost.tokens_per_second:,.0f} tokens/s, {rounded_bytes(cost.weight_bytes)} of weights in memory"
 
 
 def _show(found: BitsPerByte | Comparison, as_json: bool, plot: str | None, out: Path | None) -> None:

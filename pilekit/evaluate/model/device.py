@@ -56,7 +56,7 @@ def dtype_of(given: str, device: torch.device, stored: torch.dtype) -> torch.dty
     if given == "auto":
         return torch.float32 if device.type == "cpu" else stored
     if given not in _DTYPES:
-        raise PilekitError(f"dtype is auto, fp32, bf16 or fp16, not {visible(str(given), 40)!r}")
+        raise PilekitError(f"dtype is auto, fp32, bf16, fp16, int8 or int4, not {visible(str(given), 40)!r}")
     return _DTYPES[given]
 
 

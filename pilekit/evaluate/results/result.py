@@ -131,6 +131,20 @@ class Weighted:
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """What a scoring took: the bytes of the weights in memory, the tokens that were scored, and the seconds."""
+
+    weight_bytes: int
+    tokens: int
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens a second, of all ranks together."""
+        return self.tokens / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
 class BitsPerByte(TableResult):
     """The result of `bits_per_byte`.
 
@@ -143,6 +157,7 @@ class BitsPerByte(TableResult):
     withheld          why no published figure is shown, though the shards are named val or test; else None
     warnings          what a reader must know about the data, a sentence each
     training_copies   documents whose text is in the training shards too, where that was asked for
+    cost              what this call took; None if all documents were recorded before. No part of `to_dict`
     """
 
     overall: Score
@@ -154,6 +169,7 @@ class BitsPerByte(TableResult):
     withheld: str | None = None
     warnings: tuple[str, ...] = ()
     training_copies: TrainingCopies | None = None
+    cost: Cost | None = field(default=None, compare=False)
 
     @property
     def is_masked(self) -> bool:

@@ -55,5 +55,5 @@ def test_precisions() -> None:
     assert dtype_of("auto", torch.device("cuda"), torch.bfloat16) is torch.bfloat16
     assert dtype_of("fp32", CPU, torch.bfloat16) is torch.float32
     assert dtype_of("bf16", CPU, torch.float32) is torch.bfloat16
-    with pytest.raises(PilekitError, match=r"^dtype is auto, fp32, bf16 or fp16, not 'float16'$"):
+    with pytest.raises(PilekitError, match=r"^dtype is auto, fp32, bf16, fp16, int8 or int4, not 'float16'$"):
         dtype_of("float16", CPU, torch.float32)

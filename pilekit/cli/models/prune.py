@@ -1,0 +1,90 @@
+"""`pilekit prune`: a sparser or smaller copy of a model, and what it costs in bits per byte."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pilekit.cli.display.output import print_fitted, terminal
+from pilekit.cli.models.bpb import scored
+from pilekit.cli.options import Described, corpus_argument, exact_subsets, open_corpus
+from pilekit.errors import visible
+from pilekit.progress import waiting
+
+
+@click.command()
+@click.argument("model_dir")
+@corpus_argument
+@click.option(
+    "--magnitude", type=float, metavar="S", help="Share of each matrix's weights that becomes 0: the smallest."
+)
+@click.option("--heads", type=click.IntRange(min=1), metavar="N", help="Attention heads that each layer loses.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="New folder for the model.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Score only the first N documents of a subset.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the tables.")
+def command(
+    model_dir: str,
+    paths: tuple[str, ...],
+    subsets: str | None,
+    manifest: Described,
+    magnitude: float | None,
+    heads: int | None,
+    out: Path,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    """Write a pruned copy of a model, and compare the two on the documents at PATH.
+
+    --magnitude 0.3 sets the smallest 30 % of the weights of each matrix in the layers to 0. --heads 2 takes from each
+    layer the two attention heads with the smallest output weights: cut out of the matrices where config.json can say
+    so (models like Llama), else set to 0. Both need no data. With PATH both models are scored on the same documents.
+
+    \b
+    Example:
+      pilekit prune runs/small/model data/val.jsonl.zst --magnitude 0.3 --out sparse
+      pilekit prune runs/small/model --heads 1 --out fewer-heads
+    """
+    from pilekit.evaluate.model.folder import check_folder
+    from pilekit.tokenize.tokenizer_file import tokenizer_file
+
+    if (magnitude is None) == (heads is None):
+        raise click.UsageError("give --magnitude or --heads, one of the two.")
+    check_folder(model_dir)
+    tokenizer_file(model_dir)
+    corpus = open_corpus(paths, manifest).only_held_out() if paths else None
+    rules: dict[str, Any] = {"limit": limit}
+    if corpus is not None:
+        rules["subsets"] = exact_subsets(subsets, corpus)
+    with waiting("loading torch"):
+        from pilekit.train.model.prune import prune_model
+    pruned = prune_model(model_dir, out, magnitude=magnitude, heads=heads)
+    results = [] if corpus is None else [scored(str(one), corpus, rules, None, "scoring") for one in (model_dir, out)]
+    costs = [result.cost for result in results if result.cost is not None]
+    speeds = [round(cost.tokens_per_second, 1) for cost in costs]
+    comparison = None
+    if results:
+        from pilekit.evaluate.results.compare import compare
+
+        comparison = compare(results)
+    if as_json:
+        found = None if comparison is None else comparison.to_dict()
+        click.echo(json.dumps({"pruned": pruned.to_dict(), "tokens_per_second": speeds, "comparison": found}, indent=2))
+        return
+    from pilekit.evaluate.show.comparison_table import comparison_table
+    from pilekit.fitted_table import DASH, Column, FittedTable, rounded_bytes
+
+    columns = [
+        Column[int]("Model", lambda which: ("A: " + model_dir, f"B: {out}")[which]),
+        Column("Parameters", lambda which: f"{pruned.parameters[which]:,}"),
+        Column("Zeros %", lambda which: f"{100 * pruned.zeros[which]:.2f}"),
+        Column("On disk", lambda which: rounded_bytes(pruned.bytes[which])),
+        Column("Tokens/s", lambda which: f"{speeds[which]:,.0f}" if speeds else DASH),
+    ]
+    print_fitted(FittedTable([0, 1], columns, [], ["Parameters", "Tokens/s"]))
+    if comparison is not None:
+        click.echo()
+        print_fitted(comparison_table(comparison, terminal().width))
+    click.echo(f"written: {visible(str(out))}" + (f", heads {pruned.heads}" if pruned.heads else ""), err=True)

@@ -1,0 +1,174 @@
+"""`prune_model`: a smaller or sparser copy of a model, made without any data.
+
+By magnitude, the smallest weights of each matrix inside the blocks become 0 (`torch.nn.utils.prune.l1_unstructured`).
+The file keeps its size, but compresses.
+
+By heads, each layer loses its least heads: those whose part of the output projection has the smallest norm. If
+config.json states the width of a head (`head_dim`, as Llama's and Mistral's do), their rows and columns are cut out of
+the matrices, and heads that share keys go together. In other models the width of a head follows from their number, so
+no config.json can describe fewer: the parts of these heads become 0 in the output projection, which gives the same
+logits.
+transformers 5 has no `prune_heads` any more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import prune
+from transformers.pytorch_utils import Conv1D
+
+from pilekit.errors import PilekitError, visible
+from pilekit.evaluate.masked.model import load_masked_lm
+from pilekit.evaluate.model.causal import load_causal_lm
+from pilekit.evaluate.model.load import MASKED, kind_of, stored_dtype, weight_files
+from pilekit.tokenize import load_tokenizer
+from pilekit.train.model.blocks import blocks_of
+from pilekit.train.model.export import export_model
+
+_ATTENTION = ("attention", "attn", "self_attn")
+_SPLIT = ("q_proj", "k_proj", "v_proj", "o_proj")
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What `prune_model` has made.
+
+    parameters   number of parameters of the model before and after
+    zeros        share of the parameters that are 0, before and after
+    bytes        bytes of the weight files before and after
+    heads        "cut" or "zeroed" if heads were pruned, else None
+    """
+
+    folder: str
+    parameters: tuple[int, int]
+    zeros: tuple[float, float]
+    bytes: tuple[int, int]
+    heads: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, as JSON types."""
+        return asdict(self)
+
+
+def prune_model(
+    model_dir: str | Path, out: str | Path, *, magnitude: float | None = None, heads: int | None = None
+) -> Pruned:
+    """Write a pruned copy of a causal or masked model, with its tokenizer, into the new folder `out`.
+
+    magnitude   the share of each matrix's weights that become 0, above 0 and below 1
+    heads       the number of heads that each layer loses; give one of the two
+
+    PilekitError if `out` exists, for a wrong share or number, and if the parts of the heads cannot be told.
+    """
+    if (magnitude is None) == (heads is None):
+        raise PilekitError("give magnitude or heads, one of the two")
+    if magnitude is not None and not 0 < magnitude < 1:
+        raise PilekitError(f"magnitude is {magnitude:g}, but it is a share above 0 and below 1")
+    if Path(out).exists():
+        raise PilekitError(f"{visible(str(out))}: exists already; name a new folder")
+    load = load_masked_lm if kind_of(model_dir) is MASKED else load_causal_lm
+    lm, tokenizer = load(model_dir, dtype=stored_dtype(model_dir), device="cpu"), load_tokenizer(model_dir)
+    before = _counts(lm.model)
+    blocks, how = blocks_of(lm.model), None
+    if not blocks:
+        raise PilekitError(f"{visible(str(model_dir))}: has no list of blocks, so it cannot be pruned")
+    with torch.no_grad():
+        if magnitude is not None:
+            for module in (module for block in blocks for module in block.modules()):
+                if isinstance(module, nn.Linear | Conv1D):
+                    prune.l1_unstructured(module, "weight", magnitude)  # type: ignore[no-untyped-call]
+                    prune.remove(module, "weight")  # type: ignore[no-untyped-call]
+        else:
+            assert heads is not None
+            how = _prune_heads(blocks, lm.model.config.get_text_config(), heads)
+    after = _counts(lm.model)
+    export_model(out, lm, tokenizer)
+    sizes = [sum(file.stat().st_size for file in weight_files(folder)) for folder in (model_dir, out)]
+    return Pruned(str(out), (before[0], after[0]), (before[1], after[1]), (sizes[0], sizes[1]), how)
+
+
+def _counts(model: nn.Module) -> tuple[int, float]:
+    """The number of parameters, and the share of them that are 0."""
+    every = sum(parameter.numel() for parameter in model.parameters())
+    return every, sum(int((parameter == 0).sum()) for parameter in model.parameters()) / every
+
+
+def _prune_heads(blocks: list[nn.Module], config: Any, count: int) -> str:
+    """Remove `count` heads of each block, and change `config` if they are cut out. Returns "cut" or "zeroed"."""
+    heads = config.num_attention_heads
+    if not 0 < count < heads:
+        raise PilekitError(f"heads is {count}, but a layer has {heads}; give 1 to {heads - 1}")
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    attentions = [_attention(block, heads * width) for block in blocks]
+    shared = getattr(config, "num_key_value_heads", None) or heads
+    cut = "head_dim" in config.to_dict() and all(
+        _is_split(one, heads * width, shared * width, width) for one in attentions
+    )
+    group = heads // shared if cut else 1
+    if count % group:
+        raise PilekitError(
+            f"heads is {count}, but {group} heads of this model share their keys; give a multiple of {group}"
+        )
+    for attention in attentions:
+        columns = _columns(_linears(attention)[-1])
+        norms = columns.float().view(len(columns), heads // group, -1).norm(dim=(0, 2))
+        order = norms.argsort(stable=True)
+        if cut:
+            left = order[count // group :].sort().values
+            _cut(attention, _places(left, group * width), _places(left, width))
+        else:
+            columns[:, _places(order[:count], width)] = 0
+    if cut:
+        config.num_attention_heads, config.num_key_value_heads = heads - count, shared - count // group
+    return "cut" if cut else "zeroed"
+
+
+def _attention(block: nn.Module, inputs: int) -> nn.Module:
+    """The attention of a block, whose last matrix is the output projection of `inputs` numbers."""
+    for name, module in block.named_modules():
+        linears = _linears(module) if name.rsplit(".", 1)[-1] in _ATTENTION else []
+        if linears and _columns(linears[-1]).shape[1] == inputs:
+            return cast("nn.Module", module)
+    raise PilekitError("the heads of this model's attention cannot be told from its modules; use magnitude")
+
+
+def _linears(module: nn.Module) -> list[nn.Module]:
+    return [one for one in module.modules() if isinstance(one, nn.Linear | Conv1D)]
+
+
+def _columns(linear: nn.Module) -> Tensor:
+    """The weight as [outputs, inputs]; GPT-2's is stored the other way round."""
+    weight = cast("Tensor", linear.weight)
+    return weight.T if isinstance(linear, Conv1D) else weight
+
+
+def _is_split(attention: Any, queries: int, keys: int, width: int) -> bool:
+    """Whether the attention is matrices for queries, keys, values and output, and norms of single heads at most."""
+    found = [getattr(attention, name, None) for name in _SPLIT]
+    if not all(isinstance(one, nn.Linear) for one in found):
+        return False
+    own = {id(parameter) for one in found for parameter in cast("nn.Linear", one).parameters()}
+    others = [parameter for parameter in attention.parameters() if id(parameter) not in own]
+    rows = [cast("nn.Linear", one).out_features for one in found[:3]]
+    return rows == [queries, keys, keys] and all(parameter.numel() == width for parameter in others)
+
+
+def _places(heads: Tensor, width: int) -> Tensor:
+    """The numbers of all rows or columns of these heads."""
+    return (heads.unsqueeze(1) * width + torch.arange(width)).flatten()
+
+
+def _cut(attention: Any, queries: Tensor, keys: Tensor) -> None:
+    """Keep these rows of the queries, and of the keys and values, and the columns of the output that belong to them."""
+    for name, rows in zip(_SPLIT[:3], (queries, keys, keys), strict=True):
+        linear = getattr(attention, name)
+        linear.weight, linear.out_features = nn.Parameter(linear.weight[rows].clone()), len(rows)
+        if linear.bias is not None:
+            linear.bias = nn.Parameter(linear.bias[rows].clone())
+    output = attention.o_proj
+    output.weight, output.in_features = nn.Parameter(output.weight[:, queries].clone()), len(queries)
