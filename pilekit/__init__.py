@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from pilekit.assemble.assemble_corpus import assemble_corpus as assemble_corpus
     from pilekit.assemble.assembled import AssembledCorpus as AssembledCorpus
+    from pilekit.assemble.demo import demo_corpus as demo_corpus
     from pilekit.corpus import Corpus as Corpus
     from pilekit.corpus import Manifest as Manifest
     from pilekit.corpus import Shard as Shard
@@ -106,6 +107,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "pilekit.assemble.assemble_corpus": "assemble_corpus",
     "pilekit.assemble.assembled": "AssembledCorpus",
+    "pilekit.assemble.demo": "demo_corpus",
     "pilekit.corpus": "Corpus Manifest Shard load_manifest resolve_subsets",
     "pilekit.cutting.decontaminate": "decontaminate",
     "pilekit.cutting.decontaminated": "Decontaminated",

@@ -114,6 +114,11 @@ def test_notebooks_are_executed_small_and_free_of_this_machines_paths(path: Path
     assert not re.search(r"/(home|root|Users|tmp|opt)/", text)
     assert str(ROOT) not in text
     cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    code = "\n".join(line for cell in cells for line in cell["source"] if not line.startswith("%"))
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "pilekit":
+            assert node.module == "pilekit"
+            assert {alias.name for alias in node.names} <= set(dir(pilekit))
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     assert any(cell["outputs"] for cell in cells)
     assert not any(output["output_type"] == "error" for cell in cells for output in cell["outputs"])

@@ -205,6 +205,27 @@ def test_training_from_python_runs_in_one_process_and_in_two(
         shutil.rmtree("runs")
 
 
+@pytest.mark.slow
+def test_the_first_hour_runs_and_its_mistakes_have_the_messages_of_the_page(
+    after_the_demo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers may differ: another version of Python ships another text."""
+    text = (DOCS / "first-hour.md").read_text("utf-8")
+    before, mistakes = text.split("## When something is wrong")
+    used = run_page(before, after_the_demo, monkeypatch)
+    assert {"doctor", "stats", "verify", "reframe", "dedup", "train", "bpb"} <= used
+    checked = 0
+    for block in re.findall(r"^```console\n(.*?)^```$", mistakes, re.MULTILINE | re.DOTALL):
+        for command, shown in re.findall(r"^\$ (.*)\n((?:[^$].*\n)*)", block, re.MULTILINE):
+            done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+            assert done.returncode == bool(shown), done.stderr
+            if shown:
+                checked += 1
+                (error,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+                assert re.sub(r"\d", "0", error) == re.sub(r"\d", "0", shown.strip())
+    assert checked == 8
+
+
 def test_every_command_has_an_example_that_runs() -> None:
     shown = (ROOT / "README.md").read_text("utf-8").split(FROM_README)[1]
     shown += "".join((DOCS / page).read_text("utf-8") for page in RUN)
