@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from markupsafe import Markup
+
 from pilekit.errors import PilekitError, counted
 from pilekit.evaluate.results.compare import LETTERS, compare
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.show.comparison_table import differences_table, verdict
-from pilekit.evaluate.show.plot import draw_comparison, draw_result
+from pilekit.evaluate.show.plot import draw_comparison, draw_result, legend_below
 from pilekit.evaluate.show.table import figures_table
 from pilekit.report.figures import svg_of
 from pilekit.report.multiples import small_multiples
@@ -36,8 +38,8 @@ def result_parts(result: BitsPerByte, source: Source) -> Iterator[Part]:
     note = result.published.differs if result.published is not None else ""
     if result.withheld is not None:
         note = f"No published figures beside these: {result.withheld}."
-    svg = _drawn(draw_result(result), f"Bits per byte of {source.path}")
-    yield Figure(f"{_kind(result).capitalize()} of {_model(result)}", svg, source, note, wide=True)
+    svg, marks = _drawn(draw_result(result), f"Bits per byte of {source.path}")
+    yield Figure(f"{_kind(result).capitalize()} of {_model(result)}", svg, source, f"{marks} {note}".strip(), wide=True)
     table = figures_table(result)
     yield Table.fitted(f"{_kind(result).capitalize()} of {_model(result)}", table, source, "~: under 100 documents.")
 
@@ -69,16 +71,22 @@ def together_parts(scored: Sequence[Scored], source: Source) -> Iterator[Part]:
     except PilekitError as error:
         yield Note(f"The results are not compared: {error}.", source)
         return
-    svg = _drawn(draw_comparison(comparison), f"Differences in bits per byte, {source.path}")
-    yield Figure("Paired differences on the same documents", svg, source, " ".join(comparison.cautions), wide=True)
+    svg, marks = _drawn(draw_comparison(comparison), f"Differences in bits per byte, {source.path}")
+    note = " ".join([marks, *comparison.cautions])
+    yield Figure("Paired differences on the same documents", svg, source, note, wide=True)
     for letter, against in zip(LETTERS[1:], comparison.against, strict=False):
         title = f"{letter} against A"
         yield Table.fitted(title, differences_table(against, letter), source, verdict(against, letter))
 
 
-def _drawn(figure: Any, label: str) -> Any:
-    figure.suptitle("")  # The page has a title for it.
-    return svg_of(figure, label, WIDTH)
+def _drawn(figure: Any, label: str) -> tuple[Markup, str]:
+    """The figure of a command for the page, whose text holds its title and the second line below its axis."""
+    figure.suptitle("")
+    axes = figure.axes[0]
+    below, _, note = axes.get_xlabel().partition("\n")
+    axes.set_xlabel(below)
+    legend_below(figure, axes, 2)
+    return svg_of(figure, label, WIDTH), f"{note[:1].upper()}{note[1:]}." if note else ""
 
 
 def _kind(result: BitsPerByte) -> str:

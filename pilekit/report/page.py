@@ -175,7 +175,7 @@ def render(sections: Sequence[Section], sources: Sequence[Source], left_out: Seq
         lstrip_blocks=True,
         finalize=lambda value: visible(value) if type(value) is str else value,
     )
-    environment.tests["number"] = re.compile(r"[-+−~]?[\d.,–-]+( ?[kMGTP]?B?| %)?").fullmatch
+    environment.tests["number"] = re.compile(r"[-+~]?[\d.,]+( ?[kMGTP]?B?| %)?((–| to )[-+]?[\d.]+)?|–").fullmatch
     environment.filters["lines"] = lambda text: Markup("\n").join(map(visible, text.expandtabs(4).split("\n")))
     templates = files("pilekit.report").joinpath("templates")
     script, style = (templates.joinpath(name).read_text("utf-8") for name in ("report.js", "report.css"))

@@ -58,6 +58,8 @@ def hostile_corpus(folder: Path, labels: list[str]) -> Path:
         for copy in range(1 + group % 4):
             texts.append(text if copy == 1 else f"{text} {HOSTILE[copy // 2 * 2]}")
             of.append(labels[(group + copy) % len(labels)])
+    texts += [f"## {place} %%" for place in range(6)]  # Gopher's rules drop them.
+    of += labels[:6] if len(labels) > 5 else labels[:1] * 6
     half = len(texts) // 2
     write(folder / "00.jsonl.zst", texts[:half], of[:half])
     write(folder / "01.jsonl.zst", texts[half:], of[half:])
@@ -117,7 +119,7 @@ def artefacts(folder: Path, labels: list[str]) -> Path:
     (made / "verify.json").write_text(json.dumps(verify_corpus(Corpus(corpus)).to_dict()))
     run_folder(made / "run", labels)
     shard = held_out(folder / "held-out")
-    for step, seed in ((10, 0), (20, 1), (30, 2)):
+    for step, seed in ((10, 0), (20, 1)):
         model = tiny_model_dir(folder / "models" / f"step-{step}", seed=seed)
         bits_per_byte(model, shard, out=made / f"bpb-{step}")
     return made

@@ -58,7 +58,7 @@ def draw_result(result: BitsPerByte) -> Any:
         note += "; marks: published, and by another protocol; the table says what differs"
     axes.set_xlim(left=0)
     axes.set_xlabel(f"{kind}, with 95 % intervals\n{note}")
-    _legend(figure, axes, 4)
+    legend_below(figure, axes, 4)
     return figure
 
 
@@ -85,7 +85,7 @@ def draw_comparison(comparison: Comparison) -> Any:
         f"← {better} is better      difference to A in {kind} per byte, 95 % intervals      A is better →\n"
         "hollow: not told apart; cross: too few documents for an interval"
     )
-    _legend(figure, axes, 2)
+    legend_below(figure, axes, 2)
     return figure
 
 
@@ -129,7 +129,9 @@ def _axes(rows: Sequence[str], title: str, subsets: int, row_height: float = 0.3
     return figure, axes
 
 
-def _legend(figure: Any, axes: Any, columns: int) -> None:
+def legend_below(figure: Any, axes: Any, columns: int) -> None:
+    """A legend of the axes' marks in so many columns, in place of any that is there."""
+    figure.legends.clear()
     handles, _ = axes.get_legend_handles_labels()
     legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
     for text in legend.get_texts():
