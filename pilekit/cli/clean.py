@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilekit.cli.display.output import print_fitted, report_skipped, sum_of
-from pilekit.cli.options import Described, Folder, Similarity, corpus_argument, only_option, open_subsets, run_options
+from pilekit.cli.options import (
+    Described,
+    Folder,
+    Similarity,
+    corpus_argument,
+    engine_option,
+    only_option,
+    open_subsets,
+    run_options,
+)
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
 
@@ -50,6 +59,7 @@ SHOWN_CHARS = 600
 @click.option("--language-model", type=click.Path(path_type=Path), metavar="FILE", help="A fastText model you have.")
 @click.option("--language-score", type=Similarity(0, 1), default=0.65, help="The least score of the label.")
 @run_options
+@engine_option
 def command(
     paths: tuple[str, ...],
     manifest: Described,

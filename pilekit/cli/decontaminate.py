@@ -7,7 +7,15 @@ from typing import Any
 import click
 
 from pilekit.cli.display.output import print_fitted, print_result, sum_of
-from pilekit.cli.options import Described, Folder, corpus_argument, only_option, open_subsets, run_options
+from pilekit.cli.options import (
+    Described,
+    Folder,
+    corpus_argument,
+    engine_option,
+    only_option,
+    open_subsets,
+    run_options,
+)
 from pilekit.errors import counted, visible
 from pilekit.progress import step_progress
 
@@ -45,6 +53,7 @@ class _ManyEvaluations(click.Command):
 @click.option("--out", default="decontaminated", type=Folder(), metavar="DIR", help="New folder for the results.")
 @click.option("--no-write", is_flag=True, help="No clean shards; proofs and summary only.")
 @run_options
+@engine_option
 def command(
     paths: tuple[str, ...], manifest: Described, against: tuple[str, ...], no_write: bool, as_json: bool, **options: Any
 ) -> None:

@@ -11,10 +11,12 @@ from pilekit.cli.options import (
     Described,
     Folder,
     corpus_argument,
+    engine_option,
     memory_option,
     only_option,
     open_subsets,
     run_options,
+    scratch_option,
 )
 from pilekit.errors import visible
 from pilekit.progress import step_progress
@@ -39,6 +41,8 @@ from pilekit.progress import step_progress
 @click.option("--no-write", is_flag=True, help="No clean shards; proofs and summary only.")
 @memory_option
 @run_options
+@engine_option
+@scratch_option
 def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json: bool, **options: Any) -> None:
     """Cut out of each document the passages that an earlier document has.
 

@@ -24,10 +24,10 @@ from pilekit.corpus import Corpus, Shard, subsets_or_all
 from pilekit.corpus.shard import STANDARD_INPUT, check_stems, stem
 from pilekit.cutting.cut_result import SUMMARY
 from pilekit.cutting.cut_shards import COUNTS, cut_shard, summed
-from pilekit.engine import Advance
+from pilekit.engine import Advance, Ray, scratch_folder
 from pilekit.errors import PilekitError
 from pilekit.progress import Report
-from pilekit.shards.each_shard import finish_shards
+from pilekit.shards.each_shard import await_files, finish_shards
 from pilekit.shards.fingerprint import Inputs, inputs_for
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.json_records import bad_line_error
@@ -54,11 +54,17 @@ class CutJob:
     write: bool
     jobs: int | None
     advance: Report | None
+    engine: Ray | None
 
     @property
     def scratch(self) -> Path:
         """The folder of files that do not stay."""
         return self.output.folder / SCRATCH
+
+    @property
+    def own_scratch(self) -> Path:
+        """The folder of files without a name: on this node's own disk, if a cluster works."""
+        return self.scratch if self.engine is None else scratch_folder(self.engine.scratch)
 
     def found(self) -> dict[str, Any] | None:
         """The result that an earlier run noted as `FOUND`."""
@@ -69,11 +75,17 @@ class CutJob:
         report = self.advance
         return (lambda amount: None) if report is None else lambda amount: report(step, amount, total)
 
-    def each_shard(self, step: str, note: str, work: Callable[..., None], **options: Any) -> dict[str, dict[str, Any]]:
-        """Do the work on the shards that have no note yet; the notes' results by shard."""
-        shards, work = self.corpus.shards, functools.partial(work, **options)
+    def each_shard(
+        self, step: str, note: str, work: Callable[..., None], needs: Sequence[Path] = (), **options: Any
+    ) -> dict[str, dict[str, Any]]:
+        """Do the work on the shards that have no note yet; the notes' results by shard.
+
+        needs   files that this process wrote and the work reads, perhaps on another node
+        """
+        shards, work = self.corpus.shards, functools.partial(_when_there, work=work, needs=needs, **options)
         progress = self.progress(step, sum(self.inputs.fingerprints[shard.name][0] for shard in shards))
-        return finish_shards(work, shards, self.output, self.inputs, jobs=self.jobs, advance=progress, note=note)
+        given: dict[str, Any] = {"jobs": self.jobs, "advance": progress, "note": note, "engine": self.engine}
+        return finish_shards(work, shards, self.output, self.inputs, **given)
 
     def cut(self, found: dict[str, Any], table: str, counts: Sequence[str] = COUNTS, **options: Any) -> None:
         """Cut all shards, and write the summary.
@@ -83,8 +95,9 @@ class CutJob:
         options   of `cut_shard`
         """
         shutil.rmtree(self.scratch, ignore_errors=True)
-        options |= {"table": self.output.folder / table, "write": self.write, "counted": found["read"], **self.reading}
-        done = self.each_shard("cutting", _CUT, _note_cut, **options)
+        spans = self.output.folder / table
+        options |= {"table": spans, "write": self.write, "counted": found["read"], **self.reading}
+        done = self.each_shard("cutting", _CUT, _note_cut, [spans], **options)
         cut, read = [of["subsets"] for of in done.values()], [found["read"][name] for name in done]
         summary = {**summed(cut, read, counts), **found["summary"]}
         with write_atomically(self.output.folder / SUMMARY) as file:
@@ -113,6 +126,7 @@ def cut_job(
     jobs: int | None,
     on_error: OnError,
     advance: Report | None,
+    engine: Ray | None,
     evaluations: Corpus | None = None,
 ) -> Iterator[CutJob]:
     """Check what both commands take, and open the folder."""
@@ -136,7 +150,14 @@ def cut_job(
     found, versions = inputs.fingerprints, inputs.versions
     with output_folder(out, kind=kind, parameters=parameters, inputs=found, versions=versions) as output:
         reading = {"subsets": compared if only else None, "manifest": manifest, "on_error": on_error}
-        yield CutJob(corpus, output, inputs, compared, reading, write, jobs, advance)
+        yield CutJob(corpus, output, inputs, compared, reading, write, jobs, advance, engine)
+
+
+def _when_there(
+    shard: Shard, advance: Advance, *, work: Callable[..., None], needs: Sequence[Path], **options: Any
+) -> None:
+    await_files(needs)
+    work(shard, advance, **options)
 
 
 def _note_cut(

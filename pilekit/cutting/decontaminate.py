@@ -25,7 +25,7 @@ from pilekit.cutting.cut_shards import pieces_around
 from pilekit.cutting.evaluation_texts import read_records
 from pilekit.cutting.hits import HITS, Texts, decide, find_hits
 from pilekit.cutting.ngrams import LONGEST, SHORTEST, NGrams
-from pilekit.engine import Advance
+from pilekit.engine import Advance, Ray
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.progress import Report
 from pilekit.shards.fingerprint import Inputs
@@ -66,6 +66,7 @@ def decontaminate(
     on_error: OnError = "raise",
     manifest: Manifest | str | Path | None = None,
     advance: Report | None = None,
+    engine: Ray | None = None,
 ) -> Decontamination:
     """Cut out of a corpus what evaluations hold, and write the result into the folder `out`.
 
@@ -82,6 +83,7 @@ def decontaminate(
     jobs      number of shards at a time, each in its own process; None: the usable CPUs
     on_error  "raise": a bad line of the corpus is a `PilekitError`; "skip": it is counted and listed
     advance   receives the progress of each step
+    engine    a cluster instead of local processes
 
     A killed run is resumed; a repeated finished run returns at once.
     """
@@ -100,7 +102,7 @@ def decontaminate(
     if both:
         raise PilekitError(f"{visible(min(both))}: is in the corpus too; an evaluation would be cut out of itself")
     common_options: dict[str, Any] = {"subsets": subsets, "only": only, "write": write, "jobs": jobs}
-    common_options |= {"on_error": on_error, "advance": advance, "evaluations": evaluations}
+    common_options |= {"on_error": on_error, "advance": advance, "engine": engine, "evaluations": evaluations}
     with cut_job(corpus, out, kind=KIND, parameters=parameters, **common_options) as job:
         if not job.output.finished:
             cut_off = window if remove == "spans" else sys.maxsize  # all of a document
@@ -119,9 +121,9 @@ def _find(job: CutJob, evaluations: Corpus, fields: Sequence[str], ngram: int, c
             f"none of {counted(len(texts.records), 'record')} has a text of {least} words to look for; name other "
             "--fields"
         )
-    ngrams.save(job.scratch)
+    needs = ngrams.save(job.scratch)
     options = {"ngrams": job.scratch, "compared": job.compared, **job.reading}
-    read = job.each_shard("searching", _HITS, _note_hits, **options)
+    read = job.each_shard("searching", _HITS, _note_hits, needs, **options)
     parts = {name: _part(job.output, name) for name in read}
     counts, files = decide(job.output.folder, parts, ngrams, texts, common)
     found = {"read": read, "summary": {"evaluations": counts}}

@@ -92,10 +92,11 @@ class NGrams(NamedTuple):
         sizes = np.array([ngram, *np.unique(length[length < ngram])], np.int64)
         return cls(data, sizes, keys[chosen], begin[chosen], length[chosen], of, np.array(first), filter)
 
-    def save(self, folder: Path) -> None:
-        """Write the arrays into the folder."""
+    def save(self, folder: Path) -> list[Path]:
+        """Write the arrays into the folder; their files."""
         for name, values in self._asdict().items():
             np.save(folder / f"{name}.npy", values)
+        return [folder / f"{name}.npy" for name in self._fields]
 
     @classmethod
     def load(cls, folder: Path) -> Self:

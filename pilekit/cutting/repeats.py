@@ -139,15 +139,18 @@ def repeated_anchors(paths: Sequence[Path], advance: Advance, bases: Int64, scra
     return filter
 
 
-def find_runs(paths: Sequence[Path], advance: Advance, bases: Int64, path: Path, length: int, memory: int) -> list[int]:
+def find_runs(
+    paths: Sequence[Path], advance: Advance, bases: Int64, path: Path, scratch: Path, length: int, memory: int
+) -> list[int]:
     """Write the runs of all documents, in their order; where each shard's begin, and their number.
 
-    paths    the windows of each shard
-    bases    the name of each shard's document 0, and one name more
+    paths     the windows of each shard
+    bases     the name of each shard's document 0, and one name more
+    scratch   the folder for sorting
     """
     starts = np.zeros(len(bases), np.int64)
-    with RowSort(path.parent, 3, memory // 3) as places, write_atomically(path) as file:
-        with RowSort(path.parent, WINDOW, memory // 2) as windows:
+    with RowSort(scratch, 3, memory // 3) as places, write_atomically(path) as file:
+        with RowSort(scratch, WINDOW, memory // 2) as windows:
             for _, rows in _stored(paths, WINDOW):
                 windows.add(rows)
             first, later = np.zeros(5, np.uint64), np.empty((3, _ROWS), np.uint64)

@@ -29,7 +29,7 @@ from pilekit.cutting.passages import frequent_passages
 from pilekit.cutting.repeats import Selection, find_runs, repeated_anchors, scan
 from pilekit.dedup.deduplicated import Deduplicated
 from pilekit.dedup.match.population import MAX_DOCUMENTS
-from pilekit.engine import Advance
+from pilekit.engine import Advance, Ray
 from pilekit.errors import PilekitError, visible
 from pilekit.progress import Report
 from pilekit.shards.fingerprint import Fingerprint, Inputs
@@ -66,6 +66,7 @@ def cut_substrings(
     on_error: OnError = "raise",
     manifest: Manifest | str | Path | None = None,
     advance: Report | None = None,
+    engine: Ray | None = None,
 ) -> Substrings:
     """Cut out of each document what an earlier document has, and write the result into the folder `out`.
 
@@ -79,6 +80,7 @@ def cut_substrings(
     jobs       number of shards at a time, each in its own process; None: the usable CPUs
     on_error   "raise": a bad line is a `PilekitError`; "skip": it is counted and listed
     advance    receives the progress of each step
+    engine     a cluster instead of local processes; this node sorts
 
     A killed run is resumed; a repeated finished run returns at once.
     """
@@ -93,7 +95,7 @@ def cut_substrings(
     removed = None if dedup is None else Path(dedup)
     parameters = {"min_bytes": min_bytes, "dedup": None if removed is None else Deduplicated(removed).identity}
     options: dict[str, Any] = {"subsets": subsets, "only": only, "write": write, "jobs": jobs}
-    options |= {"on_error": on_error, "advance": advance}
+    options |= {"on_error": on_error, "advance": advance, "engine": engine}
     with cut_job(corpus, out, kind=KIND, parameters=parameters, **options) as job:
         selection = Selection(job.compared, only, removed, corpus.manifest, on_error)
         for shard in corpus.shards:
@@ -110,7 +112,7 @@ def cut_substrings(
 
 def _find(job: CutJob, length: int, selection: Selection, memory: int) -> dict[str, Any]:
     """Find all repeats, and write and note the table."""
-    output, shards, scratch = job.output, job.corpus.shards, job.scratch
+    output, shards, scratch, own = job.output, job.corpus.shards, job.scratch, job.own_scratch
     stored = sum(size for size, _ in job.inputs.fingerprints.values())
     there = sum(path.stat().st_size for path in output.folder.rglob("*") if path.is_file())
     check_free_disk(output.folder, _SCRATCH_BYTES * stored - there, "comparing")
@@ -120,12 +122,12 @@ def _find(job: CutJob, length: int, selection: Selection, memory: int) -> dict[s
     if bases[-1] >= MAX_DOCUMENTS:
         raise PilekitError(f"{bases[-1]:,} documents are more than can be compared at once; take fewer shards")
     of_shard, filter = dict(zip(read, bases.tolist(), strict=False)), scratch / "filter.npy"
-    np.save(filter, repeated_anchors(*_sorting(job, "sorting", "anchors"), bases, scratch, memory))
-    _rows(job, "comparing", "windows", filter=filter, bases=of_shard, **scanning)
+    np.save(filter, repeated_anchors(*_sorting(job, "sorting", "anchors"), bases, own, memory))
+    _rows(job, "comparing", "windows", [filter], filter=filter, bases=of_shard, **scanning)
     runs = scratch / "runs"
-    starts = find_runs(*_sorting(job, "sorting again", "windows"), bases, runs, length, memory)
+    starts = find_runs(*_sorting(job, "sorting again", "windows"), bases, runs, own, length, memory)
     located: dict[str, Any] = {"runs": runs, "starts": starts, "bases": of_shard, "manifest": job.corpus.manifest}
-    _rows(job, "locating", "cuts", make=locate_cuts, **located)
+    _rows(job, "locating", "cuts", [runs], make=locate_cuts, **located)
     table = output.folder / REPEATS
     with write_atomically(table) as file, pq.ParquetWriter(file, ROWS, compression="zstd") as writer:
         for path in _files(output, "cuts", shards):
@@ -134,7 +136,7 @@ def _find(job: CutJob, length: int, selection: Selection, memory: int) -> dict[s
                     writer.write_batch(batch)
     urls = {shard.name: shard.path for shard in shards}
     paths = {name: path if is_url(path) else str(Path(path).absolute()) for name, path in urls.items()}
-    limits: dict[str, Any] = {"most": PASSAGES, "rows": 1, "scratch": scratch, "memory": memory}
+    limits: dict[str, Any] = {"most": PASSAGES, "rows": 1, "scratch": own, "memory": memory}
     most = frequent_passages(table, paths, job.corpus.manifest, **limits)
     passages = [{"count": one.count, "text": one.text[:PASSAGE_CHARACTERS]} for one in most]
     found = {"read": read, "summary": {"passages": passages}, "paths": paths}
@@ -147,9 +149,9 @@ def _files(output: Output, name: str, shards: Sequence[Shard]) -> list[Path]:
     return [output.path(f"{SCRATCH}/{name}/{shard.name}", "") for shard in shards]
 
 
-def _rows(job: CutJob, step: str, name: str, **options: Any) -> dict[str, dict[str, Any]]:
-    """Do work that writes a file for each shard; its results."""
-    return job.each_shard(step, f"/{name}/", _note_rows, name=name, **options)
+def _rows(job: CutJob, step: str, name: str, needs: Sequence[Path] = (), **options: Any) -> dict[str, dict[str, Any]]:
+    """Do work that reads `needs` and writes a file for each shard; its results."""
+    return job.each_shard(step, f"/{name}/", _note_rows, needs, name=name, **options)
 
 
 def _sorting(job: CutJob, step: str, name: str) -> tuple[list[Path], Advance]:

@@ -29,7 +29,7 @@ from pilekit.corpus import Corpus, Shard, subsets_or_all
 from pilekit.corpus.shard import check_stems, stem
 from pilekit.corpus.sidecar_files import DROPPED
 from pilekit.documents import DocumentBatch
-from pilekit.engine import Advance
+from pilekit.engine import Advance, Ray
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.cleaned import Cleaned, summarize
 from pilekit.pipeline.cleaner import Cleaner
@@ -71,6 +71,7 @@ def clean_corpus(
     on_error: OnError = "raise",
     jobs: int | None = None,
     advance: Advance | None = None,
+    engine: Ray | None = None,
 ) -> Cleaned:
     """Count what quality rules drop, per subset, and write what they keep into the folder `out`.
 
@@ -85,6 +86,7 @@ def clean_corpus(
     on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
     jobs        shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
     advance     called with each further number of stored bytes done
+    engine      a cluster instead of local processes
 
     `out` holds shards of the same names, their lines byte for byte unless the text was changed, `dropped.parquet` with
     the rules that each dropped document fails, and `summary.json`. If nothing is kept, that is a `PilekitError`.
@@ -105,7 +107,7 @@ def clean_corpus(
     reading = functools.partial(read, subsets=left, on_error=on_error, manifest=corpus.manifest)
     work = functools.partial(_clean_shard, cleaner=cleaner, reading=reading)
     if out is None:
-        results = each_shard(work, corpus.shards, jobs=jobs, advance=advance)
+        results = each_shard(work, corpus.shards, jobs=jobs, advance=advance, engine=engine)
         names = [shard.name for shard in corpus.shards]
         cleaned = _cleaned(None, cleaner, dict(zip(names, results, strict=True)), corpus.shards)
         if not cleaned.judged:
@@ -121,9 +123,8 @@ def clean_corpus(
     }
     check_stems(corpus.shards)
     with corpus_folder(corpus, out, kind=KIND, parameters=parameters) as (output, inputs):
-        by_shard = finish_shards(
-            work, corpus.shards, output, inputs, on_error=on_error, jobs=jobs, advance=advance, whole=WHOLE
-        )
+        options: dict[str, Any] = {"on_error": on_error, "jobs": jobs, "advance": advance, "engine": engine}
+        by_shard = finish_shards(work, corpus.shards, output, inputs, whole=WHOLE, **options)
         cleaned = _cleaned(output.folder, cleaner, by_shard, corpus.shards)
         if cleaned.summary["kept"] and WHOLE not in output.results():
             _finish(output, corpus.shards, cleaned.summary)

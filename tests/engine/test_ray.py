@@ -29,7 +29,7 @@ from pilekit.engine import ray as ray_module
 from pilekit.engine.ray import TASK_BYTES, gathered
 from pilekit.engine.ray_worker import RollCall, versions
 from pilekit.errors import PilekitError
-from tests.shards.making import record
+from tests.shards.making import record, unzstd
 from tests.stopping import interrupt, is_there, kill, tree, wait_for
 from tests.tokenize.making import byte_level_bpe, saved
 from tests.web_server import serving
@@ -450,6 +450,34 @@ def test_tokenize_and_assemble_give_the_bytes_of_local_processes_when_a_node_is_
         assert process.returncode == 0, errors
         assert output == printed.replace(str(local), str(ray))
         assert "is lost; its shards are given out again" in errors
+        assert tree(ray) == tree(local)
+
+
+@pytest.mark.slow
+def test_cleaning_and_cutting_give_the_bytes_of_local_processes_when_a_node_is_lost(
+    cluster: TwoNodes, copies: Path, tmp_path: Path
+) -> None:
+    texts = [json.loads(line)["text"].split() for line in unzstd(copies / "01.jsonl.zst").split(b"\n")[:20]]
+    quiz = tmp_path / "quiz.jsonl"
+    quiz.write_text("\n".join(json.dumps({"text": " ".join(text[5:25])}) for text in texts))
+    for command, step in (
+        (("clean", "corpus", "--rules", "gopher-quality", "--set", "gopher-quality.stop_words=0"), ".jsonl.parquet."),
+        (("decontaminate", "corpus", "--against", quiz, "--window", 10), ".jsonl.parquet."),
+        (("substrings", "corpus", "--memory", "64MB", "--min-bytes", 60), ".jsonl."),
+    ):
+        local, ray = (tmp_path / f"{command[0]}-{engine}" for engine in ("local", "ray"))
+        printed = pilekit(*command, "--jobs", 2, "--out", local, at=copies.parent)
+        counts = json.loads((local / "summary.json").read_bytes())
+        assert counts["dropped"] + counts.get("cut", 0) > 10
+        cluster.complete()
+        (cluster.held / step).touch()
+        with started(*command, "--jobs", 2, "--out", ray, *cluster.ray, at=copies.parent) as process:
+            with cluster.holding(process, ray, step):
+                cluster.signal_node(signal.SIGKILL)
+                cluster.remove_node()
+            output, errors = process.communicate(timeout=240)
+        assert process.returncode == 0, errors
+        assert output == printed.replace(str(local), str(ray))
         assert tree(ray) == tree(local)
 
 
