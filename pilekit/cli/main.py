@@ -55,8 +55,8 @@ COMMANDS = {
 }
 
 ROOMS = {
-    **dict.fromkeys(("head", "sample", "grep", "show", "duplicates"), "look"),
-    **dict.fromkeys(("bpb", "embed", "prune"), "models"),
+    **dict.fromkeys(("head", "sample", "grep", "show", "duplicates", "explore", "report"), "look"),
+    **dict.fromkeys(("bpb", "embed", "prune", "train"), "models"),
     **dict.fromkeys(("tokenize", "merge", "train-tokenizer"), "tokens"),
 }
 """The folders of commands whose module is not `pilekit.cli.<name>`."""

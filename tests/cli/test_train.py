@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from rich.filesize import decimal
 
 from pilekit.cli.main import main
-from pilekit.cli.train import command
+from pilekit.cli.models.train import command
 from pilekit.errors import PilekitError
 from pilekit.tokenize.files.tokenize_corpus import tokenize_corpus
 from pilekit.train.config.file import load_config

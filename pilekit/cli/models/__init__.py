@@ -1,1 +1,1 @@
-"""Commands about finished models: score, embed, prune."""
+"""Commands about models: train, score, embed, prune."""
