@@ -23,6 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPTNeoXConfig
 
 from pilekit import TokenFile, Trainer, bits_per_byte, load_config
 from pilekit.artifacts.file_lock import locked
+from tests.benchmarks.bpb.lm_eval_peer import REQUIREMENTS as LM_EVAL
 from tests.benchmarks.peers import BENCH, peer_environment
 from tests.frameworks.environment import ROOT, SETTINGS
 from tests.stream.corpora import made
@@ -318,12 +319,24 @@ def test_trl_trains_the_model_and_pilekit_scores_it(folder: Path) -> None:
     assert bits_per_byte(folder / "runs" / "grpo" / "model", folder / "data" / "val.jsonl").overall.bpb > 0
 
 
+def test_the_harness_scores_its_task_as_pilekit_does(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(folder / "cache"))
+    programs = environment("lm-eval", LM_EVAL, "--constraint", str(ROOT / "constraints.txt"))
+    follow("lm-evaluation-harness", folder, programs)
+    (written,) = (folder / "runs" / "lm-eval").rglob("results_*.json")
+    found = json.loads(written.read_text())
+    ours = bits_per_byte(folder / "runs" / "run" / "model", folder / "data" / "val.jsonl").overall
+    assert found["n-samples"]["pile_val"]["effective"] == ours.documents == 3
+    assert found["results"]["pile_val"]["bits_per_byte,none"] == pytest.approx(ours.bpb, rel=1e-6)
+
+
 def test_the_folder_has_what_servers_of_models_read(folder: Path) -> None:
     """No server runs here: vLLM needs a GPU, llama.cpp's converter an older transformers."""
     model_dir = folder / "runs" / "run" / "model"
     config = json.loads((model_dir / "config.json").read_text())
     assert config["architectures"] == ["GPTNeoXForCausalLM"]
     assert config["eos_token_id"] == 0
+    assert (config["rotary_pct"], config["rotary_emb_base"]) == (0.25, 10_000)
     tokenizer = json.loads((model_dir / "tokenizer_config.json").read_text())
     assert tokenizer["eos_token"] == "<|endoftext|>"
     assert (model_dir / "tokenizer.json").exists()

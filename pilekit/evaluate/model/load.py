@@ -58,6 +58,8 @@ _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
 
 _STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
+_OLDER_ROTARY = {"rope_theta", "rotary_emb_base"}  # the names that transformers 4 reads
+
 _IGNORED = ("auto_map", "transformers_weights", "num_labels", "id2label", "label2id")
 """Fields of config.json that would choose code or weight files, and a classifier's labels, which may be of any size."""
 
@@ -134,7 +136,9 @@ def read_config(path: str | Path, kind: Kind = CAUSAL) -> PreTrainedConfig:
             f'{shown}: model_type "{name}" is unknown to transformers {transformers.__version__}; a model that '
             "needs code of its own is refused, because pilekit never runs a model's code"
         )
-    if "rope_parameters" in str(content) and transformers.__version__.startswith("4."):
+    rotary = content.get("rope_parameters")
+    named_twice = isinstance(rotary, dict) and rotary.get("rope_type") == "default" and _OLDER_ROTARY & content.keys()
+    if "rope_parameters" in str(content) and not named_twice and transformers.__version__.startswith("4."):
         raise PilekitError(
             f"{shown}: transformers 5 wrote it, and transformers {transformers.__version__} would ignore its "
             "rope_parameters, which change every figure; install transformers 5"

@@ -99,9 +99,29 @@ def _write_model(folder: Path, lm: CausalLM | MaskedLM, weights: Mapping[str, to
             if dtype != model.dtype:  # the model computes in another type than its masters, which are written
                 model.config.dtype = dtype
                 model.config.save_pretrained(folder)
+        _repeat_rotary_settings(folder / "config.json")
     finally:
         if generation is not None:
             model.generation_config = generation
+
+
+def _repeat_rotary_settings(path: Path) -> None:
+    """Write plain rotary settings under their older names too.
+
+    transformers 4 and converters such as llama.cpp's read only these, and without them assume defaults or stop.
+    transformers 5 reads the older names only where `rope_parameters` has no value.
+    """
+    config: dict[str, Any] = orjson.loads(path.read_bytes())
+    rotary = config.get("rope_parameters") or {}
+    if rotary.get("rope_type") != "default":
+        return
+    neox = config["model_type"].startswith("gpt_neox")
+    names = {
+        "rope_theta": "rotary_emb_base" if neox else "rope_theta",
+        "partial_rotary_factor": "rotary_pct" if neox else "partial_rotary_factor",
+    }
+    older = {names[name]: value for name, value in rotary.items() if name in names}
+    path.write_bytes(orjson.dumps(older | config, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n")
 
 
 def _write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from transformers import (
 
 from pilekit.errors import PilekitError
 from pilekit.evaluate.model.causal import load_causal_lm
-from pilekit.evaluate.model.load import CAUSAL, MASKED, kind_of, outline, stored_dtype
+from pilekit.evaluate.model.load import CAUSAL, MASKED, kind_of, outline, read_config, stored_dtype
 from pilekit.evaluate.model.logit_transform import UNCHANGED
 from tests.tiny.models import Family, tiny_model, tiny_model_dir
 
@@ -201,6 +202,23 @@ def test_a_hostile_configuration_is_refused(tmp_path: Path) -> None:
     for change in changes:
         (folder / "config.json").write_text(original)
         refused(edit_config(folder, **change))
+
+
+def test_transformers_4_gets_only_rotary_settings_that_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transformers, "__version__", "4.57.6")
+    plain, scaled = ({"rope_type": kind, "rope_theta": 5e5, "factor": 2.0} for kind in ("default", "linear"))
+    for content, refused in (
+        ({"model_type": "llama", "rope_parameters": plain}, True),
+        ({"model_type": "llama", "rope_parameters": plain, "rope_theta": 5e5}, False),
+        ({"model_type": "gpt_neox", "rope_parameters": plain, "rotary_emb_base": 5e5, "rotary_pct": 0.25}, False),
+        ({"model_type": "llama", "rope_parameters": scaled, "rope_theta": 5e5}, True),
+        ({"model_type": "gemma3_text", "rope_parameters": {"full_attention": plain}, "rope_theta": 5e5}, True),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(content))
+        with pytest.raises(PilekitError, match="rope_parameters, which change") if refused else nullcontext():
+            read_config(tmp_path)
 
 
 def test_the_kind_of_a_model(tmp_path: Path) -> None:

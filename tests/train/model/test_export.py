@@ -17,9 +17,12 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     BloomConfig,
+    GPT2Config,
+    GPTNeoXConfig,
     LlamaConfig,
     PreTrainedTokenizerFast,
     Qwen2Config,
+    StableLmConfig,
 )
 
 from pilekit.errors import PilekitError
@@ -73,6 +76,36 @@ def test_other_tools_read_the_same_model(kind: str, tokenizer: Tokenizer, tmp_pa
     assert type(loaded) is type(lm.model)
     assert loaded.num_parameters() == lm.model.num_parameters()
     assert ours.max_length == lm.max_length
+
+
+ROTARY = {"rope_type": "default", "rope_theta": 50_000.0, "partial_rotary_factor": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("config", "older"),
+    [
+        (GPTNeoXConfig(**SMALL, rope_parameters=dict(ROTARY)), {"rotary_emb_base": 50_000.0, "rotary_pct": 0.5}),
+        (StableLmConfig(**SMALL, rope_parameters=dict(ROTARY)), {"rope_theta": 50_000.0, "partial_rotary_factor": 0.5}),
+        (LlamaConfig(**SMALL, rope_parameters={"rope_type": "default", "rope_theta": 5e5}), {"rope_theta": 5e5}),
+        (LlamaConfig(**SMALL, rope_parameters={"rope_type": "linear", "rope_theta": 5e5, "factor": 2.0}), {}),
+        (GPT2Config(vocab_size=320, n_embd=32, n_layer=1, n_head=4), {}),
+    ],
+    ids=["gpt_neox", "stablelm", "llama", "scaled llama", "gpt2"],
+)
+def test_rotary_settings_have_their_older_names_too(
+    config: Any, older: dict[str, float], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    lm = as_causal_lm(AutoModelForCausalLM.from_config(config))
+    for target in (tmp_path / "model", tmp_path / "again"):  # a model read from an export is exported alike
+        export_model(target, lm, tokenizer)
+        written = json.loads((target / "config.json").read_text())
+        names = ("rotary_emb_base", "rotary_pct", "rope_theta", "partial_rotary_factor")
+        assert {name: written[name] for name in names if name in written} == older
+        loaded = AutoModelForCausalLM.from_pretrained(target).eval()
+        assert getattr(loaded.config, "rope_parameters", None) == getattr(config, "rope_parameters", None)
+        with torch.no_grad():
+            assert torch.equal(loaded(input_ids=IDS).logits, lm.model.eval()(input_ids=IDS).logits)
+        lm = as_causal_lm(loaded)
 
 
 def test_other_tools_read_the_same_tokenizer(tokenizer: Tokenizer, tmp_path: Path) -> None:
