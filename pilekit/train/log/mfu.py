@@ -24,6 +24,7 @@ PEAKS = {
     "H100": 989e12,
     "H200 NVL": 835e12,
     "H200": 989e12,
+    "B200": 2250e12,
     "MI300X": 1307e12,
 }
 """Operations per second in bf16 (and fp16), without sparsity, by words of a GPU's name; the first that fits counts.
@@ -41,6 +42,8 @@ def peak_of(device: torch.device, dtype: str) -> float | None:
     if device.type != "cuda" or dtype == "fp32":
         return None
     words = torch.cuda.get_device_name(device).replace("-", " ").split()
+    if "MIG" in words:  # a part of a GPU
+        return None
     return next((peak for name, peak in PEAKS.items() if all(word in words for word in name.split())), None)
 
 
