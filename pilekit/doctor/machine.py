@@ -28,9 +28,13 @@ EXTRAS = {
     "ray": "ray",
     "starlette": "explore",
     "tensorboard": "tensorboard",
+    "torchao": "torchao",
     "wandb": "wandb",
 }
 """The packages of the extras, and the extra that installs each."""
+
+_MODULES = {"pyyaml": "yaml"}
+"""Packages whose module has another name."""
 
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -67,7 +71,7 @@ def _package(name: str, needed: str) -> Fact:
     except metadata.PackageNotFoundError:
         return Fact(name, "missing; run `pip install .` again", bad=True)
     try:
-        _import(name.replace("-", "_"))
+        _import(_MODULES.get(name, name.replace("-", "_")))
     except Exception as error:
         return Fact(name, f"{version}, cannot be imported: {reason(error)}", bad=True)
     from packaging.requirements import Requirement
