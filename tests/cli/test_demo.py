@@ -145,7 +145,7 @@ def test_the_whole_demo_after_being_killed(tmp_path: Path) -> None:
     for name in ("gain.png", "before/bpb.png", "after/bpb.png"):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
     made = {"sources", "corpus", "reframed", "damaged", "unique", "clean", "tokenizer.json", "stats.png", "steps.py"}
-    made |= {"tokens", "train.toml"}
+    made |= {"tokens", "train.toml", "decontaminated", "substrings", "report.html"}
     assert {path.name for path in out.iterdir()} == made | {"before", "after", "gain.png"}
     assert not list(out.rglob("*.partial"))
     nothing = subprocess.run([*PILEKIT, "stats"], cwd=tmp_path, env=environment, capture_output=True, text=True)
