@@ -125,7 +125,8 @@ def test_an_interrupt_is_passed_on_and_a_second_one_ends_all(tmp_path: Path) -> 
                 wait_for(lambda: all(file.read_text().endswith("asked") for file in folder.iterdir()))
                 process.send_signal(signal.SIGINT)
             stdout, stderr = process.communicate(timeout=SECONDS)
-        assert (process.returncode, stderr) == (0, "")
+        assert process.returncode == 0, stderr
+        assert "Traceback" not in stderr  # torchao, which transformers imports, tells of libraries that it lacks
         if kind == "loop":
             assert int(stdout) > 0
         else:
