@@ -412,6 +412,26 @@ def test_dedup_begun_in_local_processes_goes_on_with_ray_and_back(cluster: TwoNo
     assert tree(out) == tree(home / "local")
 
 
+def same_bytes_with_a_node_lost(
+    cluster: TwoNodes, command: tuple[object, ...], step: str, folder: Path, home: Path
+) -> None:
+    """Run a command, which ends with --out, here and on the cluster, whose second node dies in a step."""
+    local, ray = folder / "local", folder / "ray"
+    printed = pilekit(*command, local / "pile", at=home)
+    cluster.complete()
+    (cluster.held / step).touch()
+    with started(*command, ray / "pile", *cluster.ray, at=home) as process:
+        with cluster.holding(process, ray, step):
+            cluster.signal_node(signal.SIGKILL)
+            cluster.remove_node()
+            time.sleep(3)  # The driver looks at the list of nodes every 2 seconds.
+        output, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    assert output == printed.replace(str(local), str(ray))
+    assert "is lost; its shards are given out again" in errors
+    assert tree(ray) == tree(local)
+
+
 SOURCES = """
 name = "mine"
 [assemble]
@@ -438,19 +458,7 @@ def test_tokenize_and_assemble_give_the_bytes_of_local_processes_when_a_node_is_
     tokenize = ("tokenize", "corpus", "--tokenizer", "tokenizer.json", "--append-eod", "--jobs", 2, "--out")
     assemble = ("assemble", "mine.toml", "--jobs", 2, "--memory", "64MB", "--out")
     for command, step in ((tokenize, ".ids."), (assemble, ".jsonl.zst.")):
-        local, ray = (tmp_path / f"{command[0]}-{engine}" for engine in ("local", "ray"))
-        printed = pilekit(*command, local / "pile", at=home)
-        cluster.complete()
-        (cluster.held / step).touch()
-        with started(*command, ray / "pile", *cluster.ray, at=home) as process:
-            with cluster.holding(process, ray, step):
-                cluster.signal_node(signal.SIGKILL)
-                cluster.remove_node()
-            output, errors = process.communicate(timeout=240)
-        assert process.returncode == 0, errors
-        assert output == printed.replace(str(local), str(ray))
-        assert "is lost; its shards are given out again" in errors
-        assert tree(ray) == tree(local)
+        same_bytes_with_a_node_lost(cluster, command, step, tmp_path / command[0], home)
 
 
 @pytest.mark.slow
@@ -465,20 +473,10 @@ def test_cleaning_and_cutting_give_the_bytes_of_local_processes_when_a_node_is_l
         (("decontaminate", "corpus", "--against", quiz, "--window", 10), ".jsonl.parquet."),
         (("substrings", "corpus", "--memory", "64MB", "--min-bytes", 60), ".jsonl."),
     ):
-        local, ray = (tmp_path / f"{command[0]}-{engine}" for engine in ("local", "ray"))
-        printed = pilekit(*command, "--jobs", 2, "--out", local, at=copies.parent)
-        counts = json.loads((local / "summary.json").read_bytes())
+        command = (*command, "--jobs", 2, "--out")
+        same_bytes_with_a_node_lost(cluster, command, step, tmp_path / command[0], copies.parent)
+        counts = json.loads((tmp_path / command[0] / "local/pile/summary.json").read_bytes())
         assert counts["dropped"] + counts.get("cut", 0) > 10
-        cluster.complete()
-        (cluster.held / step).touch()
-        with started(*command, "--jobs", 2, "--out", ray, *cluster.ray, at=copies.parent) as process:
-            with cluster.holding(process, ray, step):
-                cluster.signal_node(signal.SIGKILL)
-                cluster.remove_node()
-            output, errors = process.communicate(timeout=240)
-        assert process.returncode == 0, errors
-        assert output == printed.replace(str(local), str(ray))
-        assert tree(ray) == tree(local)
 
 
 GUARDED = """

@@ -22,19 +22,18 @@ from tests.benchmarks.train.taking_turns import Contestant, compare
 MICRO = {"pythia-160m": (16, 2), "pythia-1.4b": (4, 4)}
 """Rows of a forward pass, and forward passes of a rank in a step; of other shapes (4, 2)."""
 
-PEAK_TFLOPS = {"H100": 989.4, "H200": 989.4, "GH200": 989.4, "A100": 312.0, "B200": 2250.0, "L40S": 362.05, "L4": 121.0}
-"""Dense bf16, by what a GPU's name contains."""
-
 
 def measure_on_gpus(folder: Path, chosen: argparse.Namespace) -> list[dict[str, Any]]:
     """Print a table of each shape; the figures."""
     import torch
 
+    from pilekit.train.log.mfu import peak_of
+
     if not torch.cuda.is_available():
         raise SystemExit("error: --gpu: PyTorch finds no GPU on this machine")
     name, world_size = torch.cuda.get_device_name(), torch.cuda.device_count()
-    known = [peak for part, peak in PEAK_TFLOPS.items() if part in name.split() or part in name.split("-")]
-    peak = chosen.peak_tflops or (known[0] if known else None)
+    known = peak_of(torch.device("cuda"), "bf16")
+    peak = chosen.peak_tflops or (known and known / 1e12)
     figures = []
     for shape in chosen.shapes:
         figures += _race(folder / shape, shape, name, world_size, peak, chosen)
