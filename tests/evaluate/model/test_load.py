@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from pilekit.errors import PilekitError
+from pilekit.evaluate.model import load as load_module
 from pilekit.evaluate.model.causal import load_causal_lm
 from pilekit.evaluate.model.load import CAUSAL, MASKED, kind_of, outline, read_config, stored_dtype
 from pilekit.evaluate.model.logit_transform import UNCHANGED
@@ -207,7 +208,7 @@ def test_a_hostile_configuration_is_refused(tmp_path: Path) -> None:
 def test_transformers_4_gets_only_rotary_settings_that_it_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transformers, "__version__", "4.57.6")
+    monkeypatch.setattr(load_module.transformers, "__version__", "4.57.6")
     plain, scaled = ({"rope_type": kind, "rope_theta": 5e5, "factor": 2.0} for kind in ("default", "linear"))
     for content, refused in (
         ({"model_type": "llama", "rope_parameters": plain}, True),
