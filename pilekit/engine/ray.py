@@ -266,7 +266,7 @@ class _Run:
         self.asked: Any = None
         self.lock, self.answers = lock, set[str]()
         self.nodes, self.looked, self.threads = engine.nodes(), time.monotonic(), engine.threads(jobs)
-        self.alive = set(self.nodes)
+        self.alive, self.dead = set(self.nodes), set[str | None]()
 
     def results(self, items: int) -> Generator[bytes, None, None]:
         """The results in the order of the items, up to the first failure; ends when all items are through."""
@@ -302,7 +302,8 @@ class _Run:
         errors = self.ray.exceptions
         try:
             self._take_report(task, self.ray.get(ref))
-        except (errors.NodeDiedError, errors.ObjectLostError):
+        except (errors.NodeDiedError, errors.ObjectLostError) as error:
+            self._look_for_lost_nodes(task.node if isinstance(error, errors.NodeDiedError) else None)
             self._give_again(task)
         except errors.OutOfMemoryError:
             self._fail(task, "ran out of memory; use fewer jobs")
@@ -356,9 +357,14 @@ class _Run:
                 why = f"was given out {counted(LOSSES + 1, 'time')}, and its node was lost each time"
                 self.errors[number], self.places[number] = PilekitError(why), self._name(task.node)
 
-    def _look_for_lost_nodes(self) -> None:
-        """Give out again what ran on nodes that are gone, and what has not begun, because it may wait there."""
-        alive, self.looked = self.engine.nodes(), time.monotonic()
+    def _look_for_lost_nodes(self, died: str | None = None) -> None:
+        """Give out again what ran on nodes that are gone, and what has not begun, because it may wait there.
+
+        died   a node whose task has failed with it; the list of nodes may name it for some seconds more
+        """
+        self.dead.add(died)
+        alive = {node: about for node, about in self.engine.nodes().items() if node not in self.dead}
+        self.looked = time.monotonic()
         lost, self.alive = self.alive - set(alive), set(alive)
         self.nodes |= alive
         for node in lost:

@@ -185,6 +185,7 @@ def cluster_of_the_run() -> Iterator[TwoNodes]:
             patch.setenv(name, short)
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_memory_monitor_refresh_ms", "0")
+        patch.setenv("RAY_worker_niceness", "0")  # 15 by default: beside other tests, a worker takes minutes to start
         for name, value in (("failure_threshold", 2), ("period_ms", 500), ("timeout_ms", 1000)):
             patch.setenv(f"RAY_health_check_{name}", str(value))  # a node that hangs is given up after seconds
         Path(short, "sitecustomize.py").write_text(GATE)
@@ -495,7 +496,13 @@ def lone_node(**settings: str) -> Iterator[tuple[str, dict[str, str]]]:
     """(address, environment) of a cluster of one node, with these variables."""
     pytest.importorskip("ray")
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="ray") as short:
-        ours = {"HOME": short, "RAY_TMPDIR": short, "RAY_USAGE_STATS_ENABLED": "0", **settings}
+        ours = {
+            "HOME": short,
+            "RAY_TMPDIR": short,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_worker_niceness": "0",
+            **settings,
+        }
         command, pipe = [sys.executable, "-c", GUARDED], subprocess.PIPE
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, env={**os.environ, **ours}, text=True) as head:
             assert head.stdout is not None

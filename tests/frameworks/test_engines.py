@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -259,7 +260,12 @@ def test_standard_output_has_the_result_alone(python: Path, place: Path) -> None
 
     command = [str(python), "-m", "pilekit.train", "run.toml", "--engine", "deepspeed", "--set", "parallel.zero=1"]
     done = subprocess.run(
-        [*command, "--set", "train.steps=1"], cwd=place, env={**SETTINGS}, capture_output=True, text=True, timeout=300
+        [*command, "--set", "train.steps=1"],
+        cwd=place,
+        env={**os.environ, **SETTINGS},  # its PATH: DeepSpeed may have to compile here
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.splitlines()[0].startswith("1 step done")
