@@ -162,9 +162,9 @@ class DocumentBatch:
         return replace(self, texts=texts, edited=self.edited | changed) if changed else self
 
     def with_pieces(self, pieces: Mapping[int, Sequence[str]]) -> DocumentBatch:
-        """Each document at one of these indices is replaced by documents with these texts, and its other fields.
+        """Replace each document at an index of `pieces` by documents with those texts and its other fields.
 
-        They share its number, so this is for batches that are written.
+        They share its number, so use this only for batches that will be written.
         """
         if not pieces:
             return self

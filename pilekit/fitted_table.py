@@ -4,8 +4,8 @@
     p99 = Column("p99", lambda row: rounded_bytes(row.p99_bytes))
     console.print(FittedTable(rows, [Column("Subset", lambda row: row.name), documents, p99], priority=["p99"]))
 
-The first column holds names. It alone may be cut, with an ellipsis. Numbers are never cut. If a table is too wide, it
-takes the steps of `priority`, one after the other, until it fits.
+The first column holds names. Only names may be cut, with an ellipsis; numbers are never cut. A table that is too wide
+takes the steps of `priority` in order until it fits.
 
 Labels and file names may be hostile. So cells are rich `Text`, in which markup is only text, and control characters are
 made visible.

@@ -48,7 +48,7 @@ def byte_progress(what: str, total: int | None) -> Iterator[Advance]:
 
 @contextmanager
 def step_progress() -> Iterator[Report]:
-    """Show a line of bytes for each step of a job, one after the other."""
+    """Show a line of bytes for each step of a job, one line at a time."""
     lock = threading.Lock()
     lines: dict[str, Advance] = {}
     with ExitStack() as shown:
@@ -86,7 +86,7 @@ def count_progress(what: str) -> Iterator[Reached]:
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Show at once that something runs that cannot report, such as the import of torch."""
+    """Show at once that work without progress reports is running, such as the import of torch."""
     if not sys.stderr.isatty():
         yield
         return

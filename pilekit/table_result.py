@@ -16,10 +16,10 @@ class TableResult:
     __slots__ = ()
 
     ROWS: ClassVar[tuple[str, str]] = ("subset", "subsets")
-    """What a row of `to_arrow` is, and the field of `to_dict` that has them."""
+    """The column of `to_arrow` that names each row, and the field of `to_dict` that holds the rows."""
 
     def table(self) -> FittedTable[Any]:
-        """The result as people read it."""
+        """The result as a table for people."""
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Facts about the installation and the machine, each found by itself: a broken package spoils no other line.
+"""Facts about the installation and the machine, each found on its own: a broken package spoils no other line.
 
-A package counts as usable only if it can be imported. A package that lacks a system library, or is of another version
-of Python, is installed and yet cannot.
+A package counts as usable only if it can be imported. A package that lacks a system library, or was built for another
+version of Python, is installed but cannot be imported.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ EXTRAS = {
     "torchao": "torchao",
     "wandb": "wandb",
 }
-"""The packages of the extras, and the extra that installs each."""
+"""The optional packages, each with the extra that installs it."""
 
 _MODULES = {"pyyaml": "yaml"}
-"""Packages whose module has another name."""
+"""Packages whose module has a different name."""
 
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 class Fact(NamedTuple):
-    """A line: its name, what was found, and whether that is a fault."""
+    """A line of the report: its name, the finding, and whether it is a fault."""
 
     name: str
     found: str
@@ -48,7 +48,7 @@ class Fact(NamedTuple):
 
 
 def packages() -> Iterator[Fact]:
-    """pilekit's own version, then each package that it needs: version, and the fault if it has one; then the extras."""
+    """pilekit's own version, then each required package with its version and any fault, then the extras."""
     yield Fact("pilekit", f"{__version__}, Python {platform.python_version()}, {platform.platform()}")
     try:
         needed = metadata.requires("pilekit") or []
@@ -87,7 +87,7 @@ def _import(name: str) -> None:
         importlib.import_module(name)
     except (Exception, KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # as a Rust panic is
+    except BaseException as error:  # such as a Rust panic
         raise ImportError(str(error)) from error
 
 
@@ -113,7 +113,7 @@ def machine(folder: Path) -> Iterator[Fact]:
 
 
 def usable_cpus() -> int:
-    """As `pilekit.engine` counts them. That module needs packages that may be missing."""
+    """The CPUs as `pilekit.engine` counts them; that module needs packages that may be missing."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -137,7 +137,7 @@ def _torch() -> tuple[str]:
 
 
 def _memory() -> tuple[str]:
-    """What the machine has, and the limit of its container if that is lower."""
+    """The machine's memory, and its container's limit if that is lower."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limits = [Path(path).read_text().strip() for path in _CGROUP_LIMITS if Path(path).exists()]
     limit = min((int(text) for text in limits if text.isdigit()), default=total)
@@ -157,7 +157,7 @@ def _gpus() -> tuple[str, bool]:
 
 
 def tokenizer_backend(tokenizer: str | None) -> Iterator[Fact]:
-    """Which backend serves the tokenizer; without one, whether the fast backend can be loaded."""
+    """The tokenizer's backend; without a tokenizer, whether the fast backend can be loaded."""
     try:
         if tokenizer is None:
             _import("fastokens")

@@ -1,11 +1,11 @@
-"""How fast this machine is: two or three seconds of small pieces of work, and what they say of the commands.
+"""How fast this machine is: measure small pieces of work for two or three seconds, and estimate the commands' rates.
 
-The work is on text that Python ships. Rates are 10^6 bytes of text in a CPU second, so other load on the machine hardly
-changes them. `multiply` is a product of matrices by torch, in 10^9 operations a second: float32 in a CPU second, or
+The work is on text that Python ships. Rates are 10^6 bytes of text per CPU second, so other load on the machine hardly
+changes them. `multiply` is torch's product of matrices, in 10^9 operations per second: float32 per CPU second, or
 bfloat16 on a GPU.
 
-A command's rate is estimated from these by the ratios of docs/benchmarks.md, which were measured on two cores of a
-server. The ratios depend little on the machine, and more on the text: an estimate may be wrong by a half.
+The estimates use ratios of docs/benchmarks.md, which were measured on two cores of a server. The ratios depend little
+on the machine, and more on the text: an estimate may be wrong by a half.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 from pilekit.doctor.machine import reason
 
 SECONDS = 0.2
-"""Each piece of work is repeated for so long, and its best round counts."""
+"""Each piece of work is repeated for this long; its best round counts."""
 DISK_BYTES = 64 << 20
 STORED = 1 / 3
-"""Compressed bytes for each byte of text, as in the Pile's shards."""
+"""Compressed bytes per byte of text, as in the Pile's shards."""
 TOKENS_PER_BYTE = 0.25
 
 INTO = {
@@ -34,15 +34,15 @@ INTO = {
     "sketch": ("decode", "parse", "minhash"),
     "encode": ("decode", "parse", "tokenize"),
 }
-"""Work that consists of parts, done in turn."""
+"""Work that consists of measured parts, done in sequence."""
 
 
 class Estimate(NamedTuple):
     """A command's rate is `ratio` times the rate of the work `of`, on each core.
 
     one_core   the command uses one core, however many there are
-    reads      bytes that it reads from the disk for each byte of text
-    writes     bytes that it writes for each byte of text
+    reads      bytes that it reads from the disk per byte of text
+    writes     bytes that it writes per byte of text
     """
 
     of: str
@@ -68,14 +68,14 @@ ESTIMATES = {
     "tokenize": Estimate("encode", 0.77, reads=STORED + 2 * TOKENS_PER_BYTE, writes=4 * TOKENS_PER_BYTE),
     "stream": Estimate("encode", 0.74, one_core=True),
 }
-"""The commands that go through a corpus, with ratios that a test computes anew from docs/benchmarks.md."""
+"""The commands that go through a corpus, with ratios that a test computes again from docs/benchmarks.md."""
 
 TRAINING = {"train": (0.45, 50.5e6), "bpb": (0.35, 16.8e6)}
-"""The share of `multiply` that training and scoring of Pythia-14M's shape reach on a CPU, and a token's operations."""
+"""The share of `multiply` that training and scoring a Pythia-14M reach on a CPU, and the operations per token."""
 
 
 def measured(folder: Path, tokenizer: str | None) -> Iterator[tuple[str, float | str]]:
-    """The rate of each piece of work, or the reason why it has none. Uses 64 MiB of `folder` for a moment."""
+    """The rate of each piece of work, or the reason why it failed. Uses 64 MiB of `folder` for a moment."""
     works: dict[str, Callable[[], float]] = {
         "decode": _decode,
         "parse": _parse,
@@ -95,7 +95,7 @@ def measured(folder: Path, tokenizer: str | None) -> Iterator[tuple[str, float |
 
 
 class Expected(NamedTuple):
-    """A command's rate: 10^6 bytes of text a second, or tokens a second; what limits it is "CPU" or "disk"."""
+    """A command's rate, in 10^6 bytes of text or in tokens per second; `limit` is "CPU" or "disk"."""
 
     rate: float
     unit: str
@@ -122,7 +122,7 @@ def expected(rates: Mapping[str, float | str], cores: int, *, gpu: bool) -> dict
 
 @functools.cache
 def _texts() -> list[str]:
-    """The language reference, 0.5 MB of prose; Python may have been installed without it: then some source files."""
+    """The language reference, 0.5 MB of prose, or some source files if Python was installed without it."""
     from pilekit.assemble.demo.python_text import language_reference, source_files, standard_library
 
     reference = [text for _, text in language_reference()]
@@ -141,7 +141,7 @@ def _size() -> int:
 
 
 def _best(work: Callable[[], Any], amount: float, clock: Callable[[], float] = time.process_time) -> float:
-    """Millions of `amount` a second, in the best of the rounds of `SECONDS`; the first round warms up."""
+    """Millions of `amount` per second in the best round of `SECONDS`; a first round warms up."""
     work()
     end, best = clock() + SECONDS, math.inf
     while clock() < end or best == math.inf:
@@ -189,7 +189,7 @@ def _tokenize(tokenizer: str) -> float:
 
 
 def _disk(folder: Path, *, reading: bool) -> float:
-    """A file is written and flushed to the disk, or read after the system was told to forget it."""
+    """The rate of writing and flushing a file to the disk, or of reading it after the system was told to forget it."""
     block = os.urandom(1 << 20)  # A file system may compress.
     with tempfile.TemporaryFile(dir=folder) as file:
         begin = time.perf_counter()

@@ -16,9 +16,9 @@ LARGE_BYTES = 16 << 20
 def map_in_threads(
     function: Callable[[Item], Result], items: Iterable[Item], threads: int, *, size_of: Callable[[Item], int]
 ) -> Iterator[tuple[Item, Result]]:
-    """(item, result) for each item, in order, while further items are read.
+    """Yield (item, result) for each item in order, while further items are read.
 
-    threads   0: no thread beside the caller's
+    threads   0: only the caller's thread
     size_of   bytes of an item; nothing is read while a large item is processed
     """
     waiting: deque[tuple[Item, Future[Result]]] = deque()

@@ -8,14 +8,14 @@ memory stays bounded if the consumer or an early item is slow.
 
 Forking a process that has threads (decoding, rich, torch) can deadlock. On Linux, a process without threads of Python
 and without torch forks its workers itself, which costs no import. (The threads of NumPy's BLAS and of Arrow are safe:
-both libraries restart them in the child.) Any other process has a server process that imports the function's module
+both libraries restart them in the child.) Any other process starts a server process. It imports the function's module
 once, in about 0.4 CPU seconds, and forks the workers of all calls. On other systems workers are spawned, which takes
 about a CPU second each.
 
-- An item that fails does not stop the others, as their work may be files on disk. At the end the first failure, in the
-  order of the items, is raised.
-- A worker that dies is reported as the failure of its item. The other workers take the remaining items. If memory ran
-  out, fewer workers are the right answer.
+- A failed item does not stop the others, whose work may be files on disk. At the end, the first failure in the order of
+  the items is raised.
+- A worker's death is reported as the failure of its item. The other workers take the remaining items. If memory ran
+  out, use fewer workers.
 - Ctrl-C, an error in the consumer, and closing the iterator stop all workers at once.
 """
 
@@ -82,7 +82,7 @@ def map_shards(
     engine        a cluster instead of local processes
     lock          the locked file of the folder that the function writes into; all nodes of a cluster must see it
 
-    When all items are through, the first failure is raised, with the item's name in its message. It is a `PilekitError`
+    After the last item, the first failure is raised, with the item's name in its message. It is a `PilekitError`
     for a `PilekitError`, an `OSError`, lack of memory or a dead worker, and a `RuntimeError` for anything else.
     """
     return list(imap_shards(function, items, jobs=jobs, names=names, on_progress=on_progress, engine=engine, lock=lock))
@@ -98,7 +98,7 @@ def imap_shards(
     engine: Ray | None = None,
     lock: Path | None = None,
 ) -> Generator[R, None, None]:
-    """Like `map_shards`, but yields each result as soon as it and all earlier results are there.
+    """Like `map_shards`, but yields each result as soon as it and all earlier results are ready.
 
     At most two results per job are held. Nothing is yielded after a failed item. The failure is raised at the end.
     """
@@ -155,7 +155,7 @@ def _in_processes(
             for worker in workers:
                 if worker.item is None and given < min(len(items), yielded + 2 * jobs):
                     worker.item, given = given, given + 1
-                    with suppress(OSError):  # Reading from its pipe finds out whether the worker has died.
+                    with suppress(OSError):  # If the worker died, reading from its pipe fails below.
                         worker.pipe.send_bytes(payloads[worker.item])
             for pipe in connection.wait([worker.pipe for worker in workers]):
                 worker = next(worker for worker in workers if worker.pipe is pipe)
@@ -224,7 +224,7 @@ def _start(workers: list[_Worker], jobs: int, module: str, needs_main: bool) -> 
 def _may_fork() -> bool:
     """Whether this process has no threads whose locks a forked child would inherit locked.
 
-    A child that runs the main script again may not: the script would do its work twice.
+    A child that is running the main script again may not fork: the script would do its work twice.
     """
     is_new = getattr(current_process(), "_inheriting", False)
     return threading.active_count() == 1 and "torch" not in sys.modules and not is_new
@@ -234,9 +234,9 @@ def _may_fork() -> bool:
 def _starting(needs_main: bool) -> Iterator[None]:
     """Start children that ignore Ctrl-C and, unless `needs_main`, do not run the main script again.
 
-    A terminal sends Ctrl-C to all processes, but only the parent stops workers. The main script: a new process runs it
-    again, unless the main module is empty. That would start processes without end if the script has no
-    `if __name__ == "__main__":`. Functions that live in a module do not need it.
+    A terminal sends Ctrl-C to all processes, but only the parent stops workers. A new process runs the main script
+    again, unless the main module is empty; a script without `if __name__ == "__main__":` would start processes without
+    end. Functions that are defined in a module do not need the main script.
     """
     main = sys.modules["__main__"]
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -264,7 +264,7 @@ def _death(worker: _Worker) -> PilekitError:
 
 
 def _stop(workers: list[_Worker]) -> None:
-    """Stop all workers. Each has a moment to clean up."""
+    """Stop all workers, after a moment in which they can clean up."""
     for worker in workers:
         worker.process.terminate()
     end = time.monotonic() + _STOP_SECONDS
@@ -277,7 +277,7 @@ def _stop(workers: list[_Worker]) -> None:
 
 
 def _stop_server(owner: int) -> None:
-    """Stop the server at the end of the process `owner`, and wait for it, so that its CPU time counts as a child's."""
+    """Stop the fork server when the process `owner` exits, and wait, so that its CPU time counts as a child's."""
     server: Any = forkserver._forkserver
     if os.getpid() == owner:  # Not in a process that was forked from `owner`.
         with suppress(Exception):

@@ -187,7 +187,7 @@ def _lost(rank: int, error: BaseException) -> PilekitError:
 
 
 def _first_line(error: BaseException) -> str:
-    """The first line of an error's text, without the place in torch's sources with which gloo begins it."""
+    """The first line of an error's text, without the location in torch's sources that gloo puts first."""
     text = re.sub(r"^\[[^\]]*\]\s*", "", str(error).partition("\n")[0])
     return visible(text.partition(". This is typically caused")[0], 200)
 
@@ -198,7 +198,7 @@ _is_own_world = False  # whether `join` made that group
 
 
 def join() -> Ranks:
-    """This process among the ranks of its job; the same `Ranks` as long as the default process group is the same.
+    """Return this process's `Ranks`: the same object as long as the default process group is the same.
 
     Without a default process group, `join` makes one from torchrun's environment, or one of this process alone; it is
     destroyed when the process exits. On a machine with GPUs, a rank computes on GPU number LOCAL_RANK. Raises

@@ -1,15 +1,15 @@
 """Work on many shards on a Ray cluster: `with Ray("10.0.0.7:6379") as engine: corpus_stats("pile/", engine=engine)`.
 
-Files on shared storage carry the data, Ray schedules, ray_worker.py runs on the nodes. The contract is that of local
-processes: results in order, at most two tasks per job held, the first failure when the others are through. Beside it:
+Files on shared storage hold the data, Ray schedules the tasks, and ray_worker.py runs on the nodes. The contract is
+that of local processes: results in order, at most two tasks per job held, the first failure at the end. In addition:
 
-- Ray retries nothing, because it would also repeat what kills its worker. The tasks of a lost node, and those that have
-  not begun, are given out again. A worker that dies fails its shard; of several shards, each is tried alone.
-- The list of nodes is read every 2 seconds: Ray itself takes minutes to give up a node that hangs. Such a node may wake
-  and go on. It publishes nothing then, because the lock's file names the tasks that are given out again.
-- Leaving cancels the tasks, so that they remove their partial files, and kills those that do not end.
-- Ray would start a cluster when it finds none, wait for minutes at a wrong address, write the errors of its nodes to
-  standard output, and end at SIGTERM with a stack. None of that happens here.
+- Ray's own retries are off, because they would repeat a task that kills its worker. After the loss of a node, its tasks
+  and those that have not begun are resubmitted. A worker's death fails its shard; several shards are tried one by one.
+- The node list is read every 2 seconds, because Ray takes minutes to give up a node that hangs. Such a node may wake
+  and resume. It publishes nothing then, because the lock file names the tasks that were resubmitted.
+- The end of a call cancels its tasks, so that they remove their partial files, and kills those that do not stop.
+- By default, Ray starts a cluster if it finds none, waits minutes at a wrong address, writes the errors of its nodes to
+  standard output, and ends at SIGTERM with a stack trace. This module prevents all of that.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ R = TypeVar("R")
 logger = logging.getLogger(__name__)
 
 TASK_BYTES, TASK_ITEMS = 256 << 20, 16
-"""Small shards are gathered until their stored bytes, or their number, reach these."""
+"""The most stored bytes, and the most shards, of a task of several small shards."""
 MEMORY, MEMORY_PER_THREAD = 300 << 20, 100 << 20
 PROBE_SECONDS, NODES_SECONDS, STOP_SECONDS, TURN_SECONDS = 8.0, 2.0, 2.0, 0.25
 LOSSES = 3
-"""How often a task is given out again."""
+"""The most times that a lost task is resubmitted."""
 
 
 class Ray:
-    """A Ray cluster that runs already; pilekit never starts one. Given as `engine`, it does the work on the shards.
+    """A running Ray cluster; pilekit never starts one. Passed as `engine`, it does the work on the shards.
 
     address   HOST:PORT of its head; None: $RAY_ADDRESS; "auto": a cluster on this machine, whoever started it
     scratch   a folder on each node's own disk, for temporary files; None: the node's $TMPDIR
@@ -65,7 +65,7 @@ class Ray:
 
     def __enter__(self) -> Ray:
         address = _checked(self.address)
-        # Ray reads these when it is imported: wrong answers are given up after half a minute.
+        # Ray reads these when it is imported. It then gives up on wrong answers after half a minute.
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "2")
         os.environ.setdefault("RAY_py_gcs_connect_timeout_s", "3")
         try:
@@ -129,7 +129,7 @@ class Ray:
         lock: Path | None,
         memory: int = 0,
     ) -> Generator[R, None, None]:
-        """`pilekit.engine.imap_shards` on the cluster; a task takes `memory` bytes beside those for reading a shard."""
+        """`pilekit.engine.imap_shards` on the cluster; a task needs `memory` bytes more than reading a shard takes."""
         ray, threads, nonce = self.ray, self.threads(jobs), secrets.token_hex(16)
         if lock is not None:
             lock.write_text(nonce)
@@ -182,7 +182,7 @@ def _checked(address: str | None) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep from standard output what Ray prints there: errors of nodes, which the driver tells itself."""
+    """Stop Ray from printing the errors of nodes on standard output; the driver reports them itself."""
     worker: Any = importlib.import_module("ray._private.worker")
     shown, worker.print_worker_logs = worker.print_worker_logs, lambda *_: None
     try:
@@ -193,7 +193,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _without_stderr() -> Iterator[None]:
-    """Nothing written to file descriptor 2 is seen inside: Ray's C++ writes there what its exception tells too."""
+    """Discard output to file descriptor 2: Ray's C++ code writes there the same message as its exception."""
     shown = os.dup(2)
     try:
         with open(os.devnull, "wb") as nothing:  # noqa: PTH123
@@ -206,7 +206,7 @@ def _without_stderr() -> Iterator[None]:
 
 @contextmanager
 def _own_signals() -> Iterator[Callable[[], object]]:
-    """Yield what makes SIGTERM cancel the tasks and then end the process as a signal does; call it after `ray.init`."""
+    """Yield a function to call after `ray.init`: SIGTERM then cancels the tasks and ends the process as usual."""
     is_main, terminated = threading.current_thread() is threading.main_thread(), False
 
     def leave(number: int, frame: object) -> None:
@@ -226,7 +226,7 @@ def _own_signals() -> Iterator[Callable[[], object]]:
 
 
 def gathered(items: Sequence[Any], jobs: int) -> list[list[int]]:
-    """The numbers of the items of each task, in order; at least two tasks per job, if there are so many items."""
+    """The item numbers of each task, in order; at least two tasks per job if there are enough items."""
     # An item is a shard, or a tuple that begins with one.
     sizes = [getattr(item[0] if isinstance(item, tuple) else item, "size", None) or TASK_BYTES for item in items]
     most = min(TASK_BYTES, sum(sizes) // (2 * jobs))
@@ -243,7 +243,7 @@ def gathered(items: Sequence[Any], jobs: int) -> list[list[int]]:
 
 @dataclass(eq=False)
 class _Task:
-    """Items that are given out together, how often they were lost, where they run, and the bytes done."""
+    """The items of a task, how often it was lost, its number and node, and the bytes done."""
 
     items: list[int]
     losses: int = 0
@@ -269,7 +269,7 @@ class _Run:
         self.alive, self.dead = set(self.nodes), set[str | None]()
 
     def results(self, items: int) -> Generator[bytes, None, None]:
-        """The results in the order of the items, up to the first failure; ends when all items are through."""
+        """The results in the order of the items, up to the first failure; ends when all items are done."""
         yielded = 0
         while yielded < items:
             while self.waiting and len(self.running) < self.jobs and self.waiting[0].items[0] < yielded + self.window:
@@ -288,7 +288,7 @@ class _Run:
                     yield result
 
     def stop(self) -> None:
-        """Cancel what runs, and kill what has not ended after two seconds."""
+        """Cancel the running tasks, and kill those that have not ended after two seconds."""
         refs = list(self.running)
         for force in (False, True):
             for ref in refs:
@@ -298,7 +298,7 @@ class _Run:
                 refs = self.ray.wait(refs, num_returns=len(refs), timeout=STOP_SECONDS)[1]
 
     def _take(self, ref: Any, task: _Task) -> None:
-        """Take the report of a task, or learn what has become of it."""
+        """Take the report of a task, or handle the error that it ended with."""
         errors = self.ray.exceptions
         try:
             self._take_report(task, self.ray.get(ref))
@@ -308,7 +308,7 @@ class _Run:
         except errors.OutOfMemoryError:
             self._fail(task, "ran out of memory; use fewer jobs")
         except errors.WorkerCrashedError:
-            time.sleep(STOP_SECONDS / 2)  # The worker of a node that dies may go first.
+            time.sleep(STOP_SECONDS / 2)  # A dying node's worker may die before the node does.
             self._look_for_lost_nodes()
             if task.node in self.nodes and task.node not in self.alive:
                 self._give_again(task)
@@ -339,14 +339,14 @@ class _Run:
                 logging.getLogger(name).log(level, "%s", text)
 
     def _fail(self, task: _Task, why: str) -> None:
-        """A task that killed its worker fails, if it has one item; of several, each is tried alone."""
+        """Fail a task of one item that killed its worker; retry each item of a larger task alone."""
         if len(task.items) > 1:
             self.waiting.extendleft(_Task([number], task.losses) for number in reversed(task.items))
         else:
             self.errors[task.items[0]], self.places[task.items[0]] = PilekitError(why), self._name(task.node)
 
     def _give_again(self, task: _Task) -> None:
-        """Give the task out again, and let its lost copy, which may wake up, publish nothing (`is_late`)."""
+        """Resubmit a lost task; if its lost copy wakes up, that copy publishes nothing (`is_late`)."""
         if self.lock is not None:
             with self.lock.open("a") as file:
                 file.write(f" {task.serial}")
@@ -358,9 +358,9 @@ class _Run:
                 self.errors[number], self.places[number] = PilekitError(why), self._name(task.node)
 
     def _look_for_lost_nodes(self, died: str | None = None) -> None:
-        """Give out again what ran on nodes that are gone, and what has not begun, because it may wait there.
+        """Resubmit the tasks that ran on lost nodes, and those that have not begun, because they may wait there.
 
-        died   a node whose task has failed with it; the list of nodes may name it for some seconds more
+        died   a node whose death failed a task; the list of nodes may show it for some seconds more
         """
         self.dead.add(died)
         alive = {node: about for node, about in self.engine.nodes().items() if node not in self.dead}
@@ -379,7 +379,7 @@ class _Run:
             raise PilekitError(f"no node with {counted(self.threads, 'CPU')} is left; run the same command again")
 
     def _show_progress(self) -> None:
-        """Report the change of the sum over all tasks; it is negative when work is lost."""
+        """Report the change of all tasks' bytes done; it is negative when work is lost."""
         if self.asked is None and self.engine.progress is not None:
             self.asked = self.engine.progress.news.remote()
         elif self.asked is not None and self.ray.wait([self.asked], timeout=0)[0]:

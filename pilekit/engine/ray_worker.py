@@ -1,8 +1,8 @@
-"""What runs on the nodes of a Ray cluster: the roll call, the items of a task, and the collector of progress.
+"""The code that runs on the nodes of a Ray cluster: the roll call, the items of a task, and the collector of progress.
 
 A worker process answers the roll call before its first item. So a node that does not share the driver's folders, or
-would write other bytes, is refused before it writes anything. Results, failures and warnings go home together, because
-nobody sees a worker's stderr.
+would write other bytes, is refused before it writes anything. Results, failures and warnings return to the driver
+together, because nobody sees a worker's stderr.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from pilekit.engine.worker import portable
 from pilekit.errors import PilekitError, visible
 
 MOST_BYTES = 1 << 20
-"""The largest pickled item or (compressed) result. Whatever is larger goes through files."""
+"""The largest pickled item or (compressed) result. Larger data must go through files."""
 PROGRESS_SECONDS = 0.5
 LATE_SECONDS = 90.0
 """A shared file system may show a new file this late; NFS takes up to 60 seconds."""
 ANSWER = f".{secrets.token_hex(4)}.partial"
-"""What this process adds to the name of the lock. The driver, or its next run, removes such files."""
+"""The suffix that names this process's answer beside the lock. The driver, or its next run, removes such files."""
 SHARE = "put it, or $PILEKIT_CACHE if it lies there, on a file system that all nodes share and can write"
 
 
 class RollCall(NamedTuple):
-    """The driver's folder, versions, $PILEKIT_ variables, what it wrote into the output folder's lock, and the task."""
+    """The driver's folder, versions, $PILEKIT_ variables, the output folder's lock, the nonce in it, and the task."""
 
     folder: str
     versions: dict[str, str]
@@ -53,9 +53,9 @@ class RollCall(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a task sends home. `outcomes`: of each item, its result, pickled and compressed, or its exception.
+    """A task's report to the driver. `outcomes`: for each item, the pickled and compressed result, or the exception.
 
-    answer   what its process wrote beside the lock, where the driver must see it
+    answer   the file that its process wrote beside the lock; the driver must see it
     """
 
     node: str
@@ -67,17 +67,17 @@ class Report(NamedTuple):
 
 
 class Progress:
-    """An actor: each task's node, and the stored bytes it has done; such sums count nothing twice."""
+    """An actor that holds each task's node and its total of stored bytes done; totals count nothing twice."""
 
     def __init__(self) -> None:
         self._news: dict[int, tuple[str, int]] = {}
 
     def tell(self, task: int, node: str, done: int) -> None:
-        """Take what a task has done."""
+        """Record a task's node and its total of bytes done."""
         self._news[task] = (node, done)
 
     def news(self) -> dict[int, tuple[str, int]]:
-        """What has changed since the last call."""
+        """The changes since the last call."""
         news, self._news = self._news, {}
         return news
 
@@ -88,7 +88,7 @@ def scratch_folder(scratch: Path | None) -> Path:
 
 
 def versions() -> dict[str, str]:
-    """What must be the same on all nodes, because the output's bytes depend on it."""
+    """The versions that must be the same on all nodes, because the output's bytes depend on them."""
     from importlib.metadata import version  # takes 20 ms
 
     python, libzstd = platform.python_version_tuple()[:2], map(str, zstandard.ZSTD_VERSION)
@@ -97,8 +97,8 @@ def versions() -> dict[str, str]:
 
 
 def run_task(call: RollCall, function: bytes, items: list[bytes], progress: Any) -> Report:
-    """Answer the roll call and work on the items, one after the other; the failure of one does not stop the others."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # Cancelling raises it; after a shell's `&` it is ignored.
+    """Answer the roll call, then work on the items in order; a failed item does not stop the others."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Ray cancels with SIGINT; a shell's `&` ignores it.
     node = importlib.import_module("ray").get_runtime_context().get_node_id()
     outcomes: list[bytes | Exception] = []
     lock, refused, done, told = threading.Lock(), None, 0, 0.0
@@ -111,7 +111,7 @@ def run_task(call: RollCall, function: bytes, items: list[bytes], progress: Any)
             done += amount
             if (now := time.monotonic()) >= told + PROGRESS_SECONDS:
                 told = now
-                with suppress(Exception):  # The collector may be dead; the work goes on.
+                with suppress(Exception):  # The collector may be dead; the work continues.
                     progress.tell.remote(call.task, node, done)
 
     advance(0)
@@ -143,7 +143,7 @@ _answered: list[RollCall] = []
 
 
 def is_late() -> bool:
-    """Whether the job has ended without this task, or has given it out again, because its node seemed lost."""
+    """Whether the job ended without this task, or resubmitted it, because its node seemed lost."""
     if not _answered or (lock := _answered[0].lock) is None:
         return False
     try:
@@ -154,7 +154,7 @@ def is_late() -> bool:
 
 
 def _answer(call: RollCall) -> None:
-    """Raise `PilekitError` if this node cannot take part; its text follows the node's name."""
+    """Raise `PilekitError` if this node cannot take part; the driver puts the node's name before the message."""
     if _answered and _answered[0].nonce == call.nonce:
         _answered[0] = call
         return
@@ -174,7 +174,7 @@ def _answer(call: RollCall) -> None:
 
 
 def appears(is_there: Callable[[], bool], folder: Path) -> bool:
-    """Whether something in the folder is there; waits as long as a shared file system may not show it."""
+    """Whether `is_there` comes true; waits as long as a shared file system may take to show a file in `folder`."""
     end = time.monotonic() + LATE_SECONDS
     while not is_there():
         if time.monotonic() > end:
@@ -187,7 +187,7 @@ def appears(is_there: Callable[[], bool], folder: Path) -> bool:
 
 
 def _find_lock(lock: Path, nonce: str) -> None:
-    """Read the driver's nonce from its lock, write it beside it, and try the lock, which must fail."""
+    """Read the driver's nonce from its lock, write it beside the lock, and try the lock, which should fail."""
     folder = visible(str(lock.parent))
     if not appears(lambda: lock.exists() and lock.read_text().split()[:1] == [nonce], lock.parent):
         raise PilekitError(f"does not see the driver's folder {folder}; {SHARE}")

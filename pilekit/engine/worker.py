@@ -56,7 +56,7 @@ class _Sender:
 def work(pipe: Connection, environment: dict[str, str]) -> None:
     """The worker's main function. It ends when the parent closes its end of the pipe.
 
-    environment   the parent's environment now; the server that forked this process has that of its own start
+    environment   the parent's current environment; the server that forked this process has an older one
     """
     os.environ.clear()
     os.environ.update(environment)
