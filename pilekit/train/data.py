@@ -22,12 +22,12 @@ from pilekit.train.config.sections import TrainConfig
 
 
 def open_stream(config: TrainConfig, *, world_size: int | None = None) -> PileStream:
-    """The stream of a config, at its beginning; `.tokenizer` is the config's, or that of `model.path`.
+    """The stream of a config, at its beginning; `.tokenizer` is the config's, the model's or the teacher's.
 
     A batch is this rank's share of an optimizer step. torch.distributed knows the rank; with `world_size`, the run is
     only planned, and the stream is that of its first rank. Val and test shards are left out with a warning. A
-    PilekitError names the field that is wrong. Missing indexes are built, so on a shared disk one rank should come
-    first.
+    PilekitError names the field that is wrong. Missing indexes are built, so on a shared disk one rank should open the
+    stream first.
     """
     data = config.data
     rank, ranks = rank_of_world(0 if world_size is not None else None, world_size)
@@ -92,7 +92,7 @@ def open_tokenizer(config: TrainConfig) -> Tokenizer:
 def restart_sizes(config: TrainConfig, stream: PileStream) -> list[int]:
     """The numbers of ranks, increasing, on which a run of `config` can resume from the state of `stream`.
 
-    They divide its lanes, which a run keeps, and their rows divide into micro-batches of `train.micro_batch_size`.
+    Each divides the stream's lanes, which a run keeps, and gives every rank whole micro-batches of rows.
     """
     return [ranks for ranks in stream.share.grid.world_sizes() if ranks in world_sizes(config)]
 

@@ -15,12 +15,12 @@ largest block:
     teacher     parameters and gathered, as above, of its own parameters and bytes
 
 Parameters are cut along their first dimension, so the first rank holds Ψ/W rounded up row by row. A single rank in
-float32 gathers nothing and needs no buffers. The peak is when a backward pass begins (all activations are there) or
-ends (all gradients are there). Memory outside of tensors, such as libraries and fragments, comes on top.
+float32 gathers nothing and needs no buffers. The peak is when a backward pass begins (all activations exist) or ends
+(all gradients exist). Memory outside of tensors, such as libraries and fragments, comes on top.
 
 Activations are a formula too: for every token, a block keeps twice as many numbers as its matrix products give, because
-what lies between two products (norms, rotations, activation functions) keeps about as many again. That is within 2 %
-for GPT-NeoX, and approximate for other architectures. Tests compare the sum with the peak of real steps, to 10 %.
+the operations between two products (norms, rotations, activation functions) keep about as many again. That is within
+2 % for GPT-NeoX, and approximate for other architectures. Tests compare the sum with the peak of real steps, to 10 %.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _at_peak(zero: Stage, held: Held, activations: int, micro_batches: int, *, o
 
 
 def held_bytes(model: nn.Module, *, stage: Stage, world_size: int, dtype: torch.dtype, micro_batches: int) -> Held:
-    """The bytes that the first rank holds of `model` and its optimizer; the meta device will do."""
+    """The bytes that the first rank holds of `model` and its optimizer; `model` may be on the meta device."""
     parameters, groups = list(model.parameters()), [list(block.parameters()) for block in blocks_of(model)]
     in_blocks = {id(parameter) for group in groups for parameter in group}
     rest = [parameter for parameter in parameters if id(parameter) not in in_blocks]
@@ -174,14 +174,14 @@ def held_bytes(model: nn.Module, *, stage: Stage, world_size: int, dtype: torch.
 
 
 def _numbers(parameters: list[nn.Parameter], ranks: int = 1) -> int:
-    """Numbers of these parameters on the first of `ranks` ranks."""
+    """How many of the parameters' numbers the first of `ranks` ranks holds."""
     return sum(-(-(p.shape[0] if p.ndim else 1) // ranks) * math.prod(p.shape[1:]) for p in parameters)
 
 
 def activation_bytes(model: PreTrainedModel, config: TrainConfig) -> int:
     """The most bytes that a micro-batch holds between forward and backward pass, apart from parameters.
 
-    Models that change their logits, other than by scaling or a soft cap, hold all of their logits besides.
+    Models that change their logits, other than by scaling or a soft cap, also hold all of their logits.
     """
     rows, seq_len, recomputed = (
         config.train.micro_batch_size,

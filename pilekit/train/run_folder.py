@@ -1,6 +1,6 @@
 """The folder of a run: its files, who may write it, and which config may resume it.
 
-    RUN/pilekit.json      marks the folder as a run, so that a search for shards does not take metrics for text; its
+    RUN/pilekit.json      marks the folder as a run, so that a search for shards does not read metrics as text; its
                           results list the step of each start
         config.toml       the config of the newest start, with all defaults
         metrics.jsonl     a line per step
@@ -169,7 +169,7 @@ def open_run(path: str | Path, config: TrainConfig) -> Iterator[RunFolder]:
 
 
 def _lock(locks: ExitStack, folder: Path, name: str, option: str) -> None:
-    """Make `folder` and hold its lock; messages call it `name`, and `option` is how to choose another."""
+    """Make `folder` and hold its lock; messages name it `name`, and `option` as the way to choose another."""
     try:
         locks.enter_context(locked(folder / LOCK_FILE, wait=False))
     except PilekitError as error:
@@ -183,7 +183,7 @@ def _lock(locks: ExitStack, folder: Path, name: str, option: str) -> None:
 def check_start(run: RunFolder, config: TrainConfig) -> None:
     """Raise PilekitError if `config` cannot be trained in `run`, as far as names and configs show; writes nothing.
 
-    Refused are: a folder that is not a run; a run that exists, if `checkpoint.resume` is "never" or another checkpoint
+    It refuses: a folder that is not a run; an existing run, if `checkpoint.resume` is "never" or another checkpoint
     than the one it started from; checkpoints in another folder; and checkpoints whose config does not fit.
     """
     name = visible(str(run.path))
@@ -240,7 +240,7 @@ def take_config(run: RunFolder, config: TrainConfig, checkpoint: Path | None) ->
     """Write `config`, which `check_start` has passed, as the run's config; log what changed.
 
     checkpoint   the checkpoint from which the run resumes; None if it starts at the first step. Raises PilekitError,
-                 with nothing written, if the run then has checkpoints: all are damaged
+                 with nothing written, if the run has checkpoints nevertheless: all are damaged
     """
     name = visible(str(run.path))
     if checkpoint is None:
@@ -271,7 +271,7 @@ def check_resumable(old: TrainConfig, new: TrainConfig) -> None:
 
 
 def _meaning(field: str, value: Any) -> Any:
-    """What a value stands for, however it is spelled."""
+    """The value to compare: a path is made absolute."""
     if field in ("model.path", "model.config", "checkpoint.resume") and value is not None:
         return Path(value).absolute()
     return value

@@ -5,7 +5,7 @@
 1. A step is one batch of the stream on each rank, and its loss is the mean over all their target tokens. So the number
    of ranks and micro-batches changes nothing but rounding.
 2. Every random number of a step is drawn from (train.seed, step, rank). So no generator's state needs saving.
-3. The stream's state is taken after each batch that was trained on: it is where the next step's batch begins.
+3. The stream's state is recorded after each batch that was trained on: the next step's batch begins there.
 4. If one rank fails or is asked to stop, all ranks hear of it in the same step.
 
 Together they make a run that was stopped and resumed equal, bit for bit, to a run that never stopped. This holds for
@@ -93,7 +93,7 @@ class Finished:
 
 
 class Trainer:
-    """Trains the model of a config on its shards into the run folder `out`, as one rank of all.
+    """Trains the model of a config on its shards, as one rank of the job; writes into the run folder `out`.
 
     `ranks.join` finds the rank: alone, under torchrun, or in a process group that exists already. All ranks make the
     same calls. The constructor finds the shards, loads the tokenizer, and builds and shards the model. Any error there
@@ -239,7 +239,7 @@ class Trainer:
             return Finished(done.step, done.tokens, not finished, model if finished else None, metrics)
 
     def _export(self, model: Path, adapter: Path, weights: dict[str, torch.Tensor]) -> None:
-        """Write the model, or with `[lora]` its adapters and, with lora.merge, the model with them added in."""
+        """Write the model; with `[lora]`, write its adapters instead, and with lora.merge the merged model too."""
         lm, lora = self.engine.lm, self.config.lora
         export = partial(export_model, lm=lm, tokenizer=self.tokenizer, config=to_toml(self.config))
         if lora.rank:

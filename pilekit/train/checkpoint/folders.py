@@ -4,9 +4,9 @@
     RUN/latest                  a text file, `checkpoints/step-N`, for people and scripts; nothing here reads it
 
 A save writes `step-N.partial`, flushes it to disk, renames it, and only then removes older checkpoints. Once renamed,
-the checkpoint counts, so later failures are only warnings. A killed process may leave a `step-N.partial`. The next call
-completes it if its files verify, and removes it otherwise. A checkpoint that does not verify is named and skipped, and
-the next save removes it.
+the checkpoint counts, so later failures are only warnings. A killed process may leave a `step-N.partial`. The next
+start or save completes it if its files verify, and removes it otherwise. A checkpoint that does not verify is named and
+skipped, and the next save removes it.
 
 So the newest good checkpoint is found at any moment, even if only one is kept and the same step is saved again. Only
 rank 0 changes this folder, and the run's lock admits one job, so a `.partial` is always a leftover.
@@ -70,7 +70,7 @@ def finish_killed_saves(checkpoints: Path) -> None:
 
 
 def put_in_place(partial: Path, final: Path) -> None:
-    """Rename a complete `.partial` folder. After a kill in between, `finish_killed_saves` does the rest."""
+    """Rename a complete `.partial` folder. After a kill in between, `finish_killed_saves` completes the rename."""
     remove(final)
     partial.rename(final)
     with suppress(OSError):  # the name is there; only a power cut could still lose it

@@ -38,12 +38,12 @@ FORMAT = 2
 _SHARD_NAME = re.compile(r"__(0|[1-9][0-9]*)_[0-9]+\.distcp")
 
 _NOT_DAMAGE = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR}
-"""Errors of reading that say nothing about the file: a good checkpoint must not be passed over for them."""
+"""Read errors that say nothing about the file: a run must not skip a good checkpoint because of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run stands between two steps.
+    """The progress of a run between two steps.
 
     step         steps done, including skipped ones
     tokens       tokens trained on, without padding
@@ -82,7 +82,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     torch: str
     """Version of torch that computed it."""
     progress: Progress
-    """Where the run stood."""
+    """The run's progress."""
     config: dict[str, Any]
     """The resolved config; infinite numbers as text, because JSON has none."""
     files: dict[str, FileSum]
@@ -139,7 +139,7 @@ def write_state(folder: Path, progress: Progress, config: Mapping[str, Any], fil
 
 
 def read_state(folder: Path) -> State:
-    """The content of `state.json`, proved to be unchanged. The other files are not looked at.
+    """The content of `state.json`, proved to be unchanged. The other files are not checked.
 
     Raises `Damaged`, or PilekitError if another version of pilekit wrote it in another format.
     """
@@ -173,8 +173,8 @@ def verify(folder: Path, ranks: Ranks | None = None, *, hashes: bool = True) -> 
     """Prove that every file of `folder` is unchanged: first all sizes, then all hashes.
 
     Raises `Damaged`, or PilekitError if the checkpoint has another format or cannot be read at the moment. With
-    `ranks`, all ranks call this together: each hashes a share of the bytes, and all end alike. `hashes=False` compares
-    sizes only, for a folder that has just been verified.
+    `ranks`, all ranks call this together: each hashes a share of the bytes, and all return or raise the same.
+    `hashes=False` compares sizes only, for a folder that has just been verified.
     """
 
     def with_right_sizes() -> State | Damaged:

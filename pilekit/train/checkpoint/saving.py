@@ -103,7 +103,7 @@ class Checkpoints:
     def load(self, folder: Path, model: nn.Module, optimizer: Optimizer) -> Progress:
         """Load the state in `folder`, a `step-N` of this run or another, into model and optimizer.
 
-        The optimizer, an AdamW whose groups have `param_names`, keeps its own learning rate and groups. Raises
+        The optimizer, whose groups have `param_names`, keeps its own learning rate and groups. Raises
         PilekitError, with nothing changed, if the folder is no good checkpoint or its parameters do not fit.
         """
         self._wait()
@@ -151,7 +151,7 @@ class Checkpoints:
                 self._running[0].copied.wait()
 
     def poll(self) -> None:
-        """If the running save has ended, take its result: a warning if it could not be written, else its error."""
+        """If the running save has ended, take its result: warn if it could not be written, else raise its error."""
         if self._running is not None and self._running[1].done():
             self._wait()
 
@@ -163,7 +163,7 @@ class Checkpoints:
             raise self._unwritten
 
     def close(self) -> None:
-        """Wait until nothing is written any more, however training ended."""
+        """Wait until the thread has finished writing, however training ended."""
         self._thread.shutdown()
 
     def _wait(self, *, warn: bool = True) -> None:
@@ -189,7 +189,7 @@ class Checkpoints:
             self.blocked_seconds += time.perf_counter() - started
 
     def _write(self, save: _Save) -> None:
-        """In the thread: copy, write, seal, put in place."""
+        """In the thread: copy and write the tensors, write the manifest, and put the folder in place."""
         ranks = replace(self._ranks, control=self._ranks.saving)  # the main thread uses the other group
         final = self._folder / f"step-{save.progress.step}"
         partial = final.with_name(final.name + PARTIAL)
@@ -248,7 +248,7 @@ def _on_all_ranks(work: Callable[[], T], ranks: Ranks) -> list[T]:
 
 
 class Unwritten(PilekitError):
-    """A checkpoint could not be written; `what` says so without a remedy."""
+    """A checkpoint could not be written; `what` is the message without its remedy."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -259,9 +259,9 @@ class Unwritten(PilekitError):
 class _Save:
     """One save.
 
-    tensors      what this rank writes
+    tensors      the tensors that this rank writes
     copied       set when training may change the state again
-    copy_after   the point in a GPU's work at which the state is the one to save
+    copy_after   the event in a GPU's work after which the copy may begin
     """
 
     progress: Progress

@@ -45,7 +45,7 @@ from pilekit.train.checkpoint.manifest import INDEX_FILE, deal
 from pilekit.train.step.sharding import is_first_copy, is_sharded, own_part
 
 KINDS = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
-"""The tensors that AdamW and Muon keep of a parameter."""
+"""The tensors that AdamW and Muon keep for a parameter."""
 NAMED = 5
 """How many names a message lists."""
 
@@ -56,7 +56,7 @@ warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or
 def model_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
     """Parameters and persistent buffers by name, each tensor once.
 
-    The optimizer's parameters come first: these are the shards, whatever the modules show at the moment.
+    The optimizer's parameters take precedence: they are the shards, whatever the modules hold at the moment.
     """
     tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
     tensors |= {name: parameter.detach() for name, parameter in optimized(optimizer).items()}
@@ -92,7 +92,7 @@ def state_tensors(model: nn.Module, optimizer: Optimizer, ranks: Ranks) -> dict[
 
 
 class TensorSave(DefaultSavePlanner):
-    """What this rank writes: a plan, made at once by the calling thread, and `values`, which the caller may replace.
+    """The plan of this rank's writes, made at once by the calling thread, and `values`, which the caller may replace.
 
     values   this rank's part of each tensor, by key
     """
@@ -105,10 +105,10 @@ class TensorSave(DefaultSavePlanner):
         self.state_dict = {}
 
     def set_up_planner(self, state_dict: Any, storage_meta: Any = None, is_coordinator: bool = False) -> None:
-        """Nothing: the plan is there already."""
+        """Do nothing: the plan exists already."""
 
     def create_local_plan(self) -> SavePlan:
-        """The plan that was made."""
+        """The plan that the constructor made."""
         return self.plan
 
     def lookup_object(self, index: MetadataIndex) -> Tensor:
@@ -157,7 +157,7 @@ def load_tensors(folder: Path, model: nn.Module, optimizer: Optimizer, ranks: Ra
     """Load the state in `folder`, which has been verified, into model and optimizer. All ranks call this together.
 
     A parameter without optimizer state in the checkpoint gets none: it had not been stepped. Raises PilekitError that
-    names what does not fit, before anything is changed.
+    names the tensors that do not fit, before anything is changed.
     """
     reader = _Reader(folder)
     stored = ranks.on_all_ranks(reader.forms)
@@ -185,9 +185,9 @@ def load_tensors(folder: Path, model: nn.Module, optimizer: Optimizer, ranks: Ra
 
 
 def _fresh_state(parameter: Tensor, group: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The state of a parameter of AdamW or Muon before its first step, sharded as the parameter is.
+    """The state of AdamW or Muon for a parameter before its first step, sharded like the parameter.
 
-    The tensors have the optimizer's order, which is that of their files.
+    The tensors have the optimizer's order, as in the files.
     """
     kinds = ["momentum_buffer"] if "momentum" in group else ["exp_avg", "exp_avg_sq"]
     kinds += ["ema"] if group.get("ema") else []
@@ -200,7 +200,7 @@ def _fresh_state(parameter: Tensor, group: Mapping[str, Any]) -> dict[str, Tenso
 
 
 def _form(shape: Sequence[int], dtype: torch.dtype) -> str:
-    """Shape and type of a whole tensor, which must be equal on both sides."""
+    """Shape and type of a whole tensor; both must be equal in the checkpoint and the model."""
     return f"{list(shape)} {str(dtype).removeprefix('torch.')}"
 
 

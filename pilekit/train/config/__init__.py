@@ -1,7 +1,7 @@
 """The config of a run: one TOML file, typed, and checked as a whole before a run reads or writes anything.
 
 `file.py` reads the TOML file and `--set` into the Structs of `sections.py`, which hold every field with its meaning and
-default. `check.py` then refuses a config that no run can have, from a file or from Python.
+default. `check.py` then refuses a config that no run can use, from a file or from Python.
 """
 
 from pilekit.train.config.sections import CheckpointConfig as CheckpointConfig

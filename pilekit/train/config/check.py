@@ -1,7 +1,7 @@
-"""`check` refuses a config that no run can have; `check_world` refuses a number of ranks.
+"""`check` refuses a config that no run can use; `check_world` refuses a number of ranks.
 
-Both run before anything is read or written, and raise at the first wrong value. Only the data or the model can show
-other errors, such as missing shards or a model too small for its tokenizer.
+Both run before anything is read or written, and raise at the first wrong value. Other errors show only with the data or
+the model, such as missing shards or a model too small for its tokenizer.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def check_versions() -> None:
 
 
 def check(config: TrainConfig) -> None:
-    """Raise PilekitError for a config that no run can have, naming the field, its value and the values it may have.
+    """Raise PilekitError for a config that no run can use, naming the field, its value and the values it may have.
 
-    Each value alone is `typed` already. A config without a model passes: `Trainer` may get it as an object.
+    Each single value has passed `typed` already. A config without a model passes: `Trainer` may get it as an object.
     """
     check_versions()
     held = dict(values(config))
@@ -115,7 +115,7 @@ def _named_models(config: TrainConfig) -> list[str]:
 
 
 def _check_sources(config: TrainConfig) -> None:
-    """Refuse a config that lacks its tokenizer or length, or has two of them or two models."""
+    """Refuse a config without a tokenizer or a length, or with two lengths or two models."""
     if len(named := _named_models(config)) > 1:
         raise PilekitError(f"model has {' and '.join(named)}: give exactly one of them")
     if config.data.tokenizer is None and config.source.path is None:

@@ -1,8 +1,8 @@
 """`parallel.engine_config`: a file of settings for DeepSpeed (its JSON) or accelerate (of `accelerate config`).
 
 The run's config decides batch sizes, precision, optimizer, schedule and ZeRO stage. A file may repeat these values or
-say "auto"; another value is an error that names both. All other settings of the file are the package's. Neither torch
-nor the package is imported, so an error comes before anything is loaded.
+say "auto"; another value is an error that names both. All other settings go to the package. Neither torch nor the
+package is imported, so an error comes before anything is loaded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Decided = tuple[str, tuple[Any, ...], str]
 
 
 def engine_settings(config: TrainConfig, world_size: int) -> dict[str, Any]:
-    """The settings of `parallel.engine` on so many ranks; with accelerate those of the file alone.
+    """The settings of `parallel.engine` on `world_size` ranks; for accelerate, those of the file alone.
 
     PilekitError if the file cannot be read, or a setting contradicts the config.
     """
@@ -41,7 +41,7 @@ def engine_settings(config: TrainConfig, world_size: int) -> dict[str, Any]:
 
 
 def read_engine_file(config: TrainConfig) -> dict[str, Any]:
-    """The content of `parallel.engine_config`; nothing without one."""
+    """The content of `parallel.engine_config`; empty without a file."""
     path = config.parallel.engine_config
     if path is None:
         return {}
@@ -106,7 +106,7 @@ def _decided_of(made: Mapping[str, Any], above: str = "") -> list[Decided]:
 
 
 def _decided_for_deepspeed(config: TrainConfig) -> list[Decided]:
-    """What `deepspeed_config` need not say."""
+    """The decided settings that `deepspeed_config` leaves out."""
     optimizer, parallel = config.optimizer, config.parallel
     on_cpu = {"offload_optimizer": parallel.offload, "offload_param": parallel.offload and parallel.zero == 3}
     return [
@@ -128,7 +128,7 @@ def _decided_for_deepspeed(config: TrainConfig) -> list[Decided]:
 
 
 def _decided_for_accelerate(config: TrainConfig, world_size: int) -> list[Decided]:
-    """What contradicts the config in a file of `accelerate config`; unquoted, its NO is YAML's false."""
+    """The decided settings of a file of `accelerate config`; its unquoted NO is YAML's false."""
     zero, no = config.parallel.zero, ("no", "NO", False)
     one_each = ("MULTI_GPU", "MULTI_CPU", *no)
     shards = ("FSDP",) if world_size > 1 else ("FSDP", *one_each)
@@ -164,7 +164,7 @@ def _check_decided(settings: Mapping[str, Any], decided: list[Decided], config: 
 
 
 def _merged(given: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
-    """`given` without "auto", and `made` over it; None in `made` is a default."""
+    """`given` without "auto", overridden by `made`; None in `made` is only a default."""
     merged = {
         name: _merged(value, {}) if isinstance(value, Mapping) else value
         for name, value in given.items()

@@ -1,4 +1,4 @@
-"""`load_config` makes a `TrainConfig` of a TOML file or of dicts, and `--set`; `to_toml` writes it as TOML.
+"""`load_config` makes a `TrainConfig` from a TOML file or dicts, and `--set`; `to_toml` writes it as TOML.
 
 The written file has every field with a value, defaults included, and loads to an equal config.
 """
@@ -19,7 +19,7 @@ from pilekit.train.config.check import check, check_versions, closest, typed
 from pilekit.train.config.sections import SECTIONS, TrainConfig, fields
 
 _ALTERNATIVES = (("model.preset", "model.config", "model.path", "model.from_teacher"), ("train.steps", "train.tokens"))
-"""A config has one field of each group, so `--set` with one of them removes the others of the file."""
+"""A config has one field of each group, so `--set` with one field removes the file's others of its group."""
 LARGEST_FILE = 2**20
 """Bytes. A config has some hundreds; a shard given by mistake must not be read whole."""
 

@@ -62,11 +62,11 @@ class DataConfig(_Section, frozen=True, kw_only=True):
     repeats: Numbers | None = None
     """Uses of a subset's documents per epoch, such as {ArXiv = 2.5}; 0 means never. Default: once."""
     weights: Numbers | None = None
-    """The mixture as shares of tokens, such as {ArXiv = 0.3, GitHub = 0.7}; stands instead of `subsets`, `repeats`."""
+    """The mixture as shares of tokens, such as {ArXiv = 0.3, GitHub = 0.7}; replaces `subsets` and `repeats`."""
     dedup: Text | None = None
     """Folder of a finished `pilekit dedup`, whose removed documents are left out."""
     on_error: Literal["raise", "skip"] = "raise"
-    """What a bad line does: "raise" stops the run and names the line, "skip" leaves the line out with a warning."""
+    """How to treat a bad line: "raise" stops the run and names the line, "skip" leaves it out with a warning."""
     packing: Literal["best_fit", "concat", "none"] = "best_fit"
     """How documents fill rows: "best_fit" cuts only documents longer than a row, "concat" joins all documents and cuts
     at row ends, "none" puts one document in each row."""
@@ -80,7 +80,7 @@ class DataConfig(_Section, frozen=True, kw_only=True):
     workers: FromZero = 0
     """Worker processes of each rank that make its batches; with 0 the rank makes them itself, between steps."""
     attention: Attention = "document"
-    """What a token attends to: its own document, or its whole row: "causal" with "clm", "row" with "mlm"."""
+    """Where a token may attend: to its own document, or to its whole row ("causal" with "clm", "row" with "mlm")."""
 
 
 class ModelConfig(_Section, frozen=True, kw_only=True):
@@ -95,26 +95,26 @@ class ModelConfig(_Section, frozen=True, kw_only=True):
     from_teacher: Count | None = None
     """The teacher with this many of its blocks, evenly spaced from its first to its last; it keeps their weights."""
     attention_implementation: Literal["sdpa", "flash_attention_2", "flex_attention"] = "sdpa"
-    """What computes attention, by its name in transformers; the latter two need a GPU, and the second its package."""
+    """The attention kernel, by its name in transformers; the latter two need a GPU, and the second its package."""
     freeze: Texts | None = None
-    """Parameters that stay as they are, by name, such as ["*.embed_in.*"]; they take no gradient and no optimizer."""
+    """Parameters that are not trained, by name, such as ["*.embed_in.*"]; they have no gradient or optimizer state."""
 
 
 class TeacherConfig(_Section, frozen=True, kw_only=True):
-    """`[teacher]`: a trained model whose predictions the model learns, beside the text (distillation)."""
+    """`[teacher]`: a trained model whose predictions the model learns, in addition to the text (distillation)."""
 
     path: Text | None = None
     """A local model_dir of the same kind and vocabulary. Default: no teacher."""
     dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Type of the teacher's weights and predictions."""
     temperature: Positive = 1.0
-    """Both predictions are softened by it: logits are divided by it before they are compared."""
+    """Both models' logits are divided by it, which softens their predictions, before they are compared."""
     kl: NotNegative = 0.5
     """Weight of the Kullback-Leibler divergence of the softened predictions, times the temperature squared."""
     cross_entropy: NotNegative = 0.5
     """Weight of the loss against the text, the only one without a teacher."""
     cosine: NotNegative = 0.0
-    """Weight of 1 - cosine of the states that both heads read; both models must have the same width."""
+    """Weight of 1 - cosine of the two heads' inputs; both models must have the same width."""
 
 
 class LoraConfig(_Section, frozen=True, kw_only=True):
@@ -123,7 +123,7 @@ class LoraConfig(_Section, frozen=True, kw_only=True):
     rank: Annotated[int, Meta(ge=0, le=2**16)] = 0
     """Rows of the small matrices, such as 8; 0: no adapters."""
     alpha: Positive = 16.0
-    """What the matrices add to a layer is multiplied by alpha / rank."""
+    """An adapter's addition to its layer is multiplied by alpha / rank."""
     dropout: Beta = 0.0
     """Share of an adapter's inputs that a step leaves out."""
     targets: Texts | None = None
@@ -162,10 +162,10 @@ class TrainSection(_Section, frozen=True, kw_only=True):
 
 
 class OptimizerConfig(_Section, frozen=True, kw_only=True):
-    """`[optimizer]`: AdamW, or Muon for the matrices of blocks beside it."""
+    """`[optimizer]`: AdamW, or Muon for the matrices of blocks and AdamW for the rest."""
 
     name: Literal["adamw", "muon"] = "adamw"
-    """What moves the matrices inside of blocks; AdamW moves all other parameters."""
+    """The optimizer of the matrices inside of blocks; AdamW trains all other parameters."""
     momentum: Beta = 0.95
     """Decay of Muon's running sum of gradients."""
     lr: Positive = 3e-4
@@ -188,7 +188,7 @@ class ScheduleConfig(_Section, frozen=True, kw_only=True):
     """`[schedule]`: the learning rate as a function of the step."""
 
     kind: Literal["constant", "linear", "cosine", "polynomial", "exponential", "wsd"] = "cosine"
-    """What follows the warmup: the highest rate to the end, or one of five ways down to `min_lr`. "wsd" (warmup,
+    """The rate after the warmup: the highest rate to the end, or one of five ways down to `min_lr`. "wsd" (warmup,
     stable, decay) stays at the highest rate and falls linearly over its last steps."""
     warmup: FromZero = 0
     """Steps in which the rate rises in equal parts to the highest."""
@@ -201,10 +201,10 @@ class ScheduleConfig(_Section, frozen=True, kw_only=True):
 
 
 class ParallelConfig(_Section, frozen=True, kw_only=True):
-    """`[parallel]`: what each rank holds, and what it computes twice to hold less; results change only by rounding."""
+    """`[parallel]`: what each rank holds, and what it recomputes to hold less; results change only by rounding."""
 
     engine: Literal["native", "deepspeed", "accelerate"] = "native"
-    """What makes the steps: pilekit itself, or one of the two packages, which must be installed."""
+    """The engine of the steps: pilekit itself, or one of the two packages, which must be installed."""
     engine_config: Text | None = None
     """A file with the package's own settings: DeepSpeed's JSON, or what `accelerate config` wrote. Default: none."""
     zero: Literal[0, 1, 2, 3] = 0
@@ -245,7 +245,7 @@ class CheckpointConfig(_Section, frozen=True, kw_only=True):
     keep_last: Count = 2
     """Number of newest checkpoints to keep."""
     asynchronous: bool = True
-    """Train on while a checkpoint is written."""
+    """Continue training while a checkpoint is written."""
     resume: Text = "auto"
     """Where a run begins: "auto" resumes from the newest checkpoint of its folder; "never" refuses a folder with
     a run; the path of a checkpoint (a `step-N` folder) starts a new run from it."""
@@ -261,9 +261,9 @@ class LogConfig(_Section, frozen=True, kw_only=True):
     wandb: bool = False
     """Send the same figures to Weights & Biases; WANDB_MODE=offline keeps them in `wandb` in the run's folder."""
     memory: bool = True
-    """Warn of a rank whose memory, of the CPU or the GPU, grows and grows."""
+    """Warn of a rank whose CPU or GPU memory grows steadily."""
     profile: Pair | None = None
-    """First and last step that torch.profiler watches. Default: none."""
+    """First and last step that torch.profiler records. Default: none."""
 
 
 class TrainConfig(_Section, frozen=True, kw_only=True):
@@ -280,7 +280,7 @@ class TrainConfig(_Section, frozen=True, kw_only=True):
     train: TrainSection
     """Length, batch sizes and objective of the run."""
     optimizer: OptimizerConfig = OptimizerConfig()
-    """AdamW, or Muon beside it."""
+    """AdamW, alone or with Muon."""
     schedule: ScheduleConfig = ScheduleConfig()
     """The learning rate as a function of the step."""
     parallel: ParallelConfig = ParallelConfig()
@@ -294,7 +294,7 @@ class TrainConfig(_Section, frozen=True, kw_only=True):
 
     @property
     def source(self) -> ModelConfig:
-        """`model`, with the teacher's path if the model is a part of it."""
+        """`model`, with the teacher's path if the model is made from the teacher's blocks."""
         model = self.model
         return model if model.from_teacher is None else msgspec.structs.replace(model, path=self.teacher.path)
 

@@ -1,8 +1,7 @@
 """The engines that can make a run's steps: the native one, and adapters around DeepSpeed and accelerate.
 
-`Engine` (step/engine.py) defines the calls. `adapter.py` has what both adapters share, for users who already work with
-one of the packages: the same config, stream, metrics and checkpoints. Neither package is imported before a run asks for
-it.
+`Engine` (step/engine.py) defines the calls. `adapter.py` has the code that both adapters share. Users of these packages
+keep the same config, stream, metrics and checkpoints. Neither package is imported before a run asks for it.
 `config.check` refuses settings that an adapter does not support, and `check_engine` a missing package or an unfit
 device.
 """
@@ -24,7 +23,7 @@ from pilekit.train.step.teacher import Teacher
 
 
 def check_engine(config: TrainConfig, device: torch.device | None = None) -> None:
-    """PilekitError if the package of `parallel.engine` is missing, or if `device`, if given, lacks what a run needs."""
+    """PilekitError if a package that the run needs is missing, or if a given `device` lacks a feature that it needs."""
     engine = config.parallel.engine
     on_gpu = device is not None and device.type == "cuda"
     if on_gpu and config.precision.dtype == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
@@ -60,7 +59,7 @@ def check_engine(config: TrainConfig, device: torch.device | None = None) -> Non
 def build_engine(
     lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks, teacher: CausalLM | MaskedLM | None = None
 ) -> Engine:
-    """The engine of `parallel.engine`, which takes `lm` and `teacher` over; call `check_engine` first."""
+    """The engine of `parallel.engine`, which takes over `lm` and `teacher`; call `check_engine` first."""
     engine = config.parallel.engine
     if engine != "native" and not all(parameter.requires_grad for parameter in lm.model.parameters()):
         raise ranks.error(f'parallel.engine = "{engine}": frozen parameters are not supported there; set "native"')

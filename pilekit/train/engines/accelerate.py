@@ -54,7 +54,7 @@ class AccelerateEngine(Adapter):
         settings = engine_settings(config, ranks.world_size)
         sharding = settings.get("fsdp_config") or {}
         blocks = sorted({type(block).__name__ for block in blocks_of(lm.model)})
-        AcceleratorState._reset_state(reset_partial_state=True)  # else settings of an earlier run in this process count
+        AcceleratorState._reset_state(reset_partial_state=True)  # or settings of an earlier run in this process remain
         GradientState._reset_state()
         with patch.dict(os.environ, environment_of(settings)), settings_refused(config):
             if config.parallel.engine_config is not None:
@@ -119,7 +119,7 @@ class AccelerateEngine(Adapter):
 
 
 def environment_of(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The variables in which `accelerate launch` gives a process these settings of a file."""
+    """The environment variables in which `accelerate launch` passes these settings to a process."""
     flags = {"debug": "ACCELERATE_DEBUG_MODE", "enable_cpu_affinity": "ACCELERATE_CPU_AFFINITY"}
     own = {variable: "true" for name, variable in flags.items() if settings.get(name)}
     return own | {name.upper(): str(value) for name, value in (settings.get("fsdp_config") or {}).items()}

@@ -1,4 +1,4 @@
-"""What both adapters share: an `Engine` around a package that wraps the model with its loss and torch's AdamW."""
+"""The base of both adapters: an `Engine` around a package that wraps the model with its loss and torch's AdamW."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Adapter(Engine):
-    """The methods of `Engine` for a package that keeps parameters and optimizer where torch has them.
+    """The methods of `Engine` for a package that leaves parameters and optimizer state where torch keeps them.
 
     A subclass sets `_wrapped`, the package's model, and defines `forward_backward` and `update`.
     """
@@ -44,7 +44,7 @@ class Adapter(Engine):
         self._has_gradient = False
 
     def _forward(self, rows: Mapping[str, Tensor], scale: float) -> tuple[Tensor, Tensor]:
-        """(loss, nll) of a micro-batch; the loss is multiplied by the micro-batches, as the package divides by them."""
+        """(loss, nll) of a micro-batch; the loss is multiplied by their number, because the package divides by it."""
         self._has_gradient = True
         here = {name: column.to(self._ranks.device, non_blocking=True) for name, column in rows.items()}
         loss, nll = self._wrapped(here, scale)
@@ -55,7 +55,7 @@ class Adapter(Engine):
             group["lr"] = lr * group.get("lr_scale", 1.0)
 
     def load(self, read: Callable[[nn.Module, Optimizer], T]) -> T:
-        """See `Engine`; refused amid a step, because the package cannot drop a gradient."""
+        """See `Engine`; refused in the middle of a step, because the package cannot drop a gradient."""
         self._check_between_steps()
         return read(*self.state())
 
@@ -68,7 +68,7 @@ class Adapter(Engine):
 
 @contextmanager
 def settings_refused(config: TrainConfig) -> Iterator[None]:
-    """Tell an error of the package as the file's, if the run has a `parallel.engine_config`."""
+    """Report an error of the package as an error in `parallel.engine_config`, if the run has such a file."""
     engine, file = config.parallel.engine, config.parallel.engine_config
     try:
         yield

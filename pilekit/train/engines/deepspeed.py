@@ -1,6 +1,6 @@
 """DeepSpeed as an engine: its ZeRO stages, mixed precision and clipping, around torch's AdamW.
 
-DeepSpeed decides within a step: it clips, skips overflows, and keeps the float32 masters. It is told where steps end
+DeepSpeed controls the step: it clips, skips overflows, and keeps the float32 masters. pilekit sets where steps end
 (`set_gradient_accumulation_boundary`). bf16 gradients are summed and sent in float32, and masters start from rank 0's
 float32 weights, not from their bfloat16 copies.
 
@@ -106,7 +106,7 @@ class DeepSpeedEngine(Adapter):
         return Update(norm, skipped=not self._wrapped.was_step_applied())
 
     def state(self) -> tuple[nn.Module, Optimizer]:
-        """See `Engine`; from stage 1 on gathered at every call."""
+        """See `Engine`; from stage 1 on, every call gathers the state."""
         if self._stage == 0:
             return super().state()
         shares = {name: own_share(self._whole(name), self._ranks) for name in self._parameters}

@@ -1,7 +1,7 @@
-"""Where a rank finds itself: started alone, by pilekit, torchrun or Slurm; what it computes on; how ranks talk.
+"""The environment of a rank: its launcher (none, pilekit, torchrun or Slurm), its device, and how ranks talk.
 
 `srun pilekit train ...` starts one process per task. Slurm numbers them in variables of its own, which `adopt_slurm`
-translates into those of torchrun. Tasks that torchrun or pilekit has started keep what they have.
+translates into those of torchrun. Tasks that torchrun or pilekit has started keep their variables.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from pilekit.engine.ranks import Ranks  # imports torch, which takes seconds
 
 _FIRST_HOST = re.compile(r"([^\[,]+)(?:\[(\w+)[^\]]*\]([^,\[]*))?")
-"""Of a list such as "node[03-05,07],login1": node03."""
+"""The first host of a list: node03 of "node[03-05,07],login1"."""
 
 
 def adopt_slurm() -> None:
     """In a task of `srun` with several tasks, set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
 
-    A variable that is set already stays. Nothing is done for a process that is a rank already.
+    Variables that are set already stay. In a process that is a rank already, nothing is done.
     """
     given = os.environ
     if given.get("RANK") or given.get("SLURM_STEP_NUM_TASKS", "1") == "1" or not given.get("SLURM_PROCID"):
@@ -35,7 +35,7 @@ def adopt_slurm() -> None:
         "WORLD_SIZE": given["SLURM_STEP_NUM_TASKS"],
         "LOCAL_RANK": given.get("SLURM_LOCALID", "0"),
         "MASTER_ADDR": "".join(filter(None, host.groups())) if host else "localhost",
-        "MASTER_PORT": str(20_000 + job % 20_000),  # the same for all tasks, and another for another job
+        "MASTER_PORT": str(20_000 + job % 20_000),  # the same for all tasks of a job, another for another job
     }.items():
         given.setdefault(name, value)
 
@@ -60,4 +60,4 @@ def described(ranks: Ranks) -> str:
 
 
 _SIGNS = {"pilekit": LAUNCHER, "torchrun": "TORCHELASTIC_RUN_ID", "Slurm": "SLURM_STEP_NUM_TASKS"}
-"""What each launcher leaves in the environment; the innermost first."""
+"""The variable that each launcher sets; the innermost launcher first."""

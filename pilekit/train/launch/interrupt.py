@@ -5,7 +5,7 @@ flag, which the ranks share between steps. Schedulers send SIGTERM, launchers pa
 Therefore only Ctrl-C, which a person repeats on purpose, cuts a step short.
 
 Before the loop there is nothing to save, and SIGTERM ends the process. During imports both signals wait, because code
-that is being imported may catch the exception. A rank that waits for the others to connect hears nothing in Python, so
+that is being imported may catch the exception. A rank that waits for the others to connect runs no Python handler, so
 there the signals keep the system's meaning.
 
 Only the main thread of a process receives signals. In other threads these functions change nothing.
@@ -46,7 +46,7 @@ def first_interrupt() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM raises SystemExit(0), which closes what is open: for the time before and after the loop."""
+    """SIGTERM raises SystemExit(0), which closes open files and locks: for the time before and after the loop."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough

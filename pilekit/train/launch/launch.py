@@ -1,10 +1,10 @@
 """`launch`: a run in several processes of this machine, restarted when one of them dies.
 
 Torch's elastic agent starts the processes, gives each its rank and the address where they meet, watches them, ends all
-when one fails, and restarts them. This module adds one clear line for a failure, and signals. Torch's own launcher
-kills ranks 30 seconds after a signal, but a checkpoint may take longer. So Ctrl-C and SIGTERM are only passed on, and
-the agent sees ranks that end by themselves. Each rank leads its own session, so a terminal's Ctrl-C reaches it once,
-through the launcher. (`elastic_launch` hides the ranks' process numbers, so it could not pass signals on.)
+when one fails, and restarts them. This module adds one clear line for a failure, and handles signals. Torch's own
+launcher kills ranks 30 seconds after a signal, but a checkpoint may take longer. So Ctrl-C and SIGTERM are only passed
+on, and the agent sees ranks that end by themselves. Each rank leads its own session, so a terminal's Ctrl-C reaches it
+once, through the launcher. (`elastic_launch` hides the ranks' process numbers, so it could not pass signals on.)
 
 If the launcher is killed, the kernel sends its ranks a SIGTERM (`end_with_launcher`); they save and end.
 """
@@ -55,7 +55,7 @@ def launch(nproc: int, arguments: list[str], max_restarts: int = 0) -> int:
 
 
 def _exit_codes(nproc: int, arguments: list[str], max_restarts: int, received: list[int]) -> dict[int, int]:
-    """The exit code of each rank that failed for the last time. Appends signals that come to `received`."""
+    """The exit code of each rank that failed for the last time. Appends the signals that arrive to `received`."""
     from torch.distributed.elastic.agent.server.api import WorkerSpec
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs

@@ -1,4 +1,4 @@
-"""`notebook_launch`: a function in several ranks, from a notebook or a script.
+"""`notebook_launch`: run a function in several ranks, from a notebook or a script.
 
 No other process can import a function that a notebook or a script defines itself. So the ranks are forks of this
 process, which `torch.multiprocessing` starts, watches and ends. A fork copies only the thread that forks. If that
@@ -38,12 +38,12 @@ GRACE_SECONDS = 15.0
 def notebook_launch(fn: Callable[..., T], nproc: int, *args: Any) -> T:
     """Run `fn(*args)` in `nproc` ranks of this machine at once, and return the result of rank 0.
 
-    In each of them a `Trainer`, a `PileStream` and torch.distributed find rank and world size by themselves; a machine
-    with GPUs gives each its own. The cores are shared out as threads, unless OMP_NUM_THREADS says how many. Call it as
+    In each rank, a `Trainer`, a `PileStream` and torch.distributed find rank and world size by themselves. With GPUs,
+    each rank has its own. The cores are divided among the ranks as threads, unless OMP_NUM_THREADS is set. Call it as
     often as you like, but before this process itself makes a `Trainer` or uses a GPU.
 
     An interrupt (Ctrl-C, a notebook's stop button) is passed on: a Trainer then saves and returns. A second one ends
-    all at once. Raises PilekitError if a rank fails, with its message or, in the notes, its traceback.
+    all ranks at once. Raises PilekitError if a rank fails, with its message or, in the notes, its traceback.
     """
     if type(nproc) is not int or nproc < 1:
         raise PilekitError(f"nproc is a whole number from 1 on, not {visible(repr(nproc), 80)}")
@@ -146,7 +146,7 @@ def _wait(ranks: ProcessContext, folder: Path) -> None:
 
 
 def _error(codes: list[int], folder: Path) -> PilekitError:
-    """The error of the rank that failed by itself, not of the ranks that lost another or were ended for it."""
+    """The error of the rank that failed by itself, not of ranks that lost another rank or were terminated after it."""
     told = {rank: file.read_text() for rank in range(len(codes)) if (file := folder / f"{rank}.error").exists()}
     failed = [rank for rank, code in enumerate(codes) if code]
     rank = min(failed, key=lambda rank: (": another rank is gone" in told.get(rank, ""), codes[rank] == -15, rank))

@@ -26,7 +26,7 @@ from pilekit.train.log.metrics import StepMetrics
 logger = logging.getLogger(__name__)
 
 SPAN = 50
-"""Steps whose time or loss is averaged; also the number of steps for which a loss must stay far up."""
+"""Steps whose time or loss is averaged; also the number of steps for which a loss must stay high."""
 FIRST_STEPS = 10
 """Steps after a start whose waiting does not count."""
 STALL = 0.2

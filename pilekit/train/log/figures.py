@@ -1,4 +1,4 @@
-"""`figures`: what a step did, as a line of metrics.jsonl."""
+"""`figures`: the figures of a step, as a line of metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def figures(
     seconds: float,
     full_speed: float | None,
 ) -> StepMetrics:
-    """The figures of the last step of `done`, which had `tokens` in rows of `places`, and took `seconds`.
+    """The figures of step `done.step`, which had `tokens` in rows with room for `places`, and took `seconds`.
 
     rates        the learning rate of each group
     full_speed   tokens per second at the ranks' published peak; None if it is not known

@@ -1,7 +1,7 @@
-"""`MemoryGrowth`: warns of a rank whose memory grows and grows, as with a leak, before it runs out.
+"""`MemoryGrowth`: warns of a rank whose memory grows steadily, as with a leak, before it runs out.
 
-Memory goes up and down within a step and while caches fill. So what counts is the lowest memory in each span of steps:
-if each of `SPANS` spans in a row lies above the one before, rank 0 warns, once for each rank and kind of memory.
+Memory goes up and down within a step and while caches fill. So only the lowest memory in each span of steps counts: if
+each of `SPANS` spans in a row is above the one before, rank 0 warns, once for each rank and kind of memory.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ SPAN = 50
 """Steps of a span."""
 SPANS = 6
 LEAST = 2**20
-"""Bytes by which a span must lie above the one before, which must also be by `SHARE`."""
+"""The fewest bytes by which a span must exceed the one before; `SHARE` is the smallest share."""
 SHARE = 0.002
 
 
 class MemoryGrowth:
-    """Sees the memory of all ranks after every step."""
+    """Tracks the memory of all ranks after every step."""
 
     def __init__(self) -> None:
         self._steps = 0
@@ -33,7 +33,7 @@ class MemoryGrowth:
         self._told: set[tuple[str, int]] = set()
 
     def write(self, step: int, memory: Mapping[str, Sequence[int]]) -> None:
-        """Take the bytes of each rank after `step`, by kind of memory; log warnings."""
+        """Record the bytes of each rank after `step`, by kind of memory; log warnings."""
         for kind, of_ranks in memory.items():
             for rank, size in enumerate(of_ranks):
                 self._now[kind, rank] = min(size, self._now.get((kind, rank), size))

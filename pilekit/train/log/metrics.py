@@ -62,12 +62,12 @@ class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
     lr: float
     """The learning rate of this step."""
     lr_by_group: dict[str, float] = {}
-    """The same for each group of parameters that learns at a rate of its own: "decay", "no_decay" or "muon", with the
-    group's share of the rate if that is not 1, as in "decay*0.5". Empty in lines of a pilekit that did not tell."""
+    """The same for each group of parameters with a rate of its own: "decay", "no_decay" or "muon", with the group's
+    share of the rate if that is not 1, as in "decay*0.5". Empty in lines of a pilekit that did not record it."""
     grad_norm: float | None
     """The gradient's norm before clipping; null in a skipped step."""
     update_norm: float | None = None
-    """Norm of what the step added to all weights; null in a skipped step, and with another engine than the native."""
+    """Norm of the step's change to all weights; null in a skipped step, and with other engines than the native."""
     tokens: int
     """Tokens trained on since the run began, without padding."""
     padding: float = 0.0

@@ -28,7 +28,7 @@ PEAKS = {
     "B200": 2250e12,
     "MI300X": 1307e12,
 }
-"""Operations per second in bf16 (and fp16), without sparsity, by words of a GPU's name; the first that fits counts.
+"""Operations per second in bf16 (and fp16), without sparsity, by words of a GPU's name; the first match counts.
 From the data sheets of NVIDIA (half of the figure "with sparsity") and AMD."""
 
 
@@ -49,7 +49,7 @@ def peak_of(device: torch.device, dtype: str) -> float | None:
 
 
 def operations_per_token(model: PreTrainedModel, seq_len: int) -> int | None:
-    """The operations that a token takes, forward and back; None if parameters are frozen, which spares some."""
+    """The operations that a token takes, forward and back; None if parameters are frozen, which saves some."""
     parameters = list(model.parameters())
     if not all(parameter.requires_grad for parameter in parameters):
         return None

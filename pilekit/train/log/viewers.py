@@ -26,7 +26,7 @@ from pilekit.train.log.metrics import StepMetrics, numbers_of
 logger = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 10
-"""A killed run may lose TensorBoard's figures of this time; it writes them again when it resumes."""
+"""A killed run may lose TensorBoard's figures of this many seconds; it writes them again when it resumes."""
 UPLOAD_SECONDS = 120
 """The longest wait for Weights & Biases at the end of a run; the rest stays on disk, for `wandb sync`."""
 LONGEST_TAG = 120
@@ -45,7 +45,7 @@ def check_viewers(config: TrainConfig) -> None:
 
 
 class Viewer(AbstractContextManager["Viewer"]):
-    """Passes figures on until that fails once; a context manager.
+    """Passes figures on until the first failure; a context manager.
 
     add     takes the numbers of a step by name, and the step
     close   sends or writes what is still in memory
@@ -111,7 +111,7 @@ def open_tensorboard(folder: Path, *, resume_step: int) -> Viewer:
 
 
 def open_wandb(folder: Path, config: TrainConfig) -> Viewer:
-    """Begin the page of the run in `folder`, or continue it; its files lie in `wandb` there.
+    """Begin the page of the run in `folder`, or continue it; its files are in `wandb` there.
 
     The package's own variables decide the rest: WANDB_MODE=offline, WANDB_PROJECT (default: pilekit), WANDB_API_KEY.
     Raises PilekitError if it cannot begin.
@@ -134,7 +134,7 @@ def open_wandb(folder: Path, config: TrainConfig) -> Viewer:
         raise PilekitError(
             f"log.wandb = true: {visible(str(error), 200).rstrip('.')}; set WANDB_MODE=offline, or log.wandb = false"
         ) from error
-    shown = run.step  # the first step that the page has not
+    shown = run.step  # the first step that the page lacks
 
     def add(numbers: dict[str, float], step: int) -> None:
         if step >= shown:

@@ -6,8 +6,8 @@ written to and costs nothing. Parameters are float32 whatever a config.json says
 fresh model gets the tokenizer's special tokens. Sizes that do not fit are refused before anything is allocated, from
 the model's shape alone.
 
-A model object that is given instead is copied into a new model of its configuration, if that has the same parameters.
-So the exported model loads as the one that was trained, and the object's type, device and mode do not matter.
+A model object is copied into a new model of its configuration, which must have the same parameters. So the exported
+model loads as the one that was trained, and the object's type, device and mode do not matter.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ VOCABULARY_MULTIPLE = 128
 """GPT-NeoX rounds its embedding up to a multiple of this, which suits matrix units: 50,277 ids have 50,304 rows."""
 
 Source = ModelConfig | PreTrainedModel
-"""Where a model comes from: what `[model]` names, or a model object."""
+"""The source of a model: the section `[model]`, or a model object."""
 
 _OBJECT = "the model object"
 NO_LORA = LoraConfig()
@@ -71,7 +71,7 @@ def build_on(
     objective: Objective = "clm",
     lora: LoraConfig = NO_LORA,
 ) -> CausalLM | MaskedLM:
-    """`build_model` on rank 0, and the same model without its numbers on the others, for `Engine` to fill.
+    """`build_model` on rank 0, and the same model without weights on the other ranks, for `Engine` to fill.
 
     All ranks raise the same errors. The sources of other ranks do not matter.
     """
@@ -140,7 +140,7 @@ def build_model(
 def model_shape(
     source: Source, tokenizer: Tokenizer, seq_len: int, objective: Objective = "clm", lora: LoraConfig = NO_LORA
 ) -> PreTrainedModel:
-    """The model that `build_model` will make, without its numbers: float32, on the meta device.
+    """The model that `build_model` will make, without weights: float32, on the meta device.
 
     PilekitError if ids or positions do not fit into it, or if a model object is not what its configuration makes.
     """
@@ -188,7 +188,7 @@ def use_attention(model: PreTrainedModel, implementation: str) -> None:
 
 
 def fingerprint(model: PreTrainedModel) -> str:
-    """XXH3 of the model's configuration, without what does not affect outputs (versions, names, stored type)."""
+    """XXH3 of the model's configuration, without fields that do not affect outputs (versions, names, stored type)."""
     ignored = ("transformers_version", "architectures", "dtype", "torch_dtype")
     fields = {
         key: value for key, value in model.config.to_dict().items() if key not in ignored and not key.startswith("_")
@@ -207,7 +207,7 @@ def _configuration_of(given: object, kind: Kind) -> PreTrainedConfig:
 
 
 def _check_parameters(given: PreTrainedModel, made: PreTrainedModel, kind: Kind) -> None:
-    """Raise PilekitError unless `given` has numbers for the parameters of `made`, which its configuration makes."""
+    """Raise PilekitError unless `given` has weights for the parameters of `made`, which its configuration makes."""
     if type(given) is not type(made):
         names = f"a {type(made).__name__}, not a {type(given).__name__}"
         raise PilekitError(f"{_OBJECT}: as a {kind.name} its configuration makes {names}; give that")
@@ -228,7 +228,7 @@ def _check_parameters(given: PreTrainedModel, made: PreTrainedModel, kind: Kind)
 
 
 def _copy_weights(given: PreTrainedModel, model: PreTrainedModel) -> None:
-    """Give `model`, which has the same parameters, the numbers of `given`, and freeze what is frozen there."""
+    """Copy the weights of `given` into `model`, which has the same parameters, and freeze the same parameters."""
     try:
         model.load_state_dict(given.state_dict())
     except RuntimeError as error:  # such as buffers of its own
@@ -239,7 +239,7 @@ def _copy_weights(given: PreTrainedModel, model: PreTrainedModel) -> None:
 
 
 def _adapt_and_freeze(model: PreTrainedModel, source: Source, lora: LoraConfig, seed: int) -> None:
-    """Add the adapters of `lora`, and freeze what `[model]` freezes."""
+    """Add the adapters of `lora`, and freeze the parameters that `[model]` freezes."""
     base = source.path if isinstance(source, ModelConfig) else source.name_or_path
     add_adapters(model, lora, seed=seed, base=base)
     if isinstance(source, ModelConfig):

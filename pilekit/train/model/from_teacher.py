@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def kept_blocks(blocks: int, kept: int) -> list[int]:
-    """The numbers of `kept` of a teacher's blocks, increasing."""
+    """The numbers of the `kept` blocks of a teacher, increasing."""
     return [round(number * (blocks - 1) / max(1, kept - 1)) for number in range(kept)]
 
 
 def with_blocks(made: PreTrainedConfig, kept: int, what: str) -> PreTrainedConfig:
-    """A teacher's configuration with only the `kept` blocks; PilekitError, with `what`, if it has fewer."""
+    """A teacher's configuration with only the `kept` blocks; PilekitError, naming `what`, if it has fewer."""
     fields, text = made.to_dict(), made.get_text_config()
     blocks: int = text.num_hidden_layers
     if kept > blocks:
@@ -37,7 +37,7 @@ def with_blocks(made: PreTrainedConfig, kept: int, what: str) -> PreTrainedConfi
 
 
 def copy_blocks(teacher: nn.Module, student: nn.Module) -> None:
-    """Give `student`, a model of the configuration `with_blocks`, the teacher's weights."""
+    """Copy the teacher's weights into `student`, a model of the configuration that `with_blocks` made."""
     first, blocks = blocks_of(student)[0], blocks_of(teacher)
     of_list = next(
         name

@@ -1,8 +1,8 @@
 """`[lora]`: small matrices that are trained beside the frozen matrices of a model (LoRA: Hu et al., 2021), by peft.
 
-peft puts a layer around each chosen one, which adds alpha / rank * B A to its weight. A is drawn from the seed and B is
+peft wraps each chosen layer in a layer that adds alpha / rank * B A to its weight. A is drawn from the seed and B is
 0, so a run begins as the model that it adapts. The names of the model's own parameters get ".base_layer" in them. All
-else (sharding, checkpoints, the optimizer) sees a model with frozen parameters.
+other parts (sharding, checkpoints, the optimizer) see a model with frozen parameters.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ADAPTER = "default"
 
 
 def add_adapters(model: PreTrainedModel, config: LoraConfig, *, seed: int, base: str | None) -> None:
-    """Put adapters into `model` in place, and freeze all else; nothing if `lora.rank` is 0.
+    """Put adapters into `model` in place, and freeze all else; do nothing if `lora.rank` is 0.
 
     base   the folder of the model, which adapter_config.json names
 
@@ -67,7 +67,7 @@ def _linear_layers(model: PreTrainedModel) -> dict[str, nn.Module]:
 
 
 def _targets(layers: Mapping[str, nn.Module], targets: list[str] | None) -> list[str]:
-    """The names of the layers that are named, or whose names end, as one of `targets`; None: all."""
+    """The names of the layers whose name is, or ends with, one of `targets`; None: all."""
     found = set()
     for target in targets or [""]:
         matching = {name for name in layers if not target or f".{name}".endswith(f".{target}")}
@@ -88,8 +88,8 @@ def write_adapter(folder: Path, model: PreTrainedModel, weights: Mapping[str, Te
     given: Any = model
     settings = copy(given.peft_config[ADAPTER])
     settings.inference_mode = True
-    settings.target_modules = sorted(settings.target_modules)  # it is a set, whose order is of this process
-    tensors = get_peft_model_state_dict(  # without a look for the base model's own embeddings, on the internet too
+    settings.target_modules = sorted(settings.target_modules)  # the order of a set depends on the process
+    tensors = get_peft_model_state_dict(  # without a search, also on the internet, for the base model's embeddings
         given, state_dict=dict(weights), adapter_name=ADAPTER, save_embedding_layers=False
     )
     tensors = {f"base_model.model.{name}": tensor.contiguous() for name, tensor in tensors.items()}

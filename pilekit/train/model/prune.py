@@ -3,12 +3,11 @@
 By magnitude, the smallest weights of each matrix inside the blocks become 0 (`torch.nn.utils.prune.l1_unstructured`).
 The file keeps its size, but compresses.
 
-By heads, each layer loses its least heads: those whose part of the output projection has the smallest norm. If
+By heads, each layer loses its weakest heads: those whose part of the output projection has the smallest norm. If
 config.json states the width of a head (`head_dim`, as Llama's and Mistral's do), their rows and columns are cut out of
-the matrices, and heads that share keys go together. In other models the width of a head follows from their number, so
-no config.json can describe fewer: the parts of these heads become 0 in the output projection, which gives the same
-logits.
-transformers 5 has no `prune_heads` any more.
+the matrices, and heads that share keys are cut together. In other models the width of a head follows from their number,
+so no config.json can describe fewer: the parts of these heads become 0 in the output projection, which gives the same
+logits. transformers 5 has no `prune_heads` any more.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _SPLIT = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What `prune_model` has made.
+    """The result of `prune_model`.
 
     parameters   number of parameters of the model before and after
     zeros        share of the parameters that are 0, before and after
@@ -63,7 +62,7 @@ def prune_model(
     magnitude   the share of each matrix's weights that become 0, above 0 and below 1
     heads       the number of heads that each layer loses; give one of the two
 
-    PilekitError if `out` exists, for a wrong share or number, and if the parts of the heads cannot be told.
+    PilekitError if `out` exists, for a wrong share or number, and if the parts of the heads cannot be found.
     """
     if (magnitude is None) == (heads is None):
         raise PilekitError("give magnitude or heads, one of the two")
@@ -142,13 +141,13 @@ def _linears(module: nn.Module) -> list[nn.Module]:
 
 
 def _columns(linear: nn.Module) -> Tensor:
-    """The weight as [outputs, inputs]; GPT-2's is stored the other way round."""
+    """The weight as [outputs, inputs]; GPT-2's is stored transposed."""
     weight = cast("Tensor", linear.weight)
     return weight.T if isinstance(linear, Conv1D) else weight
 
 
 def _is_split(attention: Any, queries: int, keys: int, width: int) -> bool:
-    """Whether the attention is matrices for queries, keys, values and output, and norms of single heads at most."""
+    """Whether the attention has matrices for queries, keys, values and output, and at most norms of single heads."""
     found = [getattr(attention, name, None) for name in _SPLIT]
     if not all(isinstance(one, nn.Linear) for one in found):
         return False
@@ -159,7 +158,7 @@ def _is_split(attention: Any, queries: int, keys: int, width: int) -> bool:
 
 
 def _places(heads: Tensor, width: int) -> Tensor:
-    """The numbers of all rows or columns of these heads."""
+    """The indices of all rows or columns of these heads."""
     return (heads.unsqueeze(1) * width + torch.arange(width)).flatten()
 
 

@@ -1,11 +1,11 @@
 """Cross entropy of a language-model head without ever holding all logits.
 
 Logits are the largest tensor of a training step: 8 rows of 2,048 tokens times 50,304 words are 3.3 GB in float32, and
-autograd would also keep their log-softmax and its gradient. Here hidden states pass the head some rows at a time. While
-a chunk's logits exist, they are turned into their gradient (softmax minus one-hot), in place and a few rows at a time
-so that a CPU's cache holds them, and that gives the gradients of hidden states, weight and bias at once. The kept
-gradients are as large as the inputs, and nothing is computed twice. A teacher's logits pass in the same chunks, so
-distillation (Hinton et al., 2015) never holds all logits of either model.
+autograd would also keep their log-softmax and its gradient. Here hidden states pass the head some rows at a time. A
+chunk's logits are turned at once into their gradient (softmax minus one-hot), in place and a few rows at a time so that
+a CPU's cache holds them. That gradient gives the gradients of hidden states, weight and bias. The kept gradients are as
+large as the inputs, and nothing is computed twice. A teacher's logits pass in the same chunks, so distillation (Hinton
+et al., 2015) never holds all logits of either model.
 
 Measured against `F.cross_entropy` of all logits, for 50,304 words, on two cores, forward and backward; memory is the
 growth of the process without the weight's own gradient:
@@ -45,7 +45,7 @@ class Taught:
 
     states         [rows, width of the teacher]: the input of its head
     weight, bias, transform   its head; the vocabulary is the student's
-    temperature    by which both models' logits are divided
+    temperature    divides both models' logits
     kl             weight of the divergence, times the temperature squared, which keeps its gradient's size
     cross_entropy  weight of the loss against the targets
     """

@@ -7,10 +7,10 @@
     progress = engine.load(lambda model, optimizer: ...)                # from a checkpoint
     weights = dict(engine.full_parameters())                            # for export
 
-The trainer does everything else (data, schedule, checkpoints, metrics), and makes the same calls of another package's
-engine (engines/adapter.py). All ranks make the same calls in the same order, and start with rank 0's weights. State
-passes through a model and an optimizer of torch, whose tensors have the model's names and shapes, whole or as DTensors.
-So there is one checkpoint format for all engines.
+The trainer does everything else (data, schedule, checkpoints, metrics), and calls another package's engine in the same
+way (engines/adapter.py). All ranks make the same calls in the same order, and start with rank 0's weights. State passes
+through a model and an optimizer of torch, whose tensors have the model's names and shapes, whole or as DTensors. So
+there is one checkpoint format for all engines.
 
 Sharding averages gradients over ranks. So each rank's loss is its sum over targets, times the number of ranks, divided
 by the targets of the whole step on all ranks. The result is the gradient of the mean over all targets, however unevenly
@@ -78,7 +78,7 @@ class Update:
 
     grad_norm    norm of the whole gradient before clipping; may be infinite or NaN
     skipped      nothing was changed, because `grad_norm` is not finite
-    update_norm  norm of what was added to the weights; None if nothing was, or if it was not measured
+    update_norm  norm of the change to the weights; None if nothing changed, or if it was not measured
     """
 
     grad_norm: float
@@ -167,7 +167,7 @@ class Engine:
         return math.sqrt(self._ranks.sum(own).item())
 
     def state(self) -> tuple[nn.Module, Optimizer]:
-        """The model, and an AdamW with `param_names` in its groups, whose float32 tensors are the whole state."""
+        """The model, and an optimizer with `param_names` in its groups; their float32 tensors are the whole state."""
         return self.lm.model, self.optimizer
 
     def load(self, read: Callable[[nn.Module, Optimizer], T]) -> T:

@@ -30,7 +30,7 @@ from pilekit.train.step.combined import Combined
 from pilekit.train.step.sharding import own_part
 
 MEASURED = 2**26
-"""Numbers of a piece of a step, whose change is measured at once: 256 MiB."""
+"""About how many numbers are stepped and measured at once: 256 MiB."""
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig, ema: float = 0.0) -> Optimizer:
@@ -82,9 +82,9 @@ def muon_parameters(model: nn.Module, config: OptimizerConfig) -> set[str]:
 
 
 def measured_step(optimizer: Optimizer) -> Tensor:
-    """Step, and return the sum of squares of what was added to this rank's parts of the weights: 0-d, float64.
+    """Step, and return the sum of squares of the change to this rank's parts of the weights: 0-d, float64.
 
-    The step is taken some parameters at a time, so the old weights of only `MEASURED` numbers are held beside the new.
+    Parameters are stepped in pieces, so only about `MEASURED` old numbers are held beside the new.
     """
     squares = [torch.zeros((), dtype=torch.float64)]
     for part in optimizer.parts if isinstance(optimizer, Combined) else (optimizer,):
@@ -104,7 +104,7 @@ def measured_step(optimizer: Optimizer) -> Tensor:
 
 
 def _pieces(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """The parameters in lists of about `MEASURED` numbers; the same lists on all ranks, for whole sizes count."""
+    """The parameters in lists of about `MEASURED` numbers; the same lists on all ranks, because whole sizes count."""
     piece: list[nn.Parameter] = []
     for parameter in parameters:
         piece.append(parameter)
@@ -145,7 +145,7 @@ def update_means(optimizer: Optimizer) -> None:
 
 
 def lr_scales(model: nn.Module, config: OptimizerConfig) -> dict[str, float]:
-    """By name of each trained parameter, its learning rate divided by the schedule's rate.
+    """The learning rate of each trained parameter, by name, divided by the schedule's rate.
 
     `model` may be on the meta device. PilekitError for a pattern of `lr_by_pattern` that decides no parameter's rate.
     """

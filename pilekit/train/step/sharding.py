@@ -63,7 +63,7 @@ def shard(
     """Cut `root` in place, with each of `blocks` as a group, and fill it with rank 0's numbers, on the ranks' device.
 
     Trained parameters are float32. All become DTensors with the same names, unless a single rank in float32 leaves
-    them alone. With `offload` parameters, gradients and the optimizer's state lie in the CPU's memory between uses.
+    them alone. With `offload`, parameters, gradients and the optimizer's state stay in the CPU's memory between uses.
     Each `group` of ranks, in order, shares one copy; None: all ranks do.
     """
     for name, parameter in root.named_parameters():
@@ -168,7 +168,7 @@ def whole_parameters(
 ) -> Iterator[tuple[str, Tensor]]:
     """(name, tensor on the CPU) of each parameter, then of each stored buffer: whole on rank 0, empty elsewhere.
 
-    instead   gives another tensor for a parameter, sharded alike
+    instead   returns the tensor to use for a parameter, sharded alike
 
     All ranks must iterate to the end. A tied parameter comes once. A whole tensor on the CPU is yielded without a copy.
     """

@@ -43,7 +43,7 @@ class Teacher:
 
     @contextmanager
     def lesson(self, batch: Mapping[str, Tensor], places: Tensor) -> Iterator[Taught]:
-        """Inside: the teacher's predictions at these flat places of the batch's targets, with its gathered head."""
+        """Yield the teacher's predictions at these flat places of the batch's targets, with its gathered head."""
         lm, settings = self._lm, self._settings
         with torch.no_grad():
             gather_rest(self._root)
@@ -58,7 +58,7 @@ class Teacher:
 
 
 class _Root(nn.Module):
-    """What is gathered at once: all of the model outside of its blocks."""
+    """The group that is gathered at once: all of the model outside of its blocks."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
