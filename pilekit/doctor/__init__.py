@@ -1,4 +1,4 @@
-"""`pilekit doctor`: machine.py says what is installed and what the machine has, rates.py measures and estimates speeds.
+"""`pilekit doctor`: machine.py reports packages and hardware, rates.py measures and estimates speeds.
 
-Nothing here may need a package that could be missing or broken: each is imported where it is asked about.
+Nothing here may need a package that could be missing or broken: each is imported where it is checked.
 """

@@ -11,7 +11,7 @@ If one rank fails, all ranks must hear of it, or the others wait forever. `on_ra
 on every rank: all ranks return a value, or all raise. Rank 0 prints the error; the others raise `ToldElsewhere`. A rank
 that dies closes its connections, and `lost_rank` turns the errors that the others then see into one clear line.
 
-After a crash, torchrun restarts all ranks beside the same store, which still holds the addresses of the dead processes.
+After a crash, torchrun restarts all ranks with the same store, which still holds the addresses of the dead processes.
 A rank that reads these waits for a process that is gone, so each attempt stores its addresses under its own prefix.
 """
 

@@ -6,7 +6,7 @@ until the copy is complete. Then all ranks write their copies and hash the files
 the folder into place and removes older checkpoints: a folder under its final name is complete.
 
 The threads of all ranks talk over a process group of their own, and one save ends before the next begins. They never
-touch a DTensor: the training thread plans what each rank writes, and the thread sees plain CPU tensors.
+touch a DTensor: the training thread plans each rank's writes, and the checkpoint thread sees plain tensors.
 
 Torch's random state is not saved, because every step seeds torch from (train.seed, step).
 """

@@ -97,7 +97,7 @@ def _either(choices: Iterable[Any]) -> str:
 
 
 def check_model(config: TrainConfig, given: object = None) -> None:
-    """Raise PilekitError unless there is one model: `given`, or what `[model]` names."""
+    """Raise PilekitError unless there is one model: `given`, or the one that `[model]` names."""
     named = _named_models(config)
     if given is not None and named:
         raise wrong(f"model.{named[0]}", getattr(config.model, named[0]), "a model object is given too; leave one out")

@@ -206,7 +206,7 @@ class ParallelConfig(_Section, frozen=True, kw_only=True):
     engine: Literal["native", "deepspeed", "accelerate"] = "native"
     """The engine of the steps: pilekit itself, or one of the two packages, which must be installed."""
     engine_config: Text | None = None
-    """A file with the package's own settings: DeepSpeed's JSON, or what `accelerate config` wrote. Default: none."""
+    """A file with the package's own settings: DeepSpeed's JSON, or the file of `accelerate config`. Default: none."""
     zero: Literal[0, 1, 2, 3] = 0
     """ZeRO stage: ranks share nothing (0), the optimizer's state (1), gradients too (2), or parameters too (3)."""
     shard: Annotated[int, Meta(ge=2, le=LARGEST_INTEGER)] | None = None

@@ -44,7 +44,7 @@ class Adapter(Engine):
         self._has_gradient = False
 
     def _forward(self, rows: Mapping[str, Tensor], scale: float) -> tuple[Tensor, Tensor]:
-        """(loss, nll) of a micro-batch; the loss is multiplied by their number, because the package divides by it."""
+        """(loss, nll) of a micro-batch; the loss is times the number of micro-batches, as the package divides by it."""
         self._has_gradient = True
         here = {name: column.to(self._ranks.device, non_blocking=True) for name, column in rows.items()}
         loss, nll = self._wrapped(here, scale)

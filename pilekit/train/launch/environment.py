@@ -41,7 +41,7 @@ def adopt_slurm() -> None:
 
 
 def described(ranks: Ranks) -> str:
-    """One line: how many ranks, who started them, what rank 0 computes on, and how they talk."""
+    """One line: the number of ranks, their launcher, rank 0's device, and how the ranks talk."""
     import torch
     from torch import distributed as dist
 

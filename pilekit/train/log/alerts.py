@@ -39,7 +39,7 @@ class Watch:
     """Checks every step's figures on rank 0, and warns.
 
     peek      returns the command that shows the documents of a step
-    remedy    what to do about waiting for data, see `against_waiting`
+    remedy    advice against waiting for data, see `against_waiting`
     history   the figures of the steps before this start
     """
 

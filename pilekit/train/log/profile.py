@@ -53,8 +53,8 @@ class Profile(AbstractContextManager["Profile"]):
             ...
                 with profile.step(number):
 
-    folder   where the trace and the page go
-    remedy   what to do about waiting for data
+    folder   the folder of the trace and the page
+    remedy   advice against waiting for data
 
     If the run ends within these steps, the page covers the steps so far. A page that cannot be written is a warning.
     """

@@ -142,7 +142,7 @@ def model_shape(
 ) -> PreTrainedModel:
     """The model that `build_model` will make, without weights: float32, on the meta device.
 
-    PilekitError if ids or positions do not fit into it, or if a model object is not what its configuration makes.
+    PilekitError if ids or positions do not fit into it, or if a model object does not match its configuration.
     """
     config, kind = source, KINDS[objective]
     if not isinstance(config, ModelConfig):

@@ -45,8 +45,8 @@ def export_model(
 ) -> None:
     """Write model and tokenizer into `folder`, replacing an earlier export; all or nothing.
 
-    weights   of the model, by name, if it does not hold them whole itself
-    config    of the run, for config.toml; None writes no such file
+    weights   the model's weights by name, if the model itself does not hold them whole
+    config    the run's config, for config.toml; None writes no such file
 
     With `only_adapters`, the model's adapters (lora.py) alone are written, as peft does, without a tokenizer.
 

@@ -121,7 +121,7 @@ def send_from_rank0(tensor: Tensor) -> None:
 
 
 def before_micro_batch(root: nn.Module, stage: Stage, *, last: bool) -> None:
-    """Set what the next forward and backward keep and send; `last`: this is the step's last micro-batch."""
+    """Set which tensors the next forward and backward keep and send; `last`: the step's last micro-batch."""
     if not isinstance(root, FSDPModule):
         return
     root.set_is_last_backward(last)
