@@ -8,7 +8,7 @@
     write_header, read_header    pilekit.json: the version, kind, parameters, inputs and results of a folder
     output_folder(out, ...)      the folder of a job, with a note for each finished shard
     RowSort(folder, ...)         sorts more rows than memory holds, in an unnamed file of that folder
-    cache_folder()               the folder for files that cannot lie beside the data
+    cache_folder()               the folder for files that cannot be stored beside the data
 
 The layers are job_folder -> header, file_lock -> atomic_write -> own_file. Every artefact of pilekit uses them.
 """

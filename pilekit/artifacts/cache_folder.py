@@ -1,4 +1,4 @@
-"""The folder for files that pilekit can make again and that cannot lie beside the data."""
+"""The folder for files that pilekit can rebuild and that cannot be stored beside the data."""
 
 from __future__ import annotations
 

@@ -149,11 +149,11 @@ class RowSort(AbstractContextManager["RowSort"]):
         runs = [part.reshape(self._columns, -1) for part in parts]
 
         def forget(found: Any) -> Any:
-            """What was found; the pages read for it count as memory of the process no longer."""
+            """Return `found` and release the pages read for it, which count as the process's memory."""
             mapped.madvise(mmap.MADV_DONTNEED)
             return found
 
-        # Between two borders lie `every` samples, and of each run up to `step` rows more: less than the capacity.
+        # Between two borders are `every` samples, plus up to `step` rows of each run: less than the capacity.
         every = 2 * len(runs)
         step = max(1, self._capacity // (4 * len(runs)))
         samples = self._in_order([forget(run[:, step::step].copy()) for run in runs])
@@ -166,7 +166,7 @@ class RowSort(AbstractContextManager["RowSort"]):
 
 @compiled()
 def _order_short_ties(table: Table) -> npt.NDArray[np.bool_]:
-    """Order rows that tie in the first column by the others, by insertion; flags the rows of long ties, which stay."""
+    """Insertion-sort rows that tie in the first column by the others; flag the rows of long ties, which stay."""
     left = np.zeros(table.shape[1], dtype=np.bool_)
     begin = 0
     for end in range(1, table.shape[1] + 1):

@@ -1,4 +1,4 @@
-"""Is there enough free disk? A long job asks before it begins, and an error of the disk names the folder."""
+"""Check the free disk before a long job begins, and name the folder in an error of the disk."""
 
 from __future__ import annotations
 

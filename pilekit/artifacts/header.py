@@ -1,4 +1,4 @@
-"""The header of what pilekit wrote: `<folder>/pilekit.json`, or a JSON file beside files that share a folder.
+"""The header of pilekit's output: `<folder>/pilekit.json`, or a JSON file beside files that share a folder.
 
 It names the pilekit version, the kind, the parameters and the inputs. `pilekit.json` also marks the folder as output,
 so that a search for shards in a folder above does not take output for input.

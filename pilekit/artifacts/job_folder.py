@@ -1,6 +1,6 @@
-"""The output folder of a job that works shard by shard: who owns it, and how a killed job resumes.
+"""The output folder of a job that works shard by shard: which job owns it, and how a killed job resumes.
 
-    inputs = inputs_for(corpus.shards, out)
+    inputs = inputs_for(out, corpus.shards).fingerprints
     with output_folder(out, kind="selection", parameters={"sample": 0.01}, inputs=inputs) as output:
         waiting = [shard for shard in corpus.shards if output.result(shard.name) is None]
         map_shards(partial(work, output=output), waiting)    # calls output.note(shard.name, {...}, file) for each
@@ -140,8 +140,8 @@ def output_folder(
     parameters   every setting that the output depends on
     inputs       fingerprints of the files that the job reads, by name; a copy has the same fingerprint
     versions     size and time of each input: a shard with another version is processed again
-    shared       this process does a part of the job, and others may do theirs at the same time: it shares the lock,
-                 removes nothing, and leaves it to a run that is not shared to mark the job as finished
+    shared       this process does a part of the job while others do theirs: it shares the lock, removes nothing, and
+                 does not mark the job as finished; a run that is not shared does
 
     When the block succeeds, the job is marked as finished. When it fails, the notes stay for the next run; if no shard
     was finished, nothing stays. Raises PilekitError if another process holds the folder, if the folder holds something
@@ -165,7 +165,7 @@ def output_folder(
             if not shared:
                 _remove_partials(folder)
             if header is None or header.finished:
-                # If a finished job is here, files of some shards changed or are gone. The other shards stay finished.
+                # In a finished job, files of some shards changed or are gone. The other shards stay finished.
                 for note in _notes_of(header) if header else []:
                     if output.is_valid(note):
                         output.note(note.name, note.result, *(folder / file for file in note.files))
@@ -230,7 +230,7 @@ def _earlier_header(folder: Path, kind: str, parameters: Mapping[str, Any], inpu
 
 
 def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values as a header gives them back, so that they compare equal: a tuple becomes a list."""
+    """The values as a header returns them (a tuple becomes a list), so that they compare equal."""
     decoded: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(values))
     return decoded
 

@@ -1,4 +1,4 @@
-"""Open the files that pilekit keeps beside data from elsewhere, where anything may lie at their place.
+"""Open pilekit's own files beside data from elsewhere, where anything may have taken their place.
 
 An archive may contain a link, a pipe or a hard link with the name of a lock, a note or a cache file. These functions
 follow no link, wait for no pipe, and write into no other file.
@@ -49,7 +49,7 @@ def read_own(path: str | Path) -> bytes:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder for output; OSError if its name is that of a place in an object store."""
+    """Make a folder for output; OSError if its name is a URL of an object store."""
     if folder.parts and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]+:", folder.parts[0]):
         raise OSError(errno.EINVAL, "is a URL; give a folder of a file system, and copy the result afterwards")
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """`Corpus`: the shards at a file, a folder, a glob, a URL, several of these, or the default places.
 
-Shards are ordered by name, so the order depends neither on the file system nor on the shell. A search enters no hidden
-folder, no symlinked folder, and no folder that pilekit wrote unless it was given itself: output never becomes input by
+Shards are ordered by name, so the order depends neither on the file system nor on the shell. A search skips hidden
+folders, symlinked folders, and folders that pilekit wrote (unless named directly), so output never becomes input by
 accident. For the same reason, files that pilekit writes beside shards are dropped from a list of paths.
 """
 
@@ -115,8 +115,8 @@ class Corpus:
     def part(self, part: Part | None) -> Self:
         """The I-th of N parts of the shards, I from 1, for `part` = (I, N); may be empty. None: the corpus itself.
 
-        Dealt by stored size: the largest shard first, each to the part that has the fewest bytes. So the processes of a
-        job array, which never speak to each other, divide the same corpus alike.
+        Shards are dealt by stored size, the largest first, each to the part with the fewest bytes. So all processes of
+        a job array divide the corpus alike without communicating.
         """
         if part is None:
             return self
@@ -222,7 +222,7 @@ def _without_sidecars(sources: list[str]) -> list[str]:
 
 
 def _warn_of_unfinished(folders: Iterable[str]) -> None:
-    """Log a warning for each folder that lies in output of pilekit that is not finished."""
+    """Log a warning for each unfinished output of pilekit that holds one of these folders."""
     unfinished = set()
     for folder in folders:
         path = Path(os.path.abspath(folder))

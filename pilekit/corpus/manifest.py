@@ -1,9 +1,8 @@
 """Manifests: the facts about a corpus, as data.
 
 A manifest is a TOML file. It names the fields of a record that hold text and label, the subsets and their aliases, and
-published figures: sizes, scores, layout, checksums. It may also say what the corpus is made of (`pilekit assemble`). A
-new corpus needs a new file, not new code. Published figures live
-in these files only.
+published figures: sizes, scores, layout, checksums. It may also list the corpus's sources (`pilekit assemble`). A new
+corpus needs a new file, not new code. Published figures are in these files only.
 
 Loading is strict: an unknown field, a wrong type or an inconsistency is an error that names the file and the field.
 """
@@ -83,7 +82,7 @@ class Subset(_Strict, frozen=True):
     text_field: Text | None = None
     """The field of the sources' records that holds the text; None: the manifest's."""
     group: FieldPath | None = None
-    """The field whose value says which documents are held out together."""
+    """The field whose value groups the documents that are held out together."""
     keep: tuple[FieldPath, ...] = ()
     """Fields that `pilekit assemble` copies into `meta`, under the last part of their path."""
 
@@ -180,7 +179,7 @@ class Assemble(_Strict, frozen=True):
     shards: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 30
     """Train shards."""
     val: Share = 0.001
-    """Share of the documents, drawn as often as their epochs say, that goes to val."""
+    """Share of the documents, each counted as often as its epochs, that goes to val."""
     test: Share = 0.001
     seed: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 42
 

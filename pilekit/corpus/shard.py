@@ -43,7 +43,7 @@ class Shard:
     name    its identity: the path below the corpus root without compression suffix, e.g. `train/00.jsonl`
     path    a local path, a URL, or `-` for standard input
     size    stored bytes; None if unknown
-    split   "train", "val" or "test": from its name or, if no shard's name tells a split, from the root's; else None
+    split   "train", "val" or "test": from its name or, if no shard's name has a split, from the root's; else None
     """
 
     name: str
@@ -85,7 +85,7 @@ def check_stems(shards: Iterable[Shard]) -> None:
 
 
 def names_a_file(name: str) -> bool:
-    """Whether a URL that ends in `name` is taken for a shard: an HTTP server does not tell files from folders."""
+    """Whether a URL that ends in `name` is taken for a shard: HTTP does not distinguish files from folders."""
     return name.endswith(_FILE_SUFFIXES)
 
 
@@ -144,7 +144,7 @@ def split_of(name: str) -> Split | None:
 
 
 def with_split_of_root(shards: Sequence[Shard], root: str) -> Sequence[Shard]:
-    """`shards` with the split of the root's last folder, if no shard's name tells a split.
+    """`shards` with the split of the root's last folder, if no shard's name has a split.
 
     If some names do, as `val.jsonl` beside `00.jsonl`, the root may be called `test` by chance and is ignored.
     """

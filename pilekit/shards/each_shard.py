@@ -1,7 +1,7 @@
-"""The work of a command on each shard: in as many processes as pay, and only where no earlier run has done it.
+"""Run a command's work on each shard, in as many processes as pay, and skip the shards that an earlier run finished.
 
-What becomes of a document depends only on the document, so the output is the same for any number of processes, and for
-a run that was killed and run again.
+The result for a document depends only on the document, so the output is the same for any number of processes, and for
+a run that was killed and resumed.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def each_shard(
     """Yield the results of `work(shard, advance, ahead=...)`, in the order of the shards.
 
     jobs      shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
-    items     what `work` gets instead of the shards, one for each
-    threads   `work` gets `threads`, the number it may use, instead of `ahead`: whether it decompresses in a thread
+    items     the arguments of `work` instead of the shards, one for each shard
+    threads   pass `threads` (the number `work` may use) instead of `ahead` (whether to decompress in a thread)
     engine    a cluster instead of local processes; `lock` is the locked file of the folder that `work` writes into
     """
     processes, names = processes_for(shards, jobs, engine), [shard.name for shard in shards]
@@ -49,21 +49,21 @@ def each_shard(
 
 
 def part_of(corpus: Corpus, part: Part | None, engine: Ray | None) -> Corpus:
-    """`corpus.part(part)`, for local processes; a cluster is given all shards."""
+    """`corpus.part(part)` for local processes; a cluster gets all shards."""
     if part is not None and engine is not None:
         raise PilekitError("a cluster does all parts: leave out part, or engine")
     return corpus.part(part)
 
 
 def await_files(files: Iterable[Path]) -> None:
-    """Wait until this machine sees files that others wrote; `PilekitError` if it does not see one in time."""
+    """Wait until files from other machines appear here; `PilekitError` if one does not appear in time."""
     for file in files:
         if not appears(file.exists, file.parent):
             raise PilekitError(f"{visible(str(file))}: another node wrote it, but it does not appear; run it again")
 
 
 def await_notes(output: Output, names: Collection[str]) -> None:
-    """Wait until this machine sees notes that others wrote, and their files; `PilekitError` if it does not in time."""
+    """Wait until notes from other machines, and their files, appear here; `PilekitError` if they do not in time."""
     if not appears(lambda: all(output.result(name) is not None for name in names), output.folder / NOTES):
         raise PilekitError(f"{visible(str(output.folder))}: what other nodes wrote does not appear; run it again")
 
@@ -94,11 +94,11 @@ def finish_shards(
     whole: str | None = None,
     engine: Ray | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Process the shards that have no note, with `each_shard`; returns the results of all by shard.
+    """Process the shards that have no note, with `each_shard`; returns all results by shard name.
 
-    work       also gets `output` and `inputs`; it notes what comes of a shard as `note` and the shard's name
-    on_error   "raise": shards of which an earlier run skipped lines are processed again
-    whole      the name of a note about all shards together: if a shard is processed after it, all are
+    work       also gets `output` and `inputs`; it notes a shard's result under `note` + the shard's name
+    on_error   "raise": shards in which an earlier run skipped lines are processed again
+    whole      the name of a note about all shards together: if it exists and a shard is left, all are processed again
 
     If a shard cannot be read, the others are finished and kept before the error is raised.
     """

@@ -1,4 +1,4 @@
-"""The fingerprint of a file tells whether it is still the same file, without reading it whole.
+"""The fingerprint of a file shows whether it is still the same file, without reading it whole.
 
 It is the file's size and a hash of 16 pieces spread evenly over the file, the first and the last bytes included: a
 quarter of a MiB in all, or the whole of a small file. A replaced file (another download, compression or corpus) has

@@ -14,7 +14,7 @@ from pilekit.engine import Ray, usable_cpus
 from pilekit.errors import PilekitError, visible
 
 STORED_BYTES_PER_PROCESS = 64 << 20
-"""The stored bytes that are worth the start of one more process."""
+"""The stored bytes that justify one more process."""
 
 
 def processes_for(shards: Sequence[Shard], jobs: int | None, engine: Ray | None = None) -> int:

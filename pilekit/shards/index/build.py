@@ -88,7 +88,7 @@ def build_index(
 ) -> ShardIndex:
     """Read the shard and write its index, even if an index exists.
 
-    place          where the index goes, and nobody else writes; None: beside the shard, else into the cache folder
+    place          the index's path, which no other process writes; None: beside the shard, else in the cache folder
     content_hash   the hash that the decompressed bytes must have; another hash is a `PilekitError`
 
     On any error nothing is written, and an existing index stays.
@@ -128,7 +128,7 @@ def index_corpus(
     items, lock = [(shard, None if engine is None else _place_for(shard)) for shard in missing], None
     with ExitStack() as held:
         if engine is not None and missing:
-            # All nodes must share the folder of the first index that goes into the cache folder, else of the first.
+            # All nodes must share the lock's folder: that of the first index in the cache folder, else of the first.
             first = max(items, key=lambda item: item[1] in index_places(item[0])[-1:])
             lock = Path(first[1] or "").parent / ".cluster.lock"
             held.enter_context(locked(lock, wait=False))
@@ -221,7 +221,7 @@ class Scan(Protocol):
 def write_index(
     place: str, path: str, scan: Scan, rows: Iterable[DocumentRows], made_of: Callable[[], Fingerprint]
 ) -> ShardIndex:
-    """Write the index of the shard at `path` to `place`, where nobody else writes.
+    """Write the index of the shard at `path` to `place`, which no other process writes.
 
     made_of   called after the last row: returns the shard's fingerprint, or raises the shard's error
     """
@@ -268,7 +268,7 @@ def write_index(
 
 
 def _row_groups(parts: Iterable[DocumentRows]) -> Iterator[pa.Table]:
-    """The same rows in tables of 100,000 rows, or fewer where they take much memory."""
+    """The same rows in tables of 100,000 rows, or of fewer rows if they take much memory."""
     import pyarrow as pa
 
     held: list[pa.RecordBatch] = []

@@ -30,7 +30,7 @@ UInt64 = npt.NDArray[np.uint64]
 
 
 class DocumentRows(NamedTuple):
-    """Some documents in the order of their numbers, [documents] each; columns that were not asked for are empty.
+    """Some documents in the order of their numbers, [documents] each; columns that were not requested are empty.
 
     codes         the place of each document's label in `labels`, which may hold other labels too
     text_bytes    UTF-8 bytes of each text
@@ -76,7 +76,7 @@ def rows_of(batch: DocumentBatch, *, hashed: bool = True) -> DocumentRows:
 
 
 class LineRows:
-    """Takes the blocks of a shard in order.
+    """Makes `DocumentRows` of the blocks of a shard, in order.
 
     scan     scan the lines; becomes false if most lines have another form
     hashed   hash the texts
@@ -137,7 +137,7 @@ class LineRows:
         return rows, len(code)
 
     def _hashes(self, sizes: Int64) -> list[int]:
-        """The hashes of texts of these sizes, which lie end to end."""
+        """The hashes of texts of these sizes, stored end to end."""
         texts, begin, hashes = self._texts.data, 0, []
         for end in np.cumsum(sizes).tolist():
             hashes.append(xxhash.xxh3_64_intdigest(texts[begin:end]))
@@ -145,7 +145,7 @@ class LineRows:
         return hashes
 
     def _learn(self, labels: list[str], left: int, lines: int) -> None:
-        """Teach the scan these labels; give it up if it left most lines and knew all labels."""
+        """Teach the scan these labels; stop scanning if it left most lines and knew all labels."""
         before = len(self._known)
         for label in labels:
             if len(self._known) < self._kernel.KNOWN_LABELS:

@@ -59,9 +59,9 @@ class IndexDamage(PilekitError):
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """A loaded index: header and frames are in memory, rows are read when they are asked for.
+    """A loaded index: header and frames are in memory, rows are read on request.
 
-    path    of the index itself
+    path    the path of the index itself
     built   whether the call that returned it built it
     """
 
@@ -109,7 +109,7 @@ class ShardIndex:
                 yield table
 
     def rows(self, *names: str) -> Iterator[DocumentRows]:
-        """The same as `DocumentRows`; with names, the other columns are empty."""
+        """All rows as `DocumentRows`; with names, the other columns are empty."""
         for table in self.row_groups(names or None):
             column = {name: table[name].to_numpy() for name in table.column_names if name != "subset"}
             labels = table["subset"].chunk(0) if "subset" in table.column_names else None
@@ -258,7 +258,7 @@ def index_schema(names: Sequence[str] | None = None) -> pa.Schema:
 def _opened(path: str) -> Iterator[pq.ParquetFile]:
     import pyarrow.parquet as pq
 
-    # No threads of Arrow may read a Python file: one that lets go of a buffer while Python ends aborts the process
+    # Arrow's threads must not read a Python file: one that releases a buffer while Python exits aborts the process
     # (github.com/apache/arrow/issues/34314).
     with closing(open_file(path, scattered=True)) as file:
         try:

@@ -226,7 +226,7 @@ def _string(
 
 @compiled()
 def _copy(data: Bytes, begin: int, end: int, texts: Bytes, to: int) -> None:
-    # With unsigned places the compiler knows that none counts from the end, and moves many bytes at a time.
+    # With unsigned indices the compiler knows that none is negative, and moves many bytes at a time.
     source, target = np.uint64(begin), np.uint64(to)
     for i in range(np.uint64(end - begin)):
         texts[target + i] = data[source + i]

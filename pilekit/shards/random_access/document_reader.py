@@ -65,10 +65,10 @@ def read_documents(
     manifest   where records keep text and label; the Pile's by default
 
     Uses the shard's index. Where no index fits, one is built, which reads the shard once. `PilekitError` for a number
-    whose line is no document, for a number that the shard does not have, and for damage in a frame that is needed.
+    whose line is not a document, for a number that the shard does not have, and for damage in a frame that is needed.
     """
     shard = shard if isinstance(shard, Shard) else shard_of(str(shard))
-    index = index_of(shard, manifest=manifest, on_error="skip")  # Bad lines matter only if they are asked for.
+    index = index_of(shard, manifest=manifest, on_error="skip")  # Bad lines matter only if they are requested.
 
     def documents() -> Iterator[StoredDocument]:
         with closing(DocumentReader(shard, index, manifest=manifest)) as reader:
@@ -80,7 +80,7 @@ def read_documents(
 class DocumentReader:
     """Reads documents of one shard; close it when done. One thread at a time may use it.
 
-    index     of the shard; None: the shard is read from its beginning (Parquet needs no index)
+    index     the shard's index; None: the shard is read from its beginning (Parquet needs no index)
     held      holds the decoded frames; several readers may share it
     advance   called with the number of further stored bytes read, if the shard is read from its beginning
     cache     keeps frames of a remote shard on disk (not of Parquet)
@@ -117,7 +117,7 @@ class DocumentReader:
         self._stored.close()
 
     def document(self, number: int) -> StoredDocument:
-        """The document of this number; `PilekitError` if its line is no document."""
+        """The document of this number; `PilekitError` if its line is not a document."""
         number = self._known(number)
         if isinstance(self._stored, LinesByNumber):
             return self._document(number, _record(self._stored.line(number)))
@@ -146,7 +146,7 @@ class DocumentReader:
 
         labels   only documents with these labels; lines whose ending shows another label are not parsed
 
-        `PilekitError` if the index has no document of a number.
+        `PilekitError` if the line of a number is not a document.
         """
         if len(numbers):
             self._known(int(numbers[0]))
@@ -173,7 +173,7 @@ class DocumentReader:
             records: Iterator[object] = map(_record, self._stored.lines_of(numbers))
         else:
             records = self._stored.records(numbers)
-        # Records first: so their iterator is run to its end, and what it decoded is held.
+        # Records come first in the zip: so their iterator runs to its end and holds the decoded row group.
         return (self._document(int(number), record) for record, number in zip(records, numbers, strict=True))
 
     def _document(self, number: int, record: object) -> StoredDocument:
@@ -189,7 +189,7 @@ class DocumentReader:
         return StoredDocument(text, meta_of(record, self.format.text_field), subset, number, self.shard.name)
 
     def _known(self, number: int) -> int:
-        """The number, if the shard can have it."""
+        """The number as an int; `PilekitError` if the shard cannot have it."""
         try:
             number = operator.index(number)
         except TypeError:

@@ -15,7 +15,7 @@ HELD_BYTES = 64 << 20
 WHOLE_BYTES = 128 << 20
 """Corpora up to this size, decoded, are held whole for repeated reads."""
 BYTES_PER_LINE = 8
-"""A decoded frame also takes this much memory for the place of each line."""
+"""The memory that a decoded frame takes for the place of each line, besides its text."""
 
 
 def frames_fit(index: ShardIndex) -> bool:
@@ -32,7 +32,7 @@ def frames_fit(index: ShardIndex) -> bool:
 
 
 class FrameLRU:
-    """The frames used last, of one shard or of several, together at most `HELD_BYTES`.
+    """The most recently used frames of one or several shards, together at most `HELD_BYTES`.
 
     whole   the corpus has at most `WHOLE_BYTES` of text, so all of its frames are held
     """

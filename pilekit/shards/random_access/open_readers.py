@@ -19,7 +19,7 @@ from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.random_access.frame_lru import WHOLE_BYTES, FrameLRU
 
 OPEN_SHARDS = 32
-"""Files open at a time, those used last: the Pile has 30 shards, and opening one in a store is a request."""
+"""The most recently used files stay open: the Pile has 30 shards, and opening one in a store costs a request."""
 
 
 class OpenReaders:

@@ -39,7 +39,7 @@ class PileDocuments(AbstractContextManager["PileDocuments"]):
 
     `documents[i]` is a `StoredDocument`, `documents[i:j]` a list of them. Uses the shards' indexes; a missing index is
     built, which reads its shard once. Bad lines are left out with a warning. Damage in a frame is a `PilekitError` when
-    a document in it is asked for.
+    one of its documents is requested.
 
     It works with a stock `DataLoader` and any way of starting workers: it can be pickled, and each process opens its
     own files. `default_collate` joins documents whose `meta` have the same fields; others need a `collate_fn`. Threads
@@ -66,9 +66,9 @@ class PileDocuments(AbstractContextManager["PileDocuments"]):
         self._readers = OpenReaders(self.corpus, indexes)
 
     def labelled(self, label: str) -> PileDocuments:
-        """Those of these documents that have exactly this label, known to the manifest or not; shares the open files.
+        """The documents with exactly this label, known to the manifest or not; shares the open files.
 
-        All documents must be here: `subsets` was not given.
+        Needs all documents: `subsets` must be None.
         """
         part = copy(self)
         part._lines = [lines_of_subsets(index, label.__eq__) for index in self._readers.indexes]
@@ -76,7 +76,7 @@ class PileDocuments(AbstractContextManager["PileDocuments"]):
         return part
 
     def document(self, shard: str, number: int) -> StoredDocument:
-        """The document of that identity; `PilekitError` if there is none."""
+        """The document with that identity; `PilekitError` if there is none."""
         names = [one.name for one in self.corpus.shards]
         if shard not in names:
             raise PilekitError(f"{visible(shard, 200)}: is no shard of this corpus")

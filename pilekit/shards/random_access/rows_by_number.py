@@ -24,7 +24,7 @@ Int64 = npt.NDArray[np.int64]
 
 
 class RowsByNumber:
-    """The rows of one Parquet shard; `lines` is how many it has, `format` where they keep text and label.
+    """The rows of one Parquet shard; `lines` is their number, `format` names the fields of text and label.
 
     all_fit   whether all row groups can be held, by the sizes in the footer
     """

@@ -60,7 +60,7 @@ class SelectedLines:
 
     @property
     def end(self) -> int:
-        """The number behind the last chosen line; 0 if none is chosen."""
+        """The number after the last chosen line; 0 if none is chosen."""
         return int(self.numbers(len(self) - 1, len(self))[0]) + 1 if len(self) else 0
 
     def and_bits(self, bits: npt.NDArray[np.uint8]) -> SelectedLines:

@@ -92,7 +92,7 @@ class LineParser:
         """Decode lines; `numbers` are their document numbers, int64 [lines]."""
         text_field, label_path = self.format.text_field, self.format.label_path
         try:
-            # A loop in C, as of map(), never releases the GIL, and the decoding thread would wait for a whole block.
+            # A loop in C, such as map(), never releases the GIL, and the decoding thread would wait for a whole block.
             loads = orjson.loads
             records = [loads(line) for line in lines]
             texts = [record[text_field] for record in records]
@@ -121,7 +121,7 @@ class LineParser:
 
         numbers   their document numbers, int64 [records]
         format    where these records keep text and label
-        lines     the lines that the records come from, of which blank ones are skipped; None: from a table
+        lines     the lines of the records, blank ones are skipped; None: the records come from a table
         """
         texts, labels, kept = [], [], []
         for index, record in enumerate(records):
@@ -176,7 +176,7 @@ def record_of(line: Line) -> object:
 
 
 def document_of(record: object, format: RecordFormat) -> tuple[str, str]:
-    """(text, label) of one decoded record; raises `BadRecord` with the reason, also one that is given."""
+    """(text, label) of one decoded record; raises `BadRecord` with the reason; if `record` is one, raises it."""
     record, text = text_of(record, format.text_field)
     return text, _label(record, format.label_path)
 

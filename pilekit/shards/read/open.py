@@ -1,4 +1,4 @@
-"""Open a path, URL or `-` as a binary file of stored bytes, and tell how the bytes are stored.
+"""Open a path, URL or `-` as a binary file of stored bytes, and find out how they are stored.
 
 Reading can fail long after opening: a connection drops, a disk has a bad sector. Every store raises its own kind of
 error then (aiohttp's are not OSErrors), so a file opened here turns every error of `read` into `ShardDamage`. A read
@@ -56,7 +56,7 @@ def is_parquet(path: str) -> bool:
 class _StoredFile(io.RawIOBase):
     """A file whose read errors are `ShardDamage`, with the byte at which reading failed.
 
-    size   of a file in a store that allows random access; None: reads are not retried
+    size   the size of a file in a store that allows random access; None: reads are not retried
     """
 
     def __init__(self, file: BinaryIO, path: str = "", size: int | None = None):
@@ -112,7 +112,7 @@ class _StoredFile(io.RawIOBase):
 
 
 def open_stored(path: str, *, scattered: bool = False) -> tuple[BinaryIO, Storage]:
-    """Open a shard's stored bytes; the first bytes of standard input (`-`) tell how it is stored.
+    """Open a shard's stored bytes; the first bytes of standard input (`-`) show how it is stored.
 
     scattered   only some places will be read, so fetch nothing else from a URL
     """

@@ -29,7 +29,7 @@ BATCH_BYTES = 4 << 20
 BATCH_ROWS = 1024
 READ_BYTES = 1 << 20
 
-# A page header in Thrift's compact protocol: type, size and stored size (fields 1 to 3), then the CRC (field 4) or not.
+# A page header in Thrift's compact protocol: type, size, stored size (fields 1 to 3), and perhaps the CRC (field 4).
 # Each is an i32 whose field number is one more than the last (0x15), with at most 5 bytes.
 _CHECKED_PAGE = re.compile(rb"(?:\x15[\x80-\xff]{0,4}[\x00-\x7f]){4}", re.DOTALL)
 
@@ -44,7 +44,7 @@ def parquet_batches(
 ) -> Iterator[DocumentBatch]:
     """Yield the documents of an open Parquet file from row `start` on.
 
-    on_rows   called with the rows before the first one is read; after damage they tell how many rows were read
+    on_rows   called with the `RowBlocks` before the first row is read; after damage, its `read` counts the rows read
     """
     rows: RowBlocks | None = None
     with located_rows(parser.path, lambda: rows.read if rows is not None else 0):

@@ -50,7 +50,7 @@ class _End:
 
 
 def run_ahead(items: Iterator[T], depth: int = 4) -> Generator[T, None, None]:
-    """Yield `items`, of which a thread produces up to `depth` in advance.
+    """Yield `items`; a thread produces up to `depth` of them in advance.
 
     An exception of the iterator is raised here after all items before it. Closing the generator stops the thread and
     waits for it, at most five seconds: a thread that waits for a silent pipe or server ends with the process.

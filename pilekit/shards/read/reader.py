@@ -50,7 +50,7 @@ class ShardReader(Iterator[DocumentBatch], AbstractContextManager["ShardReader"]
         return next(self._batches)
 
     def passed_over(self) -> dict[str, Any]:
-        """The bad lines and the documents of other subsets of a single shard so far, for the note about it."""
+        """For the note about a single shard: its bad lines and the number of documents of other subsets so far."""
         return {
             "skipped": self.skipped.count,
             "others": self.parser.others if self.parser else 0,
@@ -66,7 +66,7 @@ class ShardReader(Iterator[DocumentBatch], AbstractContextManager["ShardReader"]
 
 
 Reading = Callable[..., ShardReader]
-"""`read` with the options of a job: a `functools.partial`, which processes can pass on."""
+"""`read` with the options of a job: a `functools.partial`, which can be sent to other processes."""
 
 
 def read(
@@ -91,7 +91,7 @@ def read(
     start                the first document number in a single shard; earlier lines are decompressed but not parsed
     max_document_bytes   a longer line is an error (1 GiB)
     max_window           a zstd frame that needs a larger window is an error (128 MiB)
-    advance              called, from the decoding thread, with the stored bytes of each further read
+    advance              called, from the decoding thread, with the number of stored bytes of each read
     ahead                decompress in a thread; False is a few percent faster where every CPU has a process already
 
     Yields `DocumentBatch`es of about 1-4 MB of text. A truncated or damaged file, or a line that is too long, is a
@@ -210,8 +210,8 @@ def text_pieces(
     on_frame    called for each zstd frame, as in `decompress_frames`
     on_text     called with all decompressed bytes, in order
 
-    The callbacks run in the decoding thread, each before the bytes that follow from it are yielded. Errors do not name
-    the line: wrap this into `located_errors`.
+    The callbacks run in the decoding thread, each before the text that belongs to it is yielded. Errors do not name the
+    line: wrap this in `located_errors`.
     """
     with open_unchanged(path) as (stored, storage):
         file = CountedFile(stored, advance, on_stored)

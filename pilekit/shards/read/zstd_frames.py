@@ -1,10 +1,10 @@
-"""zstd frames: decompress every frame of a file, and know that each frame ended.
+"""zstd frames: decompress every frame of a file, and know that each frame is complete.
 
 python-zstandard stops quietly at a truncated frame, and by default after the first of several frames. Both lose text
 without an error. So this module walks the frame format (RFC 8878, section 3.1): a frame is a header, blocks with 3-byte
 headers, and an optional checksum. The walk costs one small step per block (128 KiB of text) and gives three guarantees:
 
-* the end of every frame is known, so a truncated file is told from a complete file;
+* the end of every frame is known, so a truncated file is recognised;
 * a block decodes to at most 128 KiB, so a bounded number of blocks gives a bounded output: a hostile file (zeros
   compress 32,000:1) cannot make one small read return gigabytes;
 * the window that a frame needs is known before the decoder allocates it.

@@ -30,7 +30,7 @@ class UnknownLabels:
     def __init__(self, manifest: Manifest):
         self.manifest, self.label_path = visible(manifest.name, 60), visible(manifest.label_path, 60)
         self.known = {subset.name for subset in manifest.subsets}
-        self.found: dict[str, list[int]] = {}  # of a hundred labels: number of the first document, and how many
+        self.found: dict[str, list[int]] = {}  # for a hundred labels: the first document's number, and the count
         self.others = 0
 
     def see(self, rows: DocumentRows) -> None:
@@ -47,7 +47,7 @@ class UnknownLabels:
                 self.others += 1
 
     def findings(self, shard: str, below: int | None) -> list[Finding]:
-        """A finding for each label, by its first line; with `below` only of labels that occur up to that line."""
+        """A finding for each label, at its first line; with `below`, only for labels that occur before that number."""
         findings = []
         for label, (number, documents) in self.found.items():
             if below is not None and number >= below:
@@ -64,7 +64,7 @@ class UnknownLabels:
 
 
 class IndexComparison:
-    """Compares an index with the shard it lies beside, by the same text_field and label_path.
+    """Compares an index with its shard, both with the same text_field and label_path.
 
     Call `see` with the rows of the shard, then `conclude`. An index whose fingerprint does not fit is compared too, to
     find the first line at which the documents differ.

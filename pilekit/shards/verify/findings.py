@@ -34,7 +34,7 @@ class Finding:
 class FindingList:
     """Findings of one kind in one shard: the first hundred, and how many more there are.
 
-    more   names the others, with `{}` for their number
+    more   describes the others, with `{}` for their number
     """
 
     shard: str

@@ -212,7 +212,7 @@ class _ShardCheck:
     def _placed(self, finding: Finding, *, whole: bool) -> Finding:
         """The finding with the place of its line: where its frame or row group begins or, in plain text, the line.
 
-        whole   the shard was read to its end: a later line is missing there
+        whole   the shard was read to its end, so a later line is missing at the end
         """
         scan, line = self.scan, finding.line
         if line is None or finding.byte is not None:
@@ -242,7 +242,7 @@ class _ShardCheck:
         return begin + int(ends[-1]) + 1 if len(ends) else begin
 
     def _sum(self) -> str | None:
-        """The SHA-256 of the whole file, with the bytes that were not read so far."""
+        """The SHA-256 of the whole file; reads the bytes that were not read so far."""
         if self.hash is None:
             return None
         try:

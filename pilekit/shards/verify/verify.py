@@ -34,7 +34,7 @@ class Verification:
     findings       all problems, in the order of the shards
     notes          checks that were not possible, and other remarks; safe to print
     shards         how many shards were verified
-    stored_bytes   of the shards that could be read
+    stored_bytes   the stored bytes of the shards that could be read
     """
 
     findings: tuple[Finding, ...]
@@ -44,7 +44,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no findings."""
         return not self.findings
 
     def __repr__(self) -> str:

@@ -24,7 +24,7 @@ class FrameWriter:
 
     file      the output
     level     zstd compression level
-    executor  compresses frames, of which at most `most` wait; None: `write` compresses
+    executor  compresses frames, with at most `most` waiting; None: `write` compresses
 
     The bytes depend only on the pieces and the level. `frames` lists (stored bytes, decoded bytes) of each frame.
     """

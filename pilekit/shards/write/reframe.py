@@ -103,11 +103,11 @@ def reframe_corpus(
     level         zstd compression level
     jobs          the number of processes; None: the usable CPUs, or fewer for a small corpus
     advance       called with the number of the input's stored bytes done since the last call
-    part          (I, N): only the shards of `corpus.part(part)`; a call without it does what is left and finishes
+    part          (I, N): only the shards of `corpus.part(part)`; a call without it does the rest and finishes
     engine        a cluster instead of local processes
 
     Resumes an earlier run of the same job in `out`. Raises `PilekitError` for input that is damaged, is Parquet or
-    standard input, or lies in `out`, and for output that cannot be written or does not read back.
+    standard input, or is inside `out`, and for output that cannot be written or does not read back.
     """
     corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
     if frame_bytes not in FRAME_SIZES:
@@ -233,7 +233,7 @@ def _copy(
 
 
 def cut_at_lines(pieces: Iterator[bytes], size: int) -> Iterator[bytes | memoryview]:
-    """The same bytes, cut after the first newline at which at least `size` bytes are together."""
+    """The same bytes, cut after each newline that completes a piece of at least `size` bytes."""
     held: list[memoryview] = []
     held_bytes = 0
     for piece in pieces:

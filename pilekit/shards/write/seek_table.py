@@ -5,7 +5,7 @@ that do not know it skip it, so the file stays an ordinary `.zst`; tools that kn
 
 A table is accepted only if it agrees with itself and with the file: header and footer must give the same length, and
 the listed frames must end exactly where the table begins. The footer gives the position of the header, so one wrong
-byte in either of them is an error, and not mistaken for a file without a table.
+byte in either is an error: the file does not pass as one without a table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SEEKABLE_MAGIC = 0x8F92EAB1
 MAX_FRAME_BYTES = 1 << 30
 """The largest decoded frame the format allows."""
 MAX_FRAMES = 1 << 21
-"""The most frames that are read from a table. More would take over 300 MB of memory; at 1 MiB each, these are 2 TiB."""
+"""The most frames read from a table. More would take over 300 MB of memory; at 1 MiB each, these hold 2 TiB."""
 
 _HEADER = struct.Struct("<II")
 _ENTRY = struct.Struct("<II")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class ShardWriter:
     """Writes one shard; use it as a context manager.
 
-    path         ends in .jsonl.zst, .jsonl.gz or .jsonl, which decides how it is stored
+    path         its suffix (.jsonl.zst, .jsonl.gz or .jsonl) decides how it is stored
     level        zstd compression level; 3 as in the released Pile
     frame_bytes  the least text in a frame; a frame ends with the line that reaches it
     follow_links if `path` is a symbolic link, replace its target; False: replace the link
@@ -102,7 +102,7 @@ class ShardWriter:
 
 
 def write_documents(path: Path, batches: Iterable[DocumentBatch], complete: Callable[[], None]) -> list[Path]:
-    """Write all documents to the shard at `path`; returns its path, or no path and writes no file without documents.
+    """Write all documents to the shard at `path` and return [path]; without documents, write no file and return [].
 
     complete    called before the file gets its name
     """
