@@ -1,7 +1,7 @@
-"""Sort more rows than memory holds: `RowSort` takes rows in any order and returns them sorted, distinct if asked.
+"""Sort more rows than memory holds: `RowSort` takes rows in any order and returns them sorted, optionally distinct.
 
 Rows are collected until the memory limit is reached, sorted, and appended to a temporary file as a sorted run. At the
-end, samples of all runs cut the rows into ranges that fit in memory. The part of each run that lies in a range is found
+end, samples of all runs cut the rows into ranges that fit in memory. The part of each run in a range is found
 by bisection, and the parts are sorted together. A million rows with one key are no special case, because borders are
 whole rows.
 
@@ -40,7 +40,7 @@ class RowSort(AbstractContextManager["RowSort"]):
 
     folder     existing folder for rows that do not fit in memory
     columns    number of uint64 columns
-    memory     bytes the sort may use, beside the tables given and returned
+    memory     bytes the sort may use, besides the tables given and returned
     distinct   return equal rows once
     """
 

@@ -165,7 +165,7 @@ def output_folder(
             if not shared:
                 _remove_partials(folder)
             if header is None or header.finished:
-                # In a finished job, files of some shards changed or are gone. The other shards stay finished.
+                # If the job was finished, files of some shards changed or are gone. The other shards stay finished.
                 for note in _notes_of(header) if header else []:
                     if output.is_valid(note):
                         output.note(note.name, note.result, *(folder / file for file in note.files))

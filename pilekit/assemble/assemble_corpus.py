@@ -53,7 +53,7 @@ SPILLED_PER_TEXT, STORED_PER_TEXT = 1.1, 0.5
 
 
 class _Planned(Exception):
-    """The plan is made, and nothing else was asked for; the folder is not finished."""
+    """Only the plan was requested, and it is made; the folder is not finished."""
 
 
 def assemble_corpus(
@@ -79,8 +79,8 @@ def assemble_corpus(
     advance    receives the progress of each step
     engine     a cluster instead of local processes; `memory` is then that of each node
 
-    The bytes are the same for any jobs, memory and order of sources. Raises `PilekitError` for a source that is not
-    there or is in two subsets, if nothing is left for train, and for a folder of another job.
+    The bytes are the same for any jobs, memory and order of sources. Raises `PilekitError` for a source that is
+    missing or in two subsets, if nothing is left for train, and for a folder of another job.
     """
     if memory < 64 * 10**6:
         raise PilekitError(f"memory is {memory:,} bytes; 64 MB is the least")
@@ -128,7 +128,7 @@ def _take_other_settings(folder: Path, parameters: Mapping[str, Any], inputs: In
 
 @dataclass(frozen=True)
 class _Run:
-    """The steps; each does only what has no valid note."""
+    """The steps; each does only the work that has no valid note."""
 
     job: Job
     sources: list[Source]
@@ -148,7 +148,7 @@ class _Run:
         )
 
     def plan(self) -> dict[str, Any]:
-        """The plan, made unless it is there: the summary, planned shares, bad lines, and documents of each output."""
+        """The plan, made if it is missing: the summary, planned shares, bad lines, and documents of each output."""
         manifest, output = self.job.manifest, self.job.output
         path = self.job.plan
         name = f"/plan/{path.name}"
@@ -187,7 +187,7 @@ class _Run:
             "documents": {
                 name: number
                 for name, number in zip(outputs(shards), documents, strict=True)
-                if number or name.startswith("train/")  # a shard may be empty; val and test are not there then
+                if number or name.startswith("train/")  # an empty train shard is written; empty val and test are not
             },
             "text_bytes": sum(planned["bytes"] + planned["held_out_bytes"] for planned in counts),
         }
@@ -230,7 +230,7 @@ class _Run:
         parts: int = 1,
         **rest: Any,
     ) -> None:
-        """Call the function for each item. A process gets its part of memory.
+        """Call the function for each item. A process gets its share of the memory.
 
         sizes   the items' names and sizes
         notes   the names of the notes that the function makes, one for each item

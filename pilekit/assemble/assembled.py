@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _Row = tuple[str, dict[str, Any]]
 
 PARTS = ("empty", "removed", "left_out", "val", "test", "train_documents")
-"""What becomes of the documents read; their sum is `read`."""
+"""The fates of the documents read; their counts add up to `read`."""
 
 COUNTS = ("read", "empty", "skipped", *PARTS[1:], "train")
 
@@ -25,11 +25,11 @@ COUNTS = ("read", "empty", "skipped", *PARTS[1:], "train")
 class AssembledCorpus(TableResult):
     """The result of `assemble_corpus`, or its plan.
 
-    folder    of the corpus
+    folder    the folder of the corpus
     summary   the content of summary.json: counts of all documents and of each subset
     planned   share of each subset in the bytes of train, if nothing were held out or removed
     skipped   the bad lines and files that were skipped
-    written   whether the corpus is there; False for a plan
+    written   whether the corpus was written; False for a plan
     """
 
     folder: Path
@@ -48,7 +48,7 @@ class AssembledCorpus(TableResult):
         return self.summary
 
     def sum(self) -> str:
-        """The documents read and what became of them, in one line."""
+        """The documents read and their fates, in one line."""
         parts = " + ".join(f"{self.summary[name]:,} {name.replace('_', ' ')}" for name in PARTS if self.summary[name])
         return f"{self.summary['read']:,} read = {parts}"
 

@@ -1,6 +1,6 @@
 """The first pass: a row of four numbers for each document of a source, in a file that the plan reads several times.
 
-Everything that decides about a document is in its row: who it is, its text, what is held out together with it, and its
+A row holds everything that decides a document's fate: its identity, hashes of its text and of its group, and its
 size. The plan needs no text, and the second pass finds the fate of each document in the order of the rows.
 """
 

@@ -30,7 +30,7 @@ FILES_AT_A_TIME, BYTES_AT_A_TIME = 4096, 64 << 20
 class Source:
     """A shard, or a batch of text files.
 
-    name     of the shard or the first file: its path relative to the manifest
+    name     the path of the shard or of the first file, relative to the manifest
     subset   the place of its subset in the manifest
     size     stored bytes
     files    (identity, path) of the shard or of each text file, in the order of the identities
@@ -49,7 +49,7 @@ class Source:
         return Shard(f"text files from {self.name} on" if self.is_text else self.name, self.files[0][1], self.size)
 
     def version(self) -> str:
-        """Changes when a file is written again."""
+        """A text that changes when a file is written again."""
         times = [changed_at(path) for _, path in self.files]
         return f"{self.size} {xxhash.xxh3_64_hexdigest(repr(times).encode())}"
 
@@ -126,7 +126,7 @@ def _files_of(subset: Subset, folder: Path) -> Iterator[tuple[str, int]]:
             found = local.search(path, every=True)
         except PilekitError as error:
             raise PilekitError(f"the subset {shown}, source {visible(pattern)}: {error}") from error
-        # Of a folder the shards are taken, if it has any. Files that the pattern itself names or matches are all taken.
+        # A folder gives its shards only, if it has any. Files that the pattern itself names or matches are all taken.
         depth = 0 if Path(path).is_dir() else len(Path(path).parts) - len(Path(found.root).parts)
         folders: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
         for relative, file, size in found.files:

@@ -2,12 +2,12 @@
 
 A subset's texts are put into units: a group, or a text where the subset has no groups. The units are taken in the order
 of a hash, first for val, then for test, until they hold as many texts as the manifest asks for. Subsets choose in the
-manifest's order, among texts and groups that none before has chosen. Of the documents with a chosen text, one stands
-in val or test; all others, and all others of the chosen groups, are removed.
+manifest's order, among texts and groups that no earlier subset chose. Of the documents with a chosen text, one goes
+to val or test; all others, and all others of the chosen groups, are removed.
 
-In train, a document has floor(epochs) copies, and exactly the share of documents that the fraction asks for, those
-with the lowest hashes, has one more. A copy's place is a hash too. The copies sorted by place are cut into equal parts,
-the train shards. All hashes are of the seed, the subset and the document, so nothing depends on the order of reading.
+In train, a document has floor(epochs) copies. Exactly the share of documents that the fraction of the epochs gives,
+those with the lowest hashes, has one more. A copy's place is a hash too. The copies sorted by place are cut into equal
+parts, the train shards. Hashes are of the seed, subset and document, so nothing depends on the order of reading.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ Int64 = npt.NDArray[np.int64]
 MOST_EPOCHS = 1000
 
 LEFT_OUT, VAL, TEST, REMOVED = 0, -1, -2, -3
-"""Fates of documents that are not in train. The others have as fate the number of their copies in train."""
+"""Fates of documents that are not in train. The fate of any other is the number of its copies in train."""
 CHOOSE, REPEAT, PLACE = range(3)
-"""What a hash is for, so that the choices are independent of each other."""
+"""The uses of hashes; the choices for different uses are independent."""
 
 COUNTS = ("removed", "left_out", "val", "test", "train_documents", "train", "bytes", "held_out_bytes")
 
@@ -68,7 +68,7 @@ class Plan:
     borders: UInt64
 
     def fates(self, subset: int, rows: Rows) -> Int64:
-        """What becomes of these documents of a subset: see `LEFT_OUT`."""
+        """The fates of these documents of a subset: see `LEFT_OUT`."""
         described = self.manifest.subsets[subset]
         fates = np.full(len(rows), int(epochs_of(described)))
         if self.repeat_below[subset]:
@@ -105,7 +105,7 @@ class Plan:
 
 
 def epochs_of(subset: Subset) -> float:
-    """How often a document of the subset stands in train; 1 if the manifest does not say."""
+    """How often a document of the subset occurs in train; 1 if the manifest does not say."""
     epochs = 1.0 if subset.epochs is None else subset.epochs
     if epochs > MOST_EPOCHS:
         raise PilekitError(f"the subset {visible(subset.name)} has {epochs:,g} epochs; {MOST_EPOCHS:,} are the most")
@@ -148,10 +148,10 @@ def _counts(fates: Int64, sizes: Int64) -> Int64:
 
 
 def _choose(plan: Plan, subset: int, texts: Texts, groups: set[int], rows: Iterable[Rows], sort: Sort) -> None:
-    """Add to `texts` what a subset holds out, text -> columns of `Plan.held_out`, and to `groups` in which groups.
+    """Add a subset's held-out texts to `texts` (text -> columns of `Plan.held_out`), and their groups to `groups`.
 
-    The document with the lowest identity stands for its text. A group is passed over if with it more than half of the
-    subset's texts were held out.
+    The document with the lowest identity stands for its text. A group is skipped if more than half of the
+    subset's texts would then be held out.
     """
     described = plan.manifest.subsets[subset]
     with sort(1, distinct=True) as all_texts, sort(4) as units:
@@ -197,7 +197,7 @@ def _repeat_below(plan: Plan, subset: int, rows: Iterable[Rows], sort: Sort) -> 
 
 
 def _at_ranks(values: RowSort, ranks: list[int]) -> UInt64:
-    """The values at these ranks in ascending order; 2^64 - 1 behind the last."""
+    """The values at these ranks in ascending order; 2^64 - 1 after the last."""
     found = np.full(len(ranks), np.iinfo(np.uint64).max)
     begin = 0
     for table in values.chunks():

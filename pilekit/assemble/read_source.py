@@ -1,6 +1,6 @@
 """Read a source: its documents with the group and the kept fields that the manifest names.
 
-Shards are read block by block as everywhere, but labels in them are ignored. Documents without text are counted and
+Shards are read block by block, and their labels are ignored. Documents without text are counted and
 left out, so both passes over a source give the same documents.
 """
 
@@ -48,7 +48,7 @@ class Documents(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """What the workers of all steps know: `plan` is its file, `memory` that of one process."""
+    """The settings for the workers of all steps: `plan` is the plan's file, `memory` the bytes of one process."""
 
     manifest: Manifest
     inputs: Inputs
@@ -110,7 +110,7 @@ class SourceReader:
             advance(size)
 
     def _documents(self, first: int, records: list[object], lines: Sequence[Line] = ()) -> Documents:
-        """The documents of decoded records, numbered from `first` on; `lines` are theirs, of which some are blank."""
+        """The documents of decoded records, numbered from `first` on; `lines` are their lines, some of them blank."""
         numbers: list[int] = []
         found = Documents(np.zeros(0, np.uint64), [], [], [])
         for index, given in enumerate(records):

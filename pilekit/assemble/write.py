@@ -2,7 +2,7 @@
 
 A source becomes one file of lines. They are collected until memory is full, sorted by (shard, place) and appended as a
 run; a second file holds the place of each line and the byte at which it begins. A shard takes its part of each run, in
-buckets of places that fit in memory. Places are uniform hashes, so buckets are of about one size.
+buckets of places that fit in memory. Places are uniform hashes, so buckets have about the same size.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pilekit.shards.write.shard_writer import ShardWriter
 LINES, PLACES = "spilled/lines", "spilled/places"
 """The files of a source."""
 LINE_BYTES = 200
-"""What a line in memory takes beside its text."""
+"""The bytes that a line in memory takes besides its text."""
 
 
 def outputs(shards: int) -> list[str]:
@@ -46,7 +46,7 @@ def outputs(shards: int) -> list[str]:
 
 
 def spill_name(source: str) -> str:
-    """The note of a spilled source; it depends on all inputs, as no input has this name."""
+    """The name of the note about a spilled source; the note depends on all inputs, as no input has this name."""
     return f"/spilled/{source}"
 
 
@@ -67,7 +67,7 @@ class _Run:
         return len(self.text) + LINE_BYTES * len(self.ends)
 
     def write(self, lines_file: BinaryIO, places_file: BinaryIO, files: int) -> list[int]:
-        """Append the sorted run to both files; the row at which each output begins, and the number of rows.
+        """Append the sorted run to both files; returns the row where each output begins, and the number of rows.
 
         Rows are (place, first byte); the last has only the end of the run.
         """
@@ -126,7 +126,7 @@ def _encoded(record: dict[str, Any], source: Source) -> bytes:
 
 
 class _Part(NamedTuple):
-    """The lines of one run that go into one shard: their file, and the rows of `_Run.write`, which lie in `mapped`."""
+    """The lines of one run that go into one shard: their file, and the rows of `_Run.write`, stored in `mapped`."""
 
     lines: Path
     rows: npt.NDArray[np.uint64]
@@ -134,7 +134,7 @@ class _Part(NamedTuple):
 
 
 def write_output(number: int, advance: Advance, *, job: Job, sources: list[str]) -> None:
-    """Merge one shard from all sources, which are given by name; index it, and note how many documents it has."""
+    """Merge one shard from all sources (their names), index it, and note its number of documents."""
     shards = job.manifest.assemble.shards
     await_files([job.plan])
     await_notes(job.output, [spill_name(source) for source in sources])

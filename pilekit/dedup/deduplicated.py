@@ -2,7 +2,7 @@
 
     pipeline = Pipeline([Deduplicated("unique"), Tokenize(tokenizer)])
 
-The keep masks go by the shard's name and the documents' numbers. Another shard of the same name (a selection, whose
+Keep masks find documents by shard name and number. Another shard of the same name (a selection, whose
 documents have other numbers) would lose the wrong documents. So the texts of each shard's first batch are compared with
 the hashes in its sketch, except texts that an earlier stage changed.
 """
@@ -27,7 +27,7 @@ from pilekit.shards.keep_mask import SUFFIX as MASK_SUFFIX
 from pilekit.shards.keep_mask import KeepMask, read_mask
 
 HELD_MASKS = 16
-"""Masks in memory, those used last. A mask of 7 million documents takes 0.9 MB."""
+"""The most recently used masks stay in memory. A mask of 7 million documents takes 0.9 MB."""
 
 
 @dataclass(frozen=True)

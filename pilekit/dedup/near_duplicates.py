@@ -3,10 +3,10 @@
     for batch in NearDuplicates(0.8)(read("00.jsonl.zst")):
         ...
 
-A document is dropped if an earlier kept document is as similar as `threshold`. Its candidates are the kept documents
-whose MinHash signatures share a whole band with its own, as in `datasketch.MinHashLSH`. The bands are those that
-`pilekit dedup` chooses. Each candidate is compared exactly. So every dropped document is similar enough, and at most
-1 % of the pairs at the threshold are missed.
+A document is dropped if its similarity to an earlier kept document reaches `threshold`. Its candidates are the kept
+documents whose MinHash signatures share a whole band with its own, as in `datasketch.MinHashLSH`. The bands are those
+that `pilekit dedup` chooses. Each candidate is compared exactly. So every dropped document is similar enough, and at
+most 1 % of the pairs at the threshold are missed.
 
 The shingles of all kept documents stay in memory: about 1.7 times their text. For larger corpora use `pilekit dedup`,
 which compares in bounded memory and keeps the longest document instead of the first.
@@ -38,13 +38,13 @@ _PER_KEY = 40 + 8
 
 @dataclass(frozen=True)
 class NearDuplicates(DocumentStage):
-    """Drop documents that are as similar as `threshold` (Jaccard, word 5-grams) to an earlier kept document.
+    """Drop documents whose similarity (Jaccard, word 5-grams) to an earlier kept document reaches `threshold`.
 
     threshold   above 0, up to 1
     memory      bytes, about, for the kept documents; `PilekitError` if they need more
 
     Each call starts empty. The result depends on the order, so the stage is for one process that reads the corpus in
-    order. `PileStream` reads in another order and on many ranks: it takes the folder of `pilekit dedup` as `dedup=`.
+    order. `PileStream` reads in another order and on many ranks, so it takes the folder of `pilekit dedup` as `dedup=`.
     """
 
     threshold: float = 0.8

@@ -40,8 +40,8 @@ _SAME = ("threshold", "keep", "ngram", "num_perm", "bands", "rows", "seed")
 class EarlierRun:
     """A finished run.
 
-    shards       in corpus order, where the run read them
-    parameters   everything its result depends on beside the shards; `against` is the identity of the run before
+    shards       in corpus order, with the paths that the run read
+    parameters   everything its result depends on besides the shards; `against` is the identity of the run before
     identity     a hash of parameters and shards
     against      folder of the run before
     """

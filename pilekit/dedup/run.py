@@ -3,7 +3,7 @@
     sketch (each shard) -> exact copies -> candidates -> their shingle sets (each shard) -> resolve
         -> removed.parquet and masks -> clean shards (each) -> summary.json
 
-Sketches, shingle sets, clean shards and the decisions are files that are complete or not there. After a kill, the next
+Sketches, shingle sets, clean shards and the decisions are files that are complete or absent. After a kill, the next
 run reuses the complete files and makes the rest. `sketches/`, `masks/`, `removed.parquet`, `summary.json` and `clean/`
 stay; `scratch/` is removed. The result depends on the shards and the parameters in the folder's header alone, not on
 the number of processes, the memory, or the order in which shards are given.
@@ -100,7 +100,7 @@ def deduplicate(
     only        leave out the documents of other subsets, rather than pass them through
     threshold   least Jaccard similarity of the word n-grams of near-duplicates
     ngram       words in an n-gram
-    num_perm    about this many MinHash permutations: as many as make bands for a recall of 0.99 at the threshold
+    num_perm    about this many MinHash permutations, as whole bands that give a recall of 0.99 at the threshold
     keep        which of similar documents stays: the "longest" (of equally long ones the first), or the "first"
     against     folder of an earlier run; its documents come before all of these, and documents of the run that it was
                 made against come first
@@ -246,7 +246,7 @@ class _Run:
     def record(
         self, sketches: Sequence[ShardSketch], population: Population, decisions: Decisions, compared: Counts
     ) -> dict[str, Any]:
-        """Write `removed.parquet` and the masks, and note the summary, which is checked."""
+        """Write `removed.parquet` and the masks, then check and note the summary."""
         folder = self.output.folder
         repeated = {subset.name for subset in self.corpus.manifest.subsets if (subset.epochs or 0) > 1}
         train = {shard.name for shard in self.corpus.shards if shard.split in ("train", None)}
@@ -277,7 +277,7 @@ class _Run:
         return records
 
     def write_clean(self) -> None:
-        """Write the clean shards, if asked for, and note for each shard where it was read."""
+        """Write the clean shards, if requested, and note the path of each shard."""
         shutil.rmtree(self.output.folder / SCRATCH, ignore_errors=True)
         write, shards = self.parameters["write"], self.corpus.shards
         work = functools.partial(_finish_shard, write=write, manifest=self.corpus.manifest)
@@ -286,7 +286,7 @@ class _Run:
         finish_shards(work, shards, self.output, self.inputs, jobs=jobs, advance=progress, threads=True, engine=engine)
 
     def finish(self, summary: dict[str, Any]) -> None:
-        """Write the summary, and note where the earlier run was."""
+        """Write the summary, and note the folder of the earlier run."""
         with write_atomically(self.output.folder / SUMMARY) as file:
             file.write(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
         against = str(self.before[-1].folder.absolute()) if self.before else None

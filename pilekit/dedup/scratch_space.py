@@ -5,7 +5,7 @@ Bytes on disk:
     sketches    24 a document and 8 for each band: 192 with 21 bands
     matching    up to 96 a document: keys that occur twice, pairs, names and decisions
     sets        1.4 for each byte of text of the documents that may have a duplicate, and 8 for each document
-    clean       as much as the shards take now, and 3 %; scratch files are removed before them
+    clean       as much as the shards take now, plus 3 %; scratch files are removed first
 
 All but the sets are estimated before the first step, for documents of 2 KB as stored, as in the Pile. The number of
 candidates is known after matching, so the sets are checked then.
@@ -29,7 +29,7 @@ STORED_BYTES_PER_DOCUMENT = 2000
 
 
 def bytes_needed(stored_bytes: int, bands: int, *, clean: bool) -> int:
-    """Most that shards of this size need: sketches, then files for matching, then clean shards."""
+    """The most bytes that shards of this size need: sketches, then files for matching, then clean shards."""
     documents = stored_bytes // STORED_BYTES_PER_DOCUMENT
     return documents * (24 + 8 * bands) + max(96 * documents, int(1.03 * stored_bytes) * clean)
 
@@ -48,7 +48,7 @@ def scratch_array(folder: Path, dtype: npt.DTypeLike, length: int) -> npt.NDArra
 
 
 def write_flags(folder: Path, flags: npt.NDArray[np.bool_]) -> Path:
-    """Write flags into the folder as bits. The file is named after them, so no node can show an older one."""
+    """Write flags into the folder as bits. The file's name is their hash, so no node can show an older one."""
     bits = np.packbits(flags)
     path = folder / f"{xxhash.xxh3_128_hexdigest(bits.data)}.bits"
     with write_atomically(path) as file:
@@ -57,6 +57,6 @@ def write_flags(folder: Path, flags: npt.NDArray[np.bool_]) -> Path:
 
 
 def read_flags(path: Path, begin: int, end: int) -> npt.NDArray[np.bool_]:
-    """The flags from `begin` to `end` of those that `write_flags` wrote."""
+    """The flags from `begin` to `end` in a file of `write_flags`."""
     bits = np.fromfile(path, np.uint8, count=-(-end // 8) - begin // 8, offset=begin // 8)
     return np.unpackbits(bits)[begin % 8 :][: end - begin].view(np.bool_)

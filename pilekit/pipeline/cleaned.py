@@ -1,4 +1,4 @@
-"""`Cleaned`: the result of `clean_corpus`, its summary, and the tables of what each rule drops."""
+"""`Cleaned`: the result of `clean_corpus`, its summary, and its tables with the counts of each rule."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Cleaned(TableResult):
         return self.summary
 
     def to_arrow(self) -> pa.Table:
-        """A row per subset and rule with what the rule drops, for pandas, polars and plots."""
+        """A row per subset and rule with the rule's counts, for pandas, polars and plots."""
         import pyarrow as pa
 
         subsets = self.summary["subsets"]

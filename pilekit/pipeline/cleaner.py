@@ -1,4 +1,4 @@
-"""`Cleaner`: what `clean_corpus` does to a batch, and what it counts.
+"""`Cleaner`: cleans each batch of `clean_corpus`, and counts the documents.
 
 All rules judge the unchanged text. Then documents that fail a rule are dropped, and the texts of the others are cut and
 redacted. Documents of subsets that are not judged pass untouched.
@@ -27,7 +27,7 @@ class Cleaner:
 
     rules     sets by name
     subsets   the subsets that are judged; None: all
-    edits     what is done to the documents that stay, one after the other
+    edits     functions that are applied in turn to the documents that stay
     """
 
     rules: Mapping[str, RuleSet] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Cleaner:
         return self.subsets is None or subset in self.subsets
 
     def judge(self, batch: DocumentBatch) -> tuple[dict[str, Fails], dict[str, Sequence[Any] | npt.NDArray[Any]]]:
-        """(whether each document fails, what was judged) of each rule by SET.rule, whatever a document's subset."""
+        """(whether each document fails, the values judged) for each rule, by SET.rule; all subsets are judged."""
         texts = ScannedTexts(batch)
         fails: dict[str, Fails] = {}
         values: dict[str, Sequence[Any] | npt.NDArray[Any]] = {}
@@ -56,9 +56,9 @@ class Cleaner:
     def clean(
         self, batch: DocumentBatch, subsets: dict[str, dict[str, Any]]
     ) -> tuple[DocumentBatch, list[dict[str, Any]]]:
-        """(documents as they are written, a row of `dropped.parquet` for each other one).
+        """(the documents to write, a row of `dropped.parquet` for each dropped document).
 
-        subsets   counts by subset, to which those of the batch are added
+        subsets   counts by subset; the counts of the batch are added
         """
         chosen = [index for index, subset in enumerate(batch.subsets) if self.judges(subset)]
         fails, values = self.judge(batch.take(chosen) if len(chosen) < len(batch) else batch)

@@ -1,9 +1,9 @@
 """`clean_corpus`: writes a corpus without the documents that fail quality rules, or only counts them.
 
-    read(shard) -> Cleaner.clean -> one shard of the same name, and a table of what was dropped     each shard
+    read(shard) -> Cleaner.clean -> one shard of the same name, and a table of dropped documents     each shard
         -> dropped.parquet, summary.json
 
-The shards' tables lie in `.dropped/` until they are joined.
+The shards' tables are stored in `.dropped/` until they are joined.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ WHOLE = "/dropped"
 """The name of the note about the joined table; no shard's name begins with a slash."""
 
 PARTS = ".dropped"
-"""The folder of the shards' tables. Their notes do not name them: they are gone when all are joined."""
+"""The folder of the shards' tables. Notes do not name these tables, which are removed when all are joined."""
 
 DROPPED_ROWS = required(
     shard=pa.string(), number=pa.int64(), subset=pa.string(), bytes=pa.int64(), rules=pa.list_(pa.string())
@@ -73,7 +73,7 @@ def clean_corpus(
     advance: Advance | None = None,
     engine: Ray | None = None,
 ) -> Cleaned:
-    """Count what quality rules drop, per subset, and write what they keep into the folder `out`.
+    """Count the documents that quality rules drop, per subset, and write the others into the folder `out`.
 
     corpus      a `Corpus`, a path, glob or URL, or a list of these
     out         a new or empty folder, or that of an earlier run, which is resumed; None: count only
@@ -85,11 +85,11 @@ def clean_corpus(
     pii         "email", "ip" or both: replace addresses in the documents that stay
     on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
     jobs        shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
-    advance     called with each further number of stored bytes done
+    advance     called with the number of stored bytes done since the last call
     engine      a cluster instead of local processes
 
     `out` holds shards of the same names, their lines byte for byte unless the text was changed, `dropped.parquet` with
-    the rules that each dropped document fails, and `summary.json`. If nothing is kept, that is a `PilekitError`.
+    the rules that each dropped document fails, and `summary.json`. `PilekitError` if nothing is kept.
     """
     corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
     judged = subsets_or_all(subsets, corpus.manifest)
@@ -145,7 +145,7 @@ def _clean_shard(
     output: Output | None = None,
     inputs: Inputs | None = None,
 ) -> dict[str, Any]:
-    """Count what is kept and dropped of one shard; with `output`, write both and note the counts."""
+    """Count the kept and the dropped documents of one shard; with `output`, write both and note the counts."""
     counts: dict[str, dict[str, Any]] = {}
     with ExitStack() as opened:
         reader = opened.enter_context(reading(shard, advance=advance, ahead=ahead))
@@ -198,9 +198,9 @@ def _nothing(cleaned: Cleaned, cleaner: Cleaner) -> str:
 def examples(
     corpus: Corpus, cleaner: Cleaner, rule: str, *, on_error: OnError = "raise", advance: Advance | None = None
 ) -> Iterator[dict[str, Any]]:
-    """The documents that only this rule drops, in the order of the corpus; PilekitError for a rule not among them.
+    """The documents that only this rule drops, in the order of the corpus; PilekitError for an unknown rule.
 
-    Each has `shard`, `number`, `subset`, `text`, and the `value` that the rule judged.
+    Each has `shard`, `number`, `subset`, `text`, and the `value` that the rule compares with its limit.
     """
     known = cleaner.judge(DocumentBatch([], [], "", np.zeros(0, np.int64)))[0]
     if rule not in known:

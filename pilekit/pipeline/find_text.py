@@ -1,4 +1,4 @@
-"""`find_text`: the documents of a corpus in whose text a pattern is found, each with a line of context.
+"""`find_text`: the documents of a corpus whose text matches a pattern, each with a line of context.
 
     read(shard, subsets) -> pattern.search(text) -> one line of JSON per document -> in the order of the corpus
 
@@ -30,7 +30,7 @@ from pilekit.shards.read.reader import OnError, Reading, read
 Search = Callable[[Shard, "Counts", Advance | None, bool], Iterator["FoundText"]]
 
 CONTEXT = 200
-"""Characters of a match, and of its line on either side of it, that are kept."""
+"""The most characters kept of a match, and of its line on either side."""
 
 _IGNORED_CASE = re.compile(r"\(\?i:([\w ]+)\)", re.ASCII)
 
@@ -52,7 +52,7 @@ class FoundText(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Documents per subset: those read, those with a match, and the lines that were skipped as bad."""
+    """Documents per subset, read and with a match, and the bad lines that were skipped."""
 
     read: Counter[str] = field(default_factory=Counter)
     found: Counter[str] = field(default_factory=Counter)
@@ -81,7 +81,7 @@ def find_text(
     subsets   exact names; None: all
     jobs      shards at a time; None: the usable CPUs, or fewer for a small corpus
 
-    Raises PilekitError for a pattern that is no regular expression, and for all that `read` refuses.
+    Raises PilekitError for a pattern that is no regular expression, and for every error of `read`.
     """
     reading = functools.partial(read, subsets=subsets, on_error=on_error, manifest=corpus.manifest)
     search = functools.partial(_search, pattern=Match(pattern).pattern, reading=reading)
@@ -102,7 +102,7 @@ def find_text(
 
 
 def _search_to_file(item: tuple[int, Shard], advance: Advance, *, search: Search, folder: Path, ahead: bool) -> Counts:
-    """Search one shard, write its matches to the file in `folder` that is named by the shard's place."""
+    """Search one shard, and write its matches to the file in `folder` named by the shard's place."""
     place, shard = item
     counts = Counts()
     encoder = msgspec.json.Encoder()
@@ -123,8 +123,8 @@ def _search(
 ) -> Iterator[FoundText]:
     """The matches in one shard.
 
-    Python's re is slow where case is ignored. If the pattern is only letters, digits and spaces, an ASCII text without
-    that word in small letters is passed over: three times as fast.
+    Python's re is slow when it ignores case. If the pattern is only letters, digits and spaces, an ASCII text without
+    them (both in lower case) is skipped: three times as fast.
     """
     search = pattern.search
     plain = _IGNORED_CASE.fullmatch(pattern.pattern)

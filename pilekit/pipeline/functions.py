@@ -71,7 +71,7 @@ class _FunctionStage(DocumentStage):
             if _named(module, name) is self:
                 return _named, (module, name)
         except (ImportError, AttributeError, ValueError):
-            pass  # A function inside another function: pickle says whether it can take it.
+            pass  # A function inside another function: pickle decides whether it can.
         return type(self), (self.function,)
 
 

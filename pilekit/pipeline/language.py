@@ -1,4 +1,4 @@
-"""`Language`: keep documents by what a fastText classifier says of their language.
+"""`Language`: keep documents by the language that a fastText classifier detects.
 
 The model is a file that the user has, such as fastText's `lid.176.bin`. None is bundled, and none is fetched. The
 package comes with `pip install 'pilekit[language]'`.
@@ -43,7 +43,7 @@ class Language(DocumentStage):
 
     @property
     def identity(self) -> str:
-        """What a result was made with: the model's content counts, not where it lies."""
+        """The settings stored with a result; a hash of the model's content stands for the model, not its path."""
         with Path(self.model).open("rb") as file:
             content = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
         return f"Language({content}, keep={self.keep}, score={self.score})"
@@ -57,11 +57,11 @@ class Language(DocumentStage):
         return {"language": self.fails(self.detect(batch))}
 
     def fails(self, detected: Sequence[tuple[str, float]]) -> npt.NDArray[np.bool_]:
-        """Whether what `detect` found fails, bool [documents]."""
+        """Whether each result of `detect` fails, bool [documents]."""
         return np.array([label not in self.keep or score < self.score for label, score in detected], bool)
 
     def detect(self, batch: DocumentBatch) -> list[tuple[str, float]]:
-        """(best label, its score) of each document; ("", 0) for a text of which the model says nothing."""
+        """(best label, its score) of each document; ("", 0) for a text without a label."""
         texts = [text.replace("\n", " ") for text in batch.texts]
         found = _loaded(str(self.model)).predict(texts) if texts else ((), ())
         return [
@@ -72,7 +72,7 @@ class Language(DocumentStage):
 
 @cache
 def _loaded(path: str) -> Any:
-    """The model, once for each process."""
+    """The model, loaded once per process."""
     if not Path(path).is_file():
         raise PilekitError(
             f"{visible(path)}: no such file; give a fastText model that you have, such as lid.176.bin of fasttext.cc"

@@ -94,12 +94,12 @@ class Pipeline:
 
 
 def names_in(names: str | Iterable[str]) -> tuple[str, ...]:
-    """The names of a list, or of a text that has commas between them."""
+    """The names in a list or in a comma-separated text."""
     return tuple(name.strip() for name in (names.split(",") if isinstance(names, str) else names))
 
 
 def described(stage: Stage) -> str:
-    """The stage's settings, as they are kept with a result: its `identity` if it has one, else its text."""
+    """The stage's settings, as stored with a result: its `identity` if it has one, else its `repr`."""
     return str(getattr(stage, "identity", None) or re.sub(r" at 0x[0-9a-f]+", "", repr(stage)))
 
 

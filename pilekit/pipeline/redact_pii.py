@@ -1,9 +1,9 @@
 r"""`RedactPII`: e-mail addresses and public IPv4 addresses become constants, so the output depends on nothing else.
 
-An e-mail address is found by its `@`. Before it stand up to 64 of ``[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]`` without a dot at
-either end or two together; behind it a domain, whose last label has 2 to 24 letters. An IPv4 address is four numbers up
-to 255 without leading zeros; no letter, digit, `_` or `.` stands before it, and none behind it, but for a dot that ends
-a sentence. Private and reserved addresses stay.
+An e-mail address is found by its `@`. Before it are up to 64 of ``[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]``, without a dot at
+either end or two together; after it is a domain whose last label has 2 to 24 letters. An IPv4 address is four numbers
+up to 255 without leading zeros. No letter, digit, `_` or `.` may precede or follow it, except a dot that ends a
+sentence. Private and reserved addresses stay.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class RedactPII(DocumentStage):
             raise PilekitError(f"PII is email, ip or both, not {visible(','.join(self.kinds) or 'nothing', 80)}")
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
-        """The same documents; only changed ones are encoded anew. Empty batches are dropped."""
+        """The same documents; only changed ones are encoded again. Empty batches are dropped."""
         return (self.redact(batch) for batch in batches if len(batch))
 
     def redact(self, batch: DocumentBatch) -> DocumentBatch:

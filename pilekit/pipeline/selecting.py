@@ -63,11 +63,11 @@ class Selected(TableResult):
     """The result of `select_corpus`.
 
     folder    where the shards are
-    subsets   the largest first; if subsets were asked for, only those
+    subsets   the largest first; if subsets were given, only those
     total     all subsets together
     empty     names of the shards without a selected document; they have no file
     skipped   the bad lines skipped
-    others    number of documents of subsets that were not asked for
+    others    number of documents of all other subsets
     """
 
     folder: Path
@@ -92,7 +92,7 @@ class Selected(TableResult):
         }
 
     def table(self) -> FittedTable[SelectedSubset]:
-        """A row per subset, the largest first, one for those not asked for, and the total."""
+        """A row per subset, the largest first, one for all other subsets, and the total."""
         from pilekit.fitted_table import DASH, OTHERS, Column, FittedTable, rounded_bytes
 
         def share(row: SelectedSubset) -> str:
@@ -137,12 +137,12 @@ def select_corpus(
     format      "zst" and "jsonl" keep whole lines, "parquet" keeps text and label
     on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
     jobs        shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
-    advance     called with each further number of stored bytes done
-    part        (I, N): only the shards of `corpus.part(part)`; a call without it does what is left and finishes
+    advance     called with the number of stored bytes done since the last call
+    part        (I, N): only the shards of `corpus.part(part)`; a call without it does the rest and finishes
     engine      a cluster instead of local processes
 
-    A shard without a selected document gives no file. If nothing is selected at all, that is a `PilekitError`, and
-    nothing is left in `out`. If a shard cannot be read, the other shards are finished and kept before the error is
+    A shard without a selected document gives no file. `PilekitError` if nothing is selected at all; then nothing is
+    left in `out`. If a shard cannot be read, the other shards are finished and kept before the error is
     raised.
     """
     corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)

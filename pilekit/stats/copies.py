@@ -1,7 +1,7 @@
 """Documents that repeat the text of an earlier document, found by 64-bit hashes of the texts.
 
 Hashes and groups are kept as they come, 10 bytes a document, sorted by the hash's top byte in parts of a million. In
-the end each of the 256 values of that byte is processed by itself, so nothing large is copied. (A Python set of
+the end each of the 256 values of that byte is processed separately, so nothing large is copied. (A Python set of
 integers takes 70 bytes a document.)
 
 Two different texts share a hash with probability 2^-64: with the Pile's 210 million documents, the chance of a single
@@ -18,7 +18,7 @@ _TOP_BYTES = 256
 
 
 class CopyCounter:
-    """Counts, per group, the hashes that were given before; they must be given in the order of the corpus."""
+    """Counts, per group, the hashes that occurred before; they must come in the order of the corpus."""
 
     def __init__(self) -> None:
         # Hashes by their top byte, within a byte in the order given; the groups; where each byte's hashes begin.

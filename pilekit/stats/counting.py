@@ -152,7 +152,7 @@ def count_into_file(
 
 
 def hashes_from_file(path: Path) -> TextHashes:
-    """The hashes that `count_into_file` has left."""
+    """The hashes that `count_into_file` wrote."""
     if not appears(path.exists, path.parent):
         raise PilekitError(f"{visible(str(path))}: another node wrote it, but it is not here; run it again")
     with path.open("rb") as file:

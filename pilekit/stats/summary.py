@@ -1,6 +1,6 @@
 """`corpus_stats`: the contents of a corpus, per subset.
 
-Every shard is counted by itself (counting.py), several at a time, and the counts are added up in the order of the
+Every shard is counted separately (counting.py), several at a time, and the counts are added up in the order of the
 shards, so the result does not depend on the number of processes. Hashes of texts are compared here, in the order of the
 corpus: of two equal documents the later one is the copy, whichever process was faster.
 """
@@ -136,7 +136,7 @@ def corpus_stats(
     subsets     only documents of these subsets, in any spelling the manifest knows; None: all
     tokenizer   count tokens too; a `Tokenizer`, or an argument of `load_tokenizer`
     copies      count the documents whose text occurred before (equal 64-bit hash); takes about 10 bytes of memory a
-                document; all other memory is constant. A cluster leaves them in the cache folder meanwhile
+                document; all other memory is constant. A cluster keeps hashes in the cache folder meanwhile
     on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
     jobs        shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
     advance     called with the number of stored bytes done since the last call
@@ -151,7 +151,7 @@ def corpus_stats(
         from pilekit.tokenize import load_tokenizer  # Importing it takes as long as counting a small shard.
 
         tokenizer = load_tokenizer(tokenizer)
-    # Reading only some subsets passes over lines of others, so an index cannot tell which bad lines reading would meet.
+    # Reading only some subsets skips lines of others, so an index cannot tell which bad lines reading would find.
     indexes: list[ShardIndex | None] = []
     for shard in corpus.shards:
         index = find_index(shard, corpus.manifest) if tokenizer is None else None

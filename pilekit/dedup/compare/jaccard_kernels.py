@@ -1,6 +1,6 @@
 """Decide documents in keeper order, each by its exact similarity to kept candidates: the kernel of `resolve.py`.
 
-The sizes of two sets tell how many shingles they must share for the threshold. The merge of two sorted sets stops when
+Set sizes determine how many shingles two sets must share for the threshold. The merge of two sorted sets stops when
 that number is out of reach; it has no branches and takes 1.5 ns a value.
 
 Members of hot runs are compared with representatives: up to 128 kept members of the run, most recently used first. A
@@ -79,7 +79,7 @@ def decide(
 ) -> Table:
     """Decide documents; returns (rank, rank of a kept document, bits of the similarity) of the removed ones.
 
-    ranks             of the documents to decide, ascending; a row for each candidate pair, then one for each hot run
+    ranks             the documents to decide, ascending; a row for each candidate pair, then one for each hot run
     runs              -1 for a pair, or the begin of the run in `representatives`
     others            the earlier rank of a pair, or the words of the run
     removed           a flag for each id

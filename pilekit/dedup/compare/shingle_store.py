@@ -66,7 +66,7 @@ class ShingleStore:
         return np.frombuffer(self._maps[-1], dtype=np.uint64)
 
     def release(self) -> None:
-        """Unmap what was read from this process's memory; the system's page cache may keep it."""
+        """Release the pages read from this process's memory; the system's page cache may keep them."""
         for mapped in self._maps:
             mapped.madvise(mmap.MADV_DONTNEED)
 

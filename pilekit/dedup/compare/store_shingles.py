@@ -55,7 +55,7 @@ def store_shingles(
 
     shards    the shards of `population.sketches`, in the same order
     flagged   a flag for each id
-    folder    of the files; complete files of the same run are used again
+    folder    the folder of the files; complete files of the same run are reused
     jobs      number of shards at a time, each in its own process; None: the usable CPUs
     advance   receives further amounts of stored bytes
     engine    a cluster instead of local processes; `lock` is that of the output folder

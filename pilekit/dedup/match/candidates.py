@@ -1,15 +1,15 @@
 """Candidates: documents that share the key of a band.
 
 A sketch has one key per band for each document. Two passes over the sketches pick out the keys of a band that may occur
-twice (repeated.py). These keys are sorted with the ranks of their documents (external_sort.py; population.py tells what
-a rank is). Equal keys then form a run. In a run of up to 64 documents, every pair is a candidate. A longer run is hot:
+twice (repeated.py). These keys are sorted with the ranks of their documents (external_sort.py; population.py defines
+ranks). Equal keys then form a run. In a run of up to 64 documents, every pair is a candidate. A longer run is hot:
 its members are noted with the run's hash, and later compared with representatives of the run (resolve.py). A run ends
 after 262,144 members.
 
 Similar documents share many bands, so the same run occurs many times. A table of fixed size remembers the hashes of
 recent runs. A forgotten run costs only time, because rows are made distinct.
 
-Two documents of earlier runs of `pilekit dedup` (bit 63 of the rank is clear) are no pair: neither can be removed.
+Two documents of earlier runs of `pilekit dedup` (bit 63 of the rank is clear) are not a pair: neither can be removed.
 
 Each thread has bands of its own, because reading, picking and sorting release the GIL. A thread reads as many bands at
 a time as memory allows, because each pass computes the ranks of all documents again. The result is a sorted set, so
@@ -46,9 +46,9 @@ LONGEST_RUN = 1 << 18
 _OWN = np.uint64(1 << 63)
 """The lowest rank of a document that is not of an earlier run of dedup."""
 _LEAST_MEMORY = 64 << 20
-"""With less for each thread, more threads would only merge more."""
+"""With less memory for each thread, more threads would only merge more."""
 _SORTED_PER_DOCUMENT = 8
-"""Bytes in which a band's keys are mostly sorted in memory; several bands are read at once if each can have so many."""
+"""Bytes that mostly suffice to sort a band's keys in memory; several bands are read at once if each gets this many."""
 
 
 class Candidates:
@@ -83,10 +83,10 @@ def find_candidates(
     jobs: int | None = None,
     advance: Advance | None = None,
 ) -> Candidates:
-    """Find all documents that share the key of one of `bands` with another one. Close `rows` of the result when done.
+    """Find all documents that share a key of one of `bands` with another. Close `rows` of the result when done.
 
     copies     a flag for each document, by id: exact copies, which take no part
-    memory     bytes to use, beside the flags
+    memory     bytes to use, besides the flags
     jobs       number of threads; None: the usable CPUs
     advance    receives the number of further keys read, of 2 * documents * bands in all
     """
@@ -112,7 +112,7 @@ def find_candidates(
                     candidates.add(*found)
 
     def chunks(columns: Sequence[str]) -> Iterator[tuple[Ranks, dict[str, UInt64]]]:
-        """Ranks and keys of all documents but exact copies."""
+        """Ranks and keys of all documents except exact copies."""
         for ranks, keys in population.chunks(columns):
             if stopped.is_set():
                 raise _Stopped
@@ -179,7 +179,7 @@ def _whole_runs(tables: Iterable[Table]) -> Iterator[Table]:
 
 
 def _in_whole_runs(keys: UInt64) -> int:
-    """How many rows come before the last run, which may go on. If it is the only one, it is cut too."""
+    """How many rows come before the last run, which may continue; if it is the only run, how many can be cut off."""
     before_last = int(np.searchsorted(keys, keys[-1]))
     return before_last or len(keys) // (LONGEST_RUN + 1) * LONGEST_RUN
 
@@ -209,7 +209,7 @@ def _runs_in(keys: UInt64) -> tuple[Int64, Int64]:
     """(begins, lengths) of the runs of at least two equal keys; runs of more than `LONGEST_RUN` are cut."""
     begins = np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
     lengths = np.diff(np.append(begins, len(keys)))
-    for i in np.flatnonzero(lengths > LONGEST_RUN)[::-1].tolist():  # backwards: inserting moves what comes behind
+    for i in np.flatnonzero(lengths > LONGEST_RUN)[::-1].tolist():  # backwards: inserting moves later entries
         begins = np.insert(begins, i + 1, np.arange(begins[i] + LONGEST_RUN, begins[i] + lengths[i], LONGEST_RUN))
     lengths = np.diff(np.append(begins, len(keys)))
     return begins[lengths > 1], lengths[lengths > 1]
@@ -229,7 +229,7 @@ def _hashes(ranks: UInt64, begins: Int64, lengths: Int64) -> UInt64:
 
 @compiled()
 def _pairs(ranks: UInt64, begins: Int64, lengths: Int64) -> Table:
-    """(later rank, 0, earlier rank) of all pairs of each run, but those of two documents of earlier runs of dedup."""
+    """(later rank, 0, earlier rank) of all pairs of each run, except two documents of earlier runs of dedup."""
     count = 0
     for length in lengths:
         count += length * (length - 1) // 2

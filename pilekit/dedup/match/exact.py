@@ -20,7 +20,7 @@ from pilekit.dedup.match.repeated import may_be_repeated, note_values, repeated_
 def find_exact(population: Population, folder: Path, memory: int) -> Iterator[Table]:
     """All copies, as tables of (rank of the document that stands for the text, rank of the copy).
 
-    Copies within the earlier runs are among them. They take no part in matching, but are not removed.
+    Copies within earlier runs are included: they take no part in matching, but are not removed.
     """
     with RowSort(folder, 3, memory // 2) as texts:
         table = repeated_table(min(repeated_bytes(population.documents), memory // 4))

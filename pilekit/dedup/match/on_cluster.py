@@ -2,7 +2,7 @@
 
 A band is a column of all sketches, so the nodes exchange nothing. A task takes a whole node, with the memory that
 matching takes locally. It reads sketches and exact copies from shared storage, sorts on its node's own disk, and writes
-a file that is complete or not there, so a resumed run uses it again. The rows are those of one `find_candidates`.
+a file that is complete or absent, so a resumed run reuses it. The rows equal those of one `find_candidates` call.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def find_on_cluster(
     make      makes the population on a node, given a folder on its own disk; can be pickled
     folder    for the tasks' files, on shared storage
     memory    bytes to use on each node
-    lock      of the output folder
+    lock      the lock of the output folder
     """
     nodes = min(bands, max(1, sum(map(bool, engine.cpus()))))
     groups = [group.tolist() for group in np.array_split(np.arange(bands), nodes)]
@@ -60,7 +60,7 @@ def _match(
     memory: int,
     threads: int,
 ) -> None:
-    """Write tables of the bands' rows, ascending and distinct, and then one of their hot runs."""
+    """Write tables of the bands' rows, ascending and distinct, then a table of their hot runs."""
     (bands, path), own = item, scratch_folder(scratch)
     population = make(own)
     if path.exists():

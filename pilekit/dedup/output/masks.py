@@ -1,6 +1,6 @@
 """Keep masks: one bit for each line of a shard, from the shard's sketch and the removed documents.
 
-The shard is read only if some subsets were left out of the comparison and it has lines that are no documents, because
+The shard is read only if some subsets were left out of the comparison and it has lines that are not documents, because
 the sketch does not list these.
 """
 
@@ -33,7 +33,7 @@ def mask_shard(
 ) -> dict[str, tuple[int, int]]:
     """Write the keep mask of a shard; returns (documents, bytes of text) kept of each subset.
 
-    place   of the shard's sketch in `population.sketches`
+    place   the index of the shard's sketch in `population.sketches`
     only    leave out documents that were not sketched, rather than keep them
     """
     header = population.sketches[place].header

@@ -142,7 +142,7 @@ def write_removed(
     """Write all removals to `path`.
 
     header        how the file was made, stored in it
-    is_repeated   whether copies in this shard (its name) and this subset are there on purpose
+    is_repeated   whether copies in this shard (its name) and this subset are intended
     """
     shards = [sketch.header.shard for sketch in population.sketches]
     names = list(dict.fromkeys(shards))

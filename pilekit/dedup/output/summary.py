@@ -5,7 +5,7 @@ independent counts, and in every subset:
 
     read = kept + removed + skipped (+ left out)
 
-Skipped are bad lines, which have no subset. Left out are documents of other subsets, with `only`.
+Skipped: bad lines, which have no subset. Left out: documents of other subsets, with `only`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ MOST_HELD = 100_000_000
 def pair_texts(
     pairs: Sequence[RemovedPair], run: EarlierRun, advance: Report = lambda *_: None
 ) -> list[tuple[str, str]]:
-    """(kept, removed) texts of each pair; of long texts the beginning."""
+    """(kept, removed) texts of each pair; long texts are cut to their beginning."""
     runs = [run, *(runs_before(run) if any(pair.kept_corpus == "against" for pair in pairs) else [])]
     # Several earlier runs may have kept a document of this shard name and number: read them all.
     keepers = [[0] if pair.kept_corpus == "this" else _kept_in(runs, pair) for pair in pairs]
@@ -53,7 +53,7 @@ def pair_texts(
 
 
 def manifest_of(run: EarlierRun) -> Manifest:
-    """Where the records of the run's shards keep text and label."""
+    """A manifest with the text and label fields of the run's shards."""
     record = {name: run.parameters[name] for name in ("text_field", "label_path")}
     return msgspec.structs.replace(load_manifest(), **record)
 
@@ -63,7 +63,7 @@ def _report(advance: Report, total: int, amount: int) -> None:
 
 
 def _kept_in(runs: list[EarlierRun], pair: RemovedPair) -> list[int]:
-    """The places of the earlier runs that kept a document with the name of the pair's kept one."""
+    """The indices of the earlier runs that kept a document with the shard and number of the pair's kept one."""
     found = []
     for place, run in enumerate(runs[1:], 1):
         for shard, mask in zip(run.shards, run.masks(), strict=True):

@@ -1,4 +1,4 @@
-"""Choose some removals, from the least similar to the most similar, for a person to judge the threshold by.
+"""Choose some removals, from the least similar to the most similar, to judge the threshold by.
 
 The similarities of the chosen near-duplicates are spread evenly over the range: nothing is random. Exact copies come
 only when there are no more near-duplicates.
@@ -43,8 +43,8 @@ def spread_pairs(
 ) -> tuple[list[RemovedPair], int]:
     """Up to `count` removals, the least similar first and exact copies last, and the number they were chosen from.
 
-    path      of `removed.parquet`; PilekitError if it cannot be read
-    subset    of the removed documents; exact name
+    path      the path of `removed.parquet`; PilekitError if it cannot be read
+    subset    the subset of the removed documents; exact name
     """
     with readable(path) as removed:
         facts = removed.to_table(["subset", "similarity", "reason"])
@@ -64,7 +64,7 @@ def _spread(similarity: npt.NDArray[np.float64], near: Int64, exact: Int64, coun
     """Up to `count` of the rows of near-duplicates, evenly over their similarities; if they are fewer, exact copies."""
     order = near[np.argsort(similarity[near], kind="stable")]
     wanted = min(count, len(order))
-    # The last rows up to evenly spaced similarities; each row at most once, so later ones move on.
+    # For evenly spaced similarities, the last row up to each; each row at most once, so later ones move on.
     places, turns = np.arange(wanted), np.arange(wanted)
     if wanted:
         targets = np.linspace(similarity[order[0]], similarity[order[-1]], wanted)

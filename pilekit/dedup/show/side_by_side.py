@@ -26,10 +26,10 @@ MOST_WORDS = 250
 _HALF_OF_A_DIFFERENCE = 30
 
 Cell = list[tuple[str, Literal["alike", "differs", "left out"]]]
-"""Pieces of text, safe to print, each with its kind; "left out" tells how much of a difference is not shown."""
+"""Pieces of text, safe to print, each with its kind; "left out" states how much of a difference is not shown."""
 
 _LOOKS = ("bold green", "{+", "+}"), ("bold red", "[-", "-]")
-"""Of words that only the kept document has, and of words that only the removed one has."""
+"""The look of words that only the kept document has, then of words that only the removed one has."""
 
 
 def side_by_side(diff: WordDiff, titles: tuple[str, str], *, colour: bool) -> RenderableType:

@@ -4,7 +4,7 @@ The family is datasketch 2's `affine32`. A shingle's 32-bit hash (the low half o
 MurmurHash3's `fmix32`. Permutation k maps it to `a[k] * h + b[k] mod 2^32`, and the signature keeps the minimum over
 all shingles. With equal `num_perm` and `seed`, a signature equals that of `datasketch.MinHash(scheme="affine32")` bit
 for bit. In 32 bits, multiplication, addition and minimum are vector instructions: 128 permutations take half as long as
-finding and hashing the words. 670 MB/s in all on one core.
+finding and hashing the words. Together: 670 MB/s on one core.
 
 Two signatures agree in a place with a probability equal to the documents' Jaccard similarity.
 """
@@ -23,7 +23,7 @@ SHINGLES_AT_A_TIME = 4096
 """Bounds memory for a document of any length, and keeps its hashes in the cache between the two loops."""
 
 SEED = 1
-"""Of the permutations; datasketch's default."""
+"""The seed of the permutations; datasketch's default."""
 
 _LARGEST = np.uint32(0xFFFFFFFF)
 

@@ -39,7 +39,7 @@ def _eight(byte: int) -> np.uint64:
 
 _HIGH_BITS, _LOW_BITS = _eight(0x80), _eight(0x7F)
 _SPACES, _UNDERSCORES = _eight(ord(" ")), _eight(ord("_"))
-# Added to bytes below 0x80 these set the high bit of all from that character on.
+# Added to bytes below 0x80, _FROM_x sets the high bit of bytes from x on, _BEHIND_x of bytes after x.
 _FROM_LOWER_A, _BEHIND_LOWER_Z = _eight(0x80 - ord("a")), _eight(0x7F - ord("z"))
 _FROM_UPPER_A, _BEHIND_UPPER_Z = _eight(0x80 - ord("A")), _eight(0x7F - ord("Z"))
 _FROM_0, _BEHIND_9 = _eight(0x80 - ord("0")), _eight(0x7F - ord("9"))
@@ -145,7 +145,7 @@ def _word_hash(data: Bytes, begin: np.uint64, end: np.uint64) -> np.uint64:
     # The last eight bytes may reach beyond the data. Then the eight bytes before its end are taken and shifted.
     at = min(begin, np.uint64(len(data)) - _EIGHT)
     rest = _whole_eight(data, at) >> (_EIGHT * (begin - at))
-    # No word contains a zero byte, so the zeros after its end tell its length.
+    # No word contains a zero byte, so the zeros after its end encode its length.
     rest &= _ALL >> (_64 - _EIGHT * (end - begin))
     return mixed(value ^ _lower(rest))
 
@@ -169,7 +169,7 @@ def begin_document(state: UInt64, begin: int, ngram: int) -> None:
 def next_shingles(data: Bytes, begin: int, end: int, ngram: int, state: UInt64, out: UInt64) -> int:
     """Write the document's next shingle hashes into `out` and return their number; fewer than `len(out)` at its end.
 
-    The document is `data[begin:end]`. Repeated shingles come repeatedly.
+    The document is `data[begin:end]`. A repeated shingle is written each time.
     """
     # Checking at each word for eight available bytes would prevent inlining and halve the speed.
     if len(data) >= 8:

@@ -53,7 +53,7 @@ class SketchHeader(msgspec.Struct, frozen=True, kw_only=True):
     text_field: str
     label_path: str
     subsets: list[str] | None
-    """The selected ones, exact names in alphabetical order; None: all."""
+    """The selected subsets, exact names in alphabetical order; None: all."""
     ngram: int
     num_perm: int
     seed: int
@@ -71,7 +71,7 @@ class SketchHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class ShardSketch:
-    """A sketch on disk: the header is in memory, rows are read when asked for."""
+    """A sketch on disk: the header is in memory, rows are read on request."""
 
     path: str
     header: SketchHeader

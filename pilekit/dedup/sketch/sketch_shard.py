@@ -1,7 +1,7 @@
 """Make the sketch of a shard in one pass over it: exact hashes, signatures, band keys.
 
-Signatures take a third of the time and no GIL, so threads compute them while the next batches are decompressed and
-decoded: 430 MB/s on two cores, 230 on one.
+Signatures take a third of the time and release the GIL, so threads compute them while the next batches are
+decompressed and decoded: 430 MB/s on two cores, 230 on one.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def sketch_shard(
     """Read the shard once and write its sketch into `folder`, or take the sketch of an earlier run.
 
     advance    receives further amounts of stored bytes
-    subsets    documents of these are sketched, in any spelling that the manifest knows; others are only counted
+    subsets    their documents are sketched, others only counted; in any spelling that the manifest knows
     threads    CPUs this shard may use; None: all usable ones. The sketch does not depend on it
-    inputs     of the job: `ShardChanged` if the shard has changed since the job began
+    inputs     the job's inputs: `ShardChanged` if the shard has changed since the job began
 
     The folder belongs to a job (`output_folder`), so a sketch in it was made of this shard with these settings.
     """
@@ -159,7 +159,7 @@ class _Batch(NamedTuple):
 
 
 class _Texts:
-    """Counts all documents of a shard and yields the selected ones; `lines` is one more than the last one's number."""
+    """Counts all documents of a shard and yields the selected ones; `lines` is one more than the last number."""
 
     def __init__(self, batches: Iterable[DocumentBatch], counts: Counts, selected: list[str] | None):
         self.lines = 0

@@ -1,4 +1,4 @@
-"""Published rules by which text for training is kept or dropped: one file for each set.
+"""Published rules for keeping or dropping training text: one file for each set.
 
     from pilekit import GopherQuality, GopherRepetition, Pipeline, read
 
@@ -6,6 +6,6 @@
     for batch in pipeline(read("00.jsonl.zst")):
         ...
 
-rule_set.py says what a set is. scanned_texts.py finds words and lines once for all sets, and repeats.py what a text
-repeats of itself.
+rule_set.py defines a set. scanned_texts.py finds words and lines once for all sets, and repeats.py finds repeated
+lines, paragraphs and n-grams.
 """

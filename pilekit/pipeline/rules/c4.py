@@ -2,7 +2,7 @@ r"""`C4`: the rules of C4 (Raffel et al. 2019, arXiv:1910.10683), with the numbe
 
 That code and the journal paper say 5 words a line and 3 sentences; the first preprint says 3 and 5. Citations
 (`\[\d*\]|\[edit\]|\[citation needed\]`) are taken out of each line first. A line is kept if none of its words is too
-long, if it ends in `.`, `?`, `!` or `"` but not in `...`, has enough words, and speaks neither of JavaScript nor of
+long, if it ends in `.`, `?`, `!` or `"` but not in `...`, has enough words, and mentions neither JavaScript nor
 policies. The rules judge the document by its kept lines and its text. C4's list of bad words is not part of pilekit.
 """
 
@@ -29,13 +29,13 @@ POLICY = (b"terms of use", b"privacy policy", b"cookie policy", b"uses cookies",
 class C4(RuleSet):
     """Drop documents by the rules of C4.
 
-    lorem_ipsum     more "lorem ipsum" in the text, in any case
+    lorem_ipsum     more occurrences of "lorem ipsum" in the text, in any case
     curly_bracket   more `{` in the text
     sentences       fewer sentences in the kept lines
     few_words       a line with fewer words is not kept
-    long_word       nor one that has a word of more characters
-    end_mark        nor, unless this is False, one that does not end as a sentence does; FineWeb left this rule out
-    bad_words       words for the rule `bad_word`: more of these, as whole words, in the text in lower case
+    long_word       a line that has a word of more characters is not kept
+    end_mark        a line that does not end like a sentence is not kept; False, as in FineWeb: no such rule
+    bad_words       the words of the rule `bad_word`: more of them, as whole words, in the text in lower case
     """
 
     lorem_ipsum: float = limit(above, 0)
@@ -48,7 +48,7 @@ class C4(RuleSet):
     bad_word: float = limit(above, 0)
 
     def measure(self, texts: ScannedTexts) -> dict[str, Values]:
-        """What each rule judges; `bad_word` only with bad words."""
+        """The value that each rule compares with its limit; `bad_word` only with bad words."""
         sentences = self._sentences(texts)
         cited = [i for i, text in enumerate(texts.batch.texts) if "[" in text and CITATION.search(text)]
         if cited:
@@ -93,7 +93,7 @@ class C4(RuleSet):
 
 
 def _holding(texts: ScannedTexts, part: bytes, begin: Int64, end: Int64) -> Int64:
-    """The numbers of the pieces that hold `part` in any case, one for each time."""
+    """The indices of the pieces that hold `part` in any case, one for each occurrence."""
     ends = np.cumsum([len(between) + len(part) for between in texts.lower.split(part)])[:-1]
     piece = np.searchsorted(begin, ends - len(part), "right") - 1
     return piece[ends <= end[piece]]
@@ -104,8 +104,8 @@ def _without_citations(batch: DocumentBatch) -> DocumentBatch:
 
 
 def _count_bad(texts: Iterable[str], bad_words: Iterable[str]) -> Values:
-    """How many of some words or phrases are in each text, in lower case and not inside longer words."""
-    # Looking for an expression costs much more than looking up its first word in the words of the text.
+    """How many of the bad words or phrases are in each text, in lower case and not inside longer words."""
+    # Searching for a pattern costs much more than looking up its first word in the words of the text.
     patterns = [
         (re.findall(r"\w+", word)[:1], re.compile(rf"(?<!\w){re.escape(word)}(?!\w)"))
         for word in dict.fromkeys(map(str.lower, bad_words))

@@ -20,7 +20,7 @@ class FineWeb(RuleSet):
     line_punctuation   at most this share of lines ends in one of `. ! ?` or `。！？।`; or there are no lines
     dup_line_chars     at least this share of characters without newlines is in lines that repeat an earlier one
     short_lines        at least this share of lines has at most 30 characters
-    newlines           more newlines for each word; None: not judged, as in the paper
+    newlines           more newlines per word; None: not judged, as in the paper
 
     datatrove's code has 0.01 for `dup_line_chars` and 0.3 for `newlines`.
     """
@@ -31,7 +31,7 @@ class FineWeb(RuleSet):
     newlines: float | None = limit(above, None)
 
     def measure(self, texts: ScannedTexts) -> dict[str, Values]:
-        """What each rule judges; `newlines` only if it has a limit."""
+        """The value that each rule compares with its limit; `newlines` only if it has a limit."""
         lines = np.diff(texts.lines.of)
         ends = sums(texts.lines_with(".!?。！？।", at_end=True), texts.lines.of)
         short = sums(characters(texts.data, texts.lines.begin, texts.lines.end) <= SHORT_LINE, texts.lines.of)

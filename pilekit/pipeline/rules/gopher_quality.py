@@ -1,6 +1,6 @@
 """`GopherQuality`: the quality rules of Gopher (Rae et al. 2021, arXiv:2112.11446, A.1), made for text from the web.
 
-A word is what `text.split()` gives. A document without words fails `words` alone.
+Words are those of `text.split()`. A document without words fails `words` alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pilekit.pipeline.rules.scanned_texts import ALNUM, ALPHA, Bytes, Int64, Sca
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 
-# A byte 1 in front tells the word from one that begins with null characters.
+# A leading byte 1 distinguishes the word from one that begins with null characters.
 _AS_NUMBERS = np.array([int.from_bytes(b"\1" + word.encode(), "big") for word in STOP_WORDS], np.uint64)
 _PUNCTUATION = np.isin(np.arange(256), list(string.punctuation.encode()))
 
@@ -26,13 +26,13 @@ class GopherQuality(RuleSet):
     """Drop documents by the quality rules of Gopher.
 
     words          fewer or more words that hold a letter or digit
-    word_length    a shorter or longer mean of their characters
-    hashes         more `#` for each word
-    ellipses       more `...` and `…` for each word
+    word_length    a smaller or larger mean of their characters
+    hashes         more `#` per word
+    ellipses       more `...` and `…` per word
     bullets        a greater share of lines that begin with `•`, `-` or `*`
     end_ellipses   a greater share of lines that end with `...` or `…`
     letters        a smaller share of words that hold a letter
-    stop_words     fewer different ones of: the, be, to, of, and, that, have, with
+    stop_words     fewer different words of: the, be, to, of, and, that, have, with
     """
 
     words: tuple[float, float] = limit(outside, (50, 100_000))
@@ -45,7 +45,7 @@ class GopherQuality(RuleSet):
     stop_words: float = limit(below, 2)
 
     def measure(self, texts: ScannedTexts) -> dict[str, Values]:
-        """What each rule judges."""
+        """The value that each rule compares with its limit."""
         words, lines = np.diff(texts.words.of), np.diff(texts.lines.of)
         alnum, length, letters, stop_words = _count_words(texts.data, *texts.words)
         bullets = sums(texts.lines_with("•-*", at_end=False), texts.lines.of)

@@ -1,7 +1,7 @@
 """`GopherRepetition`: the repetition rules of Gopher (Rae et al. 2021, arXiv:2112.11446, Table A1).
 
-All are shares of the text's characters, but for `dup_lines` and `dup_paragraphs`. Blank lines do not count. A line that
-was met once before, in the same text, is a repeated one.
+All are shares of the text's characters, except `dup_lines` and `dup_paragraphs`. Blank lines do not count. A line that
+occurred earlier in the same text is a repeated line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pilekit.pipeline.rules.scanned_texts import ScannedTexts, share
 class GopherRepetition(RuleSet):
     """Drop documents that repeat themselves more than a share of their text.
 
-    dup_lines, dup_line_chars             of the lines, repeated ones; of the characters, those in repeated lines
+    dup_lines, dup_line_chars             the share of repeated lines; the share of characters in them
     dup_paragraphs, dup_paragraph_chars   the same for the pieces between blank lines
     top_2gram ... top_4gram               characters in the most frequent sequence of 2 to 4 words
     dup_5grams ... dup_10grams            characters in repeated sequences of 5 to 10 words
@@ -40,7 +40,7 @@ class GopherRepetition(RuleSet):
     dup_10grams: float = limit(above, 0.10)
 
     def measure(self, texts: ScannedTexts) -> dict[str, Values]:
-        """What each rule judges."""
+        """The value that each rule compares with its limit."""
         words = texts.words
         before = np.append(0, np.cumsum(words.chars, dtype=np.int64))
         ngrams = repeated_ngrams(texts.data, words.begin, words.end, before, words.of)

@@ -1,8 +1,8 @@
-"""What a text repeats of itself: equal lines, paragraphs and word n-grams, found by numbering.
+"""Repetition within a text: equal lines, paragraphs and word n-grams, found by numbering.
 
-Equal keys get one number, that of the first of them. A word's key is the 64-bit hash of its bytes. An n-gram's key is
+Equal keys get one number, the index of the first. A word's key is the 64-bit hash of its bytes. An n-gram's key is
 the pair of the numbers of its two (n-1)-grams, so n-grams are compared exactly. A repeated n-gram's two (n-1)-grams are
-repeated too: only where both are, n-grams are looked up, and few places are left after the 2-grams.
+repeated too, so n-grams are looked up only where both are. Few places are left after the 2-grams.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def repeated_ngrams(data: Bytes, begin: Int64, end: Int64, before: Int64, of: In
 
     Row 2 to 4: count times characters, blanks between words included, of the most frequent n-gram that occurs twice or
     more; of equally frequent ones the first counts. Row 5 to 10: the characters of n-grams that a walk over the words
-    meets again; it goes on behind such an n-gram.
+    meets again; the walk continues after such an n-gram.
     """
     found = np.zeros((LONGEST + 1, len(of) - 1), np.int64)
     for document in range(len(of) - 1):

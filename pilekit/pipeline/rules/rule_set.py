@@ -1,8 +1,8 @@
-"""`RuleSet`: what all sets of quality rules share. Each rule is a value of a document and a limit for it.
+"""`RuleSet`: the base of all sets of quality rules. A rule compares a value of a document with a limit.
 
 A set is a frozen dataclass. A field made by `limit` is a rule: its limit, and how a value fails it. `measure` gives the
-values. All rules judge the same text, and all are evaluated on every document, so that neither depends on the order of
-rules. A set is a stage, which keeps the documents that fail no rule.
+values. All rules judge the same text, and all are evaluated on every document, so the result does not depend on the
+order of rules. A set is a stage, which keeps the documents that fail no rule.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def outside(values: Values, limits: tuple[float, float]) -> Fails:
 
 
 def limit(fails: Comparison, value: Any) -> Any:
-    """A dataclass field: the limit of the rule of its name, and which values fail it."""
+    """A dataclass field: the limit of the rule with the field's name, and which values fail it."""
     return field(default=value, metadata={"fails": fails})
 
 
@@ -53,10 +53,10 @@ class RuleSet(DocumentStage, ABC):
         return self.fails(self.measure(ScannedTexts(batch)))
 
     def fails(self, values: Mapping[str, Values]) -> dict[str, Fails]:
-        """Whether values that `measure` gave fail."""
+        """Whether the values that `measure` returned fail."""
         rules = {one.name: one.metadata["fails"] for one in fields(self) if one.metadata}
         return {rule: rules[rule](of_rule, getattr(self, rule)) for rule, of_rule in values.items()}
 
     @abstractmethod
     def measure(self, texts: ScannedTexts) -> dict[str, Values]:
-        """What each rule judges, float64 [documents], by its name; NaN where it has nothing to judge."""
+        """The value that each rule compares with its limit, float64 [documents], by rule; NaN where there is none."""

@@ -1,4 +1,4 @@
-"""`ScannedTexts`: where the words, lines and paragraphs of a batch lie. All rule sets share one scan of the text.
+"""`ScannedTexts`: the places of the words, lines and paragraphs of a batch. All rule sets share one scan of the text.
 
 A word is a maximal run of characters that are not white space, as `text.split()` gives them. A line is a piece of
 `text.split("\\n")`, stripped, that is not empty. So a line begins where its first word begins and ends where its last
@@ -56,7 +56,7 @@ class Words(NamedTuple):
 
 
 class ScannedTexts:
-    """The texts of a batch with their words, lines and paragraphs, each found when first asked for."""
+    """The texts of a batch with their words, lines and paragraphs, each found on first use."""
 
     def __init__(self, batch: DocumentBatch):
         self.batch = batch
@@ -68,7 +68,7 @@ class ScannedTexts:
         return np.fromiter(map(len, self.batch.texts), np.int64, len(self.batch))
 
     def count(self, *parts: str) -> Int64:
-        """How often any of `parts` is in each text, as `str.count` counts it, int64 [documents]."""
+        """How often any of `parts` occurs in each text, as `str.count` counts, int64 [documents]."""
         counts = (sum(map(text.count, parts)) for text in self.batch.texts)
         return np.fromiter(counts, np.int64, len(self.batch))
 
@@ -125,7 +125,7 @@ class ScannedTexts:
         last = newlines[np.diff(newlines, append=len(self.data) + 1) > 1]
         text = np.searchsorted(begin, first, "right") - 1
         cuts = (last > first) & (text >= 0) & (first < np.append(end, 0)[text])
-        # A stable sort merges what is sorted already.
+        # A stable sort merges sorted parts.
         begin = np.sort(np.append(begin, last[cuts] + 1), kind="stable")
         end = np.sort(np.append(end, first[cuts]), kind="stable")
         return Spans(begin, end, np.searchsorted(begin, self.offsets))
@@ -144,7 +144,7 @@ def share(part: Int64, whole: Int64) -> npt.NDArray[np.float64]:
 
 @cache
 def character_kinds() -> Bytes:
-    """The kinds of every character, by its number, uint8 [0x110000]. NumPy asks Python's tables."""
+    """The kinds of every character, by its number, uint8 [0x110000]. NumPy uses Python's tables."""
     every = np.arange(0x110000, dtype=np.uint32).view("U1")
     kinds = np.strings.isspace(every) * SPACE
     kinds |= np.strings.isalpha(every) * ALPHA

@@ -81,7 +81,7 @@ def with_limits(sets: Mapping[str, RuleSet], changes: Iterable[str]) -> dict[str
 
 
 def named_near(rule: str, known: Iterable[str]) -> str:
-    """Which rules of the same set, or sets, there are instead of `rule`."""
+    """For an error about an unknown `rule`: the rules of its set, or the chosen sets."""
     same = [one for one in known if one.startswith(rule.partition(".")[0] + ".")]
     sets = ", ".join(dict.fromkeys(one.partition(".")[0] for one in known))
     return f"there are {', '.join(same)}" if same else f"write SET.rule; the chosen sets are {sets or 'none'}"

@@ -2,5 +2,5 @@
 
 scan.py reads a shard once: document_rows.py turns its lines into rows (by the compiled json_line_kernel.py where a
 shard is long), and frame_lines.py finds the first line of each frame. build.py writes the result as a Parquet file
-whose layout is in format.py and metadata.py, and finds indexes that are there.
+whose layout is in format.py and metadata.py, and finds existing indexes.
 """

@@ -3,7 +3,7 @@
 `LineRows` makes them from blocks of lines, decoded or scanned by compiled code (json_line_kernel.py). The scan takes
 two thirds of the time of decoding and gives exactly the same rows. Lines that the scan cannot read are decoded, so
 errors, skipped lines and odd spellings are the same either way. The first documents of each label are decoded, which
-teaches the scan the label. If most lines have another form, the scan is given up.
+teaches the scan the label. If most lines have another form, scanning stops.
 
 Loading the scan takes half a second, so it is used for shards of half a gigabyte of text and more.
 """

@@ -47,7 +47,7 @@ class UnknownLabels:
                 self.others += 1
 
     def findings(self, shard: str, below: int | None) -> list[Finding]:
-        """A finding for each label, at its first line; with `below`, only for labels that occur before that number."""
+        """A finding for each label, at its first line; with `below`, only for labels that occur before it."""
         findings = []
         for label, (number, documents) in self.found.items():
             if below is not None and number >= below:

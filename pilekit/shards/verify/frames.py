@@ -1,4 +1,4 @@
-"""Compare frames with a seek table or an index; after damage, check each later frame by itself.
+"""Compare frames with a seek table or an index; after damage, check each later frame separately.
 
 A decoder cannot resume after damage, because a frame does not say where the next one begins. A seek table or an index
 does, so every later frame can be checked. If a frame does not end where the next one begins, it is the damaged one,
@@ -66,7 +66,7 @@ def locate(damage: ShardDamage, begins: list[int], read: int, lines: int) -> tup
 
 
 def check_frames(file: BinaryIO, frames: list[KnownFrame], first: int, damage: FindingList, other: FindingList) -> None:
-    """Decode each frame from number `first` on by itself; add damage to `damage`, wrong sizes to `other`."""
+    """Decode each frame from number `first` on separately; add damage to `damage`, wrong sizes to `other`."""
     for number, frame in enumerate(frames[first:], first):
         try:
             decoded = sum(map(len, decompress_frame_at(file, frame.offset, number=number)))
