@@ -5,9 +5,9 @@
 The figures are a function of the records alone: a document may be scored now or in an earlier run, alone or on one rank
 of many. So an interrupted run can be resumed on any number of ranks.
 
-A document's bytes are those of its raw text as UTF-8, whatever a tokenizer's normaliser makes of it. Its text is
-encoded unchanged: no token is added, and special tokens in the text are text. Errors are found before the weights are
-read, which may take minutes; if all documents are recorded, the weights are never read.
+A document's bytes are its raw text in UTF-8, before the tokenizer normalises it. Its text is encoded unchanged: no
+token is added, and special tokens in it count as plain text. Errors are found before the weights are read, which may
+take minutes. If all documents are recorded, the weights are never read.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def bits_per_byte(
                    scored as it is, on its device and in its precision, and not changed
     data           a path, glob or URL, several of them, a `Corpus`, or None for the default places. If there are val or
                    test shards among others, only these are scored, and a warning names them
-    tokenizer      what `load_tokenizer` takes; None: the folder's
+    tokenizer      an argument of `load_tokenizer`; None: the folder's
     subsets        only documents of these subsets, in any spelling the manifest knows; None: all
     limit          only this many documents of each subset, from the first; None: all. Reading ends when all subsets
                    asked for are full, or else all subsets of the manifest and all others met so far
@@ -101,7 +101,7 @@ def bits_per_byte(
     per_token      also write the bits of every token into tokens.parquet in `out` (docs/bpb.md lists its columns)
     on_error       "raise": a bad line is a `PilekitError`; "skip": bad lines are passed over, and counted in a warning
                    and in "skipped_lines" of the protocol
-    advance        called with each further number of stored bytes that are done
+    advance        called with the number of stored bytes newly done
 
     With several processes (torchrun, or an initialised process group) all must make the same call: each scores its
     share of the documents, all get the same result, and rank 0 writes it. Anything wrong with the model, its tokenizer,
@@ -194,7 +194,7 @@ def score_corpus(
 ) -> BitsPerByte:
     """Score a causal model in memory, in its own precision, on all shards of `corpus`; nothing is written.
 
-    options   those of `Options`
+    options   fields of `Options`
     share     makes the forward passes (see `score_documents`), for processes that each make this call, as in training
 
     The model keeps its mode, and no random number is drawn.

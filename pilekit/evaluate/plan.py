@@ -1,4 +1,4 @@
-"""`Plan`: how a corpus is scored, found and checked before any weights are read.
+"""`Plan`: how a corpus is scored, decided and checked before weights are read.
 
 The weights may take minutes to read. So errors in the arguments, the tokenizer, the corpus or the machine are found
 with the model's configuration and shapes alone.
@@ -82,7 +82,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is scored, and how.
+    """The text to score, and how.
 
     options      as given
     subsets      exact names; None: all

@@ -1,9 +1,9 @@
-"""The ranks of an evaluation: each scores its own documents without the others, and then they meet.
+"""The ranks of an evaluation: each scores its documents alone, then waits for the others.
 
-Ranks may take hours, and some take longer than others, but a collective operation gives up after minutes. So the ranks
-meet in a process group that waits for a day. It notices a killed rank, because the connection breaks. A rank that fails
-leaves its message in the store where the ranks found each other. The others look there between two forward
-passes, stop, and raise the message.
+Ranks may take hours, and some take longer than others, but a collective operation times out after minutes. So the ranks
+meet in a process group whose timeout is a day. It notices a killed rank, because the connection breaks. A failing rank
+writes its message into the rendezvous store. The others check the store between forward passes, stop, and raise the
+message.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def alone() -> Ranks:
 
 
 def ranks_of_job() -> Ranks:
-    """This process among the ranks of its job."""
+    """This process as a rank of its job."""
     return join() if dist.is_initialized() or os.environ.get("WORLD_SIZE", "1") != "1" else alone()
 
 
 def apart(ranks: Ranks, work: Callable[[Callable[[], None]], T]) -> T:
-    """`Ranks.on_all_ranks` for work that takes long, and takes longer on some ranks than on others.
+    """`Ranks.on_all_ranks` for long work that takes longer on some ranks than on others.
 
-    work   receives a function to call now and then, which raises the failure of another rank
+    work   receives a function to call now and then; it raises another rank's failure
     """
     if ranks.world_size == 1:
         return work(lambda: None)

@@ -29,12 +29,12 @@ from pilekit.shards.read.damage import SkippedLines
 logger = logging.getLogger(__name__)
 
 MOST_OTHERS = 30
-"""How many labels that the manifest does not know the protocol lists; there may be thousands."""
+"""The protocol lists at most this many labels unknown to the manifest."""
 BYTES_PER_TOKEN = 1.3
 READ_AHEAD = 4 << 20
 
 Score = Callable[[Iterator[TokenizedDocument], Callable[[int], None], Keep], Iterator[ScoredDocument]]
-"""Scores documents, in any order: it gets them, a callback for further scored tokens, and `Keep`."""
+"""Scores documents in any order; gets them, a callback that counts scored tokens, and `Keep`."""
 
 
 class ScoringProgress:
@@ -78,10 +78,10 @@ def score_selected(
     attached: Attached | None = None,
     advance: Callable[[int], None] = ignore,
 ) -> tuple[Records, dict[str, Any]]:
-    """Score the documents that `earlier` lacks; returns all ranks' records, and the protocol with what was read.
+    """Score the documents that `earlier` lacks; returns all ranks' records, and the protocol with labels.
 
-    out        where each record is written as soon as it is made; None: nowhere
-    attached   what is written beside each record; None: nothing
+    out        the folder for records, written as soon as they are made, or None
+    attached   numbers to write beside each record; None: nothing
     """
     manifest, rank = plan.corpus.manifest, ranks.rank
     recorded = Recorded(earlier)

@@ -2,8 +2,8 @@
 
     read -> the subsets asked for -> the first `limit` of each subset -> not recorded yet -> this rank's -> tokens
 
-Every rank reads all of the text, which costs little compared with the model, and computes alone which documents are its
-own: each document goes to the rank with the least work so far. So the work of two ranks differs by at most one
+Every rank reads all of the text, which costs little compared with the model. Without communication it computes which
+documents are its own: each goes to the rank with the least work so far. So the work of two ranks differs by at most one
 document. A rank tokenizes and scores only its own documents. No text is kept.
 """
 
@@ -24,7 +24,7 @@ from pilekit.shards.read.reader import read
 from pilekit.tokenize import Tokenize, Tokenizer
 
 DOCUMENT_BYTES = 64
-"""Added to a document's bytes as its weight, so that empty documents are dealt to all ranks too."""
+"""A document's weight is its bytes plus this, so that empty documents reach all ranks too."""
 
 
 def selected(
@@ -33,11 +33,11 @@ def selected(
     """All batches of the documents that `plan` selects, in the corpus's order.
 
     With a limit, reading ends when all subsets asked for are full, or else all subsets of the manifest and all others
-    met so far. A manifest without subsets does not tell which labels follow, so all shards are read.
+    met so far. A manifest without subsets does not say which labels follow, so all shards are read.
 
-    labels    receives the number of documents taken of each label that is met, 0 for labels that are not selected
+    labels    receives the number of documents taken of each label met, 0 for labels that are not selected
     skipped   collects the bad lines that are passed over
-    advance   called with each further number of stored bytes read
+    advance   called with the number of stored bytes newly read
     """
     limit, manifest = plan.options.limit, plan.corpus.manifest
     expected = [subset.name for subset in manifest.subsets] if plan.subsets is None else list(plan.subsets)
@@ -49,7 +49,7 @@ def selected(
         return wanted
 
     def is_full() -> bool:
-        """Whether no further document can be taken, as far as the known subsets tell."""
+        """Whether no further document can be taken, judging by the known subsets."""
         names = expected if plan.subsets is not None else {*expected, *labels}
         return limit is not None and bool(expected) and all(labels.get(name) == limit for name in names)
 

@@ -1,4 +1,4 @@
-"""Which evaluation documents are also in the training shards, word for word: a model may know them by heart.
+"""Which evaluation documents are also in the training shards, word for word: a model may have memorised them.
 
 Documents are compared by the hash of their text (xxh3_64 of its UTF-8), which every record and every index has. So
 indexed training text is not read again: its hashes are read in blocks, and only the evaluation documents' hashes are
@@ -43,13 +43,13 @@ class TrainingCopies:
 
 
 def count_training_copies(records: Records, train: Corpus, *, on_error: OnError = "raise") -> TrainingCopies:
-    """Count the evaluation documents of each subset whose text is in the training shards; a warning tells of copies.
+    """Count the evaluation documents of each subset whose text is in the training shards; warns of copies.
 
     Missing indexes are built, beside the shards or in the cache folder.
 
     records    the evaluation documents
     train      the training shards; val and test shards among others are left out
-    on_error   at a bad line of a shard that has no index yet
+    on_error   for bad lines of a shard that has no index yet
     """
     train = train.without_held_out()
     hashes, place = np.unique(records.text, return_inverse=True)

@@ -3,7 +3,7 @@
 Data passes through the folders in this order:
 
 order/   decides the order: the shared sequence of units, repeats, the lane grid
-read/    selects the documents, and reads those of a lane, from any place in it, under one of two plans
+read/    selects the documents, and reads a lane's documents from any place, under one of two plans
 pack/    turns a lane's documents into tokens, windows and rows
 batch/   turns rows of several lanes into a `Batch`; also masks, untokenized documents, and `peek`
 

@@ -1,4 +1,4 @@
-"""Finite passes: every row once, shared among ranks and workers that do not talk to each other.
+"""Finite passes: every row once, shared among ranks and workers that do not communicate.
 
 A finite pass has one lane, because several lanes would end at different steps. Every rank and worker packs this one
 lane, and keeps its own rows by their number. With G rows in a step, row i belongs to step i div G. A step has W x a
@@ -78,7 +78,7 @@ def pass_batches(
     """This rank's batches with these numbers, until the rows end; each batch has its `stream_state`.
 
     begin       where the pass begins in lane 0
-    behind      the rank's batch after which `place` lies; -1: no batch
+    behind      the rank's batch just before `place`; -1: no batch
     drop_last   leave out an incomplete step instead of padding it
 
     Returns whether any rank or worker has a batch left after `behind`.
@@ -130,7 +130,7 @@ def _first_row(share: Share, number: int) -> int:
 
 
 def _rows_again(builder: BatchBuilder, begin: Place, row: int, count: int) -> list[RowRange]:
-    """`count` rows of the pass from number `row` on; after the last row the first follows."""
+    """`count` rows of the pass from number `row` on; the first row follows the last."""
     found: list[RowRange] = []
     while count:
         lane = builder.lane(0, begin, 0)

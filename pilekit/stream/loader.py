@@ -1,7 +1,7 @@
 """`StreamLoader`: a DataLoader over a PileStream that keeps the stream's state.
 
 Workers read ahead, but only batches that were handed out count: each batch is recorded when the training loop gets it.
-Every iteration starts new workers from the record. It starts only as many workers as leave each lane to one of them.
+Every iteration starts new workers from the record. It starts only as many workers as can work without sharing a lane.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 _PREFETCH_BYTES = 64 << 20
 _BYTES_OF_TOKEN = 40
-"""Of one token in a batch, with all columns."""
+"""For one token in a batch with all columns."""
 _PIPE_BYTES = 1 << 20
 
 
@@ -37,8 +37,8 @@ class StreamLoader:
 
     num_workers              processes that make batches; 0: this process makes them
     prefetch_factor          batches that each worker makes ahead; by default as many as 64 MiB hold, from 2 to 128,
-                             because a worker gives no batch while it fills the windows of its lanes
-    pin_memory               whether batches lie in page-locked memory, which a GPU copies faster
+                             because a worker makes no batch while it fills the windows of its lanes
+    pin_memory               whether batches are in page-locked memory, which a GPU copies faster
     multiprocessing_context  how workers are started; DataLoader's argument
 
     Iterating gives the stream's batches, records their `stream_state` and removes it from them. PilekitError if a
@@ -137,7 +137,7 @@ def _widen_pipe(batches: object) -> None:
     """Enlarge the workers' pipe to hold several batches: with the default size a worker waits in the middle of each.
 
     With two workers on two cores this makes a tenth as many process switches and a tenth more tokens a second. The size
-    is the largest that Linux gives every user. If Linux refuses it, the pipe is not changed.
+    is the largest that Linux allows every user. If Linux refuses it, the pipe is not changed.
     """
     queue = getattr(batches, "_worker_result_queue", None)
     if queue is not None and hasattr(fcntl, "F_SETPIPE_SZ"):

@@ -7,7 +7,7 @@ step. So a step's content is the same for every valid world size, accumulation a
 resume with other numbers of these.
 
 A `Record` (record.py) keeps the place of each lane after the batches that were handed out. Its changes travel with the
-batches, so reading ahead does not count. `stream.loader()` records each batch, with any number of workers. Iterating
+batches, so batches read ahead do not count. `stream.loader()` records each batch, with any number of workers. Iterating
 the stream in one process records them too. With a stock DataLoader, `stream.advance(batch)` records them.
 """
 
@@ -76,8 +76,8 @@ class PileStream(IterableDataset[Batch]):
 
     data               a path, a glob, a URL, a list of them, or a `Corpus`. Val and test shards beside other shards are
                        left out, with a warning. A `Corpus` is used as it is. Or the prefix of token files
-                       (`tokens/pile`), or a list of them; those that `pilekit tokenize` wrote give the batches of the
-                       shards
+                       (`tokens/pile`), or a list of prefixes. Files of `pilekit tokenize` give the same batches as
+                       their shards
     tokenizer          a path or an object (see `load_tokenizer`); it must have an end-of-document token.
                        None: items are whole documents, and all arguments about tokens, rows and windows are unused
     seq_len            tokens in a row
@@ -89,8 +89,8 @@ class PileStream(IterableDataset[Batch]):
     repeats            how often an epoch uses the documents of a subset, {"ArXiv": 2.5}; 0 leaves a subset out, and
                        subsets that are not named have 1. Released train shards of the Pile are up-sampled already, and
                        `repeats` multiplies that
-    weights            the mixture instead, as shares of tokens, {"ArXiv": 0.3, "GitHub": 0.7}: only these subsets are
-                       read, as often as gives these shares (read/mixture.py). The factors are in `repeats`
+    weights            instead of repeats, shares of tokens, {"ArXiv": 0.3, "GitHub": 0.7}: only these subsets are read,
+                       as often as these shares require (read/mixture.py). The factors are in `repeats`
     packing            "best_fit": a document is cut only if it is longer than a row; "concat": documents follow one
                        another, and are cut at the row's edge; "none": one document a row
     window             how many documents a lane packs together (best_fit, none)
@@ -102,7 +102,7 @@ class PileStream(IterableDataset[Batch]):
     objective          "clm", or "mlm": 15 % of tokens masked, the same on any topology; needs a mask token
     outputs            the tensors of a batch, see `Batch`; `stream_state` is always there
     lanes              (rows, columns) of the grid, or "auto"; the state keeps them
-    epochs             None: endless. Else an iteration passes through the corpus so many times and ends, for
+    epochs             None: endless. Else an iteration ends after this many passes through the corpus, for
                        evaluation. Each iteration has another order, which `set_epoch` chooses. Every rank gets the same
                        number of batches: empty rows fill the last step
     drop_last          with `epochs`: leave an incomplete last step out
@@ -117,8 +117,8 @@ class PileStream(IterableDataset[Batch]):
     also keeps the state. With a stock DataLoader, call `stream.advance(batch)` after each batch that you train on.
 
     With tokenizer=None an item is a list of batch_size `StoredDocument`s (text, meta, subset, number, shard), or one
-    `StoredDocument` if batch_size is 1, the default then. In documents of Parquet shards, `meta` has the label alone.
-    If a finite pass does not divide evenly among ranks, its first documents come once more at its end, as with
+    `StoredDocument` if batch_size is 1, the default then. In documents of Parquet shards, `meta` has only the label.
+    If a finite pass does not divide evenly among ranks, its first documents are repeated at its end, as with
     DistributedSampler.
 
     From a URL, indexed shards are read by byte ranges of whole frames: a lane's window takes a request for each of its
@@ -328,7 +328,7 @@ class PileStream(IterableDataset[Batch]):
     def loader(self, num_workers: int = 0, **options: Any) -> StreamLoader:
         """A loader of this stream's batches that keeps its state; see `StreamLoader` for the options.
 
-        TypeError for an option that it does not have.
+        TypeError for an unknown option.
         """
         known = StreamLoader.__init__.__kwdefaults__ or {}
         if unknown := [name for name in options if name not in known]:
@@ -399,7 +399,7 @@ class PileStream(IterableDataset[Batch]):
         )
 
     def begin(self) -> object:
-        """Begin an iteration, after the last batch that the iteration before handed out."""
+        """Begin an iteration after the last batch that the previous iteration handed out."""
         self._handed_out.begin()
         self._iteration = object()
         return self._iteration

@@ -4,7 +4,7 @@
 
 A document is one window: the special tokens that the tokenizer itself puts around a text, and between them as many of
 the document's first tokens as fit. Windows of similar length form a batch, padded on the right and masked. While a job
-runs, vectors lie beside their records in OUT.unfinished/, from which an interrupted job resumes on any number of ranks.
+runs, OUT.unfinished/ holds vectors beside their records, and an interrupted job resumes from it on any number of ranks.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""`Embeddings`: a Parquet file with a vector for each document, and the nearest documents of one of them.
+"""`Embeddings`: a Parquet file with a vector for each document, and a search for the nearest ones.
 
     shard: dictionary<string>   number: int64   subset: dictionary<string>
     embedding: fixed_size_list<float16 or float32>[width], null for a document without a token
 
-The metadata holds the protocol by which they were made. The search is brute force: row group after row group is
-compared with one vector, so memory holds one group, and every answer is exact.
+The metadata holds the protocol that made the vectors. The search is brute force: one row group at a time is compared
+with a vector. So memory holds one group, and every answer is exact.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Neighbour:
 
 
 class Embeddings:
-    """The embeddings in a file of `pilekit embed`; PilekitError if it is no such file.
+    """The embeddings in a file of `pilekit embed`; PilekitError for any other file.
 
-    width      numbers of a vector
+    width      numbers in a vector
     protocol   how they were made
     """
 
@@ -74,7 +74,7 @@ class Embeddings:
     def groups(self) -> Iterator[tuple[pa.Table, npt.NDArray[np.float32]]]:
         """Each row group: its documents (`shard`, `number`, `subset`) and float32 [documents, width] of length 1.
 
-        A document without a token has zeros, which are like nothing.
+        A document without a token has a zero vector, similar to none.
         """
         for group in range(self._file.num_row_groups):
             table = self._file.read_row_group(group)
@@ -114,7 +114,7 @@ class Embeddings:
 def write_embeddings(
     path: Path, rows: Iterable[Row], width: int, item: npt.DTypeLike, protocol: dict[str, Any]
 ) -> Embeddings:
-    """Write the vectors of documents, of `width` numbers of the type `item`; the whole file or none."""
+    """Write the vectors of documents, `width` numbers of type `item` each; the whole file or none."""
     number = pa.float16() if np.dtype(item) == np.float16 else pa.float32()
     types = {"shard": _NAMES, "number": pa.int64(), "subset": _NAMES, "embedding": pa.list_(number, width)}
     schema = pa.schema(types, metadata={_PROTOCOL: json.dumps(protocol).encode()})

@@ -6,7 +6,7 @@ in each document. `keeps_documents_apart` proves that the model obeys both.
 
 The head runs only at chosen places (`states_at`): the trunk's output is narrowed to these places before the model's own
 code continues (a dense layer, a norm). The caller then multiplies by the last matrix, whose rows are the vocabulary. If
-a model gives other logits in this way, all of its logits are made.
+a model's logits differ in this way, all of them are computed.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def tokens_of(model: PreTrainedModel) -> int | None:
 
 
 def inputs_by_document(lm: MaskedLM, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The model's inputs for `batch`, with which each document of a row sees only itself.
+    """The model's inputs for `batch`, so that each document of a row sees only itself.
 
     batch   `input_ids`, `position_ids` (from 0 in each document) and `doc_ids`, int64 [rows, seq_len]
     """
@@ -166,7 +166,7 @@ def states_at(lm: MaskedLM, inputs: Mapping[str, Tensor], places: Tensor) -> Ten
 
 
 def _first_position(model: PreTrainedModel) -> int:
-    """The first position: 0, or the position after that of padding, if the model has one."""
+    """The first position: 0, or one past the padding position, if the model has one."""
     words = cast("Any", model).get_input_embeddings()
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) and module is not words and "position" in name:

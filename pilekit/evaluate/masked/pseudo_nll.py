@@ -103,14 +103,14 @@ def pseudo_score_documents(
 ) -> Iterator[ScoredDocument]:
     """Yield every document with its negative pseudo-log-likelihood, as soon as it is scored.
 
-    The model's mode, device and dtype stay. All tokens of a document count as its `tokens`, sampled or not.
+    The model keeps its mode, device and dtype. All tokens of a document count as its `tokens`, sampled or not.
 
     template       the special tokens of a window
     max_length     the most inputs of a window, special tokens included; `lm.max_length` at most
     sample         tokens scored of each window; None: all
-    seed           of the choice of the sample
+    seed           chooses the sample
     batch_tokens   inputs in a batch; one row always fits. None: the device's default
-    scored         called with each further number of tokens scored
+    scored         called with the number of tokens newly scored
     keep           receives each document and the losses of its tokens in nats, before it is yielded
 
     A loss that is not finite and an error of the model are PilekitErrors that name the document.

@@ -52,7 +52,7 @@ class CausalLM:
 
     @classmethod
     def of(cls, model: PreTrainedModel, transform: LogitTransform | None) -> CausalLM:
-        """`model`, which is causal and has a head, with its parts."""
+        """The parts of `model`, which is causal and has a head."""
         head = cast("nn.Linear", cast("Any", model).get_output_embeddings())
         return cls(model, model.base_model, head, positions_of(model.config), transform)
 

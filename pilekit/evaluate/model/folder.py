@@ -1,4 +1,4 @@
-"""Whether a folder can be a model: a check of milliseconds, before torch and transformers are imported."""
+"""Check in milliseconds whether a folder can be a model, before torch and transformers are imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pilekit.errors import PilekitError, visible
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-"""Names the files of weights that are stored in parts."""
+"""Lists the files of weights stored in parts."""
 
 
 def check_folder(folder: str | Path) -> None:

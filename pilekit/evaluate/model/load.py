@@ -276,7 +276,7 @@ def _stored_tensors(folder: str | Path) -> list[tuple[str, int]]:
 
 
 def _mismatch(found: str | tuple[str, list[int], list[int]]) -> str:
-    """What is wrong with a tensor of another shape; transformers 4 tells no shapes."""
+    """The error for a tensor of another shape; transformers 4 reports no shapes."""
     if isinstance(found, str):
         return f"{found} is stored in another shape"
     name, stored, wanted = found

@@ -1,8 +1,8 @@
 """Weights in 8 or 4 bits, by torchao: the matrices inside the blocks, never embeddings and head.
 
 int8 has a scale for each row of a matrix, int4 one for each 32 weights of a row. Only weights are quantised; a forward
-pass computes in the usual precision. torchao holds a 4-bit number in a byte here, so int4 shows what 4 bits do to the
-figures, not to the memory.
+pass computes in the usual precision. torchao holds a 4-bit number in a byte here, so int4 shows the effect of 4 bits
+on the figures, not on memory.
 """
 
 from __future__ import annotations

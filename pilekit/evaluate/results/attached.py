@@ -26,7 +26,7 @@ from pilekit.evaluate.score.batching import Float64, Keep, TokenizedDocument
 
 @dataclass(frozen=True)
 class Attached:
-    """What is attached to a document.
+    """The numbers attached to a document.
 
     item     the type of an item
     count    the number of a document's items, from its record
@@ -40,7 +40,7 @@ class Attached:
 
 @contextmanager
 def attached_file(records: Path, kind: Attached) -> Iterator[Keep]:
-    """Yield the function that appends a document's items, to the file beside `records`, which this process has locked.
+    """Yield a function that appends a document's items to the file beside `records`, which this process has locked.
 
     PilekitError if the file cannot be written, or lacks items.
     """
@@ -55,7 +55,7 @@ def attached_file(records: Path, kind: Attached) -> Iterator[Keep]:
 
 
 def read_attached(folder: Path, kind: Attached, records: Records) -> Iterator[tuple[ScoredDocument, npt.NDArray[Any]]]:
-    """Each document of `records`, in their order, with its items; `folder` is that of the records.
+    """Each document of `records`, in order, with its items; `folder` holds the records.
 
     PilekitError if a file of items is too short.
     """

@@ -92,7 +92,7 @@ def by_column(result: BitsPerByte, by: str) -> BitsPerByte:
 
 
 def _values(records: Records, table: pyarrow.dataset.Dataset, column: str) -> list[Any]:
-    """The value of each document, None without one."""
+    """Each document's value, or None."""
     rows = {
         (records.shards[code], number): row
         for row, (code, number) in enumerate(zip(records.shard.tolist(), records.number.tolist(), strict=True))

@@ -52,7 +52,7 @@ BETTER, WORSE, UNCLEAR, TOO_FEW = "better", "worse", "not told apart", "too few"
 """The verdicts on a further model."""
 
 OF_EACH = ("paths", "results")
-"""The parts of a comparison's origin that list the models."""
+"""The fields of an origin with one item per model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Difference:
     def to_dict(self) -> dict[str, Any]:
         """`{"difference", "interval": [low, high], "bpb": [first, other], "p", "adjusted_p", "verdict", ...}`.
 
-        Figures have three digits of the interval's width, or without an interval six decimals.
+        Figures are rounded to three digits of the interval's width, or six decimals.
         """
         width = 0.0 if self.interval is None else self.interval[1] - self.interval[0]
         decimals = 2 - math.floor(math.log10(width)) if width else 6
@@ -116,8 +116,8 @@ class Against:
 
     overall    pooled over all documents
     subsets    in the first result's order
-    weighted   weighted by the mixture of the first result's manifest; None where it knows no weights
-    weight     the share of the mixture that the compared documents' subsets are, 0 to 1
+    weighted   weighted by the mixture of the first result's manifest; None if it has no weights
+    weight     the compared documents' subsets' share of the mixture, 0 to 1
     """
 
     overall: Difference
@@ -307,10 +307,10 @@ def left_out_text(left_out: Sequence[int]) -> str:
 
 @dataclass(slots=True)
 class _Sums:
-    """Sums over documents, of which `texts` have a byte.
+    """Sums over documents; `texts` of them have text.
 
     bits     float64 [models]: bits of each model; for the mixture weighted
-    divisor  what bits are divided by: bytes, or for the mixture the weight
+    divisor  the denominator: bytes, or for the mixture the weight
     drawn    float64 [models, SPLITS]: over the first part of each split, each further model's bits minus the first's,
              and last the divisor
     """
@@ -378,7 +378,7 @@ def _differences(
 
 
 def _adjusted(subsets: dict[str, Difference]) -> dict[str, Difference]:
-    """The same with p-values adjusted for the number of subsets that have one."""
+    """The same, with p-values adjusted for the number of subsets that have one."""
     p_values = {name: one.p for name, one in subsets.items() if one.p is not None}
     adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
     return {name: replace(one, adjusted_p=adjusted.get(name)) for name, one in subsets.items()}

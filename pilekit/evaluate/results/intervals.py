@@ -35,7 +35,7 @@ METHOD = {"method": "inverted sign-flip test over documents", "level": LEVEL, "s
 """The method of the intervals, for the protocol."""
 
 _AT_ONCE = 1024
-"""The documents whose sums are held at once for all bytes: 2 KiB for each eight of them, and row."""
+"""Documents handled at a time; eight of them need a table of 2 KiB for each row."""
 
 
 def split_sums(rows: Float64, name: str = "") -> Float64:
@@ -65,7 +65,7 @@ def interval(sums: Float64, whole: Sequence[float]) -> tuple[float, float] | Non
     """The 95 % interval of a figure; None if it is unbounded, because one document has almost the whole denominator.
 
     sums    float64 [2, splits]: numerator and denominator of the first parts
-    whole   those of all documents
+    whole   the same of all documents
     """
     low, high = _parts(sums, whole)
     end = int((1 - LEVEL) * (len(low) + 1)) - 1
@@ -74,14 +74,14 @@ def interval(sums: Float64, whole: Sequence[float]) -> tuple[float, float] | Non
 
 
 def p_value(sums: Float64, whole: Sequence[float]) -> float:
-    """The p-value of 0, at most 0.05 exactly if the interval does not hold 0; arguments as of `interval`."""
+    """The p-value of 0, at most 0.05 exactly if the interval does not hold 0; arguments as for `interval`."""
     low, high = _parts(sums, whole)
     rounding = 1e-12 * np.maximum(abs(low), abs(high))
     return (1 + int(np.count_nonzero((low <= rounding) & (high >= -rounding)))) / (len(low) + 1)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values: with those up to 0.05 taken as findings, 95 % of families have no false finding."""
+    """Holm's adjusted p-values: if values up to 0.05 are findings, 95 % of families have no false finding."""
     adjusted, least = [0.0] * len(p_values), 0.0
     for rank, number in enumerate(sorted(range(len(p_values)), key=lambda number: p_values[number])):
         least = max(least, min(1.0, (len(p_values) - rank) * p_values[number]))

@@ -31,7 +31,7 @@ def bytes_of_tokens(tokens: int, subset: str, manifest: Manifest) -> float:
 
 
 def bytes_of_all_tokens(tokens: int, subsets: Iterable[str], manifest: Manifest) -> float:
-    """The same for documents of all `subsets`; 0.0 unless these are all of the manifest, as the constant needs."""
+    """The same for documents of `subsets`; 0.0 unless these are all of the manifest's, as the constant needs."""
     whole = set(subsets) == {subset.name for subset in manifest.subsets}
     constant = manifest.totals.tokens_per_byte if whole else None
     return tokens / constant if constant else 0.0

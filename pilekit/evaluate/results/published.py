@@ -29,7 +29,7 @@ class PublishedColumn:
     model, overall, subsets   its name and figures; `overall` is None if no overall figure is published, or if the
                               result lacks a subset; `subsets` is {} if only the overall figure is published
     split                     "val" or "test": the data it was measured on
-    measured_on, source       the data exactly, and whose figures they are
+    measured_on, source       the exact data, and the source of the figures
     is_secondary              whether they come from a copy of the source
     """
 

@@ -85,7 +85,7 @@ class Score:
         return self.documents < APPROXIMATE_BELOW
 
     def to_dict(self, key: str = "bpb") -> dict[str, Any]:
-        """`{"documents", "bytes", "tokens", "bpb", "interval": [low, high], ...}`; `key` is what bpb is called."""
+        """`{"documents", "bytes", "tokens", "bpb", "interval": [low, high], ...}`; `key` is the name of bpb."""
         return {
             "documents": self.documents,
             "bytes": self.bytes,
@@ -106,10 +106,10 @@ class Weighted:
 
     bpb           the mean, the weights renormalised over the subsets that have a figure
     interval      95 % interval; None for fewer than ten documents with text
-    weight        share of the whole that these subsets are, 0 to 1
+    weight        share of the corpus in these subsets, 0 to 1
     missing       subsets of the manifest without a figure, by name
-    approximate   whether a subset of it has under 100 documents
-    weights       by subset, the share of its weight in those that have a figure; together 1
+    approximate   whether any of them has under 100 documents
+    weights       by subset, renormalised over those that have a figure; they sum to 1
     """
 
     bpb: float
@@ -120,7 +120,7 @@ class Weighted:
     weights: dict[str, float] = field(default_factory=dict, repr=False, compare=False)
 
     def to_dict(self, key: str = "bpb") -> dict[str, Any]:
-        """`{"bpb", "interval": [low, high], "weight", "missing": [names], ...}`; `key` is what bpb is called."""
+        """`{"bpb", "interval": [low, high], "weight", "missing": [names], ...}`; `key` is the name of bpb."""
         return {
             key: self.bpb,
             "interval": None if self.interval is None else list(self.interval),
@@ -132,7 +132,7 @@ class Weighted:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a scoring took: the bytes of the weights in memory, the tokens that were scored, and the seconds."""
+    """The cost of a scoring: bytes of the weights in memory, tokens scored, and seconds."""
 
     weight_bytes: int
     tokens: int
@@ -150,14 +150,14 @@ class BitsPerByte(TableResult):
 
     overall           all documents pooled: every byte that was read counts alike
     subsets           by name, in the manifest's order, then other labels in the order of their first documents
-    protocol          all that the figures depend on, as JSON types; results compare only if it agrees
-    weighted          all subsets weighted by the corpus's mixture; None where the manifest knows no weights
+    protocol          all that the figures depend on, as JSON types; only results with equal ones compare
+    weighted          all subsets weighted by the corpus's mixture; None if the manifest has no weights
     records           the scored documents that the figures are made of
-    published         published figures that may stand beside these, and what differs; None where none may
+    published         published figures that may be shown beside these, and the differences; or None
     withheld          why no published figure is shown, though the shards are named val or test; else None
-    warnings          what a reader must know about the data, a sentence each
-    training_copies   documents whose text is in the training shards too, where that was asked for
-    cost              what this call took; None if all documents were recorded before. No part of `to_dict`
+    warnings          facts a reader must know about the data, a sentence each
+    training_copies   documents whose text is in the training shards too, if asked for
+    cost              the cost of this call; None if all documents were recorded before. Not in `to_dict`
     """
 
     overall: Score
@@ -173,7 +173,7 @@ class BitsPerByte(TableResult):
 
     @property
     def is_masked(self) -> bool:
-        """Whether the model is a masked one: then all figures are pseudo-bits per byte, of another kind."""
+        """Whether the model is masked: then all figures are pseudo-bits per byte, another measure."""
         return bool(self.protocol.get("kind") == "masked")
 
     @property
@@ -196,7 +196,7 @@ class BitsPerByte(TableResult):
         return by_column(self, column)
 
     def table(self) -> FittedTable[Any]:
-        """A row per subset, and those of all documents."""
+        """A row per subset, and the totals."""
         from pilekit.evaluate.show.table import figures_table
 
         return figures_table(self)

@@ -61,7 +61,7 @@ def read_line(line: bytes) -> ScoredDocument:
 
 
 def record_key(protocol: dict[str, Any]) -> str:
-    """A hash (32 hexadecimal digits) of the model and the protocol, as far as the record of a document depends on it.
+    """A hash (32 hexadecimal digits) of the model and of the protocol's fields that a document's record depends on.
 
     All records under one key may form one table. The key does not depend on the model's path, or on fields
     about the figures computed from records.
@@ -141,7 +141,7 @@ def held_folder(out: str | Path, key: str, protocol: dict[str, Any], manifest: M
 
 
 def check_out(out: str | Path) -> None:
-    """PilekitError if `out` is no folder for results: it holds a model, its records/ is a file, its result a folder."""
+    """PilekitError if `out` cannot hold results: it has a model, its records/ is a file, or its result a folder."""
     check_target(Path(out) / RESULT_FILE)
     if os.path.lexists(Path(out) / "config.json"):
         raise PilekitError(f"{visible(str(out))}: holds a model (config.json); give --out a folder of its own")

@@ -36,7 +36,7 @@ it again."""
 CHUNK_BYTES_ON_GPU = 256 << 20
 """A guess: fewer, larger kernels; not measured."""
 OBJECT_TOKENS = 16
-"""Added to a window's tokens as its weight, so that a million empty windows are not held either."""
+"""A window's weight is its inputs plus this, so that empty windows are limited too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class OpenDocument:
     losses: dict[int, list[Float64]] = field(default_factory=dict)
 
     def all_losses(self) -> Float64:
-        """float64 [losses]: those of all rows, in the order of the text."""
+        """float64 [losses]: the losses of all rows, in text order."""
         return np.concatenate([np.empty(0), *(one for _, of in sorted(self.losses.items()) for one in of)])
 
 
@@ -109,7 +109,7 @@ Keep = Callable[[TokenizedDocument, Float64], None]
 
 
 def ignore(*_: Any) -> None:
-    """The callback if no progress is reported, and no loss is kept."""
+    """A callback that does nothing."""
 
 
 def usual_batch_tokens(device: torch.device) -> int:
@@ -159,7 +159,7 @@ def score_rows(
     most_rows    the most rows of a given length in a batch; `mixed`: whether a batch may mix lengths
     look_ahead   windows of this many inputs are sorted by length together
     share        makes the forward passes
-    scored       called with each further number of tokens scored
+    scored       called with the number of tokens newly scored
     keep         receives the losses of each document
 
     A loss that is not finite and an error of the model are PilekitErrors that name the document.

@@ -66,7 +66,7 @@ def score_documents(
     context_len    in windows after the first, each predicted token has at least this many inputs before it
     batch_tokens   inputs in a batch, padding counted; a longer window is a batch of its own. None: the device's default
     look_ahead     windows of this many tokens are sorted by length together
-    scored         called with each further number of tokens scored
+    scored         called with the number of tokens newly scored
     share          runs the forward passes, on several ranks. None: this process runs all of them, and splits batches
                    that do not fit into memory
     keep           receives each document and the losses of its predicted tokens in nats, before it is yielded

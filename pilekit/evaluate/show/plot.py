@@ -130,7 +130,7 @@ def _axes(rows: Sequence[str], title: str, subsets: int, row_height: float = 0.3
 
 
 def legend_below(figure: Any, axes: Any, columns: int) -> None:
-    """A legend of the axes' marks in so many columns, in place of any that is there."""
+    """Draw a legend of the axes' marks with `columns` columns, replacing any other."""
     figure.legends.clear()
     handles, _ = axes.get_legend_handles_labels()
     legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)

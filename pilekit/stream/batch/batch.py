@@ -3,8 +3,8 @@
 Each batch owns its memory: a training loop may write into it, and keeping one batch keeps no other alive. A batch is
 pickled as numpy arrays, so a DataLoader worker sends it through its pipe. Torch's shared memory would cost a file, a
 socket and a handshake for each batch, and a killed worker would leave the file behind. Pickled values take 16 bits if
-these suffice, a quarter of their size in the training loop, because one process receives the batches of all workers and
-limits their number. Together, arrays and 16 bits make one worker give half again as many tokens a second.
+these suffice, a quarter of their size in the training loop, because the one process that receives all workers' batches
+is the bottleneck. Arrays and 16 bits together give one worker half again as many tokens a second.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Batch(dict[str, torch.Tensor]):
         self._pieces, self._shard_names = pieces, shard_names or {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle narrowed arrays, unless the user has put anything else than integers on the CPU into the batch."""
+        """Pickle narrowed arrays, unless the user has put anything but integers on the CPU into the batch."""
         if not all(isinstance(one, torch.Tensor) and (one.device, one.dtype) in _NARROWED for one in self.values()):
             return Batch, (dict(self), self._pieces, self._shard_names)
         columns = {name: _narrowed(one.numpy()) for name, one in self.items()}
@@ -87,7 +87,7 @@ class Batch(dict[str, torch.Tensor]):
         return f"Batch({', '.join(f'{name}={shape(one)}' for name, one in self.items())})"
 
     def to(self, device: torch.device | str | int, *, non_blocking: bool = False) -> Batch:
-        """The batch with its tensors on `device`, like `Tensor.to`; its documents are kept, `stream_state` stays."""
+        """The batch with its tensors on `device`, like `Tensor.to`; keeps its documents, and `stream_state` unmoved."""
         moved = self.__copy__()
         moved.update(
             {name: one.to(device, non_blocking=non_blocking) for name, one in self.items() if name != "stream_state"}

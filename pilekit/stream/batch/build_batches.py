@@ -57,7 +57,7 @@ class BatchBuilder:
     per_visit: int
 
     def lane(self, lane: int, place: Place, before: int) -> Lane:
-        """The lane from `place` on, which is after its first `before` rows."""
+        """The lane from `place`, which follows its first `before` rows."""
         documents = self.source.documents(lane, place.position, place.document)
         return Lane(
             encoded(documents, self.encoding),

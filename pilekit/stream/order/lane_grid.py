@@ -27,7 +27,7 @@ from pilekit.shuffle import Int64
 from pilekit.stream.arguments import check_number
 
 COLUMNS = 4
-"""The default M. Without accumulation, so many workers can be active per rank."""
+"""The default M. Without accumulation, this many workers can be active per rank."""
 
 MOST_SAMPLES = 1 << 24
 """The most samples in an optimizer step."""
@@ -144,7 +144,7 @@ class Share:
         return visits + part * self.per_lane if self.grid.plan == "sequential" else visits
 
     def workers(self, asked: int) -> int:
-        """How many of `asked` DataLoader workers are active: the most of them that share no lane; 0 of 0."""
+        """How many of `asked` DataLoader workers are active: the largest number that share no lane."""
         if self.grid.finite:
             return asked
         if self.grid.plan == "sequential" and self.grad_accum > 1:

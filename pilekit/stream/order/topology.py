@@ -11,11 +11,11 @@ from pilekit.stream.arguments import check_number
 
 
 def rank_of_world(rank: int | None, world_size: int | None, num_replicas: int | None = None) -> tuple[int, int]:
-    """(rank, world size): as given, else of torch.distributed, else of $RANK and $WORLD_SIZE (torchrun), else 0 of 1.
+    """(rank, world size): as given, else by torch.distributed, else by $RANK and $WORLD_SIZE (torchrun), else 0 of 1.
 
     num_replicas   DistributedSampler's name for the world size
 
-    With a given world size above 1, the rank must be given too, unless torch.distributed or $RANK knows it.
+    With a given world size above 1, the rank must be given too, unless torch.distributed or $RANK has it.
     PilekitError for numbers that contradict each other.
     """
     if num_replicas is not None:

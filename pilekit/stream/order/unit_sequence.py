@@ -1,6 +1,6 @@
 """`Sequence`: the one sequence of units that all lanes of a stream share.
 
-A unit is a run of consecutive selected documents. An epoch has S = units x copies positions. Position p lies in epoch p
+A unit is a run of consecutive selected documents. An epoch has S = units x copies positions. Position p is in epoch p
 div S, and is number p mod S of that epoch's seeded permutation of all (unit, copy). Lane l of L takes the positions l,
 l + L, l + 2L, ... So every unit of an epoch belongs to exactly one lane, no lane is ever empty, and a lane's place is
 one integer. Lanes enter the next epoch at slightly different steps.

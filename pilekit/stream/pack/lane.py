@@ -20,7 +20,7 @@ class Lane:
     """The rows of `documents`, which begin at `place` of lane `lane`. `self.place` is the place after the last row.
 
     opened   the generator that reads the documents; `close` closes it
-    turns    the rows given before `place`, and in a visit; only with "none" the order of rows depends on them
+    turns    the rows given before `place`, and per visit; only the order of rows with "none" depends on them
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The packings: functions from the lengths of documents to `Rows`, which see no token.
+"""The packings: functions from the lengths of documents to `Rows`; they see no token.
 
 best_fit   best-fit-decreasing: the longest piece is placed first. Each piece goes into the open row with the least free
            space that still holds it; of rows with equal space, into the row opened first. A document that fits in a row

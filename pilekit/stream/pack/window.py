@@ -216,7 +216,7 @@ def gathered(parts: Iterable[D], sizes: Callable[[D], Int64], most: int) -> Iter
 def windows(
     documents: Iterable[TokenizedDocuments], lane: int, place: Place, layout: Layout, turns: Turns
 ) -> Iterator[Window]:
-    """The windows of a lane from `place` on, after `turns.before` rows of the lane; it may have no rows."""
+    """The windows of a lane from `place` on, after `turns.before` rows of the lane; one may have no rows."""
 
     def lengths(some: TokenizedDocuments) -> Int64:
         found: Int64 = np.diff(some.offsets) + layout.append_eod
@@ -257,8 +257,8 @@ def windows(
 def _by_turn(rows: Rows, keys: UInt64, before: int, layout: Layout, turns: Turns) -> Int64:
     """The order of a window's rows for "none": the k-th shortest takes the k-th of the window's turns in hashed order.
 
-    Turns of one visit have one hash, so the rows of a visit are of like length. All lanes hash a turn alike, so the
-    lanes that a step reads give rows from like places of their windows' lengths.
+    Turns of one visit have one hash, so the rows of a visit have similar lengths. All lanes hash a turn alike, so
+    the lanes that a step reads give rows of similar rank by length in their windows.
     """
     turn = np.arange(before, before + len(rows))
     order = np.empty(len(rows), np.int64)
