@@ -22,7 +22,7 @@ _HEAD = 4
 
 
 class WorkerPart(NamedTuple):
-    """A worker's batches of an iteration: first + worker, first + worker + workers, ...; `made` of them are done."""
+    """A worker's batches of an iteration: first + worker, first + worker + workers, ...; the first `made` are done."""
 
     worker: int = 0
     workers: int = 1
@@ -155,7 +155,7 @@ class HandedOut:
         self.begin()
 
     def begin(self) -> None:
-        """Begin an iteration, after the last batch that the iteration before handed out."""
+        """Begin an iteration after the last batch that the previous iteration handed out."""
         self._before = self.record.copy()
         self._by_advance = False
 

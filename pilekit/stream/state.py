@@ -29,7 +29,7 @@ MAY_CHANGE = ("subsets", "repeats")
 """Fields of the fingerprint that may differ with `strict=False`."""
 
 _SHOWN = {"name": "plan", "rows": "lanes' rows", "columns": "lanes' columns"}
-"""Names for messages of fields of a state's plan, where they differ from the field's name."""
+"""Names of a state's plan fields in messages, where they differ from the field's name."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -102,7 +102,7 @@ def _checksum(fields: Mapping[str, Any]) -> str:
 
 
 def read_state(state: object) -> StreamState:
-    """Read what `to_json` or `merge` made; PilekitError if it is no state, is damaged, or has another version."""
+    """Read what `to_json` or `merge` made; PilekitError if it is not a state, is damaged, or has another version."""
     if not isinstance(state, Mapping) or "version" not in state:
         raise PilekitError("not the state of a PileStream: it has no version; give what state_dict() returned")
     if "worker" in state:
@@ -171,7 +171,7 @@ def loaded_state(state: object, rank: int, world_size: int) -> tuple[StreamState
     """(the state, this rank's counts) from one rank's state, a merged state, or a list of all ranks' states.
 
     If the world size changed, rank 0 takes over the counts of all ranks, so that a later sum is right. PilekitError for
-    the state of another rank alone.
+    only another rank's state.
     """
     if isinstance(state, Sequence) and not isinstance(state, str):
         loaded = merge(state)
@@ -213,7 +213,7 @@ def accumulation_for(
 ) -> int:
     """Batches per step on this world size, from the state's global batch and the sizes given.
 
-    If both sizes are given and do not make the global batch, grad_accum counts, because training loops count by it. If
+    If both sizes are given and do not make the global batch, grad_accum wins, because training loops count by it. If
     neither is given, batches keep their size or become smaller. PilekitError if nothing fits, and if the state was
     taken inside a step that other ranks or another accumulation divided differently.
     """

@@ -67,14 +67,14 @@ class DocumentSelection:
     repeats    factors that are not 1, by exact name
     filters    document stages
     dedup      folder of a finished dedup
-    records    give the documents' records too
+    records    whether to give the documents' records too
     cache      the cache of remote shards' frames
 
     count      under random access: the number of selected documents; else None
     versions   under the sequential plan: the versions of the shards when the stream was made
 
-    `PilekitError` if nothing is selected, if an index is damaged, if the dedup is not finished, or if it is of other
-    shards, which shows in the first texts of each shard. Without indexes, only reading finds the last of these.
+    `PilekitError` if nothing is selected, if an index is damaged, if the dedup is not finished, or if it was made
+    from other shards, which the first texts of each shard show. Without indexes, only reading finds the latter.
     """
 
     corpus: Corpus
@@ -120,7 +120,7 @@ class DocumentSelection:
     ) -> dict[str, float]:
         """Set `repeats` to the factors that give these shares of tokens, and return them.
 
-        PilekitError under the sequential plan, in which no document can be drawn.
+        PilekitError under the sequential plan, which cannot draw documents.
         """
         if self.count is None or tokenizer is None:
             raise PilekitError(
@@ -211,7 +211,7 @@ class DocumentSelection:
         return max(1, min(_MOST_IN_UNIT, self.count // (_UNITS_PER_LANE * lanes)))
 
     def per_epoch(self, unit: int) -> int:
-        """Positions in an epoch, of all lanes together. Under the sequential plan: per shard of a lane."""
+        """Positions in an epoch over all lanes. Under the sequential plan: per shard of a lane."""
         return self.copies * (1 if self.count is None else -(-self.count // unit))
 
     def positions(self, unit: int) -> int:
@@ -249,7 +249,7 @@ class DocumentSelection:
         return moved
 
     def subset_names(self) -> tuple[str, ...]:
-        """The names behind subset ids: the manifest's names, other labels sorted by name, and `(other)` for the rest.
+        """The names of the subset ids: the manifest's names, other labels sorted by name, and `(other)` for the rest.
 
         They are the same for every rank. Other labels come from `subsets` if given, else from the shards' indexes.
         Without indexes (sequential plan) only `(none)` and the names in `repeats` are known.
@@ -295,7 +295,7 @@ class DocumentSelection:
 
 
 def checked_filters(filters: Sequence[Stage]) -> tuple[Stage, ...]:
-    """`filters` as a tuple; PilekitError if it is no list of document stages, or if a stage is stateful."""
+    """`filters` as a tuple; PilekitError if it is not a list of document stages, or if a stage is stateful."""
     chain = Pipeline(filters)
     if chain.stateful:
         raise PilekitError(

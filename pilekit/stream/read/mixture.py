@@ -1,11 +1,11 @@
-"""`weights`: a mixture by shares of tokens, turned into the `repeats` that give it.
+"""`weights`: a mixture by shares of tokens, turned into `repeats`.
 
     repeats of a subset = its share * tokens of all named subsets / its own tokens
 
 So an epoch has about as many tokens as the named subsets have, and their shares are the weights. A subset's tokens are
 its bytes, which the indexes hold, times its tokens per byte, measured on 128 of its documents, at most a million
 characters of each. They are drawn by hash, so every process finds the same factors. Factors have four digits. On the
-mini-Pile's 22 subsets the shares of an epoch are right within 2 % of each. Of token files, the tokens are known.
+mini-Pile's 22 subsets the shares of an epoch are right within 2 % of each. For token files, token counts are exact.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SAMPLED_CHARACTERS = 1_000_000
 
 
 def exact_weights(weights: Mapping[str, float], manifest: Manifest) -> dict[str, float]:
-    """The shares by exact subset names, sorted, with sum 1; PilekitError for what is no mixture."""
+    """The shares by exact subset names, sorted, with sum 1; PilekitError if it is no mixture."""
     if not isinstance(weights, Mapping) or not weights:
         raise PilekitError(
             f'weights is a dict from subset to share, such as {{"ArXiv": 0.3, "GitHub": 0.7}}, not '
@@ -82,7 +82,7 @@ def repeats_of_weights(
                 lowest[name] = sorted([*lowest[name], *drawn])[:SAMPLED]
     if missing := [name for name in weights if not text_bytes[name]]:
         raise PilekitError(f"weights names {visible(missing[0], 80)}, of which there is no text; leave it out")
-    per_byte = {  # Of token files, tokens are counted in the place of bytes.
+    per_byte = {  # Token files have token counts in place of bytes.
         name: 1 if isinstance(corpus, TokenCorpus) else _tokens_per_byte(corpus, indexes, lowest[name], tokenizer)
         for name in weights
     }

@@ -5,7 +5,7 @@ shard: the size of the frame around a byte of text, averaged over all bytes, whi
 divided by the sum of the sizes. One document with a long frame of its own hardly changes it. A corpus whose text fits
 in memory needs no small frames.
 
-No shard of 43 GB is read to find the frames: the sizes come from an index, a seek table, Parquet's footer, or the
+Finding the frames reads no whole shard (43 GB): their sizes come from an index, a seek table, Parquet's footer, or the
 length of the first frame. For random access, missing indexes are made, and the decision is checked again with them.
 """
 
@@ -56,7 +56,7 @@ class Plan:
 def choose_plan(corpus: Corpus, *, on_error: OnError = "raise", advance: Advance | None = None) -> Plan:
     """The plan for this corpus, the same for every process. Under random access, missing indexes are made.
 
-    advance   called with each further amount of stored bytes indexed
+    advance   called with the number of stored bytes newly indexed
 
     PilekitError for a damaged shard and, while indexing and unless `on_error` is "skip", for a bad line.
     """

@@ -1,4 +1,4 @@
-"""`RandomAccess`: lanes read units of the shared sequence anywhere in the corpus, through the shards' indexes.
+"""`RandomAccess`: lanes read units of the shared sequence from anywhere, through the shards' indexes.
 
 Lane l of L reads the units at the positions l, l + L, l + 2L, ... of a `Sequence`. For each unit, the frames of its
 documents are decoded once and their lines parsed. Then repeats and filters drop documents, and the remaining documents
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _LISTS = ("texts", "subsets", "records")
 
 _MOST_DROPPED = 1 << 20
-"""If a lane drops this many documents in a row (or 100 epochs of them), and its share of an epoch, that is an error."""
+"""A lane that drops this many documents in a row (or 100 epochs), and its share of an epoch, is an error."""
 
 
 class RandomAccess:
@@ -96,7 +96,7 @@ class RandomAccess:
 
     def _kept(self, unit: Unit, shard: int, lines: Int64) -> Iterator[DocumentBatch]:
         """The documents of these lines that this copy of the unit keeps, after the filters."""
-        # Only the first copy is of all subsets.
+        # Only the first copy has all subsets.
         labels = {label for label, factor in self.selected.repeats.items() if factor > unit.copy} if unit.copy else None
         batch = self._batch(shard, lines, labels)
         if self.selected.repeats and len(batch):

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from pilekit.stream.read.document_selection import DocumentSelection
 
 _MOST_COLUMNS = 8
-"""The most lanes per rank, if there are enough shards; so many workers can share the rank's work."""
+"""The most lanes per rank, if there are enough shards; this many workers can share the rank's work."""
 
 _MOST_EMPTY = 64
-"""With fractional repeats, so many epochs in a row may be empty: a factor of 0.5 drops a document in half of them."""
+"""With fractional repeats, this many epochs in a row may be empty: a factor of 0.5 drops a document in half of them."""
 
 _SHARDS = 4
 """Keeps these permutations apart from others of the same seed."""

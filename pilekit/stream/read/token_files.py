@@ -1,9 +1,9 @@
-"""Token files instead of shards: `TokenCorpus`, whose documents are ids already.
+"""Token files instead of shards: `TokenCorpus`, whose documents are already ids.
 
-The table beside a token file tells the shard, number and subset of each document. So a `TokenCorpus` has the shards and
+The table beside a token file has the shard, number and subset of each document. So a `TokenCorpus` has the shards and
 the documents' numbers of the corpus that was tokenized, and a stream selects and orders documents as under random
 access. Only reading differs: documents come as ids from the mapped file. A file without a table is a shard of its own.
-In memory a document takes two bytes and a bit.
+In memory a document takes two bytes and one bit.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ logger = logging.getLogger(__name__)
 Codes = npt.NDArray[np.uint16]
 Source = str | Path | Sequence[str | Path]
 Parts = tuple[tuple[int, TokenFile, int | None], ...]
-"""The token files that hold a shard: the rank in the shard of the file's first document, the file, and the id that is
-taken from a document's end, because it is the EOD."""
+"""The token files that hold a shard: the rank in the shard of the file's first document, the file, and the EOD
+id that is removed from a document's end."""
 
 _NONE = np.zeros(0, np.int64)
 _SAMPLED = 16
-"""Documents of a shard whose ids stand for all in the stream's fingerprint."""
+"""Documents of a shard whose ids represent it in the stream's fingerprint."""
 
 
 @dataclass(frozen=True, eq=False)
 class TokenIndex(ShardIndex):
-    """Where the documents of a shard are in token files; it stands in the place of the shard's index.
+    """Where the documents of a shard are in token files; it replaces the shard's index.
 
     present   the shard's lines that are documents
     codes     [documents]: the place of each document's label in `header.subsets`
@@ -87,7 +87,7 @@ class TokenIndex(ShardIndex):
         return next((file.path, rank - begin) for begin, file, _ in self.parts if rank < begin + len(file))
 
     def kept(self, mask: KeepMask, dedup: Path | None) -> npt.NDArray[np.uint8]:
-        """The mask's bits; PilekitError if it is of other bytes than were tokenized."""
+        """The mask's bits; PilekitError if other bytes than these were tokenized."""
         if [self.header.size, self.header.sample] != [mask.header.size, mask.header.sample]:
             raise PilekitError(
                 f"{visible(self.path)}: was not made from the bytes that were deduplicated in {visible(str(dedup))}; "
@@ -97,9 +97,9 @@ class TokenIndex(ShardIndex):
 
 
 class TokenCorpus(Corpus):
-    """The corpus in token files; those of a list are one corpus, in the order of its documents.
+    """The corpus in token files; a list of files is one corpus, in the order of its documents.
 
-    PilekitError for a file that is none, and for a table that does not fit its file.
+    PilekitError for a file of another kind, and for a table that does not fit its file.
     """
 
     def __init__(self, source: Source, manifest: Manifest | str | Path | None = None) -> None:
@@ -125,7 +125,7 @@ class TokenCorpus(Corpus):
         sources_of: dict[str, Any] = {}
         for file in self.files:
             sources_of |= file.shards
-        # A shard without tokens counts too, because the order goes by a shard's place among all.
+        # A shard without tokens counts too, because the order depends on a shard's place among all.
         self._sources: dict[str, Any] = (
             sources_of if self._found.keys() <= sources_of.keys() else {name: [0, ""] for name in self._found}
         )
@@ -136,7 +136,7 @@ class TokenCorpus(Corpus):
 
         by_table   arguments that need the table of documents
 
-        PilekitError for arguments that token files do not allow, and for another tokenizer than that of the files.
+        PilekitError for arguments that token files do not allow, and for a tokenizer that did not make the files.
         """
         if tokenizer is None or filters:
             given = "tokenizer=None asks for texts" if tokenizer is None else "filters judge texts"
@@ -150,7 +150,7 @@ class TokenCorpus(Corpus):
         return Plan("random", "token files are read at any place", indexes)
 
     def needs_table(self, what: str) -> None:
-        """PilekitError if a file has no table of documents, by which `what` goes."""
+        """PilekitError if a file has no table of documents, which `what` needs."""
         for file in self.files:
             if file.document_batches() is None:
                 raise PilekitError(
@@ -222,7 +222,7 @@ def token_files(source: str | Path) -> list[Path]:
 
 
 def _ending(file: TokenFile, tokenizer: Tokenizer, append_eod: bool) -> int | None:
-    """The EOD to be taken from the documents of a file; PilekitError if another tokenizer made the ids."""
+    """The EOD to remove from the documents of a file; PilekitError if another tokenizer made the ids."""
     if (header := file.header) is None or file.tokenizer is None:
         return tokenizer.eos_id if append_eod else None
     for name, ours in {"tokenizer": tokenizer.fingerprint, "special_tokens": tokenizer.special_tokens}.items():

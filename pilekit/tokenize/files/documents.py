@@ -1,4 +1,4 @@
-"""The documents of token files: into which file each goes, and a table with a row per document.
+"""The documents of token files: the file each goes into, and a table with a row per document.
 
 While the output grows, each document is a record of 16 bytes. The table is made from the records at the end:
 
@@ -27,7 +27,7 @@ from pilekit.errors import PilekitError, counted, visible
 from pilekit.tokenize.files.token_file import TokenFile
 
 RECORD = np.dtype([("number", "<i8"), ("tokens", "<i4"), ("subset", "<i4")])
-"""A document in a file of records; `subset` is the place of its subset in the list of its run."""
+"""A document in a file of records; `subset` is an index into its run's list of subsets."""
 
 Records = npt.NDArray[np.void]
 
@@ -38,7 +38,7 @@ RECORDS = ".records"
 """The name of the file of records while an output grows."""
 
 ROWS = 1 << 18
-"""Most documents in a row group, and in a piece that is read or written at once."""
+"""Most documents in a row group, and in a piece read or written at once."""
 
 _NAMES = pa.dictionary(pa.int32(), pa.string())
 SCHEMA = pa.schema({"shard": _NAMES, "number": pa.int64(), "subset": _NAMES, "tokens": pa.int32(), "file": pa.int32()})
@@ -53,7 +53,7 @@ class Cut:
     documents: int = 0
 
     def place(self, lengths: npt.NDArray[np.int32], limit: int | None) -> Iterator[tuple[int, int, int]]:
-        """Place the next documents, of these lengths: (file, first, last) of those that go into the same file.
+        """Place the next documents, of these lengths: (file, first, last) for each file they go into.
 
         A file holds at most `limit` tokens, or one longer document. An empty file takes one document at least.
         """
@@ -124,7 +124,7 @@ def document_runs(
 
     name       the shard of a file without a table
     labels     the code of each label; new labels get the next codes
-    by_table   False: as if the file had no table
+    by_table   False: ignore the file's table
 
     Raises PilekitError for a table that does not fit its file.
     """

@@ -1,6 +1,6 @@
 """The formats of token files, byte by byte; all little-endian.
 
-Every format has the same ids, raw and one document after another. Only what stands beside them differs:
+Every format has the same ids, raw and one document after another. Only the other files differ:
 
     megatron   .idx             "MMIDIDX\\0\\0", u64 version 1, u8 code of the item, u64 sequences N, u64 length of
                                 doc_idx; int32 sizes [N], int64 byte offsets [N], int64 first sequence of each
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Format = Literal["megatron", "npy", "ds", "llmc", "parquet"]
 LIMITS: dict[Format, int | None] = {"megatron": None, "npy": 2**29, "ds": 2**29, "llmc": 10**8, "parquet": 2**29}
-"""Tokens in a file, if the user does not say."""
+"""Tokens in a file by default."""
 
 MAGIC, VERSION = b"MMIDIDX\0\0", 1
 IDX_HEAD = struct.Struct("<9sQBQQ")
@@ -54,9 +54,9 @@ Lengths = Iterable[npt.NDArray[np.integer]]
 
 @dataclass(frozen=True)
 class TokenFiles:
-    """The names of the files of one output, and their item.
+    """The names of one output's files, and their item.
 
-    prefix   the path that the user typed
+    prefix   the path the user typed
     limit    most tokens in a file; None: there is one file
     dtype    "uint16" or "int32"
     """
@@ -78,7 +78,7 @@ class TokenFiles:
 
     @property
     def read_as(self) -> str:
-        """What readers take an id for."""
+        """The type readers use for ids."""
         return "uint32" if self.dtype == "int32" and self.format in ("npy", "ds", "llmc") else self.dtype
 
     @property
@@ -104,7 +104,7 @@ class TokenFiles:
 
 
 def token_files(prefix: str | Path, format: Format, limit: int | None, vocab_size: int) -> TokenFiles:
-    """The files at `prefix`; PilekitError for a prefix that cannot be one, and for an impossible format or limit."""
+    """The files at `prefix`; PilekitError for an invalid prefix, and for an impossible format or limit."""
     if format not in LIMITS:
         raise PilekitError(f"format is one of {', '.join(LIMITS)}, not {visible(repr(format), 80)}")
     path = check_prefix(prefix)
@@ -130,7 +130,7 @@ def check_prefix(prefix: str | Path) -> Path:
 def write_idx(
     file: BinaryIO, dtype: str, sizes: Callable[[], Lengths], sequences: int, doc_idx: Lengths, documents: int
 ) -> None:
-    """Write an `.idx` of so many sequences of these sizes, which are asked for twice, and of so many documents."""
+    """Write an `.idx` of these numbers of sequences and documents; calls `sizes` twice."""
     item = np.dtype(dtype).itemsize
     file.write(IDX_HEAD.pack(MAGIC, VERSION, ITEMS[dtype], sequences, documents + 1))
     for piece in sizes():
@@ -150,10 +150,10 @@ def finish_file(
     tokens: int,
     tokenizer: str,
 ) -> None:
-    """Write what stands beside the ids of file number `file` in `folder`.
+    """Write the files beside the ids of file number `file` in `folder`.
 
     rows        these columns of the table of documents, for the documents of this file
-    tokenizer   the name that a `.ds.metadata` tells
+    tokenizer   the name that `.ds.metadata` holds
     """
     raw, first, *beside = folder / files.raw(file), *(folder / name for name in files.names(file))
     dtype = np.dtype(files.dtype).newbyteorder("<")

@@ -1,7 +1,7 @@
 """The ids and records of an output while it grows, in the folder `joined` of the job.
 
-Each part of the work (a shard, a token file) is appended once, in order. The note of the part then says where the
-output ended. After a kill the output is cut to the end in the last note, and the next part is appended. So the disk
+Each part of the work (a shard, a token file) is appended once, in order. The note of the part then records where
+the output ended. After a kill the output is cut to the end in the last note, and the next part is appended. So the disk
 never holds more than the output and the shards under way.
 """
 
@@ -33,8 +33,8 @@ class Joined:
     """The files of ids and the file of records; `cut` is where the output ends.
 
     parts     the names of all parts, in order; the first `done` of them are in the output
-    results   the results in the parts' notes; emptied, and the notes removed, if the output does not have what they
-              tell, so that all is done again
+    results   the results in the parts' notes. If the output lacks what they list, they are emptied and the notes
+              removed, so that all is done again
     """
 
     def __init__(self, files: TokenFiles, output: Output, parts: Sequence[str], results: dict[str, Any]) -> None:
@@ -89,7 +89,7 @@ def is_joined(results: dict[str, Any], part: str) -> bool:
 
 
 def _copied(source: SupportsRead[bytes], target: BinaryIO, size: int) -> bool:
-    """Copy so many bytes; False if the source ends before."""
+    """Copy `size` bytes; False if the source ends before."""
     while size:
         piece = source.read(min(size, _COPIED_BYTES))
         if not piece:
@@ -100,7 +100,7 @@ def _copied(source: SupportsRead[bytes], target: BinaryIO, size: int) -> bool:
 
 @contextmanager
 def _appending(path: Path, head: int = 0) -> Iterator[BinaryIO]:
-    """The file, open for writing at its end, and on disk after the block. A new file begins with `head` zeros."""
+    """The file, open for appending, and synced to disk after the block. A new file begins with `head` zeros."""
     try:
         with os.fdopen(open_own(path), "rb+") as file:
             if not file.seek(0, os.SEEK_END):

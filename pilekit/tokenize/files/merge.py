@@ -1,8 +1,8 @@
 """`merge_token_files`: several token files as one, or in another format, without losing a document.
 
-Ids are copied as they are, in the order of the files; the files beside them are made anew. An entry of doc_idx counts
-sequences, so each file's entries grow by the number of sequences in the files before it. (Merges elsewhere leave that
-out, and lose all documents but those of the first file.) A killed run resumes after the last file that was copied
+Ids are copied as they are, in the order of the files; the files beside them are rebuilt. An entry of doc_idx counts
+sequences, so each file's entries grow by the number of sequences in the files before it. (Other tools' merges
+omit that, and lose all documents but those of the first file.) A killed run resumes after the last file copied
 whole. Memory does not grow with the files, which are read in pieces.
 """
 
@@ -41,7 +41,7 @@ Source = str | Path | TokenFile
 _Row = tuple[str, dict[str, int]]
 
 _MADE_BY = ("tokenizer", "special_tokens", "eod")
-"""Settings that all files must share; a stream over the merged file goes by them."""
+"""Settings that all files must share; a stream over the merged file uses them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,9 @@ def merge_token_files(
 
     sources                   `TokenFile`s, prefixes or paths of `.idx` files; a prefix of several files names them all
     out                       a prefix such as `tokens/pile`; a killed run of the same job is resumed
-    format                    "megatron", "npy", "ds", "llmc" or "parquet", with files as large as is usual for it
-    sequences_are_documents   take each sequence for a document, for files whose doc_idx is broken
-    advance                   called with each further number of bytes of ids
+    format                    "megatron", "npy", "ds", "llmc" or "parquet", with files of its usual size
+    sequences_are_documents   treat each sequence as a document, for files with a broken doc_idx
+    advance                   called with the number of bytes of ids newly done
 
     The tables of documents are joined if every file has one. Raises `PilekitError` for files of different items or
     tokenizers, for a file that contradicts itself, and for an output that is an input.
@@ -148,7 +148,7 @@ def merge_token_files(
 
 
 def open_token_files(sources: Source | Sequence[Source], sequences_are_documents: bool) -> list[TokenFile]:
-    """The files that `sources` names; PilekitError if there is none, and for a file that contradicts itself."""
+    """The files that `sources` names; PilekitError if there is none, or if a file contradicts itself."""
     inputs: list[TokenFile] = []
     for source in [sources] if isinstance(sources, Source) else sources:
         if isinstance(source, TokenFile):

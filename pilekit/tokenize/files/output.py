@@ -1,8 +1,8 @@
-"""The life of an output of token files, whatever it is made from.
+"""The life of an output of token files, from any source.
 
 Everything is made in `PREFIX.unfinished/`, the folder of a job. At the end the files are renamed to their final names,
 the indexes last, and then the header is written. So a file under its final name is complete. A killed run resumes in
-that folder. If the same job is finished already, its results are read from the header. An output of another job, and a
+that folder. If the same job is finished already, its results are read from the header. An output of another job, or a
 file that is not ours, is an error.
 """
 
@@ -45,8 +45,8 @@ def finished_output(
     """Make the output if it is not finished; returns the results in its header, and the header's path for messages.
 
     sources   the files that the job reads
-    make      makes the files in the folder `joined` of the job, and returns the results; `files` in them tells the
-              size of each file by its name
+    make      makes the files in the job's folder `joined`, and returns the results, whose `files` has the size of
+              each file by its name
     shared    `make` does a part of the job, as in `output_folder`; its results are returned
     """
     folder, name = files.prefix.parent, f"{files.stem}.json"
@@ -86,7 +86,7 @@ def finish_files(
 
     runs         the runs of the records
     tokenizer    the tokenizer's name, for `.ds.metadata`
-    keep_table   whether the table is a file of the output; without, it only serves to make the indexes
+    keep_table   whether the table is a file of the output; otherwise it only serves to make the indexes
     """
     folder, results = output.folder / "joined", output.results()
     table = folder / f"{files.stem}{DOCUMENTS_SUFFIX}"
@@ -106,13 +106,13 @@ def finish_files(
     names = [name for file in range(len(counts)) for name in files.names(file)]
     if keep_table:
         names.append(table.name)
-    names.sort(key=lambda name: name.endswith(".idx"))  # The index last: without it nothing reads the ids.
+    names.sort(key=lambda name: name.endswith(".idx"))  # The index last: without it no reader finds the ids.
     return {"dtype": files.read_as, "files": {name: (folder / name).stat().st_size for name in names}}
 
 
 def _remove(folder: Path, *, finished: bool = False) -> None:
     """Remove the folder of a job whose output is published; with `finished`, only if its header says so."""
-    with suppress(PilekitError, OSError):  # None there, or not ours, or another process is about to remove it.
+    with suppress(PilekitError, OSError):  # It is missing, or not ours, or another process is removing it.
         if read_header(folder, KIND).finished or not finished:
             with locked(folder / LOCK_FILE, wait=False):
                 shutil.rmtree(folder)

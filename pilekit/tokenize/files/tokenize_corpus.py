@@ -46,7 +46,7 @@ from pilekit.tokenize.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 TOKENS_PER_STORED_BYTE = 0.5
-"""Fewer than any compressed text has, so that no run is refused that might fit."""
+"""Fewer than any compressed text has, so that no run that might fit is refused."""
 
 PLAIN = (".jsonl", ".json", ".ndjson")
 
@@ -75,13 +75,13 @@ def tokenize_corpus(
     subsets           documents of these subsets, in any spelling the manifest knows
     stages            document stages, such as `[Deduplicated("unique")]`; none may be stateful
     format            "megatron" (.bin and .idx), "npy", "ds", "llmc" or "parquet"
-    append_eod        the EOD token behind each document (llmc: in front); None: not for megatron and parquet
-    eod               another token than the tokenizer's EOD
-    tokens_per_file   files hold at most so many tokens, or one longer document; None: as usual for the format
+    append_eod        an EOD token after each document (llmc: before it); None: not for megatron and parquet
+    eod               a token to use instead of the tokenizer's EOD
+    tokens_per_file   the most tokens in a file, unless one document is longer; None: the format's default
     on_error          "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
     jobs              shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
-    advance           called with each further number of stored bytes done
-    part              (I, N): only the shards of `corpus.part(part)`; a call without it does what is left and finishes
+    advance           called with the number of stored bytes newly done
+    part              (I, N): only the shards of `corpus.part(part)`; a call without it does the rest and finishes
     engine            a cluster instead of local processes makes the ids of the shards; this process appends them
 
     A document without tokens gets no sequence, row or EOD. Raises `PilekitError` if no document has tokens, for a
@@ -170,7 +170,7 @@ def _join(
     advance: Advance | None,
     engine: Ray | None,
 ) -> None:
-    """Tokenize what is not done, and append all shards to the output."""
+    """Tokenize the remaining shards, and append all shards to the output."""
     options = work.keywords
     joined = Joined(options["files"], output, [shard.name for shard in shards], results)
     rest = shards[joined.done :]

@@ -40,7 +40,7 @@ class TokenizedCorpus(TableResult):
 
     @classmethod
     def of(cls, folder: Path, results: Mapping[str, Any]) -> TokenizedCorpus:
-        """The result that a header in `folder` tells."""
+        """The result in a header in `folder`."""
         told = {name: results[name] for name in (*_COUNTS, "empty", "dtype", "subsets")}
         return cls(**told, skipped=SkippedLines.noted(results), files=tuple(folder / name for name in results["files"]))
 
@@ -67,7 +67,7 @@ class TokenizedCorpus(TableResult):
 
 
 def summed(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The results of all shards together, as a header keeps them."""
+    """The results of all shards summed, as a header keeps them."""
     sums: dict[str, list[int]] = {}
     empty, skipped = 0, SkippedLines()
     for shard in shards:
