@@ -1,4 +1,4 @@
-"""`pilekit clean`: what quality rules drop of a corpus, and the corpus without it."""
+"""`pilekit clean`: the documents that quality rules drop, and the others."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def command(
     corpus, judged = open_subsets(paths, manifest, subsets, only=options["only"])
     shown: list[dict[str, Any]] = []
     cleaned: Cleaned | None = None
-    if show is not None:  # First, because a wrong name should not be told after hours.
+    if show is not None:  # First, so that a wrong name is not reported after hours.
         cleaner = Cleaner(sets, judged, options.get("language"))
         with byte_progress("looking", corpus.size) as advance:
             shown = list(islice(examples(corpus, cleaner, show, on_error=options["on_error"], advance=advance), count))

@@ -1,9 +1,9 @@
-"""`CutJob`: the steps that both commands share. The first finds what to cut, the next cuts it shard by shard.
+"""`CutJob`: the steps that both commands share. One finds the spans to cut, the next cuts them shard by shard.
 
-    find -> a table of spans, what was read of each shard -> cut (each shard) -> summary.json
+    find -> a table of spans, documents read of each shard -> cut (each shard) -> summary.json
 
-Each step's files are complete or not there. After a kill, the next run makes the rest. The tables, `clean/` and
-`summary.json` stay, and `scratch/` is removed. The result depends on the inputs and the parameters alone.
+Each step's files are complete or absent. After a kill, the next run makes the rest. The tables, `clean/` and
+`summary.json` stay, and `scratch/` is removed. The result depends only on the inputs and the parameters.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ class CutJob:
 
     @property
     def scratch(self) -> Path:
-        """The folder of files that do not stay."""
+        """The folder of temporary files."""
         return self.output.folder / SCRATCH
 
     @property
     def own_scratch(self) -> Path:
-        """The folder of files without a name: on this node's own disk, if a cluster works."""
+        """The folder of files without a name: on this node's own disk, with a cluster."""
         return self.scratch if self.engine is None else scratch_folder(self.engine.scratch)
 
     def found(self) -> dict[str, Any] | None:
-        """The result that an earlier run noted as `FOUND`."""
+        """The result that an earlier run noted under `FOUND`."""
         return self.output.result(FOUND)
 
     def progress(self, step: str, total: int) -> Advance:
@@ -90,7 +90,7 @@ class CutJob:
     def cut(self, found: dict[str, Any], table: str, counts: Sequence[str] = COUNTS, **options: Any) -> None:
         """Cut all shards, and write the summary.
 
-        found     `read`: what was read of each shard, and `summary`: more for the summary
+        found     `read`: the counts read of each shard, and `summary`: more for the summary
         table     the name of the table of spans
         options   of `cut_shard`
         """
@@ -129,7 +129,7 @@ def cut_job(
     engine: Ray | None,
     evaluations: Corpus | None = None,
 ) -> Iterator[CutJob]:
-    """Check what both commands take, and open the folder."""
+    """Check the arguments of both commands, and open the folder."""
     if only and subsets is None:
         raise PilekitError("`only` leaves out the documents of other subsets; name subsets too")
     if out == "":

@@ -1,6 +1,6 @@
 """Runs of bytes become cuts of whole words: the rows of `repeats.parquet`, and documents without them.
 
-A cut begins where a word begins and ends where one ends, so the words before and behind it stay apart.
+A cut begins where a word begins and ends where one ends, so the words before and after it stay apart.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 
 
 def whole_words(text: str, start: int, end: int) -> tuple[int, int]:
-    """The part of `text[start:end]` from its first whole word to its last; `start` and `end` are equal without any."""
+    """The part of `text[start:end]` from its first whole word to its last; start equals end if there is none."""
     words = text[start:end]
     if words and start and not (text[start - 1].isspace() or words[0].isspace()):
         words = "".join(words.split(None, 1)[1:])
@@ -44,7 +44,7 @@ def whole_words(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def without(text: str, spans: Spans) -> list[str]:
-    """What is left of a text, as one piece; none without letter or digit."""
+    """The rest of a text, as one piece; none without letter or digit."""
     borders = [0, *(place for span in spans for place in span), len(text)]
     left = "".join(text[begin:end] for begin, end in zip(borders[::2], borders[1::2], strict=True))
     return [left] if _LETTER_OR_DIGIT.search(left) else []
@@ -59,7 +59,7 @@ def cuts_of(text: str, runs: Sequence[Sequence[int]]) -> Iterator[tuple[int, int
         begun += int(np.count_nonzero((data[before:place] & 0xC0) != 0x80))
         characters[place] = begun
     for _, begin, end, part, first, first_characters in runs:
-        is_inside = end < len(data) and (data[end] & 0xC0) == 0x80  # of a character, which the run has not whole
+        is_inside = end < len(data) and (data[end] & 0xC0) == 0x80  # a character, so the run has only part of it
         start, stop = whole_words(text, characters[begin], max(characters[begin], characters[end] - is_inside))
         if start < stop:
             yield start, stop, first >> 32, first_characters + max(0, start - characters[part])
@@ -79,9 +79,9 @@ def locate_cuts(
     """Write the table of a shard's cuts.
 
     runs     the file of all runs
-    starts   where in it those of each shard begin
+    starts   where the runs of each shard begin in it
     bases    the name of each shard's document 0
-    ahead    of no use, as few documents are read
+    ahead    unused, as few documents are read
     """
     names, firsts, base = list(bases), list(bases.values()), bases[shard.name]
     begin, end = starts[names.index(shard.name) :][:2]

@@ -22,7 +22,7 @@ Row = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True, repr=False)
 class CutCorpus(TableResult):
-    """A corpus of which something was cut out.
+    """A corpus with text cut out.
 
     folder     with tables, summary.json and clean/
     summary    the content of summary.json
@@ -42,7 +42,7 @@ class CutCorpus(TableResult):
         return self.summary
 
     def table(self) -> FittedTable[Row]:
-        """A row per subset with what was cut of it, the largest first, and the total."""
+        """A row of counts per subset, the largest first, and the total."""
         from pilekit.fitted_table import Column, FittedTable
 
         titles = {"read": "Read", "spans": "Spans", "cut": "Cut", "pieces": "Pieces", "dropped": "Dropped"}
@@ -55,17 +55,17 @@ class CutCorpus(TableResult):
 
 @dataclass(frozen=True, repr=False)
 class Decontamination(CutCorpus):
-    """The result of `decontaminate`; in its folder are hits, common, evaluations and too_short `.parquet`."""
+    """The result of `decontaminate`; its folder holds hits, common, evaluations and too_short `.parquet`."""
 
     @property
     def hits(self) -> pa.Table:
-        """A row for each span and each record that holds some of it."""
+        """A row for each span and each record that shares its n-grams."""
         import pyarrow.parquet as pq
 
         return pq.read_table(self.folder / HITS)
 
     def evaluations(self) -> FittedTable[Row]:
-        """A row per evaluation: its records, those that the corpus holds something of, and those too short to tell."""
+        """A row per evaluation: its records, those found in the corpus, and those too short to tell."""
         from pilekit.fitted_table import DASH, Column, FittedTable
 
         def share(row: Row) -> str:
@@ -79,7 +79,7 @@ class Decontamination(CutCorpus):
 
 @dataclass(frozen=True, repr=False)
 class Substrings(CutCorpus):
-    """The result of `cut_substrings`; in its folder is `repeats.parquet`."""
+    """The result of `cut_substrings`; its folder holds `repeats.parquet`."""
 
     @property
     def repeats(self) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Shards without what a table of spans names: pieces of documents, each a document of its own.
+"""Cut a table's spans out of shards: the pieces of a document become documents of their own.
 
 A table has the columns `shard`, `number`, `start` and `end` (characters). Lines of documents without a span are copied
 byte for byte.
@@ -36,7 +36,7 @@ Spans = Sequence[tuple[int, int]]
 
 
 def pieces_around(text: str, spans: Spans, window: int) -> list[str]:
-    """What is left of a text without spans and `window` characters on each side, in whole words; [] drops it."""
+    """The pieces of a text without spans and `window` characters on each side, in whole words; [] drops it."""
     pieces, at = [], 0
     for start, end in spans:
         start, end = max(0, start - window), min(len(text), end + window)
@@ -77,10 +77,10 @@ def cut_shard(
 ) -> tuple[dict[str, dict[str, int]], list[Path]]:
     """Write the shard at `path`; returns the counts of each subset, and the paths written.
 
-    before    documents of each subset, as another pass counted them
-    pieces    gives what is left of a text without its spans; the document goes if that is nothing
+    before    documents of each subset, counted by an earlier pass
+    pieces    cuts the spans out of a text; a document without pieces is dropped
     path      None: write nothing, and read only the documents with spans
-    subsets   leave out the documents of all others; None: leave out none
+    subsets   leave out the documents of all other subsets; None: keep all
     mask_of   gives the shard's mask; leave out the documents that it does not keep
     """
     waiting, counts = spans_of(table, shard.name), dict[str, dict[str, int]]()
@@ -132,9 +132,9 @@ def summed(
 ) -> dict[str, Any]:
     """The summary of all shards' counts, largest subsets first; PilekitError if they do not add up.
 
-    shards        what `cut_shard` counted of each shard
-    read_counts   what a pass before it read of each: `read` by subset, `skipped` and `others`
-    counted       what is summed
+    shards        the counts of `cut_shard` for each shard
+    read_counts   an earlier pass's counts of each: `read` by subset, `skipped` and `others`
+    counted       the counts to sum
     """
     subsets: dict[str, dict[str, int]] = {}
     for cut, before in zip(shards, read_counts, strict=True):

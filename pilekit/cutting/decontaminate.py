@@ -1,10 +1,10 @@
-"""`decontaminate`: a corpus without the text that evaluations hold, with a proof for each cut.
+"""`decontaminate`: a corpus without the text of evaluations, with a proof for each cut.
 
     n-grams of the evaluations -> hits (each shard) -> common n-grams, spans -> cut (each shard) -> summary.json
 
-Hits, tables and clean shards are files that are complete or not there; after a kill, the next run makes the rest.
+Hits, tables and clean shards are files, complete or absent; after a kill, the next run makes the rest.
 `hits.parquet`, `common.parquet`, `evaluations.parquet`, `too_short.parquet`, `clean/` and `summary.json` stay;
-`scratch/` is removed. The result depends on the shards, the evaluations and the parameters alone.
+`scratch/` is removed. The result depends only on the shards, the evaluations and the parameters.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pilekit.shards.read.reader import OnError
 
 KIND = "decontamination"
 _HITS = "/hits/"
-"""Begins the names of notes."""
+"""The prefix of the notes' names."""
 
 Remove = Literal["spans", "documents"]
 
@@ -68,15 +68,15 @@ def decontaminate(
     advance: Report | None = None,
     engine: Ray | None = None,
 ) -> Decontamination:
-    """Cut out of a corpus what evaluations hold, and write the result into the folder `out`.
+    """Cut the text of evaluations out of a corpus, and write the result into the folder `out`.
 
     data      a `Corpus`, or a path, glob or URL, or several of them
     against   evaluations: JSON lines, Parquet or Pile shards
     fields    a record's texts: each field by itself, and if there are several, all joined
     ngram     words in an n-gram; a text of 8 or more words that is shorter is matched whole
-    common    n-grams in more documents of the corpus than this are ignored; 0: none is
-    window    characters that are cut on each side of a span
-    remove    "spans", or "documents": each document with a span goes
+    common    n-grams in more documents of the corpus than this are ignored; 0: ignore none
+    window    characters to cut on each side of a span
+    remove    "spans", or "documents": drop each document with a span
     subsets   search the documents of these subsets, in any spelling the manifest knows; None: all
     only      leave out the documents of other subsets, rather than pass them through
     write     write the clean shards; else only the tables and the summary

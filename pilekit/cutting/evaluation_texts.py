@@ -1,6 +1,6 @@
-"""The texts of evaluations: JSON lines, Parquet and Pile shards, a record after the other.
+"""The texts of evaluations: JSON lines, Parquet and Pile shards, record by record.
 
-A record's texts are the fields asked for, each by itself, and if there are several, all joined by a blank.
+A record's texts are the fields asked for, each by itself, and if there are several, all joined by spaces.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Record(NamedTuple):
 
 
 def evaluation_names(shards: Sequence[Shard]) -> list[str]:
-    """The name of each file: its stem; with folders if two have the same."""
+    """The name of each file: its stem; with folders if two stems are equal."""
     names = [stem(shard) for shard in shards]
     short = [Path(name).name for name in names]
     return short if len(set(short)) == len(short) else names
 
 
 def read_records(corpus: Corpus, fields: Sequence[str]) -> Iterator[Record]:
-    """All records in order. PilekitError for a line that is none, and if no record of a file has any of the fields."""
+    """All records in order. PilekitError for a bad line, and if no record of a file has any of the fields."""
     for evaluation, shard in zip(evaluation_names(corpus.shards), corpus.shards, strict=True):
         found = False
         for number, raw in enumerate(_raw_records(shard, fields)):

@@ -1,4 +1,4 @@
-"""Which n-grams of evaluations each document holds: found shard by shard, then judged and joined to spans.
+"""Find the n-grams of evaluations in documents, shard by shard, then judge them and join them to spans.
 
 Whether an n-gram is common is known when all shards have been read. So the hits of each shard are written to a file,
 and `decide` reads them twice: to count documents, and to join the hits that are left.
@@ -33,7 +33,7 @@ HITS, COMMON, EVALUATIONS, TOO_SHORT = "hits.parquet", "common.parquet", "evalua
 
 _TEXT, _INT = pa.string(), pa.int64()
 _PART = required(number=_INT, subset=_TEXT, word=_INT, start=_INT, end=_INT, ngram=_INT, first=pa.bool_())
-"""A hit; `first`: the document's first of this n-gram."""
+"""A hit; `first`: the first of this n-gram in the document."""
 _HITS = required(
     **{"shard": _TEXT, "number": _INT, "subset": _TEXT, "start": _INT, "end": _INT, "words": _INT},
     **{"evaluation": _TEXT, "record": _INT, "field": _TEXT, "ngrams": _INT},
@@ -47,7 +47,7 @@ _TOO_SHORT = pa.schema({"evaluation": _TEXT, "record": _INT, "id": _TEXT, "field
 
 
 class Texts(NamedTuple):
-    """The texts of evaluations whose n-grams are looked for, and those that are too short.
+    """The texts of evaluations to search for, and those that are too short.
 
     records     (evaluation, number, id) of each record
     of          the index of each text's record
@@ -61,7 +61,7 @@ class Texts(NamedTuple):
     too_short: list[Row]
 
     def words(self, records: Iterable[Record], least: int) -> Iterator[list[str]]:
-        """Take records; yields the words of each text that has enough."""
+        """Take in records; yield the words of each text that has enough."""
         for record in records:
             for field, text in record.texts.items():
                 words = normalised(text)
@@ -77,10 +77,10 @@ class Texts(NamedTuple):
 def find_hits(
     shard: Shard, advance: Advance, *, path: Path, ngrams: Path, compared: Sequence[str] | None, **options: Any
 ) -> dict[str, Any]:
-    """Write the hits of a shard to the table at `path`; returns what was read.
+    """Write the hits of a shard to the table at `path`; returns counts.
 
     ngrams     the folder of the `NGrams`
-    compared   the subsets that are searched; None: all that are read
+    compared   the subsets to search; None: all that are read
     options    of `read`
     """
     known, counts = NGrams.load(ngrams), Counter[str]()
@@ -129,7 +129,7 @@ def decide(
     """Write the four tables into `folder`; returns the counts of each evaluation, and the tables' paths.
 
     parts    the hits of each shard, by its name
-    limit    n-grams in more documents are ignored; 0: none is
+    limit    n-grams in more documents are ignored; 0: ignore none
     """
     documents: Int64 = np.zeros(len(ngrams.keys), np.int64)
     for part in parts.values():
@@ -155,7 +155,7 @@ def _batches(path: Path) -> Iterator[pa.RecordBatch]:
 def _found(
     parts: Mapping[str, Path], ngrams: NGrams, texts: Texts, kept: Flags, first: dict[int, tuple[str, int]]
 ) -> Iterator[Row]:
-    """The rows of all spans; `first` takes the first document of each record."""
+    """The rows of all spans; `first` receives each record's first document."""
     places = np.flatnonzero(kept[ngrams.of])
     places = places[np.argsort(ngrams.of[places], kind="stable")]
     held, holders = ngrams.of[places], np.searchsorted(ngrams.first, places, side="right") - 1
@@ -167,7 +167,7 @@ def _found(
                 for ngram in span["ngrams"]:
                     begin, end = np.searchsorted(held, [ngram, ngram + 1])
                     counts.update(set(holders[begin:end].tolist()))
-                # Of a record's texts, the one that holds the most n-grams; of several, the first.
+                # The text of a record with the most n-grams; among equals, the first.
                 most = sorted(counts.items(), key=lambda item: (item[1], -item[0]))
                 best = {texts.of[text]: (text, count) for text, count in most}
                 place = (shard, number, span["subset"], span["start"], span["end"], span["behind"] - span["word"])
@@ -177,7 +177,7 @@ def _found(
 
 
 def _spans(hits: Iterable[Mapping[str, Any]], ngrams: NGrams) -> list[dict[str, Any]]:
-    """A document's hits, joined where they share a word or no word is between them."""
+    """A document's hits, joined if they overlap or no word is between them."""
     spans = list[dict[str, Any]]()
     for hit in hits:
         if not spans or hit["word"] > spans[-1]["behind"]:
@@ -192,7 +192,7 @@ def _spans(hits: Iterable[Mapping[str, Any]], ngrams: NGrams) -> list[dict[str, 
 def _evaluations(
     ngrams: NGrams, texts: Texts, kept: Flags, first: Mapping[int, tuple[str, int]], counts: dict[str, dict[str, int]]
 ) -> Iterator[Row]:
-    """A row for each record; `counts` takes those of each evaluation."""
+    """A row for each record; `counts` receives the counts of each evaluation."""
     begins = ngrams.first[np.searchsorted(texts.of, np.arange(len(texts.records) + 1))].tolist()
     for index, (record, (begin, end)) in enumerate(zip(texts.records, pairwise(begins), strict=True)):
         held = np.unique(ngrams.of[begin:end])

@@ -1,11 +1,11 @@
-"""`NGrams`: the n-grams of evaluation texts, and where a batch of documents holds them.
+"""`NGrams`: the n-grams of evaluation texts, and their places in a batch of documents.
 
 A text of fewer words than an n-gram is an n-gram by itself, if it has at least `SHORTEST` words. Different n-grams are
-sorted by a 64-bit hash, and a binary search finds one, after a filter of 16 to 32 bits for each has let it pass. The
-hash of any words is a difference of two sums over the words of the document. A text of fewer words is looked for where
+sorted by a 64-bit hash, and a binary search finds one that passes a filter with 16 to 32 bits for each. The hash of
+consecutive words is a difference of two sums over the words of the document. A text of fewer words is looked for where
 the filter holds the hash of its last `SHORTEST` words. A found hash is a hit only if the words are equal.
 
-The arrays are files that all processes map, so that memory holds them once.
+All processes map the arrays from files, so memory holds them once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Hit(NamedTuple):
 
     document    index in the batch
     word        the first word's number among the words of the document
-    begin, end  bytes of the batch, from the first byte of the first word to behind the last of the last
+    begin, end  bytes of the batch, from the start of the first word to the end of the last
     ngram       index among the different n-grams
     """
 
@@ -52,7 +52,7 @@ class Hit(NamedTuple):
 class NGrams(NamedTuple):
     """The different n-grams, sorted by hash.
 
-    store    the words of all texts, each followed by a blank, UTF-8
+    store    the words of all texts, each followed by a space, UTF-8
     sizes    the numbers of words of an n-gram: the usual one first, then those of shorter texts, int64
     keys     hash, uint64 [n-grams]
     begin    where an n-gram begins in `store`, uint32 [n-grams]
@@ -93,7 +93,7 @@ class NGrams(NamedTuple):
         return cls(data, sizes, keys[chosen], begin[chosen], length[chosen], of, np.array(first), filter)
 
     def save(self, folder: Path) -> list[Path]:
-        """Write the arrays into the folder; their files."""
+        """Write the arrays into the folder; returns their files."""
         for name, values in self._asdict().items():
             np.save(folder / f"{name}.npy", values)
         return [folder / f"{name}.npy" for name in self._fields]
@@ -104,7 +104,7 @@ class NGrams(NamedTuple):
         return cls(*(np.load(folder / f"{name}.npy", mmap_mode="r").view(np.ndarray) for name in cls._fields))
 
     def text(self, ngram: int) -> str:
-        """The words of an n-gram, joined by blanks."""
+        """The words of an n-gram, joined by spaces."""
         begin, words, size = int(self.begin[ngram]), int(self.words[ngram]), 64
         while (text := self.store[begin : begin + size].tobytes()).count(b" ") < words:
             size *= 2
@@ -185,7 +185,7 @@ def _merge_equal(
 
 @compiled()
 def _same(store: Bytes, one: int, other: int, words: int) -> bool:
-    """Whether the same `words` words stand at two places of the store."""
+    """Whether the same `words` words are at two places of the store."""
     at = 0
     while words:
         byte = store[one + at]
@@ -208,7 +208,7 @@ def _bits(key: np.uint64) -> np.uint64:
 def _find(
     data: Bytes, offsets: Int64, fold: UInt32, sizes: Int64, keys: UInt64, words: Bytes, filter: UInt64, found: Int64
 ) -> int:
-    """Write candidates as rows of `Hit`, as many as there is room for; returns their number."""
+    """Write candidates as rows of `Hit`, as many as fit; returns the number of all."""
     ngram, least = sizes[0], min(sizes[0], SHORTEST)
     sums, begins = np.zeros(_RING + 1, np.uint64), np.empty(_RING + 1, np.uint64)
     count, mask = 0, np.uint64(len(filter) - 1)

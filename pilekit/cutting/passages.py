@@ -27,7 +27,7 @@ _PLACE = ["first_shard", "first_number", "first_start"]
 
 @dataclass(frozen=True)
 class Passage:
-    """A passage: how often it occurs, its text where it is cut first, and some of its rows in `repeats.parquet`."""
+    """A passage: its count, its text at its first cut, and some of its rows in `repeats.parquet`."""
 
     count: int
     text: str
@@ -66,9 +66,9 @@ def frequent_passages(
 
 @compiled()
 def _count(rows: Table, group: UInt64, counts: Int64) -> int:
-    """Write (rows, the last column of the first) of each group that ended; `group`: its number of rows, and its first.
+    """Write (rows, the last column of the first) of each group that ended; `group`: its size and first row.
 
-    Rows of a group are equal but for the last column.
+    Rows of a group differ only in the last column.
     """
     written = 0
     for i in range(rows.shape[1]):

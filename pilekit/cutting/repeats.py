@@ -1,7 +1,7 @@
-"""The runs of bytes that an earlier document has: two passes over the shards, and a sort after each.
+"""Find runs of bytes of earlier documents: two passes over the shards, and a sort after each.
 
-    anchors of each shard -> sorted -> those in two documents -> windows of each shard that have one
-        -> sorted by hash -> those that an earlier document has -> sorted by place -> runs
+    anchors of each shard -> sorted -> anchors in two documents -> windows of each shard with such an anchor
+        -> sorted by hash -> windows in an earlier document -> sorted by place -> runs
 
 The anchors in two documents are kept in a filter. A full filter lets more windows through, and changes no result. A
 document is named by a number below 2^32 that counts the lines of all shards.
@@ -39,9 +39,9 @@ _ROWS = 1 << 15
 
 @dataclass(frozen=True)
 class Selection:
-    """The documents that are read.
+    """The documents to read.
 
-    subsets   those that are compared; None: all
+    subsets   subsets to compare; None: all
     only      leave out the documents of other subsets
     dedup     folder of a finished dedup, whose removed documents are left out
     """
@@ -58,7 +58,7 @@ class Selection:
         return read(shard, chosen, self.on_error, manifest=self.manifest, advance=advance, ahead=ahead)
 
     def mask(self, shard: Shard) -> KeepMask | None:
-        """The shard's documents that the dedup kept; None without one."""
+        """The mask of the shard's documents that the dedup kept; or None."""
         return None if self.dedup is None else Deduplicated(self.dedup).mask(shard.name)
 
 
@@ -73,7 +73,7 @@ def scan(
     bases: Mapping[str, int] | None = None,
     filter: Path | None = None,
 ) -> dict[str, Any]:
-    """Write the rows of a shard's anchors, or with a `filter`, of its windows; returns what was read.
+    """Write the rows of a shard's anchors, or with a `filter`, of its windows; returns counts.
 
     An anchor's row is the anchor and the document's number. `bases`: the name of each shard's document 0.
     """
@@ -118,8 +118,8 @@ def _stored(paths: Sequence[Path], columns: int) -> Iterator[tuple[int, Table]]:
 def repeated_anchors(paths: Sequence[Path], advance: Advance, bases: Int64, scratch: Path, memory: int) -> UInt64:
     """The filter of the anchors in two documents; `paths`: the anchors of each shard, `bases`: its document 0.
 
-    Sorting tells the documents of an anchor. A first filter keeps the anchors that are there once, most of them, out of
-    the sort, which takes a third of the time then.
+    Sorting brings the documents of an anchor together. A first filter keeps anchors that occur once, which are most,
+    out of the sort, and so cuts its time to a third.
     """
     size = min(repeated_bytes(sum(path.stat().st_size for path in paths) // (8 * ANCHOR)), memory // 4)
     twice, filter = repeated_table(size), repeated_table(size)
@@ -142,10 +142,10 @@ def repeated_anchors(paths: Sequence[Path], advance: Advance, bases: Int64, scra
 def find_runs(
     paths: Sequence[Path], advance: Advance, bases: Int64, path: Path, scratch: Path, length: int, memory: int
 ) -> list[int]:
-    """Write the runs of all documents, in their order; where each shard's begin, and their number.
+    """Write all documents' runs in order; returns where each shard's begin, and their number.
 
     paths     the windows of each shard
-    bases     the name of each shard's document 0, and one name more
+    bases     the name of each shard's document 0, and the end
     scratch   the folder for sorting
     """
     starts = np.zeros(len(bases), np.int64)

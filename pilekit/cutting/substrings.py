@@ -1,9 +1,9 @@
-"""`cut_substrings`: a corpus without the passages that an earlier document has, with the earliest place of each.
+"""`cut_substrings`: a corpus without passages of earlier documents, with the earliest place of each.
 
     anchors (each shard) -> filter -> windows (each shard) -> runs -> cut (each shard) -> repeats.parquet, summary.json
 
-Each step's files are complete or not there; after a kill, the next run makes the rest. `repeats.parquet`, `clean/` and
-`summary.json` stay; `scratch/` is removed. The result depends on the shards and the parameters alone.
+Each step's files are complete or absent; after a kill, the next run makes the rest. `repeats.parquet`, `clean/` and
+`summary.json` stay; `scratch/` is removed. The result depends only on the shards and the parameters.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PASSAGES, PASSAGE_CHARACTERS = 10, 200
 """The passages in the summary, and the characters of each."""
 
 _SCRATCH_BYTES = 8
-"""About what is on disk for a stored byte: 1.5 bytes for a byte of text in windows, and as much to sort them."""
+"""About the bytes on disk per stored byte: 1.5 per byte of text in windows, and as much to sort them."""
 
 
 class _Options(msgspec.Struct):
@@ -68,7 +68,7 @@ def cut_substrings(
     advance: Report | None = None,
     engine: Ray | None = None,
 ) -> Substrings:
-    """Cut out of each document what an earlier document has, and write the result into the folder `out`.
+    """Cut passages of earlier documents out of each document, and write the result into the folder `out`.
 
     data       a `Corpus`, or a path, glob or URL, or several of them
     min_bytes  the shortest run of UTF-8 bytes that counts

@@ -1,8 +1,8 @@
-"""The windows of `length` bytes of documents: which may occur twice, and 128 bits that tell them apart.
+"""The windows of `length` bytes of documents: which may occur twice, and a 128-bit hash of each.
 
-Of the hashes of the `part_of(length)` bytes at each place of a window, the least is its *anchor*. Equal windows have
-equal anchors, and a window mostly has the anchor of the one before. So only the places where the anchor changes are
-looked up, one in about 20 bytes.
+A window's *anchor* is the least hash of `part_of(length)` bytes at any place in it. Equal windows have equal anchors,
+and a window mostly has the anchor of the one before. So only the places where the anchor changes are looked up, one
+in about 20 bytes.
 
 The 128 bits are a polynomial of the bytes modulo 2^64, one modulo the prime 2^61 - 1, and 3 bits of the anchor.
 """
@@ -37,13 +37,13 @@ _BITS_61, _NAME = np.uint64(61), np.uint64(32)
 
 
 def part_of(length: int) -> int:
-    """The bytes of which an anchor is the hash."""
+    """The number of bytes that an anchor hashes."""
     return length * 5 // 8
 
 
 @cache
 def tables(length: int) -> UInt64:
-    """What a byte adds to a hash, and takes away when it leaves: an anchor's, both polynomials; uint64 [4, 256]."""
+    """A byte's value in a hash, and its value when it leaves: an anchor, both polynomials; uint64 [4, 256]."""
     value = [xxhash.xxh3_64_intdigest(bytes([byte])) for byte in range(256)]
     base, prime = int(_BASE), int(_PRIME)
     leaving = [[one * pow(base, size - 1, 1 << 64) % (1 << 64) for one in value] for size in (part_of(length), length)]
@@ -126,7 +126,7 @@ def find_windows(
 
     text      the batch's bytes, offsets, and names of its documents
     chosen    indices of anchors in `found`
-    counted   [document, byte, characters before it], as counted last
+    counted   [document, byte, characters before it] of the last count
     """
     (data, offsets, names), (anchors, at, of), (_, ends, documents) = text, found, pieces
     key, other, ready, written = np.uint64(0), np.uint64(0), -1, 0

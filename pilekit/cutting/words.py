@@ -2,7 +2,7 @@
 
 `normalised` is the rule. The kernels find the same words, but hash them more coarsely: all forms of a sigma are one,
 and U+0307, which `str.lower` adds to a dotted capital I, counts for nothing. So equal words have equal hashes, whatever
-`str.lower` makes of the letters beside them. Whoever finds an equal hash compares the words.
+`str.lower` makes of the letters beside them. Callers compare the words of equal hashes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _deletions() -> dict[int, None]:
 
 
 def normalised(text: str) -> list[str]:
-    """The words of a text. A piece that is nothing but punctuation and symbols is no word."""
+    """The words of a text. A piece of only punctuation and symbols is no word."""
     text = text.lower()
     if text.isascii():
         return text.translate(_deletions()).split()
@@ -41,7 +41,7 @@ def normalised(text: str) -> list[str]:
 
 @cache
 def folds() -> UInt32:
-    """What the hash takes of each character, by its number: a character, or one of three marks, uint32 [0x110000]."""
+    """The hash's form of each character, by code: a character, or one of three marks, uint32 [0x110000]."""
     table = np.arange(0x110000, dtype=np.uint32)
     for code in range(_CASED):
         if chr(code).isspace():
@@ -58,7 +58,7 @@ def folds() -> UInt32:
 def next_word(data: Bytes, at: np.uint64, stop: np.uint64, fold: UInt32) -> tuple[np.uint64, np.uint64, np.uint64]:
     """(hash, begin, end) of the first word from `at` on; begin and end are `stop` if there is none.
 
-    `end` is behind the punctuation at the word's end.
+    `end` is after the punctuation at the word's end.
     """
     one, low, high = np.uint64(1), np.uint64(9), np.uint64(55)
     hash, begin, kept = np.uint64(0), stop, False

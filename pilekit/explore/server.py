@@ -3,8 +3,8 @@
 The address holds a random token, so that other users of the machine and other pages cannot guess it. Requests that name
 another host are refused (a page elsewhere may point its own name at 127.0.0.1), and so are requests that a browser
 sends for another origin. The Content-Security-Policy allows no connection but to this server, no inline script and no
-inline style, so that no text of a corpus can run or send anything. Only GET is answered, and nothing of the disk but
-the files of page/.
+inline style, so that no text of a corpus can run or send anything. Only GET is answered, and no files are served but
+those of page/.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the page can ask of a corpus, a dedup folder, a result of `pilekit bpb` and a tokenizer. All answers are JSON.
+"""The page's questions about a corpus, a dedup folder, a result of `pilekit bpb` and a tokenizer, answered as JSON.
 
 A document is reached through its shard's index, so the size of a shard does not matter. A search goes through the
 documents in their order, for one second at a time; the page asks again from where it ended. Control characters and
@@ -46,11 +46,11 @@ SEARCH_SECONDS = 1.0
 
 
 class Sources:
-    """The corpus at `data`, and what else is given.
+    """The corpus at `data`, and the other sources.
 
     dedup       a folder of `pilekit dedup`; its shards get an index if they have none
     bpb         a folder of `pilekit bpb --out DIR --per-token`
-    tokenizer   of the tokens to show; None with `bpb`: that of its model
+    tokenizer   shows its tokens; None with `bpb`: that of its model
 
     PilekitError for anything that is not there or does not fit.
     """
@@ -78,7 +78,7 @@ class Sources:
         self._pairs = functools.lru_cache(maxsize=16)(self._spread)
 
     def corpus(self) -> dict[str, Any]:
-        """The subsets, the largest first, and what was given."""
+        """The subsets, the largest first, and the sources."""
         stats = corpus_stats(self._documents.corpus, on_error="skip")
         names = [one.name for one in stats.subsets]
         removed = [] if self._run is None else subsets_of(self._run.folder / REMOVED)
@@ -99,9 +99,9 @@ class Sources:
         return {"documents": [_listed(one) for one in of[start:end]], "start": start, "of": len(of)}
 
     def search(self, text: str, subset: str | None, start: int, *, exact: bool) -> dict[str, Any]:
-        """Documents that hold `text`, from place `start` on: those found within a second, and where to search on.
+        """Documents that hold `text`, from place `start` on: those found within a second, and where to resume.
 
-        `exact` tells capital and small letters apart. `next` is None at the end.
+        `exact` distinguishes upper and lower case. `next` is None at the end.
         """
         pattern = re.compile(re.escape(text), re.NOFLAG if exact else re.IGNORECASE)
         of, found, end = self._of(subset), [], time.monotonic() + SEARCH_SECONDS
@@ -185,7 +185,7 @@ def _tokens_of(bpb: Path) -> pyarrow.dataset.Dataset:
 
 
 def _tokenizer_of(protocol: dict[str, Any], given: Tokenizer | None) -> Tokenizer:
-    """The given tokenizer or that of the model; PilekitError if it is not the one that the result was made with."""
+    """The given tokenizer or that of the model; PilekitError if the result was made with another."""
     model = protocol["model"]["path"]
     if given is None and model is None:
         raise PilekitError("the result was made of a model in memory: give its tokenizer with --tokenizer")

@@ -1,4 +1,4 @@
-"""`pilekit report`: one HTML page that shows whatever artefacts are given.
+"""`pilekit report`: one HTML page that shows the given artefacts.
 
     paths -> collect.py: artefacts, each with its source -> a section module: parts -> page.py and templates/: the page
 

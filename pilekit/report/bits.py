@@ -80,7 +80,7 @@ def together_parts(scored: Sequence[Scored], source: Source) -> Iterator[Part]:
 
 
 def _drawn(figure: Any, label: str) -> tuple[Markup, str]:
-    """The figure of a command for the page, whose text holds its title and the second line below its axis."""
+    """A command's figure for the page, without its title and the second line below its axis, which become text."""
     figure.suptitle("")
     axes = figure.axes[0]
     below, _, note = axes.get_xlabel().partition("\n")

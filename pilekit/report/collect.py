@@ -1,8 +1,8 @@
-"""`find_artefacts`: which artefacts are at the paths that were given, and the command that makes each.
+"""`find_artefacts`: the artefacts at the given paths, and the command that makes each.
 
-A folder of pilekit's tells its kind by its header (`pilekit.json`), a result of `pilekit bpb` by `result.json`, and a
-saved output of `stats --json` or `verify --json` by its fields. A folder that is none of these is searched for them.
-Everything else is a corpus, which is counted.
+A pilekit folder is known by its header (`pilekit.json`), a result of `pilekit bpb` by `result.json`, and a saved output
+of `stats --json` or `verify --json` by its fields. Folders are searched for more of these. Everything else is a corpus,
+which is counted.
 
 An artefact holds the settings it was made with, but not the command line. So the command is written from the settings;
 CORPUS stands for an input whose path the artefact does not hold.
@@ -36,7 +36,7 @@ COMMANDS = {
 """The kinds of headers that a report shows, and the commands that write them."""
 
 DEPTH = 3
-"""How many folders below a given one are searched."""
+"""How many levels below a given folder are searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Artefact:
     """An artefact that a report shows.
 
     kind     a key of `COMMANDS`, or "stats", "verify", "bpb" or "corpus"
-    paths    one; of a corpus, all that were given
-    given    whether the path was given, so that a damaged artefact is an error; one that was found is left out
+    paths    one; for a corpus, all given paths
+    given    whether the path was given: then a damaged artefact is an error; a found one is left out
     header   of a folder with one; `saved` is the content of a saved output
     """
 
@@ -138,7 +138,7 @@ def _below(folder: Path, depth: int) -> Iterator[Artefact]:
 
 
 def _artefact_in(folder: Path, *, given: bool) -> Artefact | None:
-    """The artefact that the folder is; None if it is none that a report shows."""
+    """The folder's artefact; None if a report shows none."""
     if (folder / RESULT_FILE).is_file():
         return Artefact(BPB, (str(folder),), given)
     if (folder / HEADER_FILE).is_file():

@@ -59,7 +59,7 @@ def read_output(path: Path) -> Stats | Verification | None:
     except OSError as error:
         raise PilekitError(f"{visible(str(path))}: cannot be read: {error.strerror}") from error
     try:
-        output = json.loads(text)  # Not msgspec's decoder: of a subset without documents, sizes are NaN.
+        output = json.loads(text)  # Not msgspec's decoder: sizes are NaN for empty subsets.
         if "findings" in output:
             return msgspec.convert(output, Verification)
         return msgspec.convert(output, Stats)
@@ -68,7 +68,7 @@ def read_output(path: Path) -> Stats | Verification | None:
 
 
 def stats_of(saved: Stats, manifest: Manifest) -> CorpusStats:
-    """The saved output as a result; its histograms are empty, which the output does not hold."""
+    """The saved output as a result; its histograms are empty, as the output has none."""
     weights = {subset.name: subset.weight_percent for subset in manifest.subsets}
 
     def figures(name: str, one: _Subset) -> SubsetStats:
@@ -98,7 +98,7 @@ def stats_of(saved: Stats, manifest: Manifest) -> CorpusStats:
 
 
 def corpus_parts(stats: CorpusStats, manifest: Manifest, source: Source) -> Iterator[Part]:
-    """What is in a corpus."""
+    """The contents of a corpus."""
     total, subsets = stats.total, stats.subsets
     facts = [("documents", rounded_count(total.documents)), ("text", rounded_bytes(total.bytes))]
     if total.tokens is not None:

@@ -19,7 +19,7 @@ LONGEST_PASSAGE = 400
 
 
 def cleaning_parts(folder: Path, header: Header, summary: dict[str, Any], source: Source) -> Iterator[Part]:
-    """What `pilekit clean` dropped, by rule."""
+    """The documents that `pilekit clean` dropped, by rule."""
     size = summary["bytes"]["dropped"]
     facts = [("documents read", rounded_count(summary["read"])), ("dropped", _share(summary["dropped"], summary))]
     facts += [("text dropped", rounded_bytes(size)), ("edited", rounded_count(summary["edited"]))]
@@ -39,7 +39,7 @@ def cleaning_parts(folder: Path, header: Header, summary: dict[str, Any], source
 
 
 def cut_parts(folder: Path, header: Header, summary: dict[str, Any], source: Source) -> Iterator[Part]:
-    """What `pilekit decontaminate` or `pilekit substrings` cut out."""
+    """The cuts of `pilekit decontaminate` or `pilekit substrings`."""
     facts = [("documents read", rounded_count(summary["read"])), ("cut", _share(summary["cut"], summary))]
     facts += [("dropped", _share(summary["dropped"], summary)), ("spans", rounded_count(summary["spans"]))]
     yield Facts([*facts, ("characters removed", rounded_count(summary["characters_removed"]))], source)

@@ -1,4 +1,4 @@
-"""The section of a deduplication: what was removed from each subset, who duplicates whom, and pairs to judge."""
+"""The section of a deduplication: removals of each subset, the subsets of duplicates, and pairs to judge."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from pilekit.stats.plot import INK, LONGEST_NAME, OBSERVED, PAPER
 EXAMPLES, CLUSTERS, BEGINNING = 20, 20, 200
 MOST_IN_MATRIX = 24
 DIFF_CHARACTERS = 8_000
-"""Of each text of a pair; a report must stay small, and the diff shows some hundreds of words."""
+"""Per text of a pair. A report must stay small, and the diff shows some hundreds of words."""
 
 
 def dedup_parts(folder: Path, source: Source, advance: Report) -> Iterator[Part]:
-    """What `pilekit dedup` removed into `folder`. PilekitError if it is not finished or damaged."""
+    """The removals of `pilekit dedup` in `folder`. PilekitError if it is unfinished or damaged."""
     header, summary = finished_header(folder), read_summary(folder / SUMMARY)
     yield Facts(
         [
@@ -101,7 +101,7 @@ def _table(summary: dict[str, Any], source: Source) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """`removed.parquet` as arrays, a row for each removed document; names are numbers of `labels`."""
+    """`removed.parquet` as arrays, a row for each removed document; names are indices into `labels`."""
 
     path: Path
     labels: list[str]

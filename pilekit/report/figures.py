@@ -2,7 +2,7 @@
 
 matplotlib draws with the colours of `stats.plot`. In the SVG, each of these becomes a variable of the style sheet, so
 the same figure is right on light and on dark paper. Text stays text: it is small, can be searched, and has the page's
-font. Whatever a label holds, matplotlib escapes it, and it was made visible before.
+font. Labels are made visible first, and matplotlib escapes them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 def svg_of(figure: Any, label: str, width: float | None = None) -> Markup:
     """The figure as an `<svg>` element.
 
-    label   what it shows, for readers who cannot see it; different figures of a page have different labels
+    label   a description for readers who cannot see it, unique on its page
     width   inches, if the figure was made for another width
     """
     import matplotlib
@@ -78,7 +78,7 @@ def plain(axes: Any, grid: str = "y") -> None:
 
 
 def rows_of(names: Sequence[str], heights: float = 0.27, longest: int = LONGEST_NAME) -> tuple[Any, Any]:
-    """(figure, axes) with a named row for each of the first names, the first at the top; names of `longest` letters."""
+    """(figure, axes) with a row for each of the first names, from the top; names have at most `longest` letters."""
     shown = names[:MOST_ROWS]
     figure, axes = axes_of(0.9 + heights * max(len(shown), 2), grid="x")
     axes.spines[["left"]].set_visible(False)
@@ -91,7 +91,7 @@ def rows_of(names: Sequence[str], heights: float = 0.27, longest: int = LONGEST_
 def bars(
     names: Sequence[str], series: Mapping[str, Sequence[float]], label: str, xlabel: str, longest: int = LONGEST_NAME
 ) -> Markup:
-    """A bar for each name; the values of several series lie end to end."""
+    """A bar for each name; the values of several series are stacked."""
     figure, axes = rows_of(names, longest=longest)
     left = np.zeros(min(len(names), MOST_ROWS))
     for colour, (title, values) in zip(SERIES, series.items(), strict=False):

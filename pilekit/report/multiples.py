@@ -1,4 +1,4 @@
-"""Small multiples: a little axes for each subset, all with the same x axis."""
+"""Small multiples: small axes for each subset, all with the same x axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`write_report`: artefacts in, one HTML file out, which needs nothing else and opens from disk."""
+"""`write_report`: artefacts in, one self-contained HTML file out, which opens from disk."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _source(number: int, one: Artefact, result: BitsPerByte | None) -> Source:
 def _parts(
     one: Artefact, result: BitsPerByte | None, manifest: Manifest, tokenizer: Any, source: Source, advance: Report
 ) -> Iterator[Part]:
-    """The parts of an artefact; each module is imported when the first of its kind comes."""
+    """The parts of an artefact; each kind's module is imported on first use."""
     from pilekit.report.corpus import corpus_parts, stats_of, verify_parts
 
     header, folder = one.header, one.path

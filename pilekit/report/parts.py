@@ -1,4 +1,4 @@
-"""The parts of a section: what a template shows, without any HTML.
+"""The parts of a section: data for the template, without any HTML.
 
 A part names its source, which the page shows as a link to the list of sources: the command and the artefact.
 """
@@ -140,7 +140,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A sentence about what is missing or must be known."""
+    """A sentence on something missing or important."""
 
     text: str
     source: Source

@@ -111,7 +111,7 @@ def _axes(restarts: Sequence[int], ylabel: str) -> tuple[Any, Any]:
 
 
 def _mark(x: Float64) -> str:
-    """A line; of few steps with points, because a single point has no line."""
+    """The line's style; few steps get points, because one point has no line."""
     return "o-" if len(x) < 5 else "-"
 
 

@@ -191,7 +191,7 @@ def loaded_state(state: object, rank: int, world_size: int) -> tuple[StreamState
 
 
 def changed_fields(loaded: StreamState, own: Mapping[str, Any], strict: bool) -> dict[str, Any]:
-    """The state's values of the fields that have changed since; PilekitError if a field changed that must not."""
+    """The state's values of the fields that have changed since; PilekitError if another field changed."""
     theirs = loaded.fingerprint
     changed = [field for field in {**own, **theirs} if theirs.get(field) != own.get(field)]
     for field in changed:

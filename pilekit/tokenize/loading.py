@@ -1,7 +1,7 @@
 """`load_tokenizer`: loads a `Tokenizer` from a file, a folder or a cached name, and verifies its ids.
 
-Nothing is downloaded and no foreign code runs. Only `tokenizer.json` is read, and beside it the two small JSON files in
-which Hugging Face keeps the names of the EOS, BOS, padding and mask tokens. A file's truncation, padding and BPE
+Nothing is downloaded and no foreign code runs. It reads `tokenizer.json`, and beside it only the two small JSON files
+in which Hugging Face keeps the names of the EOS, BOS, padding and mask tokens. A file's truncation, padding and BPE
 dropout are switched off, because a document's ids must depend only on its text.
 """
 
@@ -45,8 +45,8 @@ def load_tokenizer(
 ) -> Tokenizer:
     """Load a `tokenizer.json`, a Hugging Face tokenizer folder, or a name in the local Hugging Face cache.
 
-    An object is taken too: a fast tokenizer of `transformers` (`AutoTokenizer.from_pretrained(...)`), or a
-    `tokenizers.Tokenizer`. It is saved in the cache folder, unless the file that it came from still gives the same. A
+    Objects work too: a fast tokenizer of `transformers` (`AutoTokenizer.from_pretrained(...)`), or a
+    `tokenizers.Tokenizer`. An object is saved in the cache folder, unless its own file still gives the same. A
     `Tokenizer` is returned as it is.
 
     Without `backend`, fastokens is used if it loads the file and agrees with `tokenizers` on the probe set; otherwise

@@ -70,7 +70,7 @@ class Tokenizer:
             raise
 
     def encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """The ids of a text, and the characters of the text that each token stands for: (begin, end).
+        """The ids of a text, and the characters (begin, end) that each token stands for.
 
         Spans increase. Tokens that are parts of one character have the same span. A tokenizer that changes texts may
         leave characters out. Uses `tokenizers`, which is slow.

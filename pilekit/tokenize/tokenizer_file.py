@@ -74,7 +74,7 @@ def _file_of_object(tokenizer: Any) -> Path:
 
 
 def _plain_file(file: Path) -> dict[str, Any]:
-    """The content of a tokenizer.json, spelt as the library spells it."""
+    """The content of a tokenizer.json, as the library writes it."""
     try:
         return plain_content(orjson.loads(tokenizers.Tokenizer.from_file(str(file)).to_str()))
     except Exception as error:  # tokenizers raises Exception itself
@@ -90,7 +90,7 @@ def plain_content(content: Any) -> dict[str, Any]:
 
 
 def roles_beside(file: Path) -> dict[str, str]:
-    """The tokens that the two configs of Hugging Face beside a tokenizer.json name, by role."""
+    """The tokens named by Hugging Face's two configs beside a tokenizer.json, by role."""
     named: dict[str, str] = {}
     for config in ("special_tokens_map.json", "tokenizer_config.json"):
         path = file.with_name(config)

@@ -29,7 +29,7 @@ SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)
 DOCUMENTS_AT_ONCE = 256
 
 Progress = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
-"""Called with a stage's name and its bytes; yields the function to call with each further number of bytes done."""
+"""Called with a stage's name and its bytes; yields the function to call with the number of bytes newly done."""
 
 
 @dataclass(frozen=True)

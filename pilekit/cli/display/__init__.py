@@ -1,1 +1,1 @@
-"""What commands show besides a result's own table: skipped lines, the line that follows training, rows of a stream."""
+"""Output beside a result's own table: skipped lines, the live line of training, rows of a stream."""

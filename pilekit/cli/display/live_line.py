@@ -63,7 +63,7 @@ def line_of(
 ) -> str:
     """The line for the newest step, the mean step time, the newest loss and the newest bits per byte.
 
-    What follows the time left fits into `columns`. The rest needs at most 80 up to step 99,999 and losses below 10.
+    Parts after the time left fit into `columns`. The rest needs at most 80 up to step 99,999 and losses below 10.
     """
     line = "  ".join(
         (

@@ -39,7 +39,7 @@ def print_fitted(table: RenderableType, piped_width: int = 80) -> None:
 
 
 def printed(result: Any, as_json: bool, corpus: Corpus | None = None, part: Part | None = None) -> bool:
-    """Print a result as JSON, or of a run with --part a line; False if neither is wanted, but the table."""
+    """Print a result as JSON, or a line for a run with --part; False if the table is wanted."""
     if as_json:
         click.echo(json.dumps(result if part is None else {"part": part, **result}, indent=2))
     elif corpus is not None and part is not None:
@@ -52,7 +52,7 @@ def printed(result: Any, as_json: bool, corpus: Corpus | None = None, part: Part
 def print_result(
     found: TableResult, as_json: bool, corpus: Corpus | None = None, part: Part | None = None, *, table: bool = True
 ) -> bool:
-    """List a result's bad lines, and print it as JSON or as its table. Returns whether a person reads it.
+    """List a result's bad lines, and print it as JSON or as its table. Returns False for JSON or a part.
 
     table   False: the caller prints the table, after other output
     """

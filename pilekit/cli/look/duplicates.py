@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pilekit.dedup.show.removed_pairs import RemovedPair
 
 SHOWN_CHARACTERS, SHOWN_DOCUMENTS, SORTING = 1000, 10, 1 << 30
-"""Of a passage that was cut: how much of it is shown. Then the memory that counting passages may use."""
+"""Characters and documents shown of a passage that was cut, and the memory for counting passages."""
 
 
 @click.command()

@@ -57,7 +57,7 @@ def command(shard: str, number: int, meta: bool, as_json: bool, tokenizer: str |
 
 
 def _show_tokens(path: str, number: int, tokenizer: str | None, meta: bool, as_json: bool) -> None:
-    """Print the decoded text of a document of a token file; its table of documents tells shard, number and subset."""
+    """Print the decoded text of a document of a token file; its table of documents has shard, number and subset."""
     from pilekit.tokenize import load_tokenizer
     from pilekit.tokenize.files.token_file import TokenFile
 

@@ -1,9 +1,8 @@
 """Chooses a stream's plan by how the corpus is stored: random access, or shard after shard.
 
-Random access reads single documents all over the corpus, so each shard needs small frames. The cost is one number per
-shard: the size of the frame around a byte of text, averaged over all bytes, which is the sum of the squared frame sizes
-divided by the sum of the sizes. One document with a long frame of its own hardly changes it. A corpus whose text fits
-in memory needs no small frames.
+Random access reads single documents all over the corpus, so each shard needs small frames. A shard's cost is the mean
+size of the frame around a byte of text: the sum of the squared frame sizes divided by the sum of the sizes. One
+document with a long frame of its own hardly changes it. A corpus whose text fits in memory needs no small frames.
 
 Finding the frames reads no whole shard (43 GB): their sizes come from an index, a seek table, Parquet's footer, or the
 length of the first frame. For random access, missing indexes are made, and the decision is checked again with them.

@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 KIND = "token file"
-"""The kind in the header of what `tokenize_corpus` writes."""
+"""The kind in the header that `tokenize_corpus` writes."""
 
 _DTYPES = {code: name for name, code in ITEMS.items()}
 _FIELDS = {"sizes": "<i4", "pointers": "<i8", "doc_idx": "<i8"}
-"""What follows the head of an index, in this order."""
+"""The fields after the head of an index, in this order."""
 _PIECE = 1 << 20
 _ENDS = ("_text_document", "")
-"""What may stand between a prefix and `.idx`."""
+"""Suffixes of a prefix before `.idx`."""
 
 
 class TokenFile:
     """The documents of a Megatron token file: `len(file)`, and the ids of document i as `file[i]`.
 
     prefix                    `tokens/pile`, `tokens/pile_text_document`, or the path of an `.idx`
-    sequences_are_documents   ignore doc_idx, and take each sequence for a document
+    sequences_are_documents   ignore doc_idx, and count each sequence as a document
 
     `tokens` is the number of all ids, `dtype` their numpy dtype, `sequences` the number of sequences (a document may
     have several). Raises PilekitError for a file that is not there, and for an index that contradicts itself or the
@@ -65,7 +65,7 @@ class TokenFile:
         return self.sequences if self._flat else self._counts["doc_idx"] - 1
 
     def __getitem__(self, index: int) -> npt.NDArray[Any]:
-        """The ids of a document: a view, or a copy where it goes from one part of the `.bin` to the next."""
+        """The ids of a document: a view, or a copy if it spans several parts of the `.bin`."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"{self.path} has {len(self):,} documents, and no number {index:,}")
         return self.take(np.array([index % len(self)]))[0]
@@ -79,7 +79,7 @@ class TokenFile:
         found = []
         for begin, end, part in zip(begins.tolist(), ends.tolist(), part_of.tolist(), strict=True):
             ids, following = parts[part][begin:end], part + 1
-            while len(ids) < end - begin:  # The document goes on in the next part.
+            while len(ids) < end - begin:  # The document continues in the next part.
                 ids = np.concatenate([ids, parts[following][: end - begin - len(ids)]])
                 following += 1
             found.append(ids)
@@ -156,7 +156,7 @@ class TokenFile:
 
     @property
     def header(self) -> Header | None:
-        """What pilekit wrote beside the file, or None."""
+        """The header that pilekit wrote beside the file, or None."""
         numbered = self._numbered()
         for stem in (self._stem, *([] if numbered is None else [numbered[0]])):
             if Path(f"{stem}.json").exists():
@@ -240,7 +240,7 @@ class TokenFile:
             self._fail(f"sizes come to {self.tokens * self.dtype.itemsize:,} bytes, but {_shown(bins)} has {size:,}")
 
     def _check_doc_idx(self) -> None:
-        """It must go from 0 to the number of sequences, and never fall."""
+        """Check that it goes from 0 to the number of sequences, and never falls."""
         length, last = self._counts["doc_idx"], -1
         edges = [int(self._read("doc_idx", at, at + 1)[0]) for at in (0, length - 1) if length]
         if edges != [0, self.sequences]:
