@@ -29,7 +29,7 @@ def command(tokenizer: str | None, disk: Path, as_json: bool) -> None:
     """Say what is installed, what the machine has, and which rate to expect of each command.
 
     Every package is imported: what is missing, broken or too old is named. Then small pieces of work are timed for two
-    or three seconds, and the rates of the commands are estimated from them: how, docs/benchmarks.md says. 64 MiB are
+    or three seconds, and the rates of the commands are estimated from them; docs/benchmarks.md says how. 64 MiB are
     written to the disk and removed.
 
     Exit code 1 if something is missing or broken.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pilekit.corpus import Corpus, Manifest
 
 Described: TypeAlias = "Manifest | str | None"
-"""What `--manifest`, or `--text-field` and `--label`, give a command."""
+"""A command's value of `--manifest`, or of `--text-field` and `--label`."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -253,7 +253,7 @@ token_format_option = click.option(
     default="megatron",
     help="Megatron and GPT-NeoX; OLMo-core and nanoGPT; nanotron; llm.c; datasets and polars.",
 )
-"""Adds `format`, that of token files."""
+"""Adds `format`, of token files."""
 
 
 def on_error_option(skip: str = "skip and count it") -> Callable[[F], F]:

@@ -1,6 +1,6 @@
 """`pilekit stream`: pack raw shards as training would, show a few rows and the rate; or show the plan.
 
-The first batch waits for a window of every lane, so its time is shown apart. The rate is that of all later batches.
+The first batch waits for a window of every lane, so its time is shown apart. The rate covers all later batches.
 Windows that are read ahead of the last batch count against it. Imports, compiling, loading the tokenizer and indexing
 happen once and do not count.
 """
@@ -95,7 +95,7 @@ def command(
     from pilekit.dedup.previous_runs import KIND
     from pilekit.tokenize.tokenizer_file import tokenizer_file
 
-    tokenizer_file(options["tokenizer"])  # A wrong path is told before torch is imported.
+    tokenizer_file(options["tokenizer"])  # Find a wrong path before torch is imported.
     if options["dedup"] is not None:
         read_header(options["dedup"], KIND)
     loaded: Any = None if state is None else _read_state(state)

@@ -1,4 +1,4 @@
-"""`pilekit substrings`: a corpus without the passages that an earlier document has."""
+"""`pilekit substrings`: a corpus without the passages of earlier documents."""
 
 from __future__ import annotations
 

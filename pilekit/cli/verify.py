@@ -90,7 +90,7 @@ def command(
 
 
 def _verify_token_files(paths: tuple[str, ...], as_json: bool) -> None:
-    """Check each `.idx`, its `.bin`, its table, and the ids against the vocabulary that the header tells."""
+    """Check each `.idx`, its `.bin`, its table, and the ids against the vocabulary in the header."""
     from pilekit.tokenize.files.documents import document_runs
     from pilekit.tokenize.files.token_file import TokenFile
 

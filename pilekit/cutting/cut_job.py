@@ -1,4 +1,4 @@
-"""`CutJob`: the steps that both commands share. One finds the spans to cut, the next cuts them shard by shard.
+"""`CutJob`: the steps that both commands share. The first finds the spans to cut, the next cuts them shard by shard.
 
     find -> a table of spans, documents read of each shard -> cut (each shard) -> summary.json
 
@@ -63,7 +63,7 @@ class CutJob:
 
     @property
     def own_scratch(self) -> Path:
-        """The folder of files without a name: on this node's own disk, with a cluster."""
+        """The folder of files without a name: on this node's own disk if a cluster is used."""
         return self.scratch if self.engine is None else scratch_folder(self.engine.scratch)
 
     def found(self) -> dict[str, Any] | None:

@@ -59,7 +59,7 @@ def cuts_of(text: str, runs: Sequence[Sequence[int]]) -> Iterator[tuple[int, int
         begun += int(np.count_nonzero((data[before:place] & 0xC0) != 0x80))
         characters[place] = begun
     for _, begin, end, part, first, first_characters in runs:
-        is_inside = end < len(data) and (data[end] & 0xC0) == 0x80  # a character, so the run has only part of it
+        is_inside = end < len(data) and (data[end] & 0xC0) == 0x80  # a character that the run has only partly
         start, stop = whole_words(text, characters[begin], max(characters[begin], characters[end] - is_inside))
         if start < stop:
             yield start, stop, first >> 32, first_characters + max(0, start - characters[part])

@@ -59,13 +59,13 @@ class Decontamination(CutCorpus):
 
     @property
     def hits(self) -> pa.Table:
-        """A row for each span and each record that shares its n-grams."""
+        """A row for each span and each record that shares n-grams with it."""
         import pyarrow.parquet as pq
 
         return pq.read_table(self.folder / HITS)
 
     def evaluations(self) -> FittedTable[Row]:
-        """A row per evaluation: its records, those found in the corpus, and those too short to tell."""
+        """A row per evaluation: its records, those with text in the corpus, and those too short to tell."""
         from pilekit.fitted_table import DASH, Column, FittedTable
 
         def share(row: Row) -> str:

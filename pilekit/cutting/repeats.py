@@ -145,7 +145,7 @@ def find_runs(
     """Write all documents' runs in order; returns where each shard's begin, and their number.
 
     paths     the windows of each shard
-    bases     the name of each shard's document 0, and the end
+    bases     the name of each shard's document 0, and the end of all names
     scratch   the folder for sorting
     """
     starts = np.zeros(len(bases), np.int64)

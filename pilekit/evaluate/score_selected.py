@@ -78,7 +78,7 @@ def score_selected(
     attached: Attached | None = None,
     advance: Callable[[int], None] = ignore,
 ) -> tuple[Records, dict[str, Any]]:
-    """Score the documents that `earlier` lacks; returns all ranks' records, and the protocol with labels.
+    """Score the documents that `earlier` lacks; returns all ranks' records, and the protocol with labels and bad lines.
 
     out        the folder for records, written as soon as they are made, or None
     attached   numbers to write beside each record; None: nothing

@@ -1,4 +1,4 @@
-"""The sections of `clean`, `decontaminate` and `substrings`: what was dropped or cut, and by which rule or text."""
+"""The sections of `clean`, `decontaminate` and `substrings`: what they dropped or cut, by which rule or text."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Explanation(dict[str, Any]):
     rows, columns, lanes, unit
     window                       None for a stream without a tokenizer
     repeats                      {subset: uses of its documents per epoch}, where it is not 1
-    documents                    the number selected; None under the sequential plan, which must read to know
+    documents                    the number selected; None under the sequential plan, known only by reading
     global_batch_size, batch_size, grad_accum, rank, world_size
     world_sizes                  the valid world sizes
     accumulations                {world size: valid grad_accum}

@@ -1,4 +1,4 @@
-"""`pilekit embed`: a vector for each document, and the nearest documents of one of them."""
+"""`pilekit embed`: a vector for each document, and a search for a document's nearest ones."""
 
 from __future__ import annotations
 

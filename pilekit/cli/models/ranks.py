@@ -1,4 +1,4 @@
-"""What the ranks of a job under torchrun print: rank 0 alone shows progress, and an error is printed once."""
+"""The output of ranks under torchrun: only rank 0 shows progress, and an error is printed once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilekit.progress import Advance, byte_progress
 
 
 def progress(what: str, total: int | None) -> AbstractContextManager[Advance]:
-    """The progress line, which rank 0 alone shows."""
+    """The progress line, shown only by rank 0."""
     return nullcontext(lambda amount: None) if rank() else byte_progress(what, total)
 
 
@@ -29,6 +29,6 @@ def told_once() -> Iterator[None]:
 
 
 def rank() -> int:
-    """The number of this process among those of its job."""
+    """This process's rank in its job."""
     rank = os.environ.get("RANK", "")
     return int(rank) if rank.isdecimal() and os.environ.get("WORLD_SIZE", "1") != "1" else 0

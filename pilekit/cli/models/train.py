@@ -1,8 +1,8 @@
 """`pilekit train`: one TOML file in, one run folder out, by one process or many.
 
-Everything that the config and the run folder can tell is checked before torch is imported, so a typing error is
-answered at once, before any rank starts. `--dry-run` checks all that can be checked without allocating the model or
-reading a document, and prints the plan.
+Whatever the config and the run folder show is checked before torch is imported, so a typing error is reported at once,
+before any rank starts. `--dry-run` checks all that can be checked without allocating the model or reading a document,
+and prints the plan.
 
 With `--nproc-per-node` this process only launches the ranks and watches them (train/launch/launch.py). Each rank runs
 this same command, as it does under torchrun. Rank 0 prints for all ranks. Another rank prints only its own errors, with
@@ -166,7 +166,7 @@ def _read(
 
 
 def _check_data(config: TrainConfig) -> None:
-    """A wrong path or subset is told before torch is imported."""
+    """Find a wrong path or subset before torch is imported."""
     from pilekit.corpus import Corpus, load_manifest, resolve_subsets
     from pilekit.corpus.shard import is_url
     from pilekit.stream.read.token_files import token_files

@@ -1,4 +1,4 @@
-"""`Embeddings`: a Parquet file with a vector for each document, and a search for the nearest ones.
+"""`Embeddings`: a Parquet file with a vector for each document, and a search for a document's nearest ones.
 
     shard: dictionary<string>   number: int64   subset: dictionary<string>
     embedding: fixed_size_list<float16 or float32>[width], null for a document without a token

@@ -6,7 +6,7 @@ in each document. `keeps_documents_apart` proves that the model obeys both.
 
 The head runs only at chosen places (`states_at`): the trunk's output is narrowed to these places before the model's own
 code continues (a dense layer, a norm). The caller then multiplies by the last matrix, whose rows are the vocabulary. If
-a model's logits differ in this way, all of them are computed.
+this changes a model's logits, they are made at all places.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class Difference:
     def to_dict(self) -> dict[str, Any]:
         """`{"difference", "interval": [low, high], "bpb": [first, other], "p", "adjusted_p", "verdict", ...}`.
 
-        Figures are rounded to three digits of the interval's width, or six decimals.
+        Figures are rounded to three digits of the interval's width, or, without one, six decimals.
         """
         width = 0.0 if self.interval is None else self.interval[1] - self.interval[0]
         decimals = 2 - math.floor(math.log10(width)) if width else 6

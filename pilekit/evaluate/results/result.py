@@ -150,7 +150,7 @@ class BitsPerByte(TableResult):
 
     overall           all documents pooled: every byte that was read counts alike
     subsets           by name, in the manifest's order, then other labels in the order of their first documents
-    protocol          all that the figures depend on, as JSON types; only results with equal ones compare
+    protocol          all that the figures depend on, as JSON types; results compare only if theirs are equal
     weighted          all subsets weighted by the corpus's mixture; None if the manifest has no weights
     records           the scored documents that the figures are made of
     published         published figures that may be shown beside these, and the differences; or None

@@ -144,7 +144,7 @@ class Share:
         return visits + part * self.per_lane if self.grid.plan == "sequential" else visits
 
     def workers(self, asked: int) -> int:
-        """How many of `asked` DataLoader workers are active: the largest number that share no lane."""
+        """How many of `asked` DataLoader workers are active: the largest number that share no lane; 0 of 0."""
         if self.grid.finite:
             return asked
         if self.grid.plan == "sequential" and self.grad_accum > 1:

@@ -11,7 +11,7 @@ from pilekit.stream.arguments import check_number
 
 
 def rank_of_world(rank: int | None, world_size: int | None, num_replicas: int | None = None) -> tuple[int, int]:
-    """(rank, world size): as given, else by torch.distributed, else by $RANK and $WORLD_SIZE (torchrun), else 0 of 1.
+    """(rank, world size): as given, else from torch.distributed, else $RANK and $WORLD_SIZE (torchrun), else 0 of 1.
 
     num_replicas   DistributedSampler's name for the world size
 

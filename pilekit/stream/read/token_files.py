@@ -87,7 +87,7 @@ class TokenIndex(ShardIndex):
         return next((file.path, rank - begin) for begin, file, _ in self.parts if rank < begin + len(file))
 
     def kept(self, mask: KeepMask, dedup: Path | None) -> npt.NDArray[np.uint8]:
-        """The mask's bits; PilekitError if other bytes than these were tokenized."""
+        """The mask's bits; PilekitError if the mask is of other bytes than were tokenized."""
         if [self.header.size, self.header.sample] != [mask.header.size, mask.header.sample]:
             raise PilekitError(
                 f"{visible(self.path)}: was not made from the bytes that were deduplicated in {visible(str(dedup))}; "
