@@ -7,7 +7,7 @@ import json
 import random
 import re
 import tempfile
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -76,10 +76,10 @@ def reference(texts: Sequence[str], length: int, found: Sequence[dict[int, tuple
             runs[-1].append((at, first))
         words = [match.span() for match in re.finditer(r"\S+", text)] if runs else []
         places = [0, *itertools.accumulate(len(character.encode()) for character in text)] if runs else []
+        starts, stops = [places[start] for start, _ in words], [places[stop] for _, stop in words]
         for repeats in runs:
             begin, end = repeats[0][0], repeats[-1][0] + length
-            first = bisect_left(words, begin, key=lambda span: places[span[0]])
-            inside = list(itertools.takewhile(lambda span: places[span[1]] <= end, words[first:]))
+            inside = words[bisect_left(starts, begin) : bisect_right(stops, end)]
             if inside:
                 start, stop = inside[0][0], inside[-1][1]
                 parts = [[repeats[0]]]
