@@ -119,7 +119,7 @@ def make_plan(manifest: Manifest, rows_of: RowsOf, scratch: Path, memory: int) -
     """
     subsets, shards, none = range(len(manifest.subsets)), manifest.assemble.shards, np.zeros(0, np.uint64)
     plan = Plan(manifest, np.zeros(len(subsets), np.uint64), np.zeros((4, 0), np.uint64), none, none)
-    sort = partial(RowSort, scratch, memory=memory // 16)  # A larger part would go on filling with more documents.
+    sort = partial(RowSort, scratch, memory=memory // 16)  # Larger buffers would grow for longer.
     texts: Texts = {}
     groups: set[int] = set()
     for subset in subsets:

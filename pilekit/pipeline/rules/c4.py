@@ -35,7 +35,7 @@ class C4(RuleSet):
     few_words       a line with fewer words is not kept
     long_word       a line that has a word of more characters is not kept
     end_mark        a line that does not end like a sentence is not kept; False, as in FineWeb: no such rule
-    bad_words       the words of the rule `bad_word`: more of them, as whole words, in the text in lower case
+    bad_words       `bad_word` counts the words of this list in the text, each once, as whole words in lower case
     """
 
     lorem_ipsum: float = limit(above, 0)

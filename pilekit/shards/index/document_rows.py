@@ -5,7 +5,7 @@ two thirds of the time of decoding and gives exactly the same rows. Lines that t
 errors, skipped lines and odd spellings are the same either way. The first documents of each label are decoded, which
 teaches the scan the label. If most lines have another form, scanning stops.
 
-Loading the scan takes half a second, so it is used for shards of half a gigabyte of text and more.
+Loading the scan takes half a second, so only large shards are scanned.
 """
 
 from __future__ import annotations
