@@ -59,7 +59,7 @@ def without_addresses(text: str) -> str:
     out, at = "", 0
     while at < len(text):
         before = text[at - 1] if at else " "
-        for end in range(min(len(text), at + 15), at + 6, -1):
+        for end in range(min(len(text), at + 15), at + 6, -1) if text[at] in string.digits else ():
             parts, behind = text[at:end].split("."), text[end : end + 2]
             if (
                 len(parts) == 4
