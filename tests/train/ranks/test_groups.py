@@ -29,6 +29,7 @@ def own_numbers(made: Path, out: Path, changes: tuple[str, ...]) -> tuple[int, i
     return join().rank, sum(own_part(parameter).numel() for parameter in parameters)
 
 
+@pytest.mark.slow
 def test_groups_have_the_figures_of_one_rank_and_their_checkpoints_load_anywhere(
     made: Path, tmp_path: Path, process_group: ProcessGroups
 ) -> None:

@@ -114,7 +114,8 @@ def test_workers_beside_ranks_change_nothing(made: Path, tmp_path: Path, process
     assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("zero", [3, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("zero", [3, 0])
 def test_frozen_parameters_and_a_running_mean_resume_too(
     made: Path, tmp_path: Path, process_group: ProcessGroups, zero: int
 ) -> None:
@@ -138,6 +139,7 @@ def test_frozen_parameters_and_a_running_mean_resume_too(
         assert torch.equal(averaged[name], model[name]) == frozen, name
 
 
+@pytest.mark.slow
 def test_a_run_with_muon_resumes_too(made: Path, tmp_path: Path, process_group: ProcessGroups) -> None:
     changes = (*case("fp32", 3, 2), "optimizer.name=muon", "train.ema=0.9")
     check_resumed(made, tmp_path, process_group, 2, changes, seed=6, stops_in_it=1)

@@ -146,6 +146,7 @@ def steps_with(dtype: str, parallel: dict[str, Any], dropout: float = 0.0) -> tu
     return figures, peak
 
 
+@pytest.mark.slow
 def test_activation_checkpointing_has_the_same_losses_and_less_memory(process_group: ProcessGroups) -> None:
     kinds, group = ["none", "selective", "full"], process_group(2)
     results = [group.run(steps_with, "bf16", {"zero": 3, "activation_checkpoint": kind}, 0.1)[0] for kind in kinds]
