@@ -1,0 +1,126 @@
+"""Real Ray clusters for tests, whose nodes tests may stop and kill, and commands run on them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.stopping import wait_for
+
+ROOT = Path(__file__).parents[2]
+LABELS = ("ArXiv", "Github", "FreeLaw")
+
+GATE = """
+import os, time
+def fsync(file, sync=os.fsync, held=os.path.join(os.path.dirname(__file__), "held")):
+    sync(file)
+    while any(part in os.readlink(f"/proc/self/fd/{file}") for part in os.listdir(held)):
+        time.sleep(0.01)
+os.fsync = fsync
+"""
+"""A worker does not rename the file that it has written while a part of its name is the name of a file in `held`."""
+
+
+class TwoNodes:
+    """A cluster with a head and a node that tests may kill; its workers wait before files named by those in `held`."""
+
+    def __init__(self, path: Path) -> None:
+        from ray.cluster_utils import Cluster
+
+        options = {"num_cpus": 1, "object_store_memory": 80 << 20}
+        self.cluster = Cluster(initialize_head=True, head_node_args={**options, "include_dashboard": False})
+        self.options, self.node = options, None
+        self.address: str = self.cluster.address
+        self.held, self.ray = path / "held", ("--engine", "ray", "--address", self.address)
+
+    def complete(self) -> None:
+        if self.node is None:
+            self.node = self.cluster.add_node(**self.options)
+
+    def signal_node(self, number: int) -> None:
+        """Send a signal to the raylet of the second node and its workers."""
+        raylet = self.node.all_processes["raylet"][0].process.pid
+        for process in (raylet, *children(raylet)):
+            os.kill(process, number)
+
+    @contextmanager
+    def holding(self, process: subprocess.Popen[str], out: Path, part: str, jobs: int = 2) -> Iterator[None]:
+        """Run the block when as many workers of a process hold files in `out` with this part of a name, then let go."""
+        wait_for(lambda: len(list(out.rglob(f"*{part}*.partial"))) == jobs or process.poll() is not None)
+        assert process.poll() is None
+        yield
+        (self.held / part).unlink()
+
+    def working(self) -> bool:
+        """Whether a worker of the two nodes has a task."""
+        for node in (self.cluster.head_node, self.node):
+            for worker in children(node.all_processes["raylet"][0].process.pid):
+                with suppress(FileNotFoundError, ProcessLookupError):
+                    if Path(f"/proc/{worker}/cmdline").read_bytes().startswith(b"ray::run_task"):
+                        return True
+        return False
+
+    def remove_node(self) -> None:
+        self.cluster.remove_node(self.node, allow_graceful=False)
+        self.node = None
+
+
+def children(process: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def started(*arguments: object, at: Path | None = None, **changed: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "pilekit", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **{name: str(value) for name, value in changed.items()}}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, cwd=at, start_new_session=True, env=environment
+    )
+
+
+def pilekit(*arguments: object, at: Path | None = None, **changed: object) -> str:
+    with started(*arguments, at=at, **changed) as process:
+        output, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    return output
+
+
+def partial_files(folder: Path) -> list[Path]:
+    return [file for file in folder.rglob("*.partial") if not file.name.startswith(".lock.")]  # answers of nodes
+
+
+GUARDED = """
+import sys
+from ray.cluster_utils import Cluster
+node = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
+cluster = Cluster(initialize_head=True, head_node_args=node)
+print(cluster.address, flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+
+
+@contextmanager
+def lone_node(**settings: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """(address, environment) of a cluster of one node, with these variables."""
+    pytest.importorskip("ray")
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="ray") as short:
+        ours = {
+            "HOME": short,
+            "RAY_TMPDIR": short,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_worker_niceness": "0",
+            **settings,
+        }
+        command, pipe = [sys.executable, "-c", GUARDED], subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, env={**os.environ, **ours}, text=True) as head:
+            assert head.stdout is not None
+            yield head.stdout.readline().strip(), ours
+            head.communicate()
