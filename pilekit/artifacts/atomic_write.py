@@ -49,7 +49,9 @@ def write_atomically(path: str | Path, *, follow_links: bool = False) -> Iterato
             file.flush()
             os.fsync(file.fileno())
             if is_late():
-                raise PilekitError(f"{visible(str(path))}: the job has gone on without this copy of its work")
+                raise PilekitError(
+                    f"{visible(str(path))}: another copy of this task has finished, so this copy is not kept"
+                )
             partial.replace(final)
     except BaseException as error:
         partial.unlink(missing_ok=True)

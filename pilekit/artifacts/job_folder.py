@@ -224,7 +224,7 @@ def _earlier_header(folder: Path, kind: str, parameters: Mapping[str, Any], inpu
     try:
         header = read_header(folder, kind)
     except PilekitError as error:
-        raise PilekitError(f"{shown} is not empty and not ours: {error}; {_OTHER_FOLDER}") from error
+        raise PilekitError(f"{shown}: is not empty, and not of this command ({error}); {_OTHER_FOLDER}") from error
     check_same_job(shown, header, parameters, inputs, _REMEDY)
     return header
 
@@ -246,7 +246,7 @@ def _notes_of(header: Header) -> list[_Note]:
     try:
         return [msgspec.convert(note, _Note) for note in header.results.values()]
     except msgspec.ValidationError as error:
-        raise PilekitError(f"the results in {HEADER_FILE} are not ours: {visible(str(error), 200)}") from error
+        raise PilekitError(f"{HEADER_FILE} holds results of another kind: {visible(str(error), 200)}") from error
 
 
 def _remove_partials(folder: Path) -> None:

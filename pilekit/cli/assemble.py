@@ -50,4 +50,6 @@ def command(manifest: Path, as_json: bool, **options: Any) -> None:
     if assembled.written:
         click.echo(f"{what}, in {there}")
     else:
-        click.echo(f"planned: {what}; {there} holds what was read, and the same command without --plan goes on")
+        click.echo(
+            f"planned: {what}; {there} keeps the counts; run the same command without --plan to write the shards"
+        )

@@ -96,7 +96,7 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
     if "up_sampled" in summary:
         click.echo(
             f"warning: {counted(summary['up_sampled'], 'exact copy is', 'exact copies are')} in subsets that the "
-            "corpus repeats on purpose; in a released train split most are that up-sampling, which `repeats` gives "
-            "back in training",
+            "corpus repeats on purpose. In a released train split, most of them are up-sampling; `repeats` restores "
+            "it in training",
             err=True,
         )

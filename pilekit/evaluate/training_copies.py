@@ -64,7 +64,7 @@ def count_training_copies(records: Records, train: Corpus, *, on_error: OnError 
         most = max(subsets, key=lambda name: subsets[name])
         logger.warning(
             "%s of %s evaluation documents occur word for word in the training shards (most in %s: %s); their figures "
-            "show what was learnt by heart",
+            "measure memorized text",
             f"{len(copied):,}",
             f"{len(records):,}",
             visible(most, 80),

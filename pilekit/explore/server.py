@@ -86,7 +86,7 @@ def make_app(sources: Sources, hosts: tuple[str, ...], token: str) -> Starlette:
             except (PilekitError, OSError) as error:
                 return JSONResponse({"error": visible(str(error))}, 400, HEADERS)
             except (KeyError, ValueError, IndexError):
-                return JSONResponse({"error": "this is no question that the page asks"}, 400, HEADERS)
+                return JSONResponse({"error": "the page does not ask this"}, 400, HEADERS)
 
         return endpoint
 

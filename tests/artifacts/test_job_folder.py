@@ -172,12 +172,15 @@ def test_a_folder_that_is_not_ours_is_refused_and_unchanged(tmp_path: Path) -> N
     )
     before = tree(tmp_path)
     for folder, message in [
-        ("photos", r"photos is not empty and not ours: .*was not written by pilekit.*name another folder with --out"),
-        ("downloads", "downloads is not empty and not ours"),
-        ("run", r'run is not empty and not ours: .* kind "run", not "copies"; name another folder'),
-        ("odd", "odd is not empty and not ours: .* is not a header of pilekit"),
+        (
+            "photos",
+            r"photos: is not empty, and not of this command .*was not written by pilekit.*name another folder",
+        ),
+        ("downloads", "downloads: is not empty, and not of this command"),
+        ("run", r'run: is not empty, and not of this command .* kind "run", not "copies".; name another folder'),
+        ("odd", "odd: is not empty, and not of this command .* is not a header of pilekit"),
         ("photos/me.jpg", r"me.jpg: cannot be used as a folder: Not a dir.* name another folder with --out"),
-        ("false", "results in pilekit.json are not ours"),
+        ("false", "pilekit.json holds results of another kind"),
         ("nul\0", r"nul\\x00: cannot be used"),
     ]:
         with pytest.raises(PilekitError, match=message):

@@ -92,8 +92,8 @@ def as_masked_lm(model: PreTrainedModel) -> MaskedLM:
     # The tolerance is float32's rounding in any precision: a model that sees no later token gives the same logits.
     if length > 1 and not differ(logits[:, :-1].float(), later[:, :-1].float()):
         raise PilekitError(
-            f"this {name} model is not a masked language model: what it says of a token depends on no later ones; if "
-            'its config.json has "is_decoder": true, set that to false'
+            f"this {name} model is not a masked language model: its prediction of a token depends on no later token; "
+            'if its config.json has "is_decoder": true, set that to false'
         )
     try:
         with predicting(model):

@@ -90,7 +90,7 @@ class Records:
                     raise PilekitError(f"{shown}: is recorded twice, and not alike")
                 copies += 1
         if copies:
-            logger.warning("passed over %s equal copies of records", f"{copies:,}")
+            logger.warning("ignored %s equal copies of records", f"{copies:,}")
         ordered = [document for _, document in sorted(found.items(), key=lambda item: item[0])]
         met = dict.fromkeys(document.subset for document in ordered)
         subsets = [subset.name for subset in manifest.subsets if subset.name in met]

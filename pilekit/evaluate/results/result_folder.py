@@ -56,7 +56,7 @@ def read_line(line: bytes) -> ScoredDocument:
     """The document of a line; ValueError unless `record_line` wrote it."""
     document = _decoder.decode(line)
     if record_line(document) != line:
-        raise ValueError("it is not what was written")
+        raise ValueError("its checksum does not fit")
     return document
 
 

@@ -190,7 +190,8 @@ def text_of(record: object, field: str) -> tuple[dict[str, Any], str]:
     text = record.get(field, BadRecord)
     if text is BadRecord:
         there = visible(", ".join(map(str, record)), 80) or "none"
-        raise BadRecord(f'has no "{visible(field)}" field (its fields: {there}; see --text-field)')
+        remedy = "name another with --text-field, or text_field in a manifest"
+        raise BadRecord(f'has no "{visible(field)}" field (its fields: {there}; {remedy})')
     if type(text) is not str:
         raise BadRecord(f'field "{visible(field)}" is {kind_of(text)}, not a string')
     return record, text

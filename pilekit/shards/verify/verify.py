@@ -191,8 +191,9 @@ def _missing(corpus: Corpus, listed_in: str, listed: dict[str, str]) -> list[Fin
     missing = [Finding(name, f"{visible(listed_in)} lists it, but it is not there; fetch it") for name in sorted(gone)]
     if len(missing) > MOST_FINDINGS:
         hidden = len(missing) - MOST_FINDINGS
+        are = "is" if hidden == 1 else "are"
         missing[MOST_FINDINGS:] = [
-            Finding("", f"not there: {counted(hidden, 'more file')} that {visible(listed_in)} lists")
+            Finding("", f"{visible(listed_in)} lists {counted(hidden, 'more file')} that {are} not there")
         ]
     return missing
 

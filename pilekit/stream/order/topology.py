@@ -20,9 +20,7 @@ def rank_of_world(rank: int | None, world_size: int | None, num_replicas: int | 
     """
     if num_replicas is not None:
         if world_size not in (None, num_replicas):
-            raise PilekitError(
-                f"world_size={world_size} and num_replicas={num_replicas} say different things; give one"
-            )
+            raise PilekitError(f"world_size={world_size} and num_replicas={num_replicas} differ; give one")
         world_size = num_replicas
     joined = torch.distributed.is_available() and torch.distributed.is_initialized()
     told = world_size is None  # whether torch.distributed or the environment decides

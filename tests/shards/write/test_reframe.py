@@ -247,7 +247,7 @@ def test_a_shard_that_the_disk_changed_is_not_published(tmp_path: Path, monkeypa
     for change in changes:
         with (
             monkeypatch.context() as patch,
-            pytest.raises(PilekitError, match="zst: what was written does not read back"),
+            pytest.raises(PilekitError, match="zst: the written file does not read back"),
         ):
             damage_on_disk(patch, change)
             reframe(tmp_path / "00.jsonl", tmp_path / "out")
