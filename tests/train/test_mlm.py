@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import (
@@ -247,3 +248,29 @@ def test_a_run_from_a_model_object_is_one_from_its_folder(made: Path, tmp_path: 
     loaded = (load_file(tmp_path / run / "model" / "model.safetensors") for run in ("object", "path"))
     for ours, theirs in zip(*(weights.values() for weights in loaded), strict=True):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("family", ["bert", pytest.param("distilbert", marks=pytest.mark.slow)])
+def test_adapters_of_a_masked_model_are_read_by_peft_and_merge(made: Path, tmp_path: Path, family: str) -> None:
+    """Only the adapters change; the merged model predicts as the base model with the adapters does."""
+    torch.manual_seed(5)
+    begun = AutoModelForMaskedLM.from_config(config_of(family))
+    begun.save_pretrained(tmp_path / "base")
+    target = "query" if family == "bert" else "q_lin"
+    text = CONFIG.format(folder=made).replace(f'config = "{made}/bert/config.json"', f'path = "{tmp_path}/base"')
+    (tmp_path / "run.toml").write_text(f'{text}[lora]\nrank = 2\ntargets = ["{target}"]\nmerge = true\n')
+    finished = Trainer(load_config(tmp_path / "run.toml"), tmp_path / "run").fit()
+    assert finished.step == 6
+    ids = torch.arange(2, 42).reshape(2, 20)
+    before = called(begun, ids)
+    adapted = PeftModel.from_pretrained(begun, tmp_path / "run" / "adapter")
+    names = load_file(tmp_path / "run" / "adapter" / "adapter_model.safetensors")
+    assert names
+    assert all(f".{target}.lora_" in name for name in names)
+    found = called(adapted, ids)
+    assert not torch.allclose(found, before, atol=1e-3)
+    merged = AutoModelForMaskedLM.from_pretrained(tmp_path / "run" / "model")
+    torch.testing.assert_close(called(merged, ids), found, rtol=1e-4, atol=1e-5)
+    kept = load_file(tmp_path / "run" / "model" / "model.safetensors")
+    for name, value in load_file(tmp_path / "base" / "model.safetensors").items():
+        assert torch.equal(kept[name], value) != (f".{target}.weight" in name), name
