@@ -198,6 +198,7 @@ def measured(python: Path, script: str, *arguments: str | Path, amount: int) -> 
             "RAY_TMPDIR": short,
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_memory_monitor_refresh_ms": "0",
+            "RAY_worker_niceness": "0",  # local processes are not niced either
             "PYTHONPATH": str(ROOT) if script is PILEKIT else "",
             "NUMBA_CACHE_DIR": str(BENCH / "data" / "numba"),
         }
