@@ -22,7 +22,7 @@ test: $(VENV)
 
 test-slow: $(VENV)
 	$(BIN)/pytest -m 'slow or hypothesis' $(PARALLEL)
-	$(BIN)/pytest --nbmake --nbmake-timeout=600 --timeout=900 -m '' $(PARALLEL) notebooks
+	$(BIN)/pytest -p nbmake --nbmake --nbmake-timeout=600 --timeout=900 -m '' $(PARALLEL) notebooks
 
 check: $(VENV)
 	$(BIN)/ruff check .

@@ -35,7 +35,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -49,18 +49,19 @@ class RankFailed(AssertionError):
 
 
 class RankServer:
-    """A process that has imported what all ranks need, forks them, and tells how they ended."""
+    """A process of `python` that has imported what all ranks need, forks them, and tells how they ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, python: Path = Path(sys.executable), **settings: str) -> None:
         environment = {
             **{name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")},
             "OMP_NUM_THREADS": "1",
             "NUMBA_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
             "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+            **settings,
         }
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-X", "faulthandler", "-m", "tests.process_groups", str(theirs.fileno())]
+        command = [str(python), "-X", "faulthandler", "-m", "tests.process_groups", str(theirs.fileno())]
         self._process = subprocess.Popen(
             command, cwd=ROOT, env=environment, pass_fds=[theirs.fileno()], start_new_session=True
         )
@@ -75,13 +76,20 @@ class RankServer:
         theirs.close()
         return self._connection.recv(), Connection(ours.detach())
 
+    def start_script(
+        self, program: str, arguments: Sequence[str], folder: Path, stdout: Path, stderr: Path, **environment: str
+    ) -> int:
+        """Start a script in `folder`, with these `sys.argv`; its process id, which is also that of its session."""
+        self._connection.send(("script", (program, list(arguments), folder, stdout, stderr, environment)))
+        return int(self._connection.recv())
+
     def run_script(self, program: str, arguments: Sequence[str], folder: Path) -> tuple[int, str, str]:
         """(exit code, stdout, stderr) of a script that runs in `folder`."""
         with tempfile.TemporaryDirectory(prefix="pilekit-script-") as written:
-            self._connection.send(("script", (program, list(arguments), str(folder), written)))
-            code = self.exit_code(self._connection.recv(), wait=True)
+            stdout, stderr = Path(written, "stdout"), Path(written, "stderr")
+            code = self.exit_code(self.start_script(program, ["-c", *arguments], folder, stdout, stderr), wait=True)
             assert code is not None
-            return code, *(Path(written, name).read_text() for name in ("stdout", "stderr"))
+            return code, stdout.read_text(), stderr.read_text()
 
     def exit_code(self, rank: int, *, wait: bool) -> int | None:
         """How that process ended; None if it has not."""
@@ -222,7 +230,7 @@ def _serve(requests: Connection[Any, Any]) -> None:
                 os.setsid()
                 requests.close()
                 if descriptor is None:
-                    _run_script(*arguments)
+                    sys.exit(_run_script(*arguments))
                 with suppress(BaseException):
                     _rank(Connection(descriptor), *arguments)
                 os._exit(0)  # Do not wait for the other ranks: they are ending too.
@@ -238,19 +246,22 @@ def _serve(requests: Connection[Any, Any]) -> None:
             requests.send(ended.get(process))
 
 
-def _run_script(program: str, arguments: list[str], folder: str, written: str) -> NoReturn:
-    for number, name in ((1, "stdout"), (2, "stderr")):
-        os.dup2(os.open(Path(written, name), os.O_CREAT | os.O_WRONLY | os.O_APPEND), number)
+def _run_script(
+    program: str, arguments: list[str], folder: Path, stdout: Path, stderr: Path, environment: dict[str, str]
+) -> int:
+    for number, path in ((1, stdout), (2, stderr)):
+        os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND), number)
     os.chdir(folder)
-    sys.argv = ["-c", *arguments]
-    code = 1
+    os.environ.update(environment)
+    sys.argv = arguments
     try:
         exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
-        code = 0
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         traceback.print_exc()
-    sys.stdout.flush()
-    os._exit(code)
+        return 1
+    return 0
 
 
 def _rank(connection: Connection[Any, Any], rank: int, world_size: int, store: str) -> None:

@@ -5,21 +5,24 @@ It is made on top of the one that runs the tests, so pilekit is the working tree
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
+import socket
 import subprocess
 import tempfile
-from collections.abc import Mapping
+import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from pilekit.artifacts.file_lock import locked
 from tests.benchmarks.peers import BENCH, peer_environment
+from tests.process_groups import ROOT, RankServer
 
-ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = [
     "torch==2.13.0",
     "torchdata==0.11.0",
@@ -61,24 +64,66 @@ class Ended:
     text: str
 
 
+AS_PYTHON_DOES = """
+import runpy, sys
+if sys.argv[0] == "-m":
+    runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+else:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@cache
+def _server(python: Path) -> RankServer:
+    server = RankServer(python, **SETTINGS)
+    atexit.register(server.close)
+    return server
+
+
 def launch(python: Path, *script: str | Path, folder: Path, ranks: int, timeout: float = 480, **settings: str) -> Ended:
-    """Run a script in `folder`, by torchrun if there are several ranks; AssertionError if it had to be killed."""
+    """Run a script in `folder`, in ranks with the environment of torchrun's; AssertionError if they had to be killed.
+
+    The ranks are forks of a process that has imported torch, transformers and pilekit, which takes longer than most
+    scripts. As under torchrun, the first rank that fails ends the others. `launch_cold` starts new processes.
+    """
+    server, place = _server(python), {"WATCHED_SECONDS": str(timeout - 20)}  # report a hang before it is killed
+    if ranks > 1:
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = str(free.getsockname()[1])
+        place |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_PORT": port}
+        place |= {"MASTER_ADDR": "localhost", "TORCHELASTIC_RUN_ID": "tests"}
+    with tempfile.NamedTemporaryFile("r", errors="replace") as output:
+        path, arguments, end = Path(output.name), [str(part) for part in script], time.monotonic() + timeout
+        running, codes = set[int](), set[int]()
+        for rank in range(ranks):
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}
+            running.add(server.start_script(AS_PYTHON_DOES, arguments, folder, path, path, **settings, **place, **own))
+        started = set(running)
+        while running and not any(codes) and time.monotonic() < end:
+            time.sleep(0.05)
+            ended = {pid: code for pid in running if (code := server.exit_code(pid, wait=False)) is not None}
+            running -= ended.keys()
+            codes |= set(ended.values())
+        hung = bool(running) and not any(codes)
+        for pid in started:
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)  # its workers too
+        for pid in running:
+            server.exit_code(pid, wait=True)
+        text = output.read()
+    assert not hung, f"{script} did not end within {timeout:g} s:\n{text[-6000:]}"
+    return Ended(max(codes, key=abs), text)
+
+
+def launch_cold(python: Path, *script: str | Path, folder: Path, ranks: int, timeout: float = 480) -> Ended:
+    """The same with a start of its own, by the real torchrun if there are several ranks."""
     command = [str(python)]
     if ranks > 1:
-        command += [
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--local-addr=localhost",
-            f"--nproc-per-node={ranks}",
-        ]
+        command += ["-m", "torch.distributed.run", "--standalone", "--local-addr=localhost"]
+        command += [f"--nproc-per-node={ranks}"]
     unset = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    environment: Mapping[str, str] = {
-        **{name: value for name, value in os.environ.items() if name not in unset},
-        **SETTINGS,
-        **settings,
-        "WATCHED_SECONDS": str(timeout - 20),  # report where the script hangs before it is killed
-    }
+    environment = {**{name: value for name, value in os.environ.items() if name not in unset}, **SETTINGS}
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(
             [*command, *map(str, script)],
@@ -88,20 +133,15 @@ def launch(python: Path, *script: str | Path, folder: Path, ranks: int, timeout:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        ended = True
         try:
             process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            ended = False
-            # Ranks and their workers too: torchrun gives each rank a session of its own.
-            for pid in [*_descendants(process.pid), process.pid]:
+        finally:
+            for pid in [*_descendants(process.pid), process.pid]:  # torchrun gives each rank a session of its own
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             process.wait()
         output.seek(0)
-        text = output.read()
-    assert ended, f"{script} did not end within {timeout:g} s:\n{text[-6000:]}"
-    return Ended(process.returncode, text)
+        return Ended(process.returncode, output.read())
 
 
 def _descendants(pid: int) -> list[int]:

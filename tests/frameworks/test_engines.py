@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from tests.frameworks.environment import Ended, launch
+from tests.frameworks.environment import Ended, launch, launch_cold
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -237,7 +237,7 @@ reducers = [weakref.ref(one.reducer) for one in gc.get_objects() if isinstance(o
 def test_no_reducer_outlives_the_process_groups(python: Path, native: Path, place: Path) -> None:
     """Even if a script holds its trainers: a reducer that is freed later may wait forever for a thread of its group."""
     (place / "held.py").write_text(HELD_TO_THE_END)
-    ended = launch(python, "held.py", "parallel.engine=accelerate", "train.steps=1", folder=place, ranks=2)
+    ended = launch_cold(python, "held.py", "parallel.engine=accelerate", "train.steps=1", folder=place, ranks=2)
     assert ended.code == 0, ended.text[-4000:]
     assert ended.text.count("reducers: 2, left: 0\n") == 2, ended.text[-4000:]
 
