@@ -127,7 +127,7 @@ def compare(
         return found
 
     def theirs(size: int) -> Figures:
-        found = log_likelihoods(model_dir, documents, batch_size=size, dtype=dtype, warm_up=warm_up)
+        found = log_likelihoods(model_dir, documents, batch_size=size, dtype=dtype, warm_up=warm_up, alone=True)
         figures = {name: found[name] for name in ("seconds", "cpu_seconds", "memory")}
         return {"amount": tokens, "nll": -sum(found["log_likelihoods"]), **figures}
 

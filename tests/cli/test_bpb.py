@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -198,18 +195,3 @@ def test_wrong_arguments(scored: list[Path], model_dir: Path, corpus: Path, tmp_
         result = bpb(*arguments)
         assert (result.exit_code, result.stdout) == (2, ""), arguments
         assert words in " ".join(result.stderr.split()), (arguments, result.stderr)
-
-
-@pytest.mark.slow
-def test_interrupted_it_leaves_its_records_and_no_result(model_dir: Path, tmp_path: Path) -> None:
-    """It reads an endless pipe: once it has taken more than a pipe holds, it is at work."""
-    command = [sys.executable, "-m", "pilekit", "bpb", str(model_dir), "-", "--out", str(tmp_path / "out")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        process.stdin.write(b'{"text": "one", "meta": {"pile_set_name": "ArXiv"}}\n' * 10_000)
-        process.stdin.flush()
-        process.send_signal(signal.SIGINT)
-        out, errors = process.communicate(timeout=240)
-    assert process.returncode == 130
-    assert (out, errors.strip()) == (b"", b"interrupted; the same command resumes")
-    assert not (tmp_path / "out" / "result.json").exists()

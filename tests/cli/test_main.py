@@ -190,22 +190,6 @@ def test_exit_codes_and_which_rank_prints_the_error(
     assert [seconds > 5 for seconds in waited] == [True]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", [["bpb", "model", "missing.jsonl"], ["train", "missing.toml"]], ids=str)
-def test_a_slow_rank_0_still_prints_the_error(tmp_path: Path, command: list[str]) -> None:
-    """torchrun kills all ranks when the first one ends."""
-    script = tmp_path / "late.py"
-    script.write_text(
-        "import os, sys, time, click\nfrom pilekit.cli.main import rank_main\necho = click.echo\n"
-        "def late(*what, **how):\n    time.sleep(3 * (os.environ['RANK'] == '0'))\n    echo(*what, **how)\n"
-        f"click.echo = late\nsys.argv[1:] = {command}\nrank_main()\n"
-    )
-    ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run([*ranks, str(script)], capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 1
-    assert done.stderr.count("error: ") == 1, done.stderr
-
-
 def test_values_as_people_type_them() -> None:
     sizes = {"200MB": 200_000_000, "1.5GB": 1_500_000_000, "64MiB": 64 << 20, "512 kib": 512 << 10, "1T": 10**12}
     sizes |= {"3k": 3_000, "10b": 10, "65536": 65536, "1.5MiB": 3 << 19}

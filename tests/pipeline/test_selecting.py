@@ -24,7 +24,6 @@ from pilekit import Corpus, PilekitError, corpus_stats
 from pilekit.pipeline.selecting import SelectedSubset, select_corpus
 from tests.cli.running import PILEKIT
 from tests.shards import making
-from tests.small_disk import small_disk
 from tests.stopping import interrupt, is_sound, kill, stop_when, tree
 
 
@@ -333,25 +332,3 @@ def test_a_killed_or_interrupted_run_resumes_to_the_same_bytes(tmp_path: Path, l
             assert not [name for name in tree(out) if name.endswith((".partial", ".lock"))]
         select_corpus(large, out, sample=0.9, jobs=1)
         assert tree(out) == expected
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_one_clear_line_and_the_run_resumes(tmp_path: Path, large: Path) -> None:
-    expected = whole(large, tmp_path / "whole")
-    size = 5 * max(map(len, expected.values())) // 2
-    with small_disk(tmp_path / "disk", size) as disk:
-
-        def run() -> subprocess.CompletedProcess[str]:
-            arguments = command(large, disk.path / "out", 2)
-            return subprocess.run(arguments, capture_output=True, text=True, check=False, preexec_fn=disk.limit)
-
-        failed = run()
-        assert failed.returncode == 1
-        assert failed.stdout == ""
-        (line,) = failed.stderr.splitlines()
-        assert re.match(r"error: .*/out/train/0\d\..*: cannot be written: ", line)
-        assert is_sound(disk.path / "out", expected) == (disk.limit is None)  # under a limit no shard fits
-        assert not [path for path in disk.path.rglob("*") if path.suffix == ".partial"]
-        disk.grow()
-        assert run().returncode == 0
-        assert tree(disk.path / "out") == expected

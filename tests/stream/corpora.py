@@ -131,8 +131,8 @@ def mixed(folder: Path, form: Form = "frames", documents: int = 1200) -> Made:
 
 
 def uneven(folder: Path, form: Form = "frames") -> Made:
-    """Shards of 1, 700, 2, 0 and 40 documents, the empty one of blank lines."""
-    found = made(folder, [1, 700, 2, 0, 40], form=form, seed=1)
+    """Shards of 1, 250, 2, 0 and 40 documents, the empty one of blank lines."""
+    found = made(folder, [1, 250, 2, 0, 40], form=form, seed=1)
     write_shard(folder / "03", [b"", b" "], form)
     return found
 

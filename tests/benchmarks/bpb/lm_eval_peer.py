@@ -14,16 +14,21 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import redirect_stderr
+from functools import cache
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
+ANSWER = "answer: "
+"""How lines of answers begin: the harness prints other lines too."""
 REQUIREMENTS = ["lm_eval[hf]==0.4.13", "torch==2.13.0", "transformers==5.23.0"]
 
 
@@ -38,14 +43,16 @@ def log_likelihoods(
     add_bos_token: bool | None = False,
     dtype: str = "float32",
     warm_up: Sequence[str] = (),
+    alone: bool = False,
 ) -> dict[str, Any]:
     """`log_likelihoods`, one a document in nats, and how they were made.
 
     `bits_per_byte` by the harness's own metric, `prefix_token_id` and `max_length` as used, `seconds` of scoring, and
-    `memory`, the peak in bytes above the loaded model. `warm_up` is scored first, outside both.
+    `memory`, the peak in bytes above the loaded model. `warm_up` is scored first, outside both. One process answers
+    all calls, unless `alone` asks for a process of its own.
     """
     # Imported here, because the other side has neither the package nor its tests.
-    from tests.benchmarks.peers import peer_environment, run_peer
+    from tests.benchmarks.peers import peer_environment
 
     # The peer gets the same versions as are installed here, so that the same torch computes on both sides.
     python = (
@@ -64,12 +71,26 @@ def log_likelihoods(
         "add_bos_token": add_bos_token,
         "dtype": dtype,
     }
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(task, file)
-        file.flush()
-        quiet = {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1", "LOGLEVEL": "ERROR"}
-        answer: dict[str, Any] = run_peer(python, Path(__file__), file.name, environment=quiet)
-        return answer
+    process = (_started if alone else _kept)(python)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(f"{json.dumps(task)}\n")
+    process.stdin.flush()
+    (line,) = islice((line for line in process.stdout if line.startswith(ANSWER)), 1)
+    if alone:
+        process.communicate()
+    answer: dict[str, Any] = json.loads(line.removeprefix(ANSWER))
+    return answer
+
+
+def _started(python: Path) -> subprocess.Popen[str]:
+    """A process that answers one line of JSON after the other until its standard input ends."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1", "LOGLEVEL": "ERROR"}
+    pipe = subprocess.PIPE
+    return subprocess.Popen([python, __file__], stdin=pipe, stdout=pipe, env=environment, text=True)
+
+
+_kept = cache(_started)
 
 
 def resident(name: str) -> int:
@@ -151,4 +172,5 @@ def _answer(task: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_answer(json.loads(Path(sys.argv[1]).read_text()))))
+    for question in sys.stdin:
+        print(f"{ANSWER}{json.dumps(_answer(json.loads(question)))}", flush=True)

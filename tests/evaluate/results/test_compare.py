@@ -7,7 +7,6 @@ import math
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -168,35 +167,6 @@ def simulated(rng: np.random.Generator, documents: int, gain: float) -> tuple[Bi
     return made[0], made[1]
 
 
-def width(span: tuple[float, float] | None) -> float:
-    assert span is not None
-    return span[1] - span[0]
-
-
-def test_pairs_show_a_difference_that_two_intervals_hide() -> None:
-    results = simulated(np.random.default_rng(0), 500, gain=0.01)
-    found = compare(results).against[0].overall
-    single = []
-    for one in results:
-        assert one.records is not None
-        span = tabulate(one.records, one.protocol, load_manifest()).overall.interval
-        assert span is not None
-        single.append(span)
-    unpaired = math.hypot(*map(width, single))
-    assert width(found.interval) < unpaired / 5
-    assert found.verdict == "better"
-    assert single[1][1] > single[0][0]  # the two intervals overlap widely
-
-
-def test_three_documents_make_no_verdict() -> None:
-    """However clear each difference is: the range of three is no interval."""
-    for documents, verdict in ((3, "too few"), (9, "too few"), (10, "better")):
-        found = compare(simulated(np.random.default_rng(4), documents, gain=0.5)).against[0]
-        for one in (found.overall, found.subsets["ArXiv"]):
-            assert one.verdict == verdict
-            assert (one.interval is None) == (verdict == "too few")
-
-
 def test_one_subset_alone_pooled_and_weighted_is_one_difference() -> None:
     results = [
         tabulate(one.records, one.protocol, load_manifest())
@@ -242,23 +212,6 @@ def test_the_mixture_weights_the_subsets_of_common_documents() -> None:
     [against] = compare([made[0], lost]).against
     assert against.weighted.difference == pytest.approx(against.subsets["ArXiv"].difference)
     assert against.weight == pytest.approx(share["ArXiv"] / 100, rel=1e-3)
-
-
-def test_two_results_of_100_000_documents_are_compared_in_two_seconds() -> None:
-    rng, many = np.random.default_rng(7), 100_000
-    size = rng.lognormal(7, 1.5, many).astype(np.int64)
-    number = np.arange(many)
-    subset = np.arange(many, dtype=np.int32) % 3
-    made = []
-    for _ in range(2):
-        nll = size * rng.normal(1, 0.1, many)
-        records = Records(
-            ("a.jsonl",), LABELS, np.zeros(many, np.int32), number, number.astype(np.uint64), subset, size, size, nll
-        )
-        made.append(BitsPerByte(Score(), {}, protocol_of(), records=records))
-    began = time.process_time()
-    assert compare(made).against[0].overall.documents == many
-    assert time.process_time() - began < 4  # 1.5 on a quiet core
 
 
 def test_rounding_makes_no_model_better() -> None:

@@ -17,7 +17,7 @@ from tests.tokenize.making import byte_level_bpe, saved
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mixture")
-    mixed(folder / "data")
+    mixed(folder / "data", documents=400)
     saved(byte_level_bpe(300), folder / "tokenizer.json")
     return folder
 

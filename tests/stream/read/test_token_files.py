@@ -74,10 +74,10 @@ def test_batches_are_those_of_the_shards(written: Written, given: Settings, tmp_
     ]
     distinct = set()
     for number, case in enumerate(cases):
-        wanted, state = run(folder, {**given, **case}, batches=20)
+        wanted, state = run(folder, {**given, **case}, batches=10)
         distinct.add(str(wanted))
         for way, prefix in ([*written.prefixes.items()] * 2)[number % 4 :][:2]:
-            found, ours = run(prefix, {**given, **case}, batches=20)
+            found, ours = run(prefix, {**given, **case}, batches=10)
             assert found == wanted, (way, case)
             assert places(ours) == places(state), (way, case)
     whole = {**given, "lanes": "auto", "epochs": 1}

@@ -94,9 +94,9 @@ def undisturbed(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "runs" / "tiny"
 
 
-@pytest.mark.parametrize(("launcher", "victim"), [("pilekit", 1), ("torchrun", 0)])
+@pytest.mark.parametrize(("launcher", "victim", "kills"), [("pilekit", 1, 2), ("torchrun", 0, 1)])
 def test_killed_ranks_start_again_and_end_with_the_same_weights(
-    made: Path, undisturbed: Path, tmp_path: Path, launcher: str, victim: int
+    made: Path, undisturbed: Path, tmp_path: Path, launcher: str, victim: int, kills: int
 ) -> None:
     run = tmp_path / "runs" / "tiny"
     rng = random.Random(f"{launcher} {victim}")
@@ -110,36 +110,31 @@ def test_killed_ranks_start_again_and_end_with_the_same_weights(
             now.update(ranks_in(tmp_path))
             return victim in now and not before & set(now.values()) and steps_in(run) >= moment
 
-        for moment in sorted(rng.sample(range(1, STEPS // 2), 2)):
+        for moment in sorted(rng.sample(range(1, STEPS // 2), kills)):
             wait_for(lambda: begins(moment))  # noqa: B023
             before = set(now.values())
             os.kill(now[victim], signal.SIGKILL)
         stdout, stderr = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, stderr
     assert stdout.startswith(f"{STEPS} steps done, ")
-    assert "a rank was lost; all have started again (restart 2 of 3)\n" in stderr
+    assert f"a rank was lost; all have started again (restart {kills} of 3)\n" in stderr
     for file in ("model/model.safetensors", "model/config.json"):
         assert (run / file).read_bytes() == (undisturbed / file).read_bytes()
     assert lines(run) == lines(undisturbed)
 
 
 @pytest.mark.parametrize(
-    ("launcher", "number", "to", "code"),
-    [
-        ("pilekit", signal.SIGINT, "launcher", 130),
-        ("torchrun", signal.SIGTERM, "launcher", None),
-        ("torchrun", signal.SIGTERM, "ranks", 0),
-    ],
+    ("launcher", "number", "code"), [("pilekit", signal.SIGINT, 130), ("torchrun", signal.SIGTERM, None)]
 )
 def test_a_run_that_is_stopped_saves_and_resumes(
-    made: Path, undisturbed: Path, tmp_path: Path, launcher: str, number: signal.Signals, to: str, code: int | None
+    made: Path, undisturbed: Path, tmp_path: Path, launcher: str, number: signal.Signals, code: int | None
 ) -> None:
+    """Both launchers pass the signal on to the ranks."""
     run = tmp_path / "runs" / "tiny"
     config = made / "tiny.toml"
     with running(command(launcher, config, restarts=1), tmp_path) as process:
         wait_for(lambda: steps_in(run) >= 10)
-        for pid in [process.pid] if to == "launcher" else ranks_in(tmp_path).values():
-            os.kill(pid, number)
+        process.send_signal(number)
         stdout, stderr = process.communicate(timeout=SECONDS)
         assert not ranks_in(tmp_path)
     if code is not None:
