@@ -6,11 +6,14 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, settings
 
 from pilekit.shards.index.format import INDEX_SUFFIX
+from pilekit.tokenize import loading
 from tests.browser import Browser, chromium
 from tests.process_groups import ProcessGroups
 
@@ -44,6 +47,25 @@ def cache_folder_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Itera
     """No test reads or leaves anything in the user's cache folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PILEKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def tokenizers_are_probed_once() -> Iterator[None]:
+    """The fast encoder of each tokenizer.json is compared with the reference once, not at each of thousands of loads.
+
+    A test that puts other functions into the module has answers of its own.
+    """
+    probe, answers = loading._agreed_fast_encoder, dict[Any, Any]()
+
+    def once(content: dict[str, Any], special_tokens: Any, reference: Any) -> Any:
+        key = orjson.dumps(content), special_tokens, loading.fast_encoder, loading.probe_texts
+        if key not in answers:
+            answers[key] = probe(content, special_tokens, reference)
+        return answers[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loading, "_agreed_fast_encoder", once)
         yield
 
 

@@ -109,16 +109,16 @@ def test_a_buffer_of_any_size_gives_the_same_shingles_and_nothing_around_the_doc
 
 
 def test_long_documents_and_hashes_that_differ_in_every_part() -> None:
-    """A hash that lost bits would show: in 64 bits no two are the same, in any 32 of them 29 pairs or so."""
+    """A hash that lost bits would show: in 64 bits no two are the same, in any 32 of them 10 pairs or so."""
     drawn = np.random.default_rng(0).integers(0, 3000, 60_000).tolist()
     text = "".join(f"{chr(97 + i % 26)}{i**3}" + (" ", " .", "\n-")[place % 3] for place, i in enumerate(drawn))
     assert len(text) > 50 * PIECE_BYTES
     for ngram in (1, 2, 5):
         assert len(shingle_set(utf8(text), ngram)) == len(reference.shingles(text, ngram))
-    text = " ".join(map(str, range(500_000)))
+    text = " ".join(map(str, range(300_000)))
     for ngram in (1, 5):
         found = shingle_set(utf8(text), ngram)
-        assert len(found) == 500_000 - ngram + 1
+        assert len(found) == 300_000 - ngram + 1
         for shift in (0, 16, 32):
             part = (found >> np.uint64(shift)).astype(np.uint32)
-            assert 5 < len(found) - len(np.unique(part)) < 80
+            assert 2 < len(found) - len(np.unique(part)) < 30

@@ -67,6 +67,7 @@ def pids(folder: Path) -> list[int]:
     return [json.loads(file.read_text())["pid"] for file in folder.glob("*.json") if file.name != "saved.json"]
 
 
+@pytest.mark.slow
 def test_a_killed_rank_is_one_line(tmp_path: Path) -> None:
     code, stdout, stderr = run(tmp_path, 2, "killed")
     assert (code, stdout) == (1, "")
