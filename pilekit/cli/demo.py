@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -69,12 +70,17 @@ for step in range(6):
 """
 
 
-def run(*arguments: str, expected: int = 0) -> None:
-    """Print `$ pilekit ARGUMENTS` and run it; PilekitError unless it ends with exit code `expected`."""
-    click.echo(f"\n$ {visible(shlex.join(('pilekit', *arguments)))}")
+def run(*arguments: str, expected: int = 0, into: Path | None = None) -> None:
+    """Print `$ pilekit ARGUMENTS` and run it; PilekitError unless it ends with exit code `expected`.
+
+    into   the file for its output, as `> FILE`
+    """
+    shown = shlex.join(("pilekit", *arguments)) + (f" > {shlex.quote(str(into))}" if into is not None else "")
+    click.echo(f"\n$ {visible(shown)}")
     sys.stdout.flush()
-    # -P: a file in the current folder must not be imported, as with the installed command.
-    code = subprocess.call([sys.executable, "-P", "-m", "pilekit.cli.main", *arguments])
+    with nullcontext() if into is None else write_atomically(into) as output:
+        # -P: a file in the current folder must not be imported, as with the installed command.
+        code = subprocess.call([sys.executable, "-P", "-m", "pilekit.cli.main", *arguments], stdout=output)
     if code != expected:
         raise PilekitError(f"the demo stopped: `pilekit {arguments[0]}` ended with exit code {code}, not {expected}")
 
@@ -119,6 +125,8 @@ def command(out: Path) -> None:
     run("verify", f"{reframed}", "--manifest", "demo")
     _damage(reframed / "train" / damaged.name, damaged)
     run("verify", f"{damaged}", "--manifest", "demo", expected=1)
+    for path, code, name in ((reframed, 0, "verify.json"), (damaged, 1, "verify-damaged.json")):
+        run("verify", f"{path}", "--manifest", "demo", "--json", expected=code, into=out / name)
     unique = f"{out / 'unique'}"
     run("dedup", f"{train}", "--manifest", "demo", "--out", unique)
     run("duplicates", unique, "--min-similarity", "0.9", "-n", "2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -95,29 +96,36 @@ class Deduplication(TableResult):
 
     def table(self) -> FittedTable[tuple[str, dict[str, Any]]]:
         """A row per compared subset, the largest first, one for all others together, and the total."""
-        from pilekit.fitted_table import OTHERS, Column, FittedTable, rounded_bytes
-
-        titles = {"read": "Read", "exact": "Exact", "near": "Near", "kept": "Kept"}
-        if self.summary.get("left_out"):
-            titles["left_out"] = "Left out"
-        columns: list[Column[tuple[str, dict[str, Any]]]] = [
-            Column("Subset", lambda row: row[0]),
-            *(Column(title, partial(_count, key)) for key, title in titles.items()),
-            Column("Saved", lambda row: rounded_bytes(row[1]["bytes"]["removed"])),
-        ]
-        rows = self.summary["subsets"]
-        if self._compared is not None:
-            others = [counts for name, counts in rows.items() if name not in self._compared]
-            rows = {name: counts for name, counts in rows.items() if name in self._compared}
-            if others:
-                saved = sum(counts["bytes"]["removed"] for counts in others)
-                sums = {key: sum(counts[key] for counts in others) for key in titles}
-                rows[OTHERS] = {**sums, "bytes": {"removed": saved}}
-        return FittedTable(list(rows.items()), columns, [("Total", self.summary)], ("Saved", "Read"))
+        return removals_table(self.summary, self._compared)
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{self.summary[name]:,} {name}" for name in ("read", "kept", "removed", "skipped"))
         return f"Deduplication({str(self.folder)!r}: {counts})"
+
+
+def removals_table(
+    summary: dict[str, Any], compared: Collection[str] | None
+) -> FittedTable[tuple[str, dict[str, Any]]]:
+    """The table of a summary; `compared` are the subsets that were compared, None for all."""
+    from pilekit.fitted_table import OTHERS, Column, FittedTable, rounded_bytes
+
+    titles = {"read": "Read", "exact": "Exact", "near": "Near", "kept": "Kept"}
+    if summary.get("left_out"):
+        titles["left_out"] = "Left out"
+    columns: list[Column[tuple[str, dict[str, Any]]]] = [
+        Column("Subset", lambda row: row[0]),
+        *(Column(title, partial(_count, key)) for key, title in titles.items()),
+        Column("Saved", lambda row: rounded_bytes(row[1]["bytes"]["removed"])),
+    ]
+    rows = summary["subsets"]
+    if compared is not None:
+        others = [counts for name, counts in rows.items() if name not in compared]
+        rows = {name: counts for name, counts in rows.items() if name in compared}
+        if others:
+            saved = sum(counts["bytes"]["removed"] for counts in others)
+            sums = {key: sum(counts[key] for counts in others) for key in titles}
+            rows[OTHERS] = {**sums, "bytes": {"removed": saved}}
+    return FittedTable(list(rows.items()), columns, [("Total", summary)], ("Saved", "Read"))
 
 
 def _count(key: str, row: tuple[str, dict[str, Any]]) -> str:

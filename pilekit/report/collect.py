@@ -10,10 +10,12 @@ CORPUS stands for an input whose path the artefact does not hold.
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,12 @@ from pilekit.artifacts.header import HEADER_FILE, Header, read_header
 from pilekit.corpus.shard import is_url
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.results.result import RESULT_FILE
-from pilekit.pipeline.rules.sets import SETS
-from pilekit.report.corpus import Stats, Verification, read_output
+from pilekit.evaluate.results.result_folder import read_result
+from pilekit.report.corpus import SavedStats, read_output
 from pilekit.shards.verify.findings import some_names
 
-STATS, VERIFY, BPB, CORPUS = "stats", "verify", "bpb", "corpus"
+logger = logging.getLogger(__name__)
+
 COMMANDS = {
     "dedup": "dedup",
     "cleaning": "clean",
@@ -41,118 +44,100 @@ DEPTH = 3
 
 @dataclass(frozen=True, slots=True)
 class Artefact:
-    """An artefact that a report shows.
+    """An artefact that a report shows, and the source of numbers on the page.
 
-    kind     a key of `COMMANDS`, or "stats", "verify", "bpb" or "corpus"
-    paths    one; for a corpus, all given paths
-    given    whether the path was given: then a damaged artefact is an error; a found one is left out
-    header   of a folder with one; `saved` is the content of a saved output
+    kind      a key of `COMMANDS`, or "stats", "verify", "bpb", "corpus" or "compared"
+    path      the folder or file; for several, their names
+    command   a command that makes it with these settings
+    content   a corpus's paths, a folder's header, a saved output, or results of `pilekit bpb`
+    inputs    the names of the shards that were read, or ""
+    made_by   the version of pilekit, or ""
+    given     whether the path was given: then a damaged artefact is an error; a found one is left out
     """
 
     kind: str
-    paths: tuple[str, ...]
-    given: bool
-    header: Header | None = None
-    saved: Stats | Verification | None = None
-
-    @property
-    def path(self) -> Path:
-        """The folder or file."""
-        return Path(self.paths[0])
-
-    @property
-    def shown_path(self) -> str:
-        """The path, or paths, for people."""
-        return some_names(self.paths)
-
-    def command(self) -> str:
-        """A command that makes this artefact."""
-        if self.kind == CORPUS:
-            return line("stats", *self.paths, "--copies")
-        if self.kind in (STATS, VERIFY):
-            return f"{line(self.kind, 'CORPUS', '--json')} > {shlex.quote(str(self.path))}"
-        if self.kind == "run":
-            return line("train", str(self.path / "config.toml"), "--out", str(self.path))
-        if self.header is None:
-            return line(self.kind)
-        options = list(_options(self.kind, self.header.parameters))
-        return line(COMMANDS[self.kind], _input(self.header), *options, "--out", str(self.path))
-
-    def inputs(self) -> str:
-        """The shards that it was made from."""
-        return some_names(self.header.inputs) if self.header is not None else ""
+    path: str
+    command: str
+    content: Any
+    inputs: str = ""
+    made_by: str = ""
+    given: bool = True
 
 
-def find_artefacts(paths: Sequence[str | Path]) -> list[Artefact]:
-    """The artefacts at `paths`, each once. PilekitError for a path with nothing to show."""
-    found: dict[tuple[str, ...], Artefact] = {}
+@contextmanager
+def left_out_if_found(given: bool, left_out: list[str]) -> Iterator[None]:
+    """Add the message of a `PilekitError` to `left_out`; raise it if the artefact was given."""
+    try:
+        yield
+    except PilekitError as error:
+        if given:
+            raise
+        left_out.append(str(error))
+        logger.warning("left out: %s", error)
+
+
+def find_artefacts(paths: Sequence[str | Path], left_out: list[str]) -> list[Artefact]:
+    """The artefacts at `paths`, each once; `left_out` gets the messages about damaged ones that were not given.
+
+    PilekitError for a given path with nothing to show.
+    """
+    found: dict[str, Artefact] = {}
     corpora = []
     for path in map(str, paths):
-        here = [] if is_url(path) else list(_artefacts_at(path))
-        if not here:
+        before, here = len(left_out), {}
+        for file, given in [] if is_url(path) else _files(path):
+            with left_out_if_found(given, left_out):
+                if (one := _artefact(file, given)) is not None:
+                    here[os.path.realpath(file)] = one
+        if not here and len(left_out) == before:
             corpora.append(path)
-        for one in here:
-            found.setdefault((os.path.realpath(one.path),), one)
-    artefacts = list(found.values())
-    return [Artefact(CORPUS, tuple(corpora), True), *artefacts] if corpora else artefacts
+        found |= {file: one for file, one in here.items() if file not in found}
+    counted = line("stats", *corpora, "--copies")
+    return [*([Artefact("corpus", some_names(corpora), counted, corpora)] if corpora else []), *found.values()]
 
 
-def _artefacts_at(path: str) -> Iterator[Artefact]:
-    place = Path(path)
-    if place.is_dir():
-        here = _artefact_in(place, given=True)
-        if here is not None:
-            yield here
-        yield from _below(place, DEPTH)
-    elif place.name == RESULT_FILE:
-        yield Artefact(BPB, (str(place.parent),), True)
-    elif place.suffix == ".json":
-        saved = _saved_at(place, given=True)
-        if saved is None:
-            raise PilekitError(
-                f"{visible(path)}: is no output of `pilekit stats --json` or `pilekit verify --json`; give one of "
-                "these, a folder that a command wrote, or shards"
-            )
-        yield saved
+def _files(path: str) -> Iterator[tuple[Path, bool]]:
+    """The files that may name an artefact, and whether they were given; hidden folders and links are not entered."""
+    if not Path(path).is_dir():
+        if path.endswith(".json"):
+            yield Path(path), True
+        return
+
+    def refuse(error: OSError) -> None:
+        raise PilekitError(f"{visible(str(error.filename))}: cannot be read: {error.strerror}") from error
+
+    for folder, folders, names in os.walk(path, onerror=refuse):
+        is_last = len(Path(folder).relative_to(path).parts) == DEPTH
+        folders[:] = [] if is_last else sorted(name for name in folders if not name.startswith("."))
+        for file in sorted(Path(folder, name) for name in names if name.endswith(".json") and name[0] != "."):
+            if not file.is_symlink():
+                yield file, str(file.parent) == str(Path(path)) and file.name in (HEADER_FILE, RESULT_FILE)
 
 
-def _below(folder: Path, depth: int) -> Iterator[Artefact]:
-    """The artefacts below a folder, by name; hidden folders and links are not entered."""
-    try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except OSError as error:
-        raise PilekitError(f"{visible(str(folder))}: cannot be read: {error.strerror}") from error
-    for entry in entries:
-        if entry.name.startswith(".") or entry.is_symlink():
-            continue
-        if entry.is_dir():
-            here = _artefact_in(Path(entry.path), given=False)
-            if here is not None:
-                yield here
-            if depth > 1:
-                yield from _below(Path(entry.path), depth - 1)
-        elif entry.name.endswith(".json") and entry.name not in (HEADER_FILE, RESULT_FILE) and entry.is_file():
-            saved = _saved_at(Path(entry.path), given=False)
-            if saved is not None:
-                yield saved
-
-
-def _artefact_in(folder: Path, *, given: bool) -> Artefact | None:
-    """The folder's artefact; None if a report shows none."""
-    if (folder / RESULT_FILE).is_file():
-        return Artefact(BPB, (str(folder),), given)
-    if (folder / HEADER_FILE).is_file():
+def _artefact(file: Path, given: bool) -> Artefact | None:
+    """The artefact that a file names; None if a report shows none."""
+    folder = str(file.parent)
+    if file.name == RESULT_FILE:
+        of = (result := read_result(folder)).protocol
+        limit = () if of["limit"] is None else ("--limit", str(of["limit"]))
+        command = line("bpb", str(of["model"]["path"] or "MODEL"), "CORPUS", *limit, "--out", folder)
+        inputs = some_names(shard["name"] for shard in of["data"])
+        return Artefact("bpb", folder, command, result, inputs, of["pilekit"], given)
+    if file.name == HEADER_FILE:
         header = read_header(folder)
-        if header.kind in COMMANDS:
-            return Artefact(header.kind, (str(folder),), given, header)
-    return None
-
-
-def _saved_at(path: Path, *, given: bool) -> Artefact | None:
-    saved = read_output(path)
-    if saved is None:
-        return None
-    return Artefact(STATS if isinstance(saved, Stats) else VERIFY, (str(path),), given, saved=saved)
+        if (kind := header.kind) not in COMMANDS or (file.parent / RESULT_FILE).is_file():
+            return None
+        command = line(COMMANDS[kind], *_arguments(header, folder), "--out", folder)
+        return Artefact(kind, folder, command, header, some_names(header.inputs), header.pilekit, given)
+    saved = read_output(file)
+    if saved is None and given:
+        raise PilekitError(
+            f"{visible(str(file))}: is no output of `pilekit stats --json` or `pilekit verify --json`; give one of "
+            "these, a folder that a command wrote, or shards"
+        )
+    kind = "stats" if isinstance(saved, SavedStats) else "verify"
+    command = f"{line(kind, 'CORPUS', '--json')} > {shlex.quote(str(file))}"
+    return None if saved is None else Artefact(kind, str(file), command, saved, given=given)
 
 
 def line(*words: str) -> str:
@@ -160,43 +145,33 @@ def line(*words: str) -> str:
     return shlex.join(("pilekit", *words))
 
 
-def _input(header: Header) -> str:
-    """The path of the shards, if the header holds it."""
+_NOT_OPTIONS = ("seed", "bands", "rows", "write")
+_NAMES = {"label_path": "label"}
+_STANDS_FOR = {"against": "EARLIER", "dedup": "EARLIER"}
+
+
+def _arguments(header: Header, folder: str) -> Iterator[str]:
+    """The paths and options that give the header's parameters."""
+    if header.kind == "run":
+        yield str(Path(folder) / "config.toml")
+        return
     try:
         paths = [header.results[name]["result"]["path"] for name in header.inputs]
-        return str(paths[0] if len(paths) == 1 else os.path.commonpath(paths))
+        yield str(paths[0] if len(paths) == 1 else os.path.commonpath(paths))
     except (KeyError, TypeError, ValueError, IndexError):
-        return "CORPUS"
-
-
-_NOT_OPTIONS = ("seed", "bands", "rows", "write", "label_path", "against", "dedup", "text_field")
-
-
-def _options(kind: str, parameters: Mapping[str, Any]) -> Iterator[str]:
-    """The options that give these parameters."""
-    limits = {name: value for name, value in parameters.items() if "." in name}
-    if sets := list(dict.fromkeys(name.partition(".")[0] for name in limits)):
-        yield from ("--rules", ",".join(sets))
-    for name, value in limits.items():
-        of, _, limit = name.partition(".")
-        default = asdict(SETS[of]).get(limit) if of in SETS else None
-        if value != (list(default) if isinstance(default, tuple) else default):
-            shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-            yield from ("--set", f"{name}={shown}")
-    if kind == "decontamination":
+        yield "CORPUS"
+    limits = [name for name in header.parameters if "." in name]
+    if limits:
+        yield from ("--rules", ",".join(dict.fromkeys(name.partition(".")[0] for name in limits)))
+    if header.kind == "decontamination":
         yield from ("--against", "EVALUATIONS")
-    for name in ("against", "dedup"):
-        if kind != "decontamination" and parameters.get(name):
-            yield from (f"--{name}", "EARLIER")
-    for name, value in parameters.items():
-        if name in _NOT_OPTIONS or name in limits or value in (None, False, []):
-            continue
-        yield f"--{name.replace('_', '-')}"
-        if value is not True:
-            yield ",".join(map(str, value)) if isinstance(value, list) else str(value)
-    if parameters.get("label_path", "meta.pile_set_name") != "meta.pile_set_name":
-        yield from ("--label", str(parameters["label_path"]))
-    if parameters.get("text_field", "text") != "text":
-        yield from ("--text-field", str(parameters["text_field"]))
-    if parameters.get("write") is False:
+    for name, value in header.parameters.items():
+        shown = _STANDS_FOR.get(name) or (",".join(map(str, value)) if isinstance(value, list) else str(value))
+        if name in limits:
+            yield from ("--set", f"{name}={shown}")
+        elif name not in _NOT_OPTIONS and value is not None and value is not False and value != []:
+            yield f"--{_NAMES.get(name, name).replace('_', '-')}"
+            if value is not True:
+                yield shown
+    if header.parameters.get("write") is False:
         yield "--no-write"

@@ -1,214 +1,174 @@
-"""The section of a deduplication: removals of each subset, the subsets of duplicates, and pairs to judge."""
+"""The section of a deduplication: removals of each subset, the subsets of duplicates, and pairs to judge.
+
+`removed.parquet` has a row for each removed document. It is read in batches: memory holds the counts that the page
+shows, and the rows of one batch or of one part of the kept documents.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.acero as acero
+import pyarrow.compute as pc
+import pyarrow.dataset
+from markupsafe import Markup
 
 from pilekit.artifacts.header import Header
-from pilekit.artifacts.own_file import read_own
-from pilekit.dedup.previous_runs import finished_header, finished_run
-from pilekit.dedup.result import REMOVED, SUMMARY
+from pilekit.dedup.previous_runs import finished_run
+from pilekit.dedup.result import REMOVED, removals_table
 from pilekit.dedup.show.pair_texts import pair_texts
 from pilekit.dedup.show.removed_pairs import RemovedPair, readable, spread_pairs
 from pilekit.dedup.show.side_by_side import diff_rows
 from pilekit.dedup.show.word_diff import word_diff
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.errors import PilekitError, counted, visible
-from pilekit.fitted_table import rounded_bytes, rounded_count
+from pilekit.fitted_table import rounded_count
 from pilekit.progress import Report
-from pilekit.report.figures import axes_of, bars, legend, svg_of
-from pilekit.report.parts import Facts, Figure, Note, Pair, Pairs, Part, Source, Table, number
+from pilekit.report.cuts import read_summary, shares_of
+from pilekit.report.figures import axes_of, legend, svg_of
 from pilekit.report.recall import measured_recall
 from pilekit.stats.plot import INK, LONGEST_NAME, OBSERVED, PAPER
 
-EXAMPLES, CLUSTERS, BEGINNING = 20, 20, 200
+EXAMPLES, CLUSTERS = 20, 20
 MOST_IN_MATRIX = 24
+BINS = 200
+"""Bins of the similarities from 0 to 1."""
 DIFF_CHARACTERS = 8_000
 """Per text of a pair. A report must stay small, and the diff shows some hundreds of words."""
+ROWS_AT_ONCE = 1 << 20
+"""About this many rows are in memory when clusters are counted."""
+
+_KEPT = ("kept_corpus", "kept_shard", "kept_number")
+_FIRST = ("kept_subset", "shard", "number", "subset", "reason")
+
+Pair = tuple[str, str, int]
+"""The subset of removed documents, that of the kept ones, and the number of such removals."""
 
 
-def dedup_parts(folder: Path, source: Source, advance: Report) -> Iterator[Part]:
-    """The removals of `pilekit dedup` in `folder`. PilekitError if it is unfinished or damaged."""
-    header, summary = finished_header(folder), read_summary(folder / SUMMARY)
-    yield Facts(
-        [
-            ("documents read", rounded_count(summary["read"])),
-            ("removed", f"{100 * summary['removed'] / max(1, summary['read']):.1f} %"),
-            ("exact copies", rounded_count(summary["exact"])),
-            ("near-duplicates", rounded_count(summary["near"])),
-            ("text saved", rounded_bytes(summary["bytes"]["removed"])),
-        ],
-        source,
-    )
-    subsets = {name: one for name, one in summary["subsets"].items() if one["read"]}
-    shares = {kind: [100 * one[kind] / one["read"] for one in subsets.values()] for kind in ("exact", "near")}
-    svg = bars(list(subsets), shares, f"Removed from each subset, {source.path}", "documents removed, %")
-    yield Figure("Removed from each subset", svg, source)
+def dedup_content(folder: Path, header: Header, advance: Report) -> dict[str, Any]:
+    """The removals of `pilekit dedup` in `folder`. PilekitError if a file of it is damaged."""
+    summary = read_summary(folder)
+    content: dict[str, Any] = {
+        "summary": summary,
+        "shares": shares_of(summary, ("exact", "near"), f"Removed from each subset, {folder}"),
+        "removals": removals_table(summary, header.parameters["subsets"]),
+    }
     if not summary["removed"]:
-        yield _table(summary, source)
-        return
-    removed = Removed.read(folder / REMOVED)
-    yield from removed.parts(header, source)
-    yield _table(summary, source)
-    clusters, counts, lowest = removed.clusters()
+        return content
+    with readable(folder / REMOVED) as removed:
+        counts, clusters = _counts(removed), _largest_clusters(removed)
+    by_subsets = counts.group_by(["subset", "kept_subset"]).aggregate([("count", "sum")]).to_pylist()
+    subsets = [(row["subset"], row["kept_subset"], row["count_sum"]) for row in by_subsets]
+    subsets.sort(key=lambda pair: (-pair[2], *pair[:2]))
     pairs, _ = spread_pairs(folder / REMOVED, EXAMPLES)
+    kept = [RemovedPair(**{name: row[name] for name in RemovedPair.__dataclass_fields__}) for row in clusters]
     texts: list[tuple[str, str]] = []
     try:
-        texts = pair_texts([*pairs, *clusters], finished_run(folder), advance)
+        texts = pair_texts([*pairs, *kept], finished_run(folder), advance)
     except PilekitError as error:
-        yield Note(f"The texts are not shown: {error}.", source)
-    yield _s_curve(header, [kept for kept, _ in texts], source)
-    yield _clusters(clusters, counts, lowest, [kept for kept, _ in texts[len(pairs) :]], source)
-    if texts:
-        yield _examples(pairs, texts, source)
+        content["failure"] = error
+    recall, measured = _s_curve(header, [text for text, _ in texts], folder)
+    return {
+        **content,
+        "similarities": _histogram(counts, folder),
+        "matrix": _matrix(subsets, folder),
+        "across": [(one, other, f"{count:,}") for one, other, count in subsets if one != other][:EXAMPLES],
+        "recall": recall,
+        "measured": measured,
+        "clusters": clusters,
+        "beginnings": [" ".join(text[:200].split()) for text, _ in texts[len(pairs) :]],
+        "pairs": [
+            (pair, list(diff_rows(word_diff(*both, DIFF_CHARACTERS)))) for pair, both in zip(pairs, texts, strict=False)
+        ],
+    }
 
 
-def read_summary(path: Path) -> dict[str, Any]:
-    """The content of a `summary.json`; PilekitError if it cannot be read or has no subsets."""
-    try:
-        summary: dict[str, Any] = msgspec.json.decode(read_own(path), type=dict[str, Any])
-        summary["subsets"].items()
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, AttributeError) as error:
-        raise PilekitError(f"{visible(str(path))}: is no summary: {visible(str(error), 200)}; run it again") from error
-    return summary
+def _counts(removed: pa.dataset.Dataset) -> pa.Table:
+    """The number of removed documents by subset, kept_subset, reason and bin of the similarity: a row for each."""
+    keys = {name: _text(name) for name in ("subset", "kept_subset", "reason")}
+    keys["bin"] = pc.min_element_wise(pc.floor(pc.field("similarity") * BINS), BINS - 1.0).cast(pa.int32())
+    steps = {
+        "scan": acero.ScanNodeOptions(removed, columns=["subset", "kept_subset", "reason", "similarity"]),
+        "project": acero.ProjectNodeOptions(list(keys.values()), list(keys)),
+        "aggregate": acero.AggregateNodeOptions([([], "hash_count_all", None, "count")], list(keys)),
+    }
+    return acero.Declaration.from_sequence([acero.Declaration(name, of) for name, of in steps.items()]).to_table()
 
 
-def _table(summary: dict[str, Any], source: Source) -> Table:
-    def row(name: str, one: dict[str, Any]) -> list[str]:
-        share = 100 * one["removed"] / one["read"] if one["read"] else None
-        counts = [number(one[key]) for key in ("read", "exact", "near", "kept")]
-        return [name, *counts, number(share, ".2f"), rounded_bytes(one["bytes"]["removed"])]
+def _largest_clusters(removed: pa.dataset.Dataset) -> list[dict[str, Any]]:
+    """The largest clusters, the largest first: the first removed document of each, its count and least similarity.
 
-    columns = ["Subset", "Read", "Exact", "Near", "Kept", "Removed %", "Text saved"]
-    rows = [row(name, one) for name, one in summary["subsets"].items()]
-    note = ""
-    if repeated := summary.get("up_sampled"):
-        note = f"{repeated:,} exact copies are of subsets that the corpus repeats on purpose."
-    if hot := summary.get("hot"):
-        note += f" {hot['documents']:,} documents in very large groups were not compared with all others."
-    return Table.of(
-        "Removed from each subset", columns, rows, source, totals=[row("Total", summary)], note=note.strip()
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """`removed.parquet` as arrays, a row for each removed document; names are indices into `labels`."""
-
-    path: Path
-    labels: list[str]
-    subset: npt.NDArray[np.int64]
-    kept_subset: npt.NDArray[np.int64]
-    similarity: npt.NDArray[np.float64]
-    exact: npt.NDArray[np.bool_]
-    kept: npt.NDArray[np.int64]
-    """[3, rows]: corpus, shard and number of the kept document."""
-
-    @classmethod
-    def read(cls, path: Path) -> Removed:
-        """PilekitError if it cannot be read."""
-        labels: dict[str, int] = {}
-
-        def codes(column: Any, names: dict[str, int]) -> npt.NDArray[np.int64]:
-            parts = [np.zeros(0, dtype=np.int64)]
-            for chunk in column.cast(pa.dictionary(pa.int32(), pa.string())).chunks:
-                of = [names.setdefault(name, len(names)) for name in chunk.dictionary.to_pylist()]
-                parts.append(np.array(of, dtype=np.int64)[chunk.indices.to_numpy()])
-            return np.concatenate(parts)
-
-        with readable(path) as dataset:
-            rows = dataset.to_table(
-                ["subset", "kept_subset", "similarity", "reason", "kept_corpus", "kept_shard", "kept_number"]
-            )
-            reasons: dict[str, int] = {"exact": 0}
-            subset, kept_subset = codes(rows["subset"], labels), codes(rows["kept_subset"], labels)
-            kept = [codes(rows["kept_corpus"], {}), codes(rows["kept_shard"], {}), rows["kept_number"].to_numpy()]
-            exact = codes(rows["reason"], reasons) == 0
-            similarity = rows["similarity"].to_numpy()
-        return cls(path, list(labels), subset, kept_subset, similarity, exact, np.stack(kept))
-
-    def parts(self, header: Header, source: Source) -> Iterator[Part]:
-        """The histogram of similarities, and the subsets of the pairs."""
-        yield self._histogram(float(header.parameters["threshold"]), source)
-        yield from self._matrix(source)
-
-    def _histogram(self, threshold: float, source: Source) -> Figure:
-        near = self.similarity[~self.exact]
-        edges = np.linspace(min(threshold, float(near.min(initial=threshold))), 1, 41)
-        figure, axes = axes_of(2.8)
-        axes.bar(edges[:-1], np.histogram(near, edges)[0], np.diff(edges), align="edge", color=OBSERVED)
-        axes.set_xlabel("Jaccard similarity to the kept document")
-        axes.set_ylabel("near-duplicates")
-        exact = int(self.exact.sum())
-        note = f"Without {counted(exact, 'exact copy', 'exact copies')}." if exact else ""
-        return Figure("Similarity", svg_of(figure, f"Similarities in {source.path}"), source, note)
-
-    def _matrix(self, source: Source) -> Iterator[Part]:
-        counts = np.zeros((len(self.labels), len(self.labels)), dtype=np.int64)
-        np.add.at(counts, (self.subset, self.kept_subset), 1)
-        order = np.argsort(-(counts.sum(axis=0) + counts.sum(axis=1)), kind="stable")
-        shown = order[:MOST_IN_MATRIX]
-        names = [visible(self.labels[code], LONGEST_NAME) for code in shown]
-        cells = counts[np.ix_(shown, shown)]
-        side = 0.34 * max(len(names), 3)
-        figure, axes = axes_of(side + 1.9, side + 2.1, grid="both")
-        axes.grid(visible=False)
-        from matplotlib.colors import LogNorm
-
-        norm = LogNorm(1, max(10, int(cells.max())))
-        axes.pcolormesh(np.ma.masked_equal(cells, 0), cmap="Blues", norm=norm, edgecolor="none")
-        for row, column in zip(*np.nonzero(cells), strict=True):
-            dark = norm(cells[row, column]) > 0.55
-            text = rounded_count(int(cells[row, column]))
-            style = {"color": "#fefefe" if dark else "#111111", "fontsize": 6.5}
-            axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", **style)
-        places = np.arange(len(names)) + 0.5
-        axes.set_xticks(places, names, parse_math=False, rotation=60, ha="right", rotation_mode="anchor", color=INK)
-        axes.set_yticks(places, names, parse_math=False, color=INK)
-        axes.set_ylim(len(names), 0)
-        axes.set_xlabel("subset of the kept document")
-        axes.set_ylabel("subset of the removed document")
-        note = f"The {len(names)} subsets with the most." if len(self.labels) > len(names) else ""
-        yield Figure(
-            "Who duplicates whom",
-            svg_of(figure, f"Subsets of duplicates, {source.path}"),
-            source,
-            note,
-            wide=len(names) > 8,
-        )
-        across = counts * ~np.eye(len(counts), dtype=bool)
-        if across.any():
-            largest = np.argsort(-across, axis=None, kind="stable")[:EXAMPLES]
-            found = [np.unravel_index(place, across.shape) for place in largest if across.flat[place]]
-            rows = [[self.labels[a], self.labels[b], number(int(across[a, b]))] for a, b in found]
-            columns = ["Removed from", "Kept in", "Documents"]
-            yield Table.of("Duplicates across subsets", columns, rows, source)
-
-    def clusters(self) -> tuple[list[RemovedPair], list[int], list[float]]:
-        """A pair of each of the largest clusters, and the sizes and least similarities of these clusters.
-
-        A cluster is a kept document and the documents that were removed for it.
-        """
-        order = np.lexsort(self.kept)
-        changes = (np.diff(self.kept[:, order], axis=1) != 0).any(axis=0)
-        starts = np.append(0, np.flatnonzero(changes) + 1)
-        sizes = np.diff(np.append(starts, len(order)))
-        largest = [place for place in np.argsort(-sizes, kind="stable")[:CLUSTERS] if sizes[place] > 1]
-        lowest = np.minimum.reduceat(self.similarity[order], starts)[largest]
-        with readable(self.path) as dataset:
-            rows = dataset.take(order[starts[largest]], columns=list(RemovedPair.__dataclass_fields__)).to_pylist()
-        return [RemovedPair(**row) for row in rows], sizes[largest].tolist(), lowest.tolist()
+    A cluster is a kept document and the documents that were removed for it. The kept documents are counted in parts, by
+    the lowest bits of their numbers, so that a part's rows fit in memory.
+    """
+    numbers = ("kept_number", "number", "similarity")
+    columns = {name: pc.field(name) if name in numbers else _text(name) for name in (*_KEPT, *_FIRST, "similarity")}
+    wanted = [([], "count_all"), ("similarity", "min"), *((name, "first") for name in _FIRST)]
+    order = [("count_all", "descending"), *((name, "ascending") for name in _KEPT)]
+    parts = 1 << (removed.count_rows() // ROWS_AT_ONCE).bit_length()
+    largest: list[pa.Table] = []
+    for part in range(parts):
+        is_here = pc.bit_wise_and(pc.field("kept_number"), parts - 1) == part
+        rows = removed.to_table(columns, filter=is_here)
+        found = rows.group_by(list(_KEPT), use_threads=False).aggregate(wanted).filter(pc.field("count_all") > 1)
+        largest = [pa.concat_tables([*largest, found]).sort_by(order).slice(0, CLUSTERS)]
+    names = [name.removesuffix("_first").removesuffix("_min") for name in largest[0].column_names]
+    return list(largest[0].rename_columns(names).to_pylist())
 
 
-def _s_curve(header: Header, texts: Sequence[str], source: Source) -> Figure:
+def _text(name: str) -> Any:
+    """The column as strings. Groups need it: a column of names has a dictionary for each batch."""
+    return pc.field(name).cast(pa.string())
+
+
+def _histogram(counts: pa.Table, folder: Path) -> Markup:
+    near = counts.filter(pc.field("reason") != "exact")
+    sums = np.bincount(near["bin"], weights=near["count"], minlength=BINS)
+    first = int(np.flatnonzero(sums).min(initial=BINS - 1))
+    figure, axes = axes_of(2.8)
+    axes.bar(np.arange(first, BINS) / BINS, sums[first:], 1 / BINS, align="edge", color=OBSERVED)
+    axes.set_xlabel("Jaccard similarity to the kept document")
+    axes.set_ylabel("near-duplicates")
+    return svg_of(figure, f"Similarities in {folder}")
+
+
+def _matrix(pairs: Sequence[Pair], folder: Path) -> dict[str, Any]:
+    """The figure of the subsets with the most, and the number of those and of all."""
+    from matplotlib.colors import LogNorm
+
+    totals: Counter[str] = Counter()
+    for subset, kept_subset, count in pairs:
+        totals.update({subset: count})
+        totals.update({kept_subset: count})
+    shown = [name for name, _ in totals.most_common(MOST_IN_MATRIX)]
+    cells = np.zeros((len(shown), len(shown)), dtype=np.int64)
+    for subset, kept_subset, count in pairs:
+        if subset in shown and kept_subset in shown:
+            cells[shown.index(subset), shown.index(kept_subset)] = count
+    side = 0.34 * max(len(shown), 3)
+    figure, axes = axes_of(side + 1.9, side + 2.1, grid="both")
+    axes.grid(visible=False)
+    norm = LogNorm(1, max(10, int(cells.max())))
+    axes.pcolormesh(np.ma.masked_equal(cells, 0), cmap="Blues", norm=norm, edgecolor="none")
+    for at, column in zip(*np.nonzero(cells), strict=True):
+        style = {"color": "#fefefe" if norm(cells[at, column]) > 0.55 else "#111111", "fontsize": 6.5}
+        text = rounded_count(int(cells[at, column]))
+        axes.text(column + 0.5, at + 0.5, text, ha="center", va="center", **style)
+    names, middles = [visible(name, LONGEST_NAME) for name in shown], np.arange(len(shown)) + 0.5
+    axes.set_xticks(middles, names, parse_math=False, rotation=60, ha="right", rotation_mode="anchor", color=INK)
+    axes.set_yticks(middles, names, parse_math=False, color=INK)
+    axes.set_ylim(len(shown), 0)
+    axes.set_xlabel("subset of the kept document")
+    axes.set_ylabel("subset of the removed document")
+    return {"svg": svg_of(figure, f"Subsets of duplicates, {folder}"), "shown": len(shown), "of": len(totals)}
+
+
+def _s_curve(header: Header, texts: Sequence[str], folder: Path) -> tuple[Markup, str]:
     of, threshold = header.parameters, float(header.parameters["threshold"])
     bands = Bands(of["bands"], of["rows"])
     measured = measured_recall(dict.fromkeys(texts), bands, of["ngram"], of["seed"])
@@ -232,31 +192,4 @@ def _s_curve(header: Header, texts: Sequence[str], source: Source) -> Figure:
     axes.set_xlabel("Jaccard similarity")
     axes.set_ylabel("compared, %")
     legend(axes)
-    return Figure("Recall: the S-curve", svg_of(figure, f"S-curve of {source.path}"), source, note)
-
-
-def _clusters(
-    clusters: Sequence[RemovedPair], sizes: Sequence[int], lowest: Sequence[float], texts: Sequence[str], source: Source
-) -> Table:
-    columns = ["Kept document", "Subset", "Removed for it", "Least similarity", *(["Its text begins"] if texts else [])]
-    rows: list[list[str]] = []
-    for place, (pair, size, similarity) in enumerate(zip(clusters, sizes, lowest, strict=True)):
-        name = _name(pair.kept_shard, pair.kept_number, pair.kept_corpus)
-        row: list[str] = [name, pair.kept_subset, number(size), number(similarity, ".4f")]
-        rows.append([*row, *(" ".join(text[:BEGINNING].split()) for text in texts[place : place + 1])])
-    return Table.of("Largest clusters", columns, rows, source)
-
-
-def _examples(pairs: Sequence[RemovedPair], texts: Sequence[tuple[str, str]], source: Source) -> Pairs:
-    shown = []
-    for pair, both in zip(pairs, texts, strict=False):
-        how = "exact copy" if pair.reason == "exact" else f"similarity {pair.similarity:.4f}"
-        kept = f"{_name(pair.kept_shard, pair.kept_number, pair.kept_corpus)}, {pair.kept_subset}"
-        removed = f"{_name(pair.shard, pair.number, 'this')}, {pair.subset}"
-        shown.append(Pair(how, kept, removed, list(diff_rows(word_diff(*both, DIFF_CHARACTERS)))))
-    note = "Spread evenly over the similarities, the least similar first. Case, spaces and punctuation do not count."
-    return Pairs(f"{counted(len(shown), 'pair')} to judge the threshold by", shown, source, note)
-
-
-def _name(shard: str, document: int, corpus: str) -> str:
-    return f"{shard} {document:,}" + (" (an earlier run)" if corpus == "against" else "")
+    return svg_of(figure, f"S-curve of {folder}"), note

@@ -7,8 +7,8 @@ font. Labels are made visible first, and matplotlib escapes them.
 
 from __future__ import annotations
 
-import colorsys
 import io
+import math
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -18,44 +18,36 @@ import numpy as np
 from markupsafe import Markup
 
 from pilekit.errors import visible
-from pilekit.stats.plot import FAINT, INK, LONGEST_NAME, MOST_ROWS, OBSERVED, PAPER
+from pilekit.stats.plot import FAINT, INK, LONGEST_NAME, MOST_ROWS, OBSERVED, PAPER, SERIES, name_rows
 
 WIDTH = 5.6
 """Inches. A figure of this width is readable on a phone, and two fit beside each other on a desk."""
 
-SERIES = (OBSERVED, PAPER, "#5b8c5a", "#8e5ea2", "#c0504d")
 _VARIABLES = {OBSERVED: "observed", PAPER: "paper", INK: "ink", FAINT: "faint", "#000000": "ink", "#ffffff": "page"}
-_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+_CHANGES = {
+    r"<!--.*?-->\s*": "",
+    r'<g id="curve-(\d+)"': r'<g data-curve="\1"',
+    r'<g id="[^"]*"': "<g",  # Ids must be unique on the page.
+    r"font: ((?:bold |italic )?)([\d.]+px) [^;\"]*": r"font: \1\2 var(--font)",
+    **{f": {colour}": f": var(--{name})" for colour, name in _VARIABLES.items()},
+}
 
 
-def svg_of(figure: Any, label: str, width: float | None = None) -> Markup:
-    """The figure as an `<svg>` element.
-
-    label   a description for readers who cannot see it, unique on its page
-    width   inches, if the figure was made for another width
-    """
+def svg_of(figure: Any, label: str) -> Markup:
+    """The figure as an `<svg>` element; `label` describes it for readers who cannot see it, and is unique on a page."""
     import matplotlib
 
-    if width is not None:
-        figure.set_size_inches(width, figure.get_figheight())
     file = io.StringIO()
     # The salt keeps the ids of clip paths and markers apart from those of other figures, and equal in each run.
     style: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": label}
     with warnings.catch_warnings(), matplotlib.rc_context(style):
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # A label may be in any script.
-        figure.savefig(file, format="svg", transparent=True, metadata=_METADATA)
+        no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(file, format="svg", transparent=True, metadata=no_metadata)
     text = file.getvalue()
     text = text[text.index("<svg") :]
-    text = text.replace(
-        f' width="{72 * figure.get_figwidth():g}pt"', f' style="max-width: {72 * figure.get_figwidth():g}pt"', 1
-    )
-    text = re.sub(r'(<svg\b[^>]*?) height="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
-    text = re.sub(r'<g id="curve-(\d+)"', r'<g data-curve="\1"', text)
-    text = re.sub(r'<g id="[^"]*"', "<g", text)
-    text = re.sub(r"font: ((?:bold |italic )?)([\d.]+px) [^;\"]*", r"font: \1\2 var(--font)", text)
-    for colour, name in _VARIABLES.items():
-        text = text.replace(f": {colour}", f": var(--{name})")
+    for pattern, new in _CHANGES.items():
+        text = re.sub(pattern, new, text, flags=re.DOTALL)
     return Markup(text.replace("<svg", f'<svg role="img" aria-label="{Markup.escape(visible(label))}"', 1))
 
 
@@ -79,12 +71,8 @@ def plain(axes: Any, grid: str = "y") -> None:
 
 def rows_of(names: Sequence[str], heights: float = 0.27, longest: int = LONGEST_NAME) -> tuple[Any, Any]:
     """(figure, axes) with a row for each of the first names, from the top; names have at most `longest` letters."""
-    shown = names[:MOST_ROWS]
-    figure, axes = axes_of(0.9 + heights * max(len(shown), 2), grid="x")
-    axes.spines[["left"]].set_visible(False)
-    axes.tick_params(axis="y", length=0)
-    axes.set_ylim(len(shown) - 0.4, -0.6)
-    axes.set_yticks(range(len(shown)), [visible(name, longest) for name in shown], parse_math=False, color=INK)
+    figure, axes = axes_of(0.9 + heights * max(len(names[:MOST_ROWS]), 2), grid="x")
+    name_rows(axes, names[:MOST_ROWS], longest=longest)
     return figure, axes
 
 
@@ -100,8 +88,33 @@ def bars(
         left += shown
     axes.set_xlim(0, 1.06 * max(left.max(initial=0), 1e-9))
     axes.set_xlabel(xlabel)
-    if len(series) > 1:
-        legend(axes)
+    legend(axes)
+    return svg_of(figure, label)
+
+
+def small_multiples(
+    x: Sequence[float], series: Mapping[str, Sequence[float | None]], label: str, xlabel: str
+) -> Markup:
+    """Small axes for each of the first series, a line over `x` with its own y axis; None leaves a gap."""
+    from matplotlib.figure import Figure
+
+    shown = list(series.items())[:MOST_ROWS]
+    rows = math.ceil(len(shown) / 3)
+    height = 0.75 + 1.15 * rows
+    figure = Figure(figsize=(WIDTH, height))
+    # Not the constrained layout of other figures, which takes seconds for so many axes.
+    figure.subplots_adjust(0.08, 0.5 / height, 0.98, 1 - 0.25 / height, wspace=0.3, hspace=0.45)
+    grid = list(figure.subplots(rows, 3, sharex=True, squeeze=False).flat)
+    for axes, (name, values) in zip(grid, shown, strict=False):
+        axes.plot(x, [math.nan if value is None else value for value in values], "o-", color=OBSERVED, markersize=3)
+        axes.set_title(visible(name, 17), fontsize=8.5, color=INK, parse_math=False, loc="left")
+        plain(axes)
+        axes.tick_params(labelsize=7.5)
+        axes.margins(y=0.2)
+        axes.locator_params(nbins=4)
+    for axes in grid[len(shown) :]:
+        axes.set_visible(False)
+    figure.supxlabel(visible(xlabel), fontsize=9)
     return svg_of(figure, label)
 
 
@@ -114,5 +127,7 @@ def legend(axes: Any) -> None:
 
 def palette(count: int) -> list[str]:
     """Colours that differ, readable on light and dark paper."""
-    colours = (colorsys.hsv_to_rgb(place / count, *((0.75, 0.62), (0.55, 0.8))[place % 2]) for place in range(count))
-    return ["#" + "".join(f"{round(255 * part):02x}" for part in colour) for colour in colours]
+    from matplotlib.colors import hsv_to_rgb, to_hex
+
+    looks = [(place / count, *((0.75, 0.62), (0.55, 0.8))[place % 2]) for place in range(count)]
+    return [to_hex(tuple(hsv_to_rgb(look).tolist())) for look in looks]

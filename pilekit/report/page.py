@@ -1,42 +1,50 @@
-"""`write_report`: artefacts in, one self-contained HTML file out, which opens from disk."""
+"""`write_report`: artefacts in, one self-contained HTML file out, which opens from disk.
+
+An artefact's content is data for the template of its kind, `templates/KIND.html`, without any HTML but figures.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from pilekit import __version__
 from pilekit.artifacts.atomic_write import check_target, write_atomically
 from pilekit.corpus import Corpus, Manifest, load_manifest
 from pilekit.errors import PilekitError, counted, visible
-from pilekit.evaluate.results.result import BitsPerByte
-from pilekit.evaluate.results.result_folder import read_result
+from pilekit.fitted_table import Column, FittedTable, rounded_bytes, rounded_count
 from pilekit.progress import Report
-from pilekit.report import collect
-from pilekit.report.collect import Artefact, find_artefacts
-from pilekit.report.corpus import Stats, Verification
-from pilekit.report.parts import Figure, Part, Section, Source
-from pilekit.shards.verify.findings import some_names
-
-logger = logging.getLogger(__name__)
+from pilekit.report.bits import compared_content, result_content
+from pilekit.report.collect import COMMANDS, Artefact, find_artefacts, left_out_if_found, line
+from pilekit.report.corpus import corpus_content, findings_content, stats_of
+from pilekit.report.cuts import cleaning_content, cut_content
+from pilekit.report.dedup import dedup_content
+from pilekit.report.training import training_content
+from pilekit.stats.summary import corpus_stats
 
 TITLES = {
     "corpus": "Corpus",
+    "stats": "Corpus",
+    "verify": "Corpus",
     "dedup": "Deduplication",
     "cleaning": "Cleaning",
     "decontamination": "Decontamination",
     "substrings": "Repeated passages",
     "run": "Training",
     "bpb": "Bits per byte",
+    "compared": "Bits per byte",
 }
-"""The sections in their order, by the kind of their artefacts."""
+"""The kinds of artefacts in the order of the page, each with the title of its section."""
 
 
 def write_report(
@@ -64,109 +72,67 @@ def write_report(
         raise PilekitError("nothing to report: give folders that pilekit commands wrote, or shards")
     check_target(Path(out))
     described = load_manifest(manifest or "pile")
-    sources: list[Source] = []
-    sections: dict[str, Section] = {}
     left_out: list[str] = []
-    scored: list[tuple[BitsPerByte, Source]] = []
-    for one in sorted(find_artefacts(paths), key=lambda one: list(TITLES).index(_section(one))):
-        kind = _section(one)
-        try:
-            result = read_result(one.path) if kind == "bpb" else None
-            source = _source(len(sources) + 1, one, result)
-            parts = sorted(_parts(one, result, described, tokenizer, source, advance), key=_order)
-        except PilekitError as error:
-            if one.given:
-                raise
-            left_out.append(str(error))
-            logger.warning("left out: %s", error)
-            continue
-        sources.append(source)
-        if result is not None:
-            scored.append((result, source))
-        sections.setdefault(kind, Section(kind, TITLES[kind])).parts.extend(parts)
+    artefacts = find_artefacts(paths, left_out)
+    scored = [one for one in artefacts if one.kind == "bpb"]
     if len(scored) > 1:
-        from pilekit.report.bits import together_parts
-
-        names = [source.path for _, source in scored]
-        command = collect.line("bpb", "--compare", *names)
-        sources.append(Source(len(sources) + 1, ", ".join(names), command))
-        sections["bpb"].parts.extend(together_parts(scored, sources[-1]))
-    if not sections:
+        names = [one.path for one in scored]
+        results = [one.content for one in scored]
+        artefacts.append(Artefact("compared", ", ".join(names), line("bpb", "--compare", *names), results))
+    shown: dict[str, list[Markup]] = {}
+    sources: list[Artefact] = []
+    environment = _environment()
+    for one in sorted(artefacts, key=lambda one: list(TITLES).index(one.kind)):
+        with left_out_if_found(one.given, left_out):
+            content = _content(one, described, tokenizer, advance)
+            template = environment.get_template(f"{one.kind}.html")
+            part = template.render(**content, source=one, number=len(sources) + 1)
+            shown.setdefault(TITLES[one.kind], []).append(Markup(part))
+            sources.append(one)
+    if not shown:
         why = f": {left_out[0]}" if left_out else ""
         raise PilekitError(f"nothing to report in {visible(', '.join(map(str, paths)), 200)}{why}")
-    shown = [sections[kind] for kind in TITLES if kind in sections]
-    page = render(shown, sources, left_out)
+    page = _page(environment, sections=shown, sources=sources, left_out=left_out)
     with write_atomically(Path(out)) as file:
         file.write(page.encode("utf-8", "replace"))
-    return tuple(section.title for section in shown)
+    return tuple(shown)
 
 
-def _section(one: Artefact) -> str:
-    return "corpus" if one.kind in (collect.STATS, collect.VERIFY) else one.kind
+def _content(one: Artefact, manifest: Manifest, tokenizer: Any, advance: Report) -> dict[str, Any]:
+    """The data of an artefact for its template. PilekitError if it is damaged or not finished."""
+    folder, of = Path(one.path), one.content
+    if one.kind in COMMANDS and one.kind != "run" and not of.finished:
+        command = COMMANDS[one.kind]
+        raise PilekitError(f"{visible(str(folder))}: is not finished; run the same `pilekit {command}` again")
+    match one.kind:
+        case "corpus":
+            corpus = Corpus(of, manifest)
+
+            def report(amount: int) -> None:
+                advance("counting", amount, corpus.size or 0)
+
+            stats = corpus_stats(corpus, copies=True, tokenizer=tokenizer, advance=report)
+            return corpus_content(stats, manifest, one.path)
+        case "stats":
+            return corpus_content(stats_of(of, manifest), manifest, one.path)
+        case "verify":
+            return findings_content(of)
+        case "dedup":
+            return dedup_content(folder, of, advance)
+        case "cleaning":
+            return cleaning_content(folder, of)
+        case "run":
+            return training_content(folder)
+        case "bpb":
+            return result_content(of, one.path)
+        case "compared":
+            return compared_content(of, one.path)
+        case _:
+            return cut_content(folder)
 
 
-def _order(part: Part) -> int:
-    """Figures before tables, so that they stand beside each other; texts last."""
-    wide = isinstance(part, Figure) and part.wide
-    return ["facts", "note", "figure", "wide", "table", "texts", "pairs"].index("wide" if wide else part.kind)
-
-
-def _source(number: int, one: Artefact, result: BitsPerByte | None) -> Source:
-    if result is None:
-        made_by = "" if one.header is None else one.header.pilekit
-        return Source(number, one.shown_path, one.command(), one.inputs(), made_by)
-    of = result.protocol
-    limit = () if of["limit"] is None else ("--limit", str(of["limit"]))
-    command = collect.line("bpb", str(of["model"]["path"] or "MODEL"), "CORPUS", *limit, "--out", str(one.path))
-    return Source(number, one.shown_path, command, some_names(shard["name"] for shard in of["data"]), of["pilekit"])
-
-
-def _parts(
-    one: Artefact, result: BitsPerByte | None, manifest: Manifest, tokenizer: Any, source: Source, advance: Report
-) -> Iterator[Part]:
-    """The parts of an artefact; each kind's module is imported on first use."""
-    from pilekit.report.corpus import corpus_parts, stats_of, verify_parts
-
-    header, folder = one.header, one.path
-    if one.kind == "corpus":
-        from pilekit.stats.summary import corpus_stats
-
-        corpus = Corpus(list(one.paths), manifest)
-        counting = {"copies": True, "tokenizer": tokenizer}
-        size = corpus.size or 0
-        stats = corpus_stats(corpus, advance=lambda amount: advance("counting", amount, size), **counting)
-        yield from corpus_parts(stats, manifest, source)
-    elif isinstance(one.saved, Stats):
-        yield from corpus_parts(stats_of(one.saved, manifest), manifest, source)
-    elif isinstance(one.saved, Verification):
-        yield from verify_parts(one.saved, source)
-    elif one.kind == "run":
-        from pilekit.report.training import training_parts
-
-        yield from training_parts(folder, source)
-    elif result is not None:
-        from pilekit.report.bits import result_parts
-
-        yield from result_parts(result, source)
-    elif header is not None:
-        from pilekit.report.cuts import cleaning_parts, cut_parts
-        from pilekit.report.dedup import dedup_parts, read_summary
-
-        if not header.finished:
-            command = collect.COMMANDS[one.kind]
-            raise PilekitError(f"{visible(str(folder))}: is not finished; run the same `pilekit {command}` again")
-        if one.kind == "dedup":
-            yield from dedup_parts(folder, source, advance)
-        else:
-            cut = cleaning_parts if one.kind == "cleaning" else cut_parts
-            yield from cut(folder, header, read_summary(folder / "summary.json"), source)
-
-
-def render(sections: Sequence[Section], sources: Sequence[Source], left_out: Sequence[str]) -> str:
-    """The page. Every string that a template prints passes through `visible` and is escaped."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
-
+def _environment() -> Environment:
+    """Every string that a template prints passes through `visible` and is escaped."""
     environment = Environment(
         loader=PackageLoader("pilekit.report"),
         autoescape=True,
@@ -177,18 +143,24 @@ def render(sections: Sequence[Section], sources: Sequence[Source], left_out: Seq
     )
     environment.tests["number"] = re.compile(r"[-+~]?[\d.,]+( ?[kMGTP]?B?| %)?((–| to )[-+]?[\d.]+)?|–").fullmatch
     environment.filters["lines"] = lambda text: Markup("\n").join(map(visible, text.expandtabs(4).split("\n")))
+    environment.filters |= {"count": rounded_count, "bytes": rounded_bytes, "commas": "{:,}".format}
+    environment.globals |= {"table_of": _table_of, "counted": counted}
+    return environment
+
+
+def _table_of(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> FittedTable[Any]:
+    """A table of cells."""
+    return FittedTable(list(rows), [Column(title, itemgetter(place)) for place, title in enumerate(titles)])
+
+
+def _page(environment: Environment, **content: Any) -> str:
     templates = files("pilekit.report").joinpath("templates")
     script, style = (templates.joinpath(name).read_text("utf-8") for name in ("report.js", "report.css"))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("report.html").render(
-        sections=sections,
-        sources=sources,
-        left_out=left_out,
+        **content,
         script=Markup(script),
         style=Markup(style),
-        digest=digest,
+        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         version=__version__,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        title=f"pilekit report: {', '.join(section.title.lower() for section in sections)}",
-        counted=counted,
     )

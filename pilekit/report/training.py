@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,93 +13,75 @@ import numpy.typing as npt
 
 from pilekit.artifacts.header import read_header
 from pilekit.errors import PilekitError, visible
-from pilekit.fitted_table import rounded_bytes, rounded_count
-from pilekit.report.figures import axes_of, palette, svg_of
-from pilekit.report.multiples import small_multiples
-from pilekit.report.parts import Curve, Facts, Figure, Part, Source, Table, number
+from pilekit.fitted_table import DASH
+from pilekit.report.figures import axes_of, palette, small_multiples, svg_of
 from pilekit.stats.plot import INK, MOST_ROWS, OBSERVED
-from pilekit.train.log.metrics import StepMetrics, read_metrics
+from pilekit.train.log.metrics import read_metrics
 from pilekit.train.run_folder import STARTS, RunFolder
 
 POINTS = 400
 """A curve has at most this many points; each is the mean of the steps around it."""
+BY_SUBSET = "Loss by subset"
 
 Float64 = npt.NDArray[np.float64]
 
 
-def training_parts(folder: Path, source: Source) -> Iterator[Part]:
+def training_content(folder: Path) -> dict[str, Any]:
     """How a run went. PilekitError if it has no step yet, or if its metrics are damaged."""
     file = RunFolder(folder).metrics_file
     if not file.exists() or not (steps := read_metrics(file)):
         raise PilekitError(f"{visible(str(folder))}: no step is logged yet; `pilekit train` writes {file.name}")
     # A run of an earlier pilekit has no list of its starts.
     restarts = [int(step) for step in read_header(folder).results.get(STARTS, [])[1:]]
-    last, losses = steps[-1], [one.loss for one in steps if one.loss is not None]
-    facts = [("steps", f"{last.step:,}"), ("tokens", rounded_count(last.tokens))]
-    if losses:
-        facts.append(("last loss", f"{losses[-1]:.3f}"))
-    speed = float(np.median([one.tokens_per_second for one in steps]))
-    facts += [("tokens/s (median)", rounded_count(speed)), ("restarts", f"{len(restarts):,}")]
-    if last.skipped:
-        facts.append(("skipped steps", f"{last.skipped:,}"))
-    yield Facts(facts, source)
     x = np.array([one.step for one in steps], dtype=np.float64)
+    figures = {}
 
-    def figure(
-        title: str, ylabel: str, value: Callable[[StepMetrics], float | None], note: str = "", **look: Any
-    ) -> Figure:
-        y = np.array([np.nan if (of := value(one)) is None else of for one in steps])
-        drawn, axes = _axes(restarts, ylabel)
-        if look.pop("spread", False):
+    def draw(title: str, ylabel: str, values: Iterable[float | None], spread: bool = False, **look: Any) -> None:
+        y = np.array([np.nan if value is None else value for value in values])
+        figure, axes = _axes(restarts, ylabel)
+        if spread:
             axes.plot(*thinned(x, y, 4 * POINTS), color=OBSERVED, linewidth=0.5, alpha=0.35)
         axes.plot(*thinned(x, y), _mark(x), color=OBSERVED, linewidth=1.4, markersize=4)
         axes.set(**look)
-        marks = " A dashed line is a restart." if restarts else ""
-        return Figure(title, svg_of(drawn, f"{title} of {source.path}"), source, (note + marks).strip())
+        figures[title] = svg_of(figure, f"{title} of {folder}")
 
-    yield figure("Loss", "nats per token", lambda one: one.loss, spread=True)
-    yield from _by_subset(steps, x, restarts, source)
-    yield figure("Learning rate", "learning rate", lambda one: one.lr, ylim=(0, None))
-    yield figure("Throughput", "tokens per second", lambda one: one.tokens_per_second, spread=True, ylim=(0, None))
-    yield figure("Waiting for data", "% of the step", lambda one: 100 * one.data_wait, spread=True, ylim=(0, 100))
-    if any(one.memory_bytes for one in steps):
-        most = max(one.memory_bytes for one in steps)
-        note = f"At most {rounded_bytes(most)} on a rank."
-        yield figure("Memory", "GB on the fullest rank", lambda one: one.memory_bytes / 1e9, note, ylim=(0, None))
-    measured = [(one.step, one.bpb) for one in steps if one.bpb is not msgspec.UNSET]
-    if len(measured) > 1:
-        series = {name: [bpb.subsets.get(name) for _, bpb in measured] for name in measured[-1][1].subsets}
-        series = {"overall": [bpb.overall for _, bpb in measured], **series}
-        label = f"Held-out bits per byte of {source.path}"
-        svg = small_multiples([step for step, _ in measured], series, label, "step")
-        yield Figure("Held-out bits per byte while training", svg, source)
-
-
-def _by_subset(steps: Sequence[StepMetrics], x: Float64, restarts: Sequence[int], source: Source) -> Iterator[Part]:
-    """A curve for each subset, those seen in the most steps first, and a table of the first and last losses."""
-    seen: dict[str, int] = {}
-    for one in steps:
-        for name in one.loss_by_subset:
-            seen[name] = seen.get(name, 0) + 1
-    names = sorted(seen, key=lambda name: -seen[name])[:MOST_ROWS]
-    if not names:
-        return
-    drawn, axes = _axes(restarts, "nats per token")
-    curves, rows = [], []
+    draw("Loss", "nats per token", [one.loss for one in steps], spread=True)
+    curves, losses = [], []
+    seen = Counter(name for one in steps for name in one.loss_by_subset)
+    figure, axes = _axes(restarts, "nats per token")
+    names = [name for name, _ in seen.most_common(MOST_ROWS)]
     for place, (name, colour) in enumerate(zip(names, palette(len(names)), strict=True)):
         y = np.array([one.loss_by_subset.get(name, np.nan) for one in steps])
         look = {"color": colour, "linewidth": 1.3, "markersize": 4, "gid": f"curve-{place}"}
         axes.plot(*thinned(x, y, POINTS // 4), _mark(x), **look)
-        curves.append(Curve(place, name, colour))
+        curves.append((place, name, colour))
         known = y[~np.isnan(y)]
         tenth = max(1, len(known) // 10)
-        rows.append(
-            [name, number(len(known)), *(number(float(of.mean()), ".3f") for of in (known[:tenth], known[-tenth:]))]
-        )
-    svg = svg_of(drawn, f"Loss by subset of {source.path}")
-    yield Figure("Loss by subset", svg, source, "Each point is the mean of the steps around it.", curves)
-    columns = ["Subset", "Steps", "First tenth", "Last tenth"]
-    yield Table.of("Loss by subset: nats per token", columns, rows, source)
+        losses.append((name, f"{len(known):,}", f"{known[:tenth].mean():.3f}", f"{known[-tenth:].mean():.3f}"))
+    if names:
+        figures[BY_SUBSET] = svg_of(figure, f"{BY_SUBSET} of {folder}")
+    draw("Learning rate", "learning rate", [one.lr for one in steps], ylim=(0, None))
+    draw("Throughput", "tokens per second", [one.tokens_per_second for one in steps], spread=True, ylim=(0, None))
+    draw("Waiting for data", "% of the step", [100 * one.data_wait for one in steps], spread=True, ylim=(0, 100))
+    if any(one.memory_bytes for one in steps):
+        draw("Memory", "GB on the fullest rank", [one.memory_bytes / 1e9 for one in steps], ylim=(0, None))
+    measured = [(one.step, one.bpb) for one in steps if one.bpb is not msgspec.UNSET]
+    if len(measured) > 1:
+        series = {name: [bpb.subsets.get(name) for _, bpb in measured] for name in measured[-1][1].subsets}
+        series = {"overall": [bpb.overall for _, bpb in measured], **series}
+        label = f"Held-out bits per byte of {folder}"
+        held_out = small_multiples([step for step, _ in measured], series, label, "step")
+        figures["Held-out bits per byte while training"] = held_out
+    return {
+        "last": steps[-1],
+        "loss": next((f"{one.loss:.3f}" for one in reversed(steps) if one.loss is not None), DASH),
+        "speed": float(np.median([one.tokens_per_second for one in steps])),
+        "memory": max(one.memory_bytes for one in steps),
+        "restarts": len(restarts),
+        "figures": figures,
+        "curves": {BY_SUBSET: curves},
+        "losses": losses,
+    }
 
 
 def _axes(restarts: Sequence[int], ylabel: str) -> tuple[Any, Any]:

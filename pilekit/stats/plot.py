@@ -8,6 +8,7 @@ the histogram, each row to the same height, with a tick at the median.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ FORMATS = ("png", "svg", "pdf")
 MOST_ROWS = 40
 LONGEST_NAME = 26
 OBSERVED, PAPER, INK, FAINT = "#2f6690", "#e0a458", "#222222", "#d9d9d9"
+SERIES = (OBSERVED, PAPER, "#5b8c5a", "#8e5ea2", "#c0504d")
 
 
 def figure_format(path: str | Path) -> str:
@@ -56,16 +58,8 @@ def draw(stats: CorpusStats) -> Any:
     figure = Figure(figsize=(10, 1.7 + 0.36 * max(len(subsets), 2)), layout="constrained")
     shares, lengths = figure.subplots(1, 2, sharey=True, width_ratios=(1, 1.25))
     for axes in (shares, lengths):
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.tick_params(axis="y", length=0)
-        axes.grid(axis="x", color=FAINT, linewidth=0.6)
-        axes.set_axisbelow(True)
-        axes.set_ylim(len(subsets) - 0.4, -0.9)
-
+        name_rows(axes, [subset.name for subset in subsets], top=-0.9)
     draw_shares(shares, subsets, "the paper" if stats.manifest == "pile" else "the manifest")
-    shares.set_yticks(
-        range(len(subsets)), [visible(subset.name, LONGEST_NAME) for subset in subsets], parse_math=False, color=INK
-    )
     draw_lengths(lengths, subsets)
     for axes, name in ((shares, "Composition"), (lengths, "Document lengths")):
         axes.set_title(name, loc="left", fontsize=11, color=INK)
@@ -74,6 +68,16 @@ def draw(stats: CorpusStats) -> Any:
         title += f"; the {MOST_ROWS} largest of {len(stats.subsets):,} subsets"
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=INK, parse_math=False)
     return figure
+
+
+def name_rows(axes: Any, names: Sequence[str], *, top: float = -0.6, longest: int = LONGEST_NAME) -> None:
+    """Prepare axes with a row for each name, the first at the top; a name has at most `longest` characters."""
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", color=FAINT, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.set_ylim(len(names) - 0.4, top)
+    axes.set_yticks(range(len(names)), [visible(name, longest) for name in names], parse_math=False, color=INK)
 
 
 def draw_shares(axes: Any, subsets: tuple[SubsetStats, ...], given: str) -> None:
@@ -91,11 +95,21 @@ def draw_shares(axes: Any, subsets: tuple[SubsetStats, ...], given: str) -> None
 
 
 def draw_lengths(axes: Any, subsets: tuple[SubsetStats, ...]) -> None:
-    """Draw the distribution of each subset's document sizes, the rows to the same height."""
-    sizes_in_bytes(axes)
+    """Draw the distribution of each subset's document sizes, the rows to the same height.
+
+    A subset without a histogram, as in a saved output, has a line from its median to its 99th percentile.
+    """
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_locator(LogLocator(base=10))
+    axes.xaxis.set_major_formatter(EngFormatter("B", places=0))
     for row, subset in enumerate(subsets):
         sizes, density = _density(subset.lengths)
         if not len(sizes):
+            ends = [max(size, 1) for size in (subset.median_bytes, subset.p99_bytes)]
+            axes.plot(ends, [row, row], "|-", color=OBSERVED, linewidth=3, markersize=9)
             continue
         base = row + 0.36
         axes.fill_between(sizes, base, base - 0.74 * density, color=OBSERVED, alpha=0.75, linewidth=0)
@@ -103,16 +117,6 @@ def draw_lengths(axes: Any, subsets: tuple[SubsetStats, ...]) -> None:
         if subset.median_bytes >= 1:
             axes.plot([subset.median_bytes] * 2, [base, base - 0.74], color=INK, linewidth=1.2)
     axes.set_xlabel("UTF-8 bytes of a document (bar: median)")
-
-
-def sizes_in_bytes(axes: Any) -> None:
-    """Make the x axis logarithmic, with sizes such as 10 kB."""
-    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
-
-    axes.set_xscale("log")
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.xaxis.set_major_locator(LogLocator(base=10))
-    axes.xaxis.set_major_formatter(EngFormatter("B", places=0))
 
 
 def _density(counts: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -23,7 +24,7 @@ from tests.assemble.demo.test_python_text import library
 
 PILEKIT = [sys.executable, "-P", "-m", "pilekit.cli.main"]
 COMMANDS = [
-    *("assemble", "reframe", "verify", "verify", "dedup", "duplicates", "clean"),
+    *("assemble", "reframe", "verify", "verify", "verify", "verify", "dedup", "duplicates", "clean"),
     *("decontaminate", "substrings", "train-tokenizer", "stats", "stream"),
     *("tokenize", "tokenize", "merge", "stream"),
     *("train", "bpb", "train", "bpb", "bpb", "report"),
@@ -35,7 +36,7 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The demo in an empty folder, on a corpus of a few files. Its commands are noted, not run."""
     commands: list[list[str]] = []
 
-    def note(command: list[str]) -> int:
+    def note(command: list[str], stdout: Any = None) -> int:
         commands.append(command)
         if command[4] == "assemble":
             assemble_corpus(command[5], command[-1])
@@ -60,6 +61,7 @@ def test_it_runs_the_commands_that_it_prints(quick: list[list[str]]) -> None:
     assert "made from" in result.stdout
     printed = [line.removeprefix("$ ") for line in result.stdout.splitlines() if line.startswith("$ ")]
     assert [line.split()[1] for line in printed] == COMMANDS
+    printed = [line.partition(" > ")[0] for line in printed]
     shell = "\n".join(['pilekit() { printf "%s\\t" "$@"; echo; }', *printed])
     typed = subprocess.check_output(["bash", "-c", shell], text=True).splitlines()
     assert [line.split("\t")[:-1] for line in typed] == [command[4:] for command in quick]
@@ -80,7 +82,7 @@ def test_it_stops_at_the_first_command_with_another_exit_code(
 ) -> None:
     call = subprocess.call
     for answer, message in ((1, "`pilekit assemble` ended with exit code 1"), (0, "`pilekit verify` ended with")):
-        monkeypatch.setattr(subprocess, "call", lambda command, answer=answer: answer or 0 * call(command))
+        monkeypatch.setattr(subprocess, "call", lambda command, stdout=None, answer=answer: answer or 0 * call(command))
         result = CliRunner().invoke(demo.command)
         assert isinstance(result.exception, PilekitError)
         assert message in str(result.exception)

@@ -84,11 +84,11 @@ def test_the_filter_hides_rows_by_name(opened: Any) -> None:
 def test_tables_sort_by_value_and_totals_stay(opened: Any) -> None:
     table = opened.find_element("css selector", "#corpus .sortable")
     read = "return [...arguments[0].tBodies[0].rows].map(row => row.cells[arguments[1]].textContent)"
-    head = table.find_elements("css selector", "th button")[2]
-    by_bytes = [
-        opened.execute_script("arguments[0].click()", head) or opened.execute_script(read, table, 2) for _ in "12"
+    head = table.find_elements("css selector", "th button")[1]
+    by_count = [
+        opened.execute_script("arguments[0].click()", head) or opened.execute_script(read, table, 1) for _ in "12"
     ]
-    numbers = [[int(cell.replace(",", "")) for cell in cells] for cells in by_bytes]
+    numbers = [[int(cell.replace(",", "")) for cell in cells] for cells in by_count]
     assert numbers[0] == sorted(numbers[0], reverse=True)
     assert numbers[1] == sorted(numbers[0])
     opened.execute_script("arguments[0].click()", table.find_elements("css selector", "th button")[0])
@@ -97,9 +97,10 @@ def test_tables_sort_by_value_and_totals_stay(opened: Any) -> None:
 
 def test_curves_can_be_hidden(opened: Any) -> None:
     shown = (
-        "return [...document.querySelectorAll('#run [data-curve]')].filter(one => one.style.display !== 'none').length"
+        "return [...document.querySelectorAll('#training [data-curve]')]"
+        ".filter(one => one.style.display !== 'none').length"
     )
-    curves = opened.find_element("css selector", "#run .curves")
+    curves = opened.find_element("css selector", "#training .curves")
     boxes = curves.find_elements("css selector", "input")
     assert opened.execute_script(shown) == len(boxes) == 10
     opened.execute_script("arguments[0].click()", boxes[3])

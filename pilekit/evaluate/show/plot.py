@@ -18,11 +18,10 @@ from pilekit.errors import counted, visible
 from pilekit.evaluate.results.compare import LETTERS, UNCLEAR, Comparison, Difference
 from pilekit.evaluate.results.published import PublishedColumn
 from pilekit.evaluate.results.result import BitsPerByte
-from pilekit.stats.plot import FAINT, INK, LONGEST_NAME, MOST_ROWS, OBSERVED, PAPER, save_figure
+from pilekit.stats.plot import FAINT, INK, MOST_ROWS, OBSERVED, PAPER, SERIES, name_rows, save_figure
 
 PALE = 0.45
 """The opacity of bars with few documents, whose interval is approximate."""
-SERIES = (OBSERVED, PAPER, "#5b8c5a", "#8e5ea2", "#c0504d")
 MARKS = "osD^"
 """A row has room for the marks of this many published models."""
 
@@ -117,12 +116,7 @@ def _axes(rows: Sequence[str], title: str, subsets: int, row_height: float = 0.3
 
     figure = Figure(figsize=(10, 2.0 + row_height * max(len(rows), 2)), layout="constrained")
     axes = figure.subplots()
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x", color=FAINT, linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_yticks(range(len(rows)), [visible(name, LONGEST_NAME) for name in rows], parse_math=False, color=INK)
+    name_rows(axes, rows)
     if subsets > MOST_ROWS:
         title += f"; {MOST_ROWS} of {subsets:,} subsets"
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=INK, parse_math=False)
