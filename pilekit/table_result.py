@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class TableResult:
-    """The base of results. A result defines `table` and `to_dict`."""
+    """The base of results. A result defines `to_dict`, and `table` if it needs other columns than the figures."""
 
     __slots__ = ()
 
@@ -19,8 +19,20 @@ class TableResult:
     """The column of `to_arrow` that names each row, and the field of `to_dict` that holds the rows."""
 
     def table(self) -> FittedTable[Any]:
-        """The result as a table for people."""
-        raise NotImplementedError
+        """The result as a table for people: a row per subset with its figures, and the total."""
+        from pilekit.fitted_table import Column, FittedTable, rounded_bytes
+
+        def column(name: str) -> Column[Any]:
+            if name == "bytes":
+                return Column("Text", lambda row: rounded_bytes(row[1][name]))
+            return Column(name.capitalize(), lambda row: f"{row[1][name]:,}")
+
+        (first, field), told = self.ROWS, self.to_dict()
+        rows = list(told[field].items())
+        names = rows[0][1] if rows else ()
+        return FittedTable(
+            rows, [Column(first.capitalize(), lambda row: row[0]), *map(column, names)], [("Total", told)]
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """All figures, as `--json` prints them."""

@@ -102,6 +102,10 @@ class Output:
         except (OSError, ValueError):  # ValueError: a null character
             return False
 
+    def forget_shard(self, name: str) -> None:
+        """Remove the note of the shard `name`."""
+        self._note_path(name).unlink(missing_ok=True)
+
     def forget(self) -> None:
         """Remove all notes. If the job then fails without having written a file, its folder is removed too."""
         for file in (self.folder / NOTES).glob("*.json*"):  # partial notes of a killed process too

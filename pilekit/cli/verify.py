@@ -91,13 +91,12 @@ def command(
 
 def _verify_token_files(paths: tuple[str, ...], as_json: bool) -> None:
     """Check each `.idx`, its `.bin`, its table, and the ids against the vocabulary in the header."""
-    from pilekit.tokenize.files.documents import document_runs
     from pilekit.tokenize.files.token_file import TokenFile
 
     for path in paths:
         file = TokenFile(path)
         header = file.header
-        for _ in document_runs(file, "", {}):
+        for _ in file.runs("", {}):
             pass  # Each row is compared with the index.
         try:
             vocabulary = None if header is None else int(header.results["tokenizer"]["vocabulary"])

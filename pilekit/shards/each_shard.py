@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -93,12 +93,14 @@ def finish_shards(
     threads: bool = False,
     whole: str | None = None,
     engine: Ray | None = None,
+    then: Callable[[str, dict[str, Any]], None] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Process the shards that have no note, with `each_shard`; returns all results by shard name.
 
     work       also gets `output` and `inputs`; it notes a shard's result under `note` + the shard's name
     on_error   "raise": shards in which an earlier run skipped lines are processed again
     whole      the name of a note about all shards together: if it exists and a shard is left, all are processed again
+    then       called with the name and the result of each shard, in order, while further shards are processed
 
     If a shard cannot be read, the others are finished and kept before the error is raised.
     """
@@ -108,13 +110,20 @@ def finish_shards(
     if waiting and whole in done and not output.finished:
         output.forget()
         waiting = list(shards)
+    left = {shard.name for shard in waiting}
     if advance is not None:
-        left = {shard.name for shard in waiting}
         advance(sum(inputs.fingerprints[shard.name][0] for shard in shards if shard.name not in left))
     work = functools.partial(work, output=output, inputs=inputs)
     lock = output.folder / LOCK_FILE
-    list(each_shard(work, waiting, jobs=jobs, advance=advance, threads=threads, engine=engine, lock=lock))
-    if engine is not None:
-        await_notes(output, [note + shard.name for shard in waiting])
+    with closing(
+        each_shard(work, waiting, jobs=jobs, advance=advance, threads=threads, engine=engine, lock=lock)
+    ) as made:
+        for shard in shards:
+            if shard.name in left:
+                next(made)
+                if engine is not None:
+                    await_notes(output, [note + shard.name])
+            if then is not None and (result := output.result(note + shard.name)) is not None:
+                then(shard.name, result)
     results = output.results()
     return {shard.name: results[note + shard.name] for shard in shards}

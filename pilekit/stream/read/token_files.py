@@ -35,7 +35,6 @@ from pilekit.shards.random_access.selected_lines import MOST_LINES, SelectedLine
 from pilekit.shuffle import Int64
 from pilekit.stream.read.plan import Plan
 from pilekit.tokenize import Tokenizer
-from pilekit.tokenize.files.documents import document_runs
 from pilekit.tokenize.files.token_file import TokenFile, index_paths
 
 logger = logging.getLogger(__name__)
@@ -110,7 +109,7 @@ class TokenCorpus(Corpus):
         self.labels: dict[str, int] = {}
         self._found: dict[str, tuple[int, SelectedLines, Codes]] = {}  # (documents before, lines, codes) of a shard
         first = 0
-        runs = (run[:3] for file in self.files for run in document_runs(file, self._name(file), self.labels))
+        runs = (run[:3] for file in self.files for run in file.runs(self._name(file), self.labels))
         for name, group in groupby(runs, key=itemgetter(0)):
             numbers, codes = (np.concatenate(column) for column in list(zip(*group, strict=True))[1:])
             if name in self._found or not (np.diff(numbers, prepend=-1) > 0).all() or numbers[-1] >= MOST_LINES:

@@ -3,6 +3,6 @@
 tokenize_corpus    shards -> ids and records of each shard -> joined files -> table of documents -> indexes -> names
 formats            the names, the item and the index of each format; every format has the same ids
 documents          where files are cut; the records of documents and their table
-joined             the output while it grows, in the job folder
+output             the output while it grows, in the job folder, and its life until it is published
 token_file         `TokenFile`: a checked view of `.bin` and `.idx`
 """

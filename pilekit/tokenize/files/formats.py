@@ -23,20 +23,31 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.errors import PilekitError, visible
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 Format = Literal["megatron", "npy", "ds", "llmc", "parquet"]
 LIMITS: dict[Format, int | None] = {"megatron": None, "npy": 2**29, "ds": 2**29, "llmc": 10**8, "parquet": 2**29}
 """Tokens in a file by default."""
+
+ENDED_BY_EOD = ("npy", "ds", "llmc")
+"""Formats whose readers find documents by EOD."""
+
+_ENDS = {
+    "megatron": ("_text_document.bin", "_text_document.idx"),
+    "npy": (".npy", ".csv.gz"),
+    "ds": (".ds", ".ds.index", ".ds.metadata"),
+    "llmc": (".bin",),
+    "parquet": (".parquet",),
+}
+"""The ends of the names of an output's files, the ids first."""
 
 MAGIC, VERSION = b"MMIDIDX\0\0", 1
 IDX_HEAD = struct.Struct("<9sQBQQ")
@@ -50,6 +61,9 @@ _PIECE = 1 << 18
 
 Lengths = Iterable[npt.NDArray[np.integer]]
 """The tokens of each document, in pieces."""
+
+Rows = Callable[[list[str]], Iterator[pa.RecordBatch]]
+"""These columns of a table of documents, in pieces."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +93,7 @@ class TokenFiles:
     @property
     def read_as(self) -> str:
         """The type readers use for ids."""
-        return "uint32" if self.dtype == "int32" and self.format in ("npy", "ds", "llmc") else self.dtype
+        return "uint32" if self.dtype == "int32" and self.format in ENDED_BY_EOD else self.dtype
 
     @property
     def head(self) -> int:
@@ -88,15 +102,8 @@ class TokenFiles:
 
     def names(self, file: int) -> tuple[str, ...]:
         """All files of this number, the ids first."""
-        name = f"{self.prefix.name}-{file:05}"
-        if self.format == "megatron":
-            stem = self.stem if self.limit is None else f"{name}_text_document"
-            return f"{stem}.bin", f"{stem}.idx"
-        if self.format == "npy":
-            return f"{name}.npy", f"{name}.csv.gz"
-        if self.format == "ds":
-            return f"{name}.ds", f"{name}.ds.index", f"{name}.ds.metadata"
-        return (f"{self.prefix.name}_{file:06}.bin",) if self.format == "llmc" else (f"{name}.parquet",)
+        number = f"_{file:06}" if self.format == "llmc" else "" if self.limit is None else f"-{file:05}"
+        return tuple(f"{self.prefix.name}{number}{end}" for end in _ENDS[self.format])
 
     def raw(self, file: int) -> str:
         """The file of raw ids while it grows; a Parquet file is made from it."""
@@ -109,10 +116,9 @@ def token_files(prefix: str | Path, format: Format, limit: int | None, vocab_siz
         raise PilekitError(f"format is one of {', '.join(LIMITS)}, not {visible(repr(format), 80)}")
     path = check_prefix(prefix)
     limit = LIMITS[format] if limit is None else limit
-    if limit is not None and not 1 <= limit < 2**62:
-        raise PilekitError(f"a file holds at least 1 token, not {limit:,}")
-    if format == "llmc" and cast(int, limit) >= 2**31:
-        raise PilekitError(f"a file for llm.c holds less than 2^31 tokens, not {limit:,}; give a smaller number")
+    most = 31 if format == "llmc" else 62
+    if limit is not None and not 1 <= limit < 2**most:
+        raise PilekitError(f"a {format} file holds at least 1 token and less than 2^{most}, not {limit:,}")
     return TokenFiles(path, format, limit, "uint16" if vocab_size < 65_500 else "int32")
 
 
@@ -133,30 +139,21 @@ def write_idx(
     """Write an `.idx` of these numbers of sequences and documents; calls `sizes` twice."""
     item = np.dtype(dtype).itemsize
     file.write(IDX_HEAD.pack(MAGIC, VERSION, ITEMS[dtype], sequences, documents + 1))
-    for piece in sizes():
-        file.write(piece.astype("<i4").tobytes())
-    for piece, ends in _ends(sizes()):
-        file.write(((ends - piece) * item).astype("<i8").tobytes())
-    for piece in doc_idx:
-        file.write(piece.astype("<i8").tobytes())
+    file.writelines(piece.astype("<i4").tobytes() for piece in sizes())
+    file.writelines(((ends - piece) * item).astype("<i8").tobytes() for piece, ends in _ends(sizes()))
+    file.writelines(piece.astype("<i8").tobytes() for piece in doc_idx)
 
 
 def finish_file(
-    files: TokenFiles,
-    folder: Path,
-    file: int,
-    rows: Callable[[list[str]], Iterator[pa.RecordBatch]],
-    documents: int,
-    tokens: int,
-    tokenizer: str,
+    files: TokenFiles, folder: Path, file: int, rows: Rows, documents: int, tokens: int, tokenizer: str
 ) -> None:
     """Write the files beside the ids of file number `file` in `folder`.
 
-    rows        these columns of the table of documents, for the documents of this file
-    tokenizer   the name that `.ds.metadata` holds
+    rows                columns of the table of documents, for the documents of this file
+    documents, tokens   their numbers
+    tokenizer           the name that `.ds.metadata` holds
     """
     raw, first, *beside = folder / files.raw(file), *(folder / name for name in files.names(file))
-    dtype = np.dtype(files.dtype).newbyteorder("<")
 
     def lengths() -> Lengths:
         return (batch.column(0).to_numpy() for batch in rows(["tokens"]))
@@ -165,7 +162,7 @@ def finish_file(
         with raw.open("rb+") as ids:
             ids.write(np.array([*_LLMC[files.dtype], tokens], "<i4").tobytes())
     elif files.format == "parquet":
-        _write_parquet(first, raw, dtype, rows)
+        _write_parquet(first, raw, np.dtype(files.dtype).newbyteorder("<"), rows)
     elif files.format == "megatron":
         with write_atomically(beside[0]) as out:
             firsts = (np.arange(at, min(at + _PIECE, documents + 1)) for at in range(0, documents + 1, _PIECE))
@@ -174,8 +171,7 @@ def finish_file(
         from pilekit.fitted_table import rounded_count  # here, because it imports rich
 
         with write_atomically(beside[0]) as out:
-            for _, ends in _ends(lengths()):
-                out.write(ends.astype("<u8").tobytes())
+            out.writelines(ends.astype("<u8").tobytes() for _, ends in _ends(lengths()))
         with write_atomically(beside[1]) as out:
             out.write(f"{tokenizer}|{files.item}\n{tokens}\n{rounded_count(tokens)}T".encode())
     else:
@@ -192,7 +188,7 @@ def _ends(lengths: Lengths) -> Iterator[tuple[npt.NDArray[np.integer], npt.NDArr
         yield piece, ends
 
 
-def _write_csv(out: BinaryIO, rows: Callable[[list[str]], Iterator[pa.RecordBatch]]) -> None:
+def _write_csv(out: BinaryIO, rows: Rows) -> None:
     # Neither a name nor a time in gzip's header: the same documents give the same bytes.
     with gzip.GzipFile("", "wb", 6, out, 0) as packed, io.TextIOWrapper(packed, "utf-8", newline="") as text:
         writer = csv.writer(text, lineterminator="\n")
@@ -204,20 +200,14 @@ def _write_csv(out: BinaryIO, rows: Callable[[list[str]], Iterator[pa.RecordBatc
                 begin += length
 
 
-def _write_parquet(
-    path: Path, raw: Path, dtype: np.dtype[Any], rows: Callable[[list[str]], Iterator[pa.RecordBatch]]
-) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+def _write_parquet(path: Path, raw: Path, dtype: np.dtype[Any], rows: Rows) -> None:
     columns = ["shard", "number", "subset"]
     writer: pq.ParquetWriter | None = None
     with raw.open("rb") as ids, write_atomically(path) as out:
         for batch in rows(["tokens", *columns]):
             ends = np.cumsum(batch.column(0).to_numpy(), dtype=np.int64)
-            first = 0
+            first = before = 0
             while first < len(ends):
-                before = int(ends[first - 1]) if first else 0
                 last = int(np.searchsorted(ends, before + _ROW_GROUP_BYTES // dtype.itemsize)) + 1
                 last = min(last, len(ends))
                 offsets = np.append(0, ends[first:last] - before).astype(np.int32)
@@ -228,6 +218,6 @@ def _write_parquet(
                     out, table.schema, compression="zstd", write_page_checksum=True, use_dictionary=["shard", "subset"]
                 )
                 writer.write_table(table)
-                first = last
+                first, before = last, int(ends[last - 1])
         if writer is not None:
             writer.close()

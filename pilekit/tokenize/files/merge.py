@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,19 +26,14 @@ from pilekit.engine import Advance
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.shards.fingerprint import Inputs
 from pilekit.table_result import TableResult
-from pilekit.tokenize.files.documents import RECORD, ROWS, Records, document_runs
-from pilekit.tokenize.files.formats import Format, TokenFiles, token_files, write_idx
-from pilekit.tokenize.files.joined import Joined
-from pilekit.tokenize.files.output import DOCUMENTS, finish_files, finished_output
+from pilekit.tokenize.files.documents import ROWS, Run
+from pilekit.tokenize.files.formats import ENDED_BY_EOD, Format, token_files, write_idx
+from pilekit.tokenize.files.output import Joined, finished_output
 from pilekit.tokenize.files.token_file import TokenFile, index_paths
-
-if TYPE_CHECKING:
-    from pilekit.fitted_table import FittedTable
 
 logger = logging.getLogger(__name__)
 
 Source = str | Path | TokenFile
-_Row = tuple[str, dict[str, int]]
 
 _MADE_BY = ("tokenizer", "special_tokens", "eod")
 """Settings that all files must share; a stream over the merged file uses them."""
@@ -71,17 +66,6 @@ class MergedTokens(TableResult):
         """All counts and paths, for programs."""
         return {**asdict(self), "files": [*map(str, self.files)]}
 
-    def table(self) -> FittedTable[_Row]:
-        """A row per file read, and the total."""
-        from pilekit.fitted_table import Column, FittedTable
-
-        columns: list[Column[_Row]] = [
-            Column("File", lambda row: row[0]),
-            Column("Documents", lambda row: f"{row[1]['documents']:,}"),
-            Column("Tokens", lambda row: f"{row[1]['tokens']:,}"),
-        ]
-        return FittedTable([*self.inputs.items()], columns, [("Total", self.to_dict())])
-
 
 def merge_token_files(
     sources: Source | Sequence[Source],
@@ -89,7 +73,7 @@ def merge_token_files(
     *,
     format: Format = "megatron",
     sequences_are_documents: bool = False,
-    advance: Advance | None = None,
+    advance: Advance = lambda size: None,
 ) -> MergedTokens:
     """Join token files, in the order given, into files whose names begin with `out`.
 
@@ -109,7 +93,7 @@ def merge_token_files(
     written = {(files.prefix.parent / name).resolve() for name in files.names(0)}
     if clash := next((path for file in inputs for path in _paths(file) if path.resolve() in written), None):
         raise PilekitError(f"{visible(str(clash))}: is an input and the output; name another prefix with --out")
-    if format not in ("megatron", "parquet") and "eod" in made_by and made_by["eod"] is None:
+    if format in ENDED_BY_EOD and "eod" in made_by and made_by["eod"] is None:
         logger.warning("without EOD, readers of %s files cannot tell documents apart", format)
     without = [visible(str(file.path)) for file in inputs if file.document_batches() is None]
     if without:
@@ -120,31 +104,41 @@ def merge_token_files(
     sources_of = [
         Shard(f"{number:05} {path.name}", str(path)) for number, file in enumerate(inputs) for path in _paths(file)
     ]
+    counts = {"documents": sum(map(len, inputs)), "sequences": sum(file.sequences for file in inputs)}
+    counts["tokens"] = sum(file.tokens for file in inputs)
+    labels: dict[str, int] = {}
 
     def sizes() -> Iterator[npt.NDArray[np.int32]]:
-        return (file.sizes(first, first + ROWS) for file in inputs for first in range(0, file.sequences, ROWS))
+        return (file.sizes[first : first + ROWS] for file in inputs for first in range(0, file.sequences, ROWS))
+
+    def runs(file: TokenFile) -> Iterator[Run]:
+        return file.runs(file.path.name.removesuffix(".idx"), labels, by_table=not without)
 
     def make(output: Output, versions: Inputs) -> dict[str, Any]:
-        runs = _join(inputs, files, output, not without, advance or (lambda size: None))
+        for file in inputs:  # All tables are checked before the work, and all labels are known then.
+            if any(run.tokens.max() >= 1 << 31 for run in runs(file)):
+                raise PilekitError(f"{visible(str(file.path))}: a document has 2^31 tokens or more; leave it out")
+        joined = Joined(files, output, [f"/{number}" for number in range(len(inputs))])
+        advance(files.item * sum(file.tokens for file in inputs[: joined.done]))
+        check_free_disk(output.folder, files.item * sum(file.tokens for file in inputs[joined.done :]), "merging")
+        for part, file in zip(joined.parts, inputs, strict=True):
+            joined.append(part, {}, file.bins(), (run.tokens for run in runs(file)), advance=advance)
         for shard in sources_of:
             versions.check(shard)
-        counts = {"documents": sum(map(len, inputs)), "sequences": sum(file.sequences for file in inputs)}
-        counts["tokens"] = sum(file.tokens for file in inputs)
         if files.format == "megatron":
-            with write_atomically(output.folder / "joined" / files.names(0)[1]) as index:
+            with write_atomically(joined.folder / files.names(0)[1]) as index:
                 write_idx(index, files.dtype, sizes, counts["sequences"], _doc_idx(inputs), counts["documents"])
         header = inputs[0].header if made_by else None
         tokenizer = header.results.get("tokenizer") if header else None
         name = "unknown" if tokenizer is None else tokenizer["sha256"]
-        done = finish_files(files, output, runs, name, keep_table=not without)
+        done = joined.finish(chain.from_iterable(map(runs, inputs)), name, keep_table=not without)
         shards = {name: given for file in inputs for name, given in file.shards.items()}
         return {**counts, **done, "tokenizer": tokenizer, "shards": shards}
 
     results, _ = finished_output(files, parameters, sources_of, make)
-    counts = {name: results[name] for name in ("documents", "sequences", "tokens", "dtype")}
     paths = tuple(files.prefix.parent / name for name in results["files"])
     merged = {str(file.path): {"documents": len(file), "tokens": file.tokens} for file in inputs}
-    return MergedTokens(**counts, files=paths, inputs=merged)
+    return MergedTokens(**counts, dtype=results["dtype"], files=paths, inputs=merged)
 
 
 def open_token_files(sources: Source | Sequence[Source], sequences_are_documents: bool) -> list[TokenFile]:
@@ -187,45 +181,6 @@ def _made_by(inputs: Sequence[TokenFile]) -> dict[str, Any]:
     return {name: known[name][1] for name in _MADE_BY} if all_known else {}
 
 
-def _join(
-    inputs: Sequence[TokenFile], files: TokenFiles, output: Output, keep_table: bool, advance: Advance
-) -> list[tuple[str, list[str], int]]:
-    """Append the ids and records of all files; returns the runs of the records, for the table of documents."""
-    parts = [f"/{number}" for number in range(len(inputs))]
-    results = output.results()
-    if DOCUMENTS not in results:
-        joined = Joined(files, output, parts, results)
-        labels = results[parts[joined.done - 1]]["labels"] if joined.done else []
-        codes = {label: code for code, label in enumerate(labels)}
-        advance(files.item * sum(file.tokens for file in inputs[: joined.done]))
-        check_free_disk(output.folder, files.item * sum(file.tokens for file in inputs[joined.done :]), "merging")
-        for part, file in zip(parts[joined.done :], inputs[joined.done :], strict=True):
-            result: dict[str, Any] = {"runs": [], "labels": []}
-            with closing(_Ids(file, advance)) as ids:
-                joined.append(part, result, ids, _records(file, keep_table, result, codes))
-        results = output.results()
-        if not joined.cut.documents:
-            output.forget()
-            raise PilekitError("nothing to write: the files have no document")
-    all_labels = results[parts[-1]]["labels"]
-    return [(shard, all_labels, documents) for part in parts for shard, documents in results[part]["runs"]]
-
-
-def _records(file: TokenFile, by_table: bool, result: dict[str, Any], codes: dict[str, int]) -> Iterator[Records]:
-    """The records of a file; puts its runs, and the labels of the files so far, into `result`."""
-    name, runs = file.path.name.removesuffix(".idx"), result["runs"]
-    for shard, numbers, labels, lengths in document_runs(file, name, codes, by_table=by_table):
-        if lengths.max() >= 1 << 31:
-            raise PilekitError(f"{visible(str(file.path))}: a document has {lengths.max():,} tokens, 2^31 are too many")
-        if not runs or runs[-1][0] != shard:
-            runs.append([shard, 0])
-        runs[-1][1] += len(numbers)
-        records = np.zeros(len(numbers), RECORD)
-        records["number"], records["tokens"], records["subset"] = numbers, lengths, labels
-        yield records
-    result["labels"] = list(codes)
-
-
 def _doc_idx(inputs: Sequence[TokenFile]) -> Iterator[npt.NDArray[np.int64]]:
     yield np.zeros(1, np.int64)
     before = 0
@@ -233,27 +188,3 @@ def _doc_idx(inputs: Sequence[TokenFile]) -> Iterator[npt.NDArray[np.int64]]:
         for begin in range(1, len(file) + 1, ROWS):
             yield before + file.first_sequences(begin, min(begin + ROWS, len(file) + 1))
         before += file.sequences
-
-
-class _Ids:
-    """The bytes of the `.bin`, or of its parts one after another."""
-
-    def __init__(self, file: TokenFile, advance: Advance) -> None:
-        self._left, self._advance = [path.open("rb", buffering=0) for path in file.bins()], advance
-
-    def read(self, size: int = -1, /) -> bytes:
-        """At most `size` bytes; none at the end."""
-        while self._left:
-            try:
-                data = self._left[0].read(size)
-            except OSError as error:
-                raise PilekitError(f"{visible(str(self._left[0].name))}: cannot be read: {error.strerror}") from error
-            self._advance(len(data))
-            if data:
-                return data
-            self._left.pop(0).close()
-        return b""
-
-    def close(self) -> None:
-        for part in self._left:
-            part.close()

@@ -1,7 +1,7 @@
 """`TokenFile`: a checked view of a `.bin` and its `.idx`, whoever wrote them.
 
-Opening reads the index once, in pieces, and compares its fields with each other and with the size of the `.bin`. No id
-is read. Files are mapped when a document is asked for, and ids are views of the mapped `.bin`. A `.bin` in parts
+Files are mapped, so they take no memory, and ids are views of the mapped `.bin`. Opening compares the fields of the
+index with each other and with the size of the `.bin`, in pieces. No id is read. A `.bin` in parts
 (`X-00000-of-00082.bin` beside `X.idx`, as Pythia publishes) is read as one file.
 """
 
@@ -12,26 +12,26 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from pilekit.artifacts.header import Header, read_header
+from pilekit.corpus import UNLABELLED
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
-from pilekit.errors import PilekitError, visible
+from pilekit.documents import MAX_SUBSETS, too_many_subsets
+from pilekit.errors import PilekitError, counted, visible
+from pilekit.tokenize.files.documents import ROWS, SCHEMA, Run, read_documents
 from pilekit.tokenize.files.formats import IDX_HEAD, ITEMS, MAGIC, VERSION
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 KIND = "token file"
 """The kind in the header that `tokenize_corpus` writes."""
 
 _DTYPES = {code: name for name, code in ITEMS.items()}
-_FIELDS = {"sizes": "<i4", "pointers": "<i8", "doc_idx": "<i8"}
-"""The fields after the head of an index, in this order."""
 _PIECE = 1 << 20
 _ENDS = ("_text_document", "")
 """Suffixes of a prefix before `.idx`."""
@@ -44,13 +44,11 @@ class TokenFile:
     sequences_are_documents   ignore doc_idx, and count each sequence as a document
 
     `tokens` is the number of all ids, `dtype` their numpy dtype, `sequences` the number of sequences (a document may
-    have several). Raises PilekitError for a file that is not there, and for an index that contradicts itself or the
-    `.bin`; the message names the field.
-    """
+    have several). `sizes` (int32), `pointers` and `doc_idx` (int64) are the fields of the index.
 
-    dtype: np.dtype[Any]
-    tokens: int
-    sequences: int
+    Raises PilekitError for a file that is not there, and for an index that contradicts itself or the `.bin`; the
+    message names the field.
+    """
 
     def __init__(self, prefix: str | Path, *, sequences_are_documents: bool = False) -> None:
         self.path = _index_path(Path(prefix))
@@ -62,7 +60,7 @@ class TokenFile:
             raise PilekitError(f"{visible(str(self.path))}: cannot be read: {why}") from error
 
     def __len__(self) -> int:
-        return self.sequences if self._flat else self._counts["doc_idx"] - 1
+        return self.sequences if self._flat else len(self.doc_idx) - 1
 
     def __getitem__(self, index: int) -> npt.NDArray[Any]:
         """The ids of a document: a view, or a copy if it spans several parts of the `.bin`."""
@@ -102,45 +100,64 @@ class TokenFile:
 
     def lengths_of(self, first: int, last: int) -> npt.NDArray[np.int64]:
         """Tokens of the documents `first` to `last` - 1, or to the end."""
-        sequences = self.first_sequences(first, min(last, len(self)) + 1)
-        if len(sequences) < 2:
-            return np.zeros(0, np.int64)
-        ends = np.cumsum(self.sizes(sequences[0], sequences[-1]), dtype=np.int64)
-        lengths: npt.NDArray[np.int64] = np.diff(np.append(0, ends)[sequences - sequences[0]])
+        lengths: npt.NDArray[np.int64] = np.diff(self._starts(np.arange(first, min(last, len(self)) + 1)))
         return lengths
 
     def first_sequences(self, first: int, last: int) -> npt.NDArray[np.int64]:
-        """doc_idx: the first sequence of each of the documents `first` to `last` - 1; for `len(file)`, the end."""
-        return np.arange(first, last) if self._flat else self._read("doc_idx", first, last)
-
-    def sizes(self, first: int, last: int) -> npt.NDArray[np.int32]:
-        """Tokens of the sequences `first` to `last` - 1."""
-        sizes: npt.NDArray[np.int32] = self._read("sizes", first, last)
-        return sizes
+        """The first sequence of each of the documents `first` to `last` - 1; for `len(file)`, the end."""
+        return np.arange(first, last) if self._flat else self.doc_idx[first:last]
 
     @property
     def documents(self) -> pa.Table | None:
         """A row for each document: shard, number, subset, tokens, file. None if no such table is beside the file."""
-        import pyarrow as pa
-
         batches = self.document_batches()
-        return None if batches is None else pa.Table.from_batches(batches)
+        return None if batches is None else pa.Table.from_batches(batches, SCHEMA)
 
     def document_batches(self) -> Iterator[pa.RecordBatch] | None:
         """The rows of `documents` in pieces, so that they need little memory."""
-        import pyarrow.dataset as ds
+        for stem, file in self._stems():
+            if (path := Path(f"{stem}{DOCUMENTS_SUFFIX}")).exists():
+                return read_documents(path, file=file)
+        return None
 
-        path, numbered = Path(f"{self._stem}{DOCUMENTS_SUFFIX}"), self._numbered()
-        rows_of_file = None
-        if numbered is not None and not path.exists():  # One table for all files of the output.
-            rows_of_file = ds.field("file") == numbered[1]
-            path = Path(f"{numbered[0]}{DOCUMENTS_SUFFIX}")
-        if not path.exists():
-            return None
-        checked = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-        table = ds.dataset(path, format=ds.ParquetFileFormat(default_fragment_scan_options=checked))
-        batches: Iterator[pa.RecordBatch] = table.to_batches(filter=rows_of_file, use_threads=False)
-        return batches
+    def runs(self, name: str, labels: dict[str, int], *, by_table: bool = True) -> Iterator[Run]:
+        """All documents.
+
+        name       the shard of a file without a table
+        labels     the code of each label; new labels get the next codes
+        by_table   False: ignore the file's table
+
+        Raises PilekitError for a table that does not fit its file.
+        """
+        done = 0
+        try:
+            batches = self.document_batches() if by_table else None
+            if batches is None:
+                code = labels.setdefault(UNLABELLED, len(labels))
+                for first in range(0, len(self), ROWS):
+                    lengths = self.lengths_of(first, first + ROWS)
+                    numbers, codes = np.arange(first, first + len(lengths)), np.full(len(lengths), code, np.uint16)
+                    yield Run(name, numbers, codes, lengths, labels)
+                return
+            for batch in batches:
+                shards, subsets, lengths = batch["shard"], batch["subset"], batch["tokens"].to_numpy()
+                if not np.array_equal(lengths, self.lengths_of(done, done + len(batch))):
+                    raise ValueError(
+                        f"its tokens are not those of the index, in the {counted(len(batch), 'row')} from {done:,}"
+                    )
+                done += len(batch)
+                code_of = [labels.setdefault(label, len(labels)) for label in subsets.dictionary.to_pylist()]
+                if len(labels) > MAX_SUBSETS:
+                    raise too_many_subsets(MAX_SUBSETS)
+                codes, numbers = np.array(code_of, np.uint16)[subsets.indices], batch["number"].to_numpy()
+                next_shards = np.flatnonzero(np.diff(shards.indices)) + 1
+                for begin, end in pairwise([0, *next_shards.tolist(), len(batch)]):
+                    yield Run(shards[begin].as_py(), numbers[begin:end], codes[begin:end], lengths[begin:end], labels)
+            if done != len(self):
+                raise ValueError(f"it has {counted(done)}, not {len(self):,}")
+        except (ValueError, KeyError, OSError) as error:  # Arrow raises these too.
+            why = visible(str(error).split("\n", 1)[0], 200)
+            self._fail(f"its table of documents does not fit: {why}")
 
     @property
     def tokenizer(self) -> str | None:
@@ -157,12 +174,9 @@ class TokenFile:
     @property
     def header(self) -> Header | None:
         """The header that pilekit wrote beside the file, or None."""
-        numbered = self._numbered()
-        for stem in (self._stem, *([] if numbered is None else [numbered[0]])):
-            if Path(f"{stem}.json").exists():
-                path = Path(f"{stem}.json")
-                return read_header(path.parent, KIND, path.name)
-        return None
+        paths = (Path(f"{stem}.json") for stem, _ in self._stems())
+        path = next(filter(Path.exists, paths), None)
+        return None if path is None else read_header(path.parent, KIND, path.name)
 
     def bins(self) -> list[Path]:
         """The `.bin`, or its parts."""
@@ -192,83 +206,47 @@ class TokenFile:
             done += len(part)
 
     def _open(self) -> None:
-        """Read and check the head of the index, then the rest."""
-        size = self.path.stat().st_size
+        """Map the index and check it."""
         with self.path.open("rb") as file:
             head = file.read(IDX_HEAD.size)
-        if not head.startswith(MAGIC):
-            self._fail(f"magic is {head[:9]!r}, not {MAGIC!r}")
+        self._check("magic", head[: len(MAGIC)], MAGIC)
         if len(head) < IDX_HEAD.size:
-            self._fail(f"is cut off: it has {size:,} bytes")
+            self._fail(f"is cut off: it has {len(head)} bytes")
         _, version, code, self.sequences, length = IDX_HEAD.unpack(head)
-        if version != VERSION:
-            self._fail(f"version is {version}, not {VERSION}")
+        self._check("version", version, VERSION)
         if code not in _DTYPES:
-            self._fail(
-                f"dtype has the code {code}; ids are {' or '.join(f'{one} ({_DTYPES[one]})' for one in _DTYPES)}"
-            )
+            self._fail(f"dtype has the code {code}; ids are 8 (uint16) or 4 (int32)")
         self.dtype = np.dtype(_DTYPES[code]).newbyteorder("<")
-        wanted = IDX_HEAD.size + 12 * self.sequences + 8 * length
-        if size != wanted:
-            why = f"{self.sequences:,} sequences and {length:,} entries of doc_idx take {wanted:,} bytes"
-            self._fail(f"has {size:,} bytes, but {why}")
-        self._counts = {"sizes": self.sequences, "pointers": self.sequences, "doc_idx": length}
-        pointers = IDX_HEAD.size + 4 * self.sequences
-        self._begins = {"sizes": IDX_HEAD.size, "pointers": pointers, "doc_idx": pointers + 8 * self.sequences}
-        self._check()
-
-    def _check(self) -> None:
-        """Compare sizes, pointers, doc_idx and the `.bin` with each other."""
+        counts = f"its size with {self.sequences:,} sequences and {length:,} entries of doc_idx"
+        self._check(counts, self.path.stat().st_size, IDX_HEAD.size + 12 * self.sequences + 8 * length)
+        # Plain arrays: slicing a memmap takes ten times as long.
+        fields = np.memmap(self.path, np.uint8, "r").view(np.ndarray)[IDX_HEAD.size :]
+        sizes, pointers, doc_idx = np.split(fields, [4 * self.sequences, 12 * self.sequences])
+        self.sizes, self.pointers, self.doc_idx = sizes.view("<i4"), pointers.view("<i8"), doc_idx.view("<i8")
         self.tokens = 0
         for begin in range(0, self.sequences, _PIECE):
-            sizes, pointers = (self._read(name, begin, begin + _PIECE) for name in ("sizes", "pointers"))
+            sizes, pointers = self.sizes[begin : begin + _PIECE], self.pointers[begin : begin + _PIECE]
             if sizes.min() < 0:
                 self._fail(f"sizes has {sizes.min()} at {begin + int(sizes.argmin()):,}")
             ends = self.tokens + np.cumsum(sizes, dtype=np.int64)
             expected = (ends - sizes) * self.dtype.itemsize
-            wrong = np.flatnonzero(pointers != expected)
-            if len(wrong):
-                first = int(wrong[0])
-                there = f"pointers has {pointers[first]:,} at {begin + first:,}"
-                self._fail(f"{there}, but the sizes before come to {expected[first]:,}")
+            for wrong in np.flatnonzero(pointers != expected)[:1].tolist():
+                self._check(f"pointers at {begin + wrong:,}", pointers[wrong], expected[wrong])
             self.tokens = int(ends[-1])
         if not self._flat:
-            self._check_doc_idx()
-        bins = self.bins()
-        size = sum(path.stat().st_size for path in bins)
-        if size != self.tokens * self.dtype.itemsize:
-            self._fail(f"sizes come to {self.tokens * self.dtype.itemsize:,} bytes, but {_shown(bins)} has {size:,}")
+            remedy = "if each sequence is a document, `pilekit merge --sequences-are-documents` mends it"
+            edges = self.doc_idx[[0, -1]].tolist() if length else []
+            self._check("doc_idx from and to", edges, [0, self.sequences], remedy)
+            for begin in range(0, length, _PIECE):
+                falls = np.flatnonzero(np.diff(self.doc_idx[begin : begin + _PIECE + 1]) < 0)
+                if len(falls):
+                    self._fail(f"doc_idx falls behind {begin + int(falls[0]):,}")
+        size = sum(path.stat().st_size for path in self.bins())
+        self._check("the size of its .bin", size, self.tokens * self.dtype.itemsize)
 
-    def _check_doc_idx(self) -> None:
-        """Check that it goes from 0 to the number of sequences, and never falls."""
-        length, last = self._counts["doc_idx"], -1
-        edges = [int(self._read("doc_idx", at, at + 1)[0]) for at in (0, length - 1) if length]
-        if edges != [0, self.sequences]:
-            span = f"{edges[0]:,} to {edges[1]:,}" if edges else "nothing"
-            why = f"doc_idx goes from {span}, not from 0 to the number of sequences, {self.sequences:,}"
-            self._fail(why, "if each sequence is a document, `pilekit merge --sequences-are-documents` mends it")
-        for begin in range(0, length, _PIECE):
-            piece = np.append(last, self._read("doc_idx", begin, begin + _PIECE))
-            falls = np.flatnonzero(np.diff(piece) < 0)
-            if len(falls):
-                self._fail(f"doc_idx falls behind {begin + int(falls[0]) - 1:,}")
-            last = int(piece[-1])
-
-    def _read(self, name: str, first: int, last: int) -> npt.NDArray[Any]:
-        """The entries `first` to `last` - 1 of a field of the index, or to its end."""
-        dtype = np.dtype(_FIELDS[name])
-        count = max(0, min(last, self._counts[name]) - first)
-        return np.fromfile(self.path, dtype, count, offset=self._begins[name] + first * dtype.itemsize)
-
-    @functools.cached_property
-    def _mapped(self) -> dict[str, npt.NDArray[Any]]:
-        """The fields of the index, as plain arrays on the mapped file: slicing a memmap takes ten times as long."""
-        mapped = np.memmap(self.path, np.uint8, "r").view(np.ndarray)
-        fields = {}
-        for name, dtype in _FIELDS.items():
-            size = self._counts[name] * np.dtype(dtype).itemsize
-            fields[name] = mapped[self._begins[name] :][:size].view(dtype)
-        return fields
+    def _check(self, field: str, found: object, expected: object, remedy: str = "write it again") -> None:
+        if found != expected:
+            self._fail(f"{field} is {found}, not {expected}", remedy)
 
     @functools.cached_property
     def _parts(self) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.int64]]:
@@ -279,20 +257,22 @@ class TokenFile:
 
     def _starts(self, documents: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The first token of each of these documents; for the number of all documents, the end."""
-        sequences = documents if self._flat else self._mapped["doc_idx"][documents]
+        sequences = documents if self._flat else self.doc_idx[documents]
         starts = np.full(len(sequences), self.tokens, np.int64)
         inside = np.flatnonzero(sequences < self.sequences)
-        starts[inside] = self._mapped["pointers"][sequences[inside]] // self.dtype.itemsize
+        starts[inside] = self.pointers[sequences[inside]] // self.dtype.itemsize
         return starts
 
     @property
     def _stem(self) -> str:
         return str(self.path).removesuffix(".idx")
 
-    def _numbered(self) -> tuple[str, int] | None:
-        """For `X-00003_text_document`, one of several files of an output: (`X_text_document`, 3)."""
-        match = re.fullmatch(r"(.*)-(\d{5})(_text_document)", self._stem, re.DOTALL)
-        return None if match is None else (match[1] + match[3], int(match[2]))
+    def _stems(self) -> Iterator[tuple[str, int | None]]:
+        """What the names of the header and of the table may begin with, and the number of this file in the table."""
+        yield self._stem, None
+        # `X-00003_text_document`: one of several files of an output
+        if match := re.fullmatch(r"(.*)-(\d{5})(_text_document)", self._stem, re.DOTALL):
+            yield match[1] + match[3], int(match[2])
 
     def _fail(self, what: str, remedy: str = "write it again") -> NoReturn:
         raise PilekitError(f"{visible(str(self.path))}: {what}; {remedy}")
@@ -318,7 +298,3 @@ def _index_path(prefix: Path) -> Path:
         shown = " or ".join(visible(f"{prefix}{end}.idx") for end in _ENDS)
         raise PilekitError(f"{visible(str(prefix))}: there is no token file {shown}")
     return found[0]
-
-
-def _shown(paths: list[Path]) -> str:
-    return visible(paths[0].name) + (f" with its {len(paths)} parts" if len(paths) > 1 else "")

@@ -1,44 +1,40 @@
 """`tokenize_corpus`: the ids of a corpus as files for another trainer.
 
     read(shard) -> stages -> encode (threads) -> ids and records of the shard      each shard, several at a time
-        -> appended to the output, in the order of the shards                      see joined.py
+        -> appended to the output, in the order of the shards                      see output.py
         -> table of documents -> indexes -> renamed to their names -> header
 
-A killed run resumes (see output.py) and ends with the same bytes: they depend on the shards and the options, not on
-processes, threads and restarts. The table of documents replaces the records, and everything beside the ids is made from
-it.
+A killed run resumes and ends with the same bytes: they depend on the shards and the options, not on processes, threads
+and restarts. The table of documents is made from the records, and everything beside the ids from the table.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.free_disk import check_free_disk
-from pilekit.artifacts.job_folder import LOCK_FILE, Output
+from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Part, Shard, resolve_subsets
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
 from pilekit.engine import Advance, Ray
 from pilekit.engine.in_threads import map_in_threads
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage, described
-from pilekit.shards.each_shard import await_files, await_notes, each_shard, finish_shards, part_of
+from pilekit.shards.each_shard import finish_shards, part_of
 from pilekit.shards.fingerprint import Inputs
-from pilekit.shards.processes import processes_for, threads_of
 from pilekit.shards.read.reader import OnError, Reading, read
-from pilekit.tokenize.files.documents import RECORD, ROWS
-from pilekit.tokenize.files.formats import Format, TokenFiles, token_files
-from pilekit.tokenize.files.joined import Joined, is_joined
-from pilekit.tokenize.files.output import DOCUMENTS, REMEDY, finish_files, finished_output
+from pilekit.tokenize.files.documents import RECORD, runs_of_records
+from pilekit.tokenize.files.formats import ENDED_BY_EOD, Format, TokenFiles, token_files
+from pilekit.tokenize.files.output import REMEDY, Joined, finished_output
 from pilekit.tokenize.files.tokenized import TokenizedCorpus, summed
 from pilekit.tokenize.stage import Tokenize
 from pilekit.tokenize.tokenizer import Tokenizer
@@ -115,24 +111,33 @@ def tokenize_corpus(
         stages=stages,
     )
 
-    of_part = part_of(corpus, part, engine).shards
+    of_part, shared = part_of(corpus, part, engine).shards, part is not None
 
     def make(output: Output, inputs: Inputs) -> dict[str, Any]:
-        results = output.results()
-        if on_error == "raise":  # An earlier run may have skipped lines that are errors now.
-            results = {name: result for name, result in results.items() if not result.get("skipped")}
-        if DOCUMENTS not in results or not all(is_joined(results, shard.name) for shard in corpus.shards):
-            shard_work = functools.partial(work, inputs=inputs, output=output)
-            _join(output, results, corpus.shards, shard_work, jobs, advance, engine)
-        return _finish(files, output, corpus.shards, tokenize.tokenizer, eod_id)
+        options: dict[str, Any] = {"jobs": jobs, "advance": advance, "on_error": on_error, "engine": engine}
+        tokenized = functools.partial(finish_shards, work, of_part, output, inputs, threads=True, **options)
+        if shared:
+            return {**summed(tokenized().values()), "dtype": files.read_as, "files": {}}
+        joined = Joined(files, output, [shard.name for shard in corpus.shards])
+        if subsets is None and not stages:
+            done = output.results()
+            stored = sum(s.size or 0 for s in corpus.shards if s.name not in done and not s.path.endswith(PLAIN))
+            check_free_disk(output.folder, int(stored * TOKENS_PER_STORED_BYTE) * files.item, "tokenizing")
 
-    def make_part(output: Output, inputs: Inputs) -> dict[str, Any]:
-        tokenized = functools.partial(work, threads=_threads(of_part, jobs))
-        done = finish_shards(tokenized, of_part, output, inputs, jobs=jobs, advance=advance, on_error=on_error)
-        return {**summed(done.values()), "dtype": files.read_as, "files": {}}
+        def join(name: str, result: dict[str, Any]) -> None:
+            ids, records = _parts(output, name)
+            lengths = (run.tokens for run in runs_of_records(records, name, ()))
+            joined.append(name, result, [ids], lengths, records, own=True)
 
-    shared = part is not None
-    results, shown = finished_output(files, parameters, corpus.shards, make_part if shared else make, shared)
+        results = tokenized(then=join)
+        runs = (runs_of_records(_parts(output, name)[1], name, result["subsets"]) for name, result in results.items())
+        used = tokenize.tokenizer
+        about = {"sha256": used.fingerprint, "backend": used.backend, "vocabulary": used.vocab_size}
+        about["eod"] = used.eos_id if eod_id is None else eod_id
+        finished = joined.finish(chain.from_iterable(runs), str(used.path))
+        return {**summed(results.values()), **finished, "tokenizer": about}
+
+    results, shown = finished_output(files, parameters, corpus.shards, make, shared)
     try:
         result = TokenizedCorpus.of(files.prefix.parent, results)
     except (KeyError, TypeError, ValueError) as error:
@@ -144,7 +149,7 @@ def tokenize_corpus(
 
 def _eod_id(tokenizer: Tokenizer, format: Format, append: bool | None, token: str | None) -> int | None:
     """The id that ends each document, None for none."""
-    usual = format in ("npy", "ds", "llmc")
+    usual = format in ENDED_BY_EOD
     if not (usual if append is None else append):
         if token is not None:
             raise PilekitError(f"eod={visible(repr(token), 80)} is not used without append_eod; give --append-eod too")
@@ -161,61 +166,9 @@ def _eod_id(tokenizer: Tokenizer, format: Format, append: bool | None, token: st
     return found
 
 
-def _join(
-    output: Output,
-    results: dict[str, Any],
-    shards: Sequence[Shard],
-    work: functools.partial[None],
-    jobs: int | None,
-    advance: Advance | None,
-    engine: Ray | None,
-) -> None:
-    """Tokenize the remaining shards, and append all shards to the output."""
-    options = work.keywords
-    joined = Joined(options["files"], output, [shard.name for shard in shards], results)
-    rest = shards[joined.done :]
-    ready = {shard.name for shard in rest if shard.name in results and not is_joined(results, shard.name)}
-    waiting = [shard for shard in rest if shard.name not in ready]
-    if advance is not None:
-        advance(sum(shard.size or 0 for shard in shards) - sum(shard.size or 0 for shard in waiting))
-    if options["reading"].keywords["subsets"] is None and not options["stages"]:
-        stored = sum(shard.size or 0 for shard in waiting if not shard.path.endswith(PLAIN))
-        check_free_disk(output.folder, int(stored * TOKENS_PER_STORED_BYTE) * options["files"].item, "tokenizing")
-    work = functools.partial(work, threads=_threads(waiting, jobs, engine))
-    lock = output.folder / LOCK_FILE
-    with closing(each_shard(work, waiting, jobs=jobs, advance=advance, engine=engine, lock=lock)) as tokenized:
-        for shard in rest:
-            if shard.name not in ready:
-                next(tokenized)
-                if engine is not None:
-                    await_files(_parts(output, shard))
-                    await_notes(output, [shard.name])
-            result = output.result(shard.name)
-            assert result is not None
-            parts = _parts(output, shard)
-            with parts[0].open("rb") as ids, parts[1].open("rb") as records:
-                joined.append(shard.name, result, ids, _pieces(records))
-            for part in parts:
-                part.unlink()
-    if not joined.cut.documents:
-        output.forget()
-        shutil.rmtree(joined.folder, ignore_errors=True)
-        raise PilekitError("nothing to write: no document that was read has a token; `pilekit stats` shows the corpus")
-
-
-def _threads(shards: Sequence[Shard], jobs: int | None, engine: Ray | None = None) -> int:
-    threads = threads_of(processes_for(shards, jobs, engine), engine)
-    return threads if threads > 1 else 0
-
-
-def _pieces(records: BinaryIO) -> Iterator[npt.NDArray[np.void]]:
-    while len(rows := np.fromfile(records, RECORD, ROWS)):
-        yield rows
-
-
-def _parts(output: Output, shard: Shard) -> list[Path]:
+def _parts(output: Output, shard: str) -> tuple[Path, Path]:
     """A shard's own files of ids and of records."""
-    return [output.path(f"shards/{shard.name}", suffix) for suffix in (".ids", ".records")]
+    return output.path(f"shards/{shard}", ".ids"), output.path(f"shards/{shard}", ".records")
 
 
 def _tokenize_shard(
@@ -229,22 +182,23 @@ def _tokenize_shard(
     files: TokenFiles,
     reading: Reading,
     stages: Sequence[Stage],
-    ahead: bool,
     threads: int,
 ) -> None:
     """Write the ids and the records of one shard, and note the counts."""
     codes: dict[str, int] = {}
     counts = np.zeros((MAX_SUBSETS, 3), np.int64)
     empty = 0
-    parts = _parts(output, shard)
+    parts = _parts(output, shard.name)
     encode = functools.partial(_encode, tokenize=tokenize, eod=eod, files=files)
     with (
         write_atomically(parts[0]) as ids_file,
         write_atomically(parts[1]) as records_file,
-        reading(shard, advance=advance, ahead=ahead) as reader,
+        reading(shard, advance=advance, ahead=threads > 1) as reader,
     ):
         batches = (batch for batch in Pipeline(stages)(reader) if len(batch))
-        for batch, (ids, kept, records, sizes) in map_in_threads(encode, batches, threads, size_of=_text_size):
+        for batch, (ids, kept, records, sizes) in map_in_threads(
+            encode, batches, threads if threads > 1 else 0, size_of=_text_size
+        ):
             empty += len(batch) - len(kept)
             records["subset"] = [codes.setdefault(batch.subsets[index], len(codes)) for index in kept.tolist()]
             if len(codes) > MAX_SUBSETS:
@@ -281,24 +235,3 @@ def _encode(
 
 def _text_size(batch: DocumentBatch) -> int:
     return sum(map(len, batch.texts))
-
-
-def _finish(
-    files: TokenFiles, output: Output, shards: Sequence[Shard], tokenizer: Tokenizer, eod: int | None
-) -> dict[str, Any]:
-    """Write the table of documents and the indexes; the results for the header."""
-    results = output.results()
-    runs = [(shard.name, [*results[shard.name]["subsets"]], _documents(results, shard)) for shard in shards]
-    done = summed([results[shard.name] for shard in shards])
-    done |= finish_files(files, output, runs, str(tokenizer.path))
-    done["tokenizer"] = {
-        "sha256": tokenizer.fingerprint,
-        "backend": tokenizer.backend,
-        "vocabulary": tokenizer.vocab_size,
-        "eod": tokenizer.eos_id if eod is None else eod,
-    }
-    return done
-
-
-def _documents(results: dict[str, dict[str, Any]], shard: Shard) -> int:
-    return sum(documents for documents, *_ in results[shard.name]["subsets"].values())

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pilekit.errors import counted
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.table_result import TableResult
-
-if TYPE_CHECKING:
-    from pilekit.fitted_table import FittedTable
 
 _COUNTS = ("documents", "tokens", "bytes")
 
@@ -50,20 +47,7 @@ class TokenizedCorpus(TableResult):
 
     def to_dict(self) -> dict[str, Any]:
         """All counts and paths, for programs."""
-        told = {name: getattr(self, name) for name in (*_COUNTS, "empty", "dtype", "subsets")}
-        return {**told, "skipped": self.skipped.count, "files": [str(path) for path in self.files]}
-
-    def table(self) -> FittedTable[tuple[str, dict[str, int]]]:
-        """A row per subset, the largest first, and the total."""
-        from pilekit.fitted_table import Column, FittedTable, rounded_bytes
-
-        columns: list[Column[tuple[str, dict[str, int]]]] = [
-            Column("Subset", lambda row: row[0]),
-            Column("Documents", lambda row: f"{row[1]['documents']:,}"),
-            Column("Tokens", lambda row: f"{row[1]['tokens']:,}"),
-            Column("Text", lambda row: rounded_bytes(row[1]["bytes"])),
-        ]
-        return FittedTable([*self.subsets.items()], columns, [("Total", self.to_dict())])
+        return {**asdict(self), "skipped": self.skipped.count, "files": [*map(str, self.files)]}
 
 
 def summed(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

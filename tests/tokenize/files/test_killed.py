@@ -76,7 +76,7 @@ def test_a_killed_command_resumes_and_does_no_finished_shard_again(
     command = [*PILEKIT, "tokenize", str(corpus), "--tokenizer", str(tokenizer), "--jobs", "1"]
     for number in count():
         out = tmp_path / str(number)
-        joined = out / "pile.unfinished" / "joined"
+        joined = out / "pile.unfinished" / "joined" / "pile_text_document.bin"
         code, _ = stop_when([*command, "--out", str(out / "pile")], joined.exists, kill)
         notes = list((out / "pile.unfinished" / ".unfinished").glob("*.json"))
         if code == -signal.SIGKILL and 0 < len(notes) < 4:
@@ -148,10 +148,9 @@ from pathlib import Path
 import numpy as np
 from pilekit import TokenFile, merge_token_files
 from pilekit.corpus import Shard
-from pilekit.tokenize.files.documents import RECORD
+from pilekit.tokenize.files.documents import RECORD, runs_of_records
 from pilekit.tokenize.files.formats import token_files
-from pilekit.tokenize.files.joined import Joined
-from pilekit.tokenize.files.output import finish_files, finished_output
+from pilekit.tokenize.files.output import Joined, finished_output
 from tests.memory_limit import limit_memory
 
 folder, documents = Path(sys.argv[1]), int(sys.argv[2])
@@ -166,11 +165,12 @@ def write(name, first, documents):
             piece["number"], piece["tokens"] = np.arange(begin, begin + PIECE), 2
             records_file.write(piece.data)
             ids_file.write((np.arange(2 * (first + begin), 2 * (first + begin + PIECE)) % 60_000).astype("<u2").data)
+    def runs():
+        return runs_of_records(records, name, ["ArXiv"])
     def make(output, inputs):
-        with ids.open("rb") as ids_file:
-            rows = (np.fromfile(records, RECORD, PIECE, offset=16 * at) for at in range(0, documents, PIECE))
-            Joined(files, output, ["00"], {}).append("00", {}, ids_file, rows)
-        return finish_files(files, output, [(name, ["ArXiv"], documents)], "tokenizer")
+        joined = Joined(files, output, ["00"])
+        joined.append("00", {}, [ids], (run.tokens for run in runs()))
+        return joined.finish(runs(), "tokenizer")
     finished_output(files, {"tokenizer": "x"}, [Shard(name, str(ids))], make)
     ids.unlink(), records.unlink()
 

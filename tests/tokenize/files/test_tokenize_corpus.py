@@ -137,7 +137,7 @@ def test_ids_rows_and_cuts_are_those_of_tokenizers_and_a_plain_loop(
         assert not list((folder / "out").iterdir())
         return
     with pytest.MonkeyPatch.context() as patch:  # pieces of a few, as of millions of documents
-        for constant in ("documents.ROWS", "tokenize_corpus.ROWS", "formats._PIECE", "formats._ROW_GROUP_BYTES"):
+        for constant in ("documents.ROWS", "formats._PIECE", "formats._ROW_GROUP_BYTES"):
             patch.setattr(f"pilekit.tokenize.files.{constant}", 3)
         result = tokenize_corpus(folder / "data", prefix, loaded, **options)
     files = cut([len(ids[index]) for index in kept], limit)
@@ -226,8 +226,8 @@ def test_neither_processes_nor_threads_change_a_byte_and_held_out_shards_stay_ou
 ) -> None:
     options: dict[str, Any] = {"append_eod": True, "tokens_per_file": 10_000}
     results, trees, loaded = [], [], load_tokenizer(tokenizer)
-    for jobs, threads, alone in ((1, 0, 1 << 20), (1, 3, 1 << 20), (1, 3, 100), (2, 0, 1 << 20)):
-        monkeypatch.setattr("pilekit.tokenize.files.tokenize_corpus.threads_of", lambda *_, threads=threads: threads)
+    for jobs, threads, alone in ((1, 1, 1 << 20), (1, 3, 1 << 20), (1, 3, 100), (2, 1, 1 << 20)):
+        monkeypatch.setattr("pilekit.shards.each_shard.threads_of", lambda *_, threads=threads: threads)
         monkeypatch.setattr(in_threads, "LARGE_BYTES", alone)
         prefix = tmp_path / f"{jobs}{threads}{alone}" / "pile"
         results.append(tokenize_corpus(corpus, prefix, loaded, jobs=jobs, **options).to_dict() | {"files": []})
@@ -329,7 +329,7 @@ def test_another_job_and_other_files_are_refused_and_stay(tmp_path: Path, corpus
     for options, message in (
         ({"format": "csv"}, "format is one of megatron, npy"),
         ({"tokens_per_file": 0}, "at least 1 token"),
-        ({"format": "llmc", "tokens_per_file": 1 << 31}, "less than 2"),
+        ({"format": "llmc", "tokens_per_file": 1 << 31}, r"less than 2\^31, not 2,147,483,648"),
     ):
         with pytest.raises(PilekitError, match=message):
             tokenize_corpus(corpus, tmp_path / "new", loaded, **options)
