@@ -16,7 +16,9 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+import msgspec
 
 from pilekit.artifacts.own_file import make_folder, open_own
 from pilekit.engine import is_late
@@ -58,6 +60,13 @@ def write_atomically(path: str | Path, *, follow_links: bool = False) -> Iterato
         if isinstance(error, OSError) and error.filename in (None, str(partial)):
             raise _not_written(path, error) from error
         raise
+
+
+def write_json(path: Path, value: Any) -> Path:
+    """Write a value as indented JSON; returns the path."""
+    with write_atomically(path) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+    return path
 
 
 def final_name(name: str) -> str:

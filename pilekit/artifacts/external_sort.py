@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import mmap
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any
@@ -162,6 +162,17 @@ class RowSort(AbstractContextManager["RowSort"]):
         cuts = np.array([[0, *forget(_rows_before(run, borders)), run.shape[1]] for run in runs])
         for begins, ends in zip(cuts.T[:-1], cuts.T[1:], strict=True):
             yield forget(self._in_order([run[:, i:j] for run, i, j in zip(runs, begins, ends, strict=True)]))
+
+
+def with_first(tables: Iterable[Table], columns: int) -> Iterator[tuple[Table, Table]]:
+    """Each of the sorted tables, and for each row the first row with the same values in its first `columns`."""
+    last = np.empty((0, 0), np.uint64)
+    for table in tables:
+        rows = np.concatenate([last.reshape(len(table), -1), table], axis=1)
+        new = np.append(True, (rows[:columns, 1:] != rows[:columns, :-1]).any(axis=0))
+        first = rows[:, np.maximum.accumulate(np.where(new, np.arange(len(new)), 0))]
+        yield table, first[:, last.shape[1] :]
+        last = first[:, -1:]
 
 
 @compiled()

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from pilekit import __version__
-from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.atomic_write import write_json
 from pilekit.artifacts.own_file import read_own
 from pilekit.errors import PilekitError, visible
 
@@ -60,8 +60,7 @@ def write_header(
         finished=finished,
         results=dict(results or {}),
     )
-    with write_atomically(Path(folder) / name) as file:
-        file.write(msgspec.json.format(msgspec.json.encode(header), indent=2) + b"\n")
+    write_json(Path(folder) / name, header)
     return header
 
 

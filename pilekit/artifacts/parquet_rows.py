@@ -1,8 +1,8 @@
-"""A Parquet file that is written row by row, in row groups, and appears when it is complete."""
+"""Parquet files that are written row by row, in row groups, or joined, and appear when they are complete."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,3 +49,21 @@ def parquet_rows(path: Path, schema: pa.Schema) -> Iterator[ParquetRows]:
         rows = ParquetRows(writer, schema)
         yield rows
         rows.flush()
+
+
+def write_rows(path: Path, schema: pa.Schema, rows: Iterable[Sequence[Any]]) -> Path:
+    """Write rows, each the values of all columns in their order; returns the path."""
+    with parquet_rows(path, schema) as table:
+        for row in rows:
+            table.add(dict(zip(schema.names, row, strict=True)))
+    return path
+
+
+def join_tables(path: Path, schema: pa.Schema, parts: Iterable[Path]) -> Path:
+    """Write the rows of other Parquet files of this schema, a row group at a time; returns the path."""
+    with write_atomically(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        for part in parts:
+            with pq.ParquetFile(part) as table:
+                for group in range(table.num_row_groups):
+                    writer.write_table(table.read_row_group(group))
+    return path

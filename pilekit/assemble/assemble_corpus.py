@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 import xxhash
 
-from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.atomic_write import write_atomically, write_json
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.header import read_header, write_header
@@ -216,9 +216,7 @@ class _Run:
             note = self.job.output.result(name)
             if note is None or note["documents"] != number:
                 raise RuntimeError(f"{name} was planned with {number} documents, not {note}")
-        with write_atomically(folder / SUMMARY) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(planned["summary"]), indent=2) + b"\n")
-        self.job.output.note(DONE, planned, folder / SUMMARY)
+        self.job.output.note(DONE, planned, write_json(folder / SUMMARY, planned["summary"]))
 
     def _each(
         self,

@@ -1,4 +1,4 @@
-"""`CutJob`: the steps that both commands share. The first finds the spans to cut, the next cuts them shard by shard.
+"""`cut_corpus`: the steps that both commands share. The first finds the spans to cut, the next cuts them by shard.
 
     find -> a table of spans, documents read of each shard -> cut (each shard) -> summary.json
 
@@ -10,48 +10,58 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from pilekit.artifacts.atomic_write import write_atomically
-from pilekit.artifacts.job_folder import Output, output_folder
+from pilekit.artifacts.atomic_write import write_json
+from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Shard, subsets_or_all
 from pilekit.corpus.shard import STANDARD_INPUT, check_stems, stem
 from pilekit.cutting.cut_result import SUMMARY
-from pilekit.cutting.cut_shards import COUNTS, cut_shard, summed
+from pilekit.cutting.cut_shards import Selection, Spans, cut_shard
+from pilekit.cutting.ngrams import LONGEST
 from pilekit.engine import Advance, Ray, scratch_folder
-from pilekit.errors import PilekitError
+from pilekit.errors import PilekitError, visible
 from pilekit.progress import Report
-from pilekit.shards.each_shard import await_files, finish_shards
-from pilekit.shards.fingerprint import Inputs, inputs_for
+from pilekit.shards.each_shard import await_files, corpus_folder, finish_shards
+from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.reader import OnError
 
-CLEAN, SCRATCH = "clean", "scratch"
-FOUND, _CUT, _DONE = "/found", "/cut/", "/summary"
-"""Names of notes, the second before a shard's name; no shard's name begins with a slash."""
+CLEAN, SCRATCH, FOUND = "clean", "scratch", "/found"
+PARTS = ("untouched", "cut", "dropped")
+COUNTS = (*PARTS, "pieces", "spans", "characters_removed")
+
+Remove = Literal["spans", "documents"]
+
+
+class _Options(msgspec.Struct):
+    """The arguments of both commands that have a range."""
+
+    jobs: Annotated[int, msgspec.Meta(ge=1)] | None
+    on_error: OnError
+    ngram: Annotated[int, msgspec.Meta(ge=1, le=LONGEST)] = 1
+    common: Annotated[int, msgspec.Meta(ge=0)] = 0
+    window: Annotated[int, msgspec.Meta(ge=0)] = 0
+    remove: Remove = "spans"
+    min_bytes: Annotated[int, msgspec.Meta(ge=8, le=1 << 16)] = 8
+    memory: Annotated[int, msgspec.Meta(ge=64 * 10**6)] = 1 << 30
 
 
 @dataclass(frozen=True)
 class CutJob:
-    """A run.
-
-    compared   the subsets whose documents are searched; None: all
-    reading    options of `read`, which may leave out other subsets
-    """
+    """A run: what it reads, its folder, and how it works on shards."""
 
     corpus: Corpus
     output: Output
     inputs: Inputs
-    compared: list[str] | None
-    reading: dict[str, Any]
-    write: bool
+    selection: Selection
     jobs: int | None
     advance: Report | None
     engine: Ray | None
@@ -66,9 +76,14 @@ class CutJob:
         """The folder of files without a name: on this node's own disk if a cluster is used."""
         return self.scratch if self.engine is None else scratch_folder(self.engine.scratch)
 
-    def found(self) -> dict[str, Any] | None:
-        """The result that an earlier run noted under `FOUND`."""
-        return self.output.result(FOUND)
+    @property
+    def stored(self) -> int:
+        """Stored bytes of all shards."""
+        return sum(self.inputs.fingerprints[shard.name][0] for shard in self.corpus.shards)
+
+    def files(self, name: str) -> list[Path]:
+        """The file of each shard that a step writes."""
+        return [_path(self.output, name, shard) for shard in self.corpus.shards]
 
     def progress(self, step: str, total: int) -> Advance:
         """Reports a step's bytes."""
@@ -76,50 +91,30 @@ class CutJob:
         return (lambda amount: None) if report is None else lambda amount: report(step, amount, total)
 
     def each_shard(
-        self, step: str, note: str, work: Callable[..., None], needs: Sequence[Path] = (), **options: Any
+        self, step: str, name: str, work: Callable[..., Any], needs: Sequence[Path] = (), **options: Any
     ) -> dict[str, dict[str, Any]]:
         """Do the work on the shards that have no note yet; the notes' results by shard.
 
+        step    shown as progress
+        name    of the step in notes and files
+        work    writes the shard's file of the step, and returns a result and the paths written
         needs   files that this process wrote and the work reads, perhaps on another node
         """
-        shards, work = self.corpus.shards, functools.partial(_when_there, work=work, needs=needs, **options)
-        progress = self.progress(step, sum(self.inputs.fingerprints[shard.name][0] for shard in shards))
-        given: dict[str, Any] = {"jobs": self.jobs, "advance": progress, "note": note, "engine": self.engine}
-        return finish_shards(work, shards, self.output, self.inputs, **given)
-
-    def cut(self, found: dict[str, Any], table: str, counts: Sequence[str] = COUNTS, **options: Any) -> None:
-        """Cut all shards, and write the summary.
-
-        found     `read`: the counts read of each shard, and `summary`: more for the summary
-        table     the name of the table of spans
-        options   of `cut_shard`
-        """
-        shutil.rmtree(self.scratch, ignore_errors=True)
-        spans = self.output.folder / table
-        options |= {"table": spans, "write": self.write, "counted": found["read"], **self.reading}
-        done = self.each_shard("cutting", _CUT, _note_cut, [spans], **options)
-        cut, read = [of["subsets"] for of in done.values()], [found["read"][name] for name in done]
-        summary = {**summed(cut, read, counts), **found["summary"]}
-        with write_atomically(self.output.folder / SUMMARY) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
-        self.output.note(_DONE, {}, self.output.folder / SUMMARY)
-
-    def result(self) -> tuple[Path, dict[str, Any], SkippedLines]:
-        """The folder, the summary and the bad lines."""
-        skipped = SkippedLines.of_shards(self.output.results()[FOUND]["read"], self.corpus.shards)
-        if self.reading["on_error"] == "raise" and skipped.count:  # An earlier run skipped lines that are errors now.
-            raise bad_line_error(skipped.examples[0])
-        folder = self.output.folder
-        return folder, msgspec.json.decode((folder / SUMMARY).read_bytes()), skipped
+        work = functools.partial(_noted, name=name, work=work, needs=needs, selection=self.selection, **options)
+        progress = self.progress(step, self.stored)
+        given: dict[str, Any] = {"jobs": self.jobs, "advance": progress, "note": f"/{name}/", "engine": self.engine}
+        return finish_shards(work, self.corpus.shards, self.output, self.inputs, **given)
 
 
-@contextmanager
-def cut_job(
+def cut_corpus(
     corpus: Corpus,
     out: str | Path,
     *,
     kind: str,
     parameters: dict[str, Any],
+    table: str,
+    find: Callable[[CutJob], tuple[dict[str, Any], list[Path]]],
+    pieces: Callable[[str, Spans], list[str]],
     subsets: str | Sequence[str] | None,
     only: bool,
     write: bool,
@@ -127,42 +122,95 @@ def cut_job(
     on_error: OnError,
     advance: Report | None,
     engine: Ray | None,
+    memory: int = 1 << 30,
+    dedup: Path | None = None,
     evaluations: Corpus | None = None,
-) -> Iterator[CutJob]:
-    """Check the arguments of both commands, and open the folder."""
+    counts: Sequence[str] = COUNTS,
+) -> tuple[Path, dict[str, Any], SkippedLines]:
+    """Run a command in the folder `out`; returns the folder, the summary and the bad lines.
+
+    table    the name of the table of spans
+    find     writes it; returns `read`, the counts of each shard, `summary`, more for the summary, and the paths written
+    pieces   cuts the spans out of a text
+    counts   the counts of the summary
+    """
+    try:
+        msgspec.convert({**parameters, "jobs": jobs, "on_error": on_error, "memory": memory}, _Options)
+    except msgspec.ValidationError as error:
+        raise PilekitError(f"{kind}: {visible(str(error), 200)}") from None
     if only and subsets is None:
         raise PilekitError("`only` leaves out the documents of other subsets; name subsets too")
     if out == "":
         raise PilekitError("out is empty; name a folder")
-    inputs, more = inputs_for(out, corpus.shards), [] if evaluations is None else evaluations.shards
-    if any(shard.path == STANDARD_INPUT for shard in (*corpus.shards, *more)):
+    others = [] if evaluations is None else evaluations.shards
+    if any(shard.path == STANDARD_INPUT for shard in (*corpus.shards, *others)):
         raise PilekitError("standard input (-) cannot be taken, as it is read several times; save it to a file first")
     if write:
         check_stems(corpus.shards)
-    held = inputs_for(out, more)
-    for kept, values in ((inputs.fingerprints, held.fingerprints), (inputs.versions, held.versions)):
-        kept.update({f"/{name}": value for name, value in values.items()})
-    manifest = corpus.manifest
-    chosen = subsets_or_all([subsets] if isinstance(subsets, str) else subsets, manifest)
+    chosen = subsets_or_all([subsets] if isinstance(subsets, str) else subsets, corpus.manifest)
     compared = None if chosen is None else sorted(chosen)
     parameters = {**parameters, "subsets": compared, "only": only, "write": write}
-    parameters |= {"text_field": manifest.text_field, "label_path": manifest.label_path}
-    found, versions = inputs.fingerprints, inputs.versions
-    with output_folder(out, kind=kind, parameters=parameters, inputs=found, versions=versions) as output:
-        reading = {"subsets": compared if only else None, "manifest": manifest, "on_error": on_error}
-        yield CutJob(corpus, output, inputs, compared, reading, write, jobs, advance, engine)
+    selection = Selection(compared, only, dedup, corpus.manifest, on_error)
+    with corpus_folder(corpus, out, kind=kind, parameters=parameters, others=others) as (output, inputs):
+        job = CutJob(corpus, output, inputs, selection, jobs, advance, engine)
+        for shard in corpus.shards:
+            selection.mask(shard)
+        if not output.finished:
+            found = output.result(FOUND)
+            if found is None:
+                found, files = find(job)
+                output.note(FOUND, found, *files)
+            shutil.rmtree(job.scratch, ignore_errors=True)
+            spans, before = output.folder / table, found["read"]
+            options = {"table": spans, "write": write, "before": before, "pieces": pieces, "check": inputs.check}
+            cut = job.each_shard("cutting", CLEAN, cut_shard, [spans], **options)
+            summary = {**_summed(before, cut, counts), **found["summary"]}
+            output.note("/summary", {}, write_json(output.folder / SUMMARY, summary))
+        skipped = SkippedLines.of_shards(output.results()[FOUND]["read"], corpus.shards)
+        if on_error == "raise" and skipped.count:  # An earlier run skipped lines that are errors now.
+            raise bad_line_error(skipped.examples[0])
+        return output.folder, msgspec.json.decode((output.folder / SUMMARY).read_bytes()), skipped
 
 
-def _when_there(
-    shard: Shard, advance: Advance, *, work: Callable[..., None], needs: Sequence[Path], **options: Any
+def _path(output: Output, name: str, shard: Shard) -> Path:
+    if name == CLEAN:
+        return output.path(f"{CLEAN}/{stem(shard)}", ".jsonl.zst")
+    return output.path(f"{SCRATCH}/{name}/{shard.name}", "")
+
+
+def _noted(
+    shard: Shard,
+    advance: Advance,
+    *,
+    name: str,
+    work: Callable[..., Any],
+    needs: Sequence[Path],
+    output: Output,
+    inputs: Inputs,
+    **options: Any,
 ) -> None:
     await_files(needs)
-    work(shard, advance, **options)
+    result, files = work(shard, advance, path=_path(output, name, shard), **options)
+    inputs.check(shard)
+    output.note(f"/{name}/{shard.name}", result, *files)
 
 
-def _note_cut(
-    shard: Shard, advance: Advance, *, output: Output, write: bool, counted: Mapping[str, Any], **options: Any
-) -> None:
-    path = output.path(f"{CLEAN}/{stem(shard)}", ".jsonl.zst") if write else None
-    counts, files = cut_shard(shard, advance, path=path, before=counted[shard.name]["read"], **options)
-    output.note(_CUT + shard.name, {"subsets": counts}, *files)
+def _summed(
+    before: Mapping[str, Mapping[str, Any]], cut: Mapping[str, Mapping[str, Any]], names: Sequence[str]
+) -> dict[str, Any]:
+    """The summary of all shards' counts, the largest subsets first; PilekitError if they do not add up."""
+    sums: dict[str, Counter[str]] = {}
+    for shard, counts in before.items():
+        for subset, documents in counts["read"].items():
+            sums.setdefault(subset, Counter()).update(cut[shard]["subsets"].get(subset, {}), read=documents)
+    largest = sorted(sums.items(), key=lambda item: (-item[1]["read"], item[0]))
+    subsets = {subset: {name: counts[name] for name in ("read", *names)} for subset, counts in largest}
+    total = {name: sum(counts[name] for counts in subsets.values()) for name in ("read", *names)}
+    for subset, all_counts in (("all", total), *subsets.items()):
+        if all_counts["read"] != sum(all_counts[part] for part in PARTS):
+            shown = ", ".join(f"{all_counts[part]:,} {part}" for part in ("read", *PARTS))
+            raise PilekitError(f"documents got lost ({visible(subset)}): {shown}; please report this")
+    skipped, left_out = (sum(counts[name] for counts in before.values()) for name in ("skipped", "others"))
+    all_read = total.pop("read") + skipped + left_out
+    parts = {name: total.pop(name) for name in PARTS}
+    return {"read": all_read, **parts, "skipped": skipped, "left_out": left_out, **total, "subsets": subsets}

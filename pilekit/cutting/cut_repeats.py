@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pilekit.artifacts.parquet_rows import parquet_rows, required
-from pilekit.corpus import Manifest, Shard
-from pilekit.cutting.cut_shards import Spans
-from pilekit.cutting.repeats import RUN
+from pilekit.artifacts.parquet_rows import required, write_rows
+from pilekit.corpus import Shard
+from pilekit.cutting.cut_shards import Selection, Spans
+from pilekit.cutting.repeats import PART
+from pilekit.cutting.words import characters_before
 from pilekit.engine import Advance
 from pilekit.shards.random_access.document_reader import DocumentReader
 
@@ -29,6 +30,7 @@ ROWS = required(
     **{"first_shard": _TEXT, "first_number": _INT, "first_start": _INT, "bytes": _INT},
 )
 _LETTER_OR_DIGIT = re.compile(r"[^\W_]")
+_BYTE = 0xFFFFFFFF
 
 
 def whole_words(text: str, start: int, end: int) -> tuple[int, int]:
@@ -50,19 +52,29 @@ def without(text: str, spans: Spans) -> list[str]:
     return [left] if _LETTER_OR_DIGIT.search(left) else []
 
 
-def cuts_of(text: str, runs: Sequence[Sequence[int]]) -> Iterator[tuple[int, int, int, int]]:
-    """(start, end, name of the earliest document, start there) of each of a document's runs that holds a word."""
-    data = np.frombuffer(text.encode(), np.uint8)
-    places = sorted({0, *(place for run in runs for place in run[1:4])})
-    begun, characters = 0, {0: 0}
-    for before, place in pairwise(places):
-        begun += int(np.count_nonzero((data[before:place] & 0xC0) != 0x80))
-        characters[place] = begun
-    for _, begin, end, part, first, first_characters in runs:
+def cuts_of(text: str, parts: Sequence[Sequence[int]], length: int) -> Iterator[tuple[int, int, int, int]]:
+    """(start, end, name of the earliest document, start there) of each run that holds a word, from a document's parts.
+
+    Parts that touch or overlap are a run. Its earliest place is that of its longest part.
+    """
+    data, runs = np.frombuffer(text.encode(), np.uint8), list[list[Sequence[int]]]()
+    for part in parts:
+        if not runs or part[0] > runs[-1][-1][1] + length:
+            runs.append([])
+        runs[-1].append(part)
+    longest = [max(run, key=lambda part: part[1] - part[0]) for run in runs]
+    # The places in the text: the first and the last byte of each run and the first one of its longest part.
+    places = [
+        (run[0][0] & _BYTE, (run[-1][1] & _BYTE) + length, part[0] & _BYTE)
+        for run, part in zip(runs, longest, strict=True)
+    ]
+    ascending = np.unique([0, *(place for of_run in places for place in of_run)])
+    characters = dict(zip(ascending.tolist(), characters_before(data, ascending).tolist(), strict=True))
+    for (begin, end, at), (_, _, first, before) in zip(places, longest, strict=True):
         is_inside = end < len(data) and (data[end] & 0xC0) == 0x80  # a character that the run has only partly
         start, stop = whole_words(text, characters[begin], max(characters[begin], characters[end] - is_inside))
         if start < stop:
-            yield start, stop, first >> 32, first_characters + max(0, start - characters[part])
+            yield start, stop, first >> 32, before + max(0, start - characters[at])
 
 
 def locate_cuts(
@@ -70,31 +82,34 @@ def locate_cuts(
     advance: Advance,
     *,
     path: Path,
-    runs: Path,
+    parts: Path,
     starts: Sequence[int],
     bases: Mapping[str, int],
-    manifest: Manifest,
+    length: int,
+    selection: Selection,
     ahead: bool,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], list[Path]]:
     """Write the table of a shard's cuts.
 
-    runs     the file of all runs
-    starts   where the runs of each shard begin in it
+    parts    the file of the parts of all runs
+    starts   where the parts of each shard begin in it
     bases    the name of each shard's document 0
     ahead    unused, as few documents are read
     """
     names, firsts, base = list(bases), list(bases.values()), bases[shard.name]
     begin, end = starts[names.index(shard.name) :][:2]
-    waiting = np.memmap(runs, np.uint64, "r").reshape(-1, RUN)[begin:end] if begin < end else np.empty((0, RUN))
-    numbers, begins = np.unique(waiting[:, 0], return_index=True)
-    with (
-        parquet_rows(path, ROWS) as table,
-        closing(DocumentReader(shard, None, manifest=manifest, advance=advance)) as reader,
-    ):
+    rows = (
+        np.memmap(parts, np.uint64, "r").reshape(-1, PART)[begin:end] if begin < end else np.empty((0, PART), np.uint64)
+    )
+    numbers, begins = np.unique(rows[:, 0] >> np.uint64(32), return_index=True)
+
+    def cuts(reader: DocumentReader) -> Iterator[tuple[Any, ...]]:
         documents = reader.increasing(numbers.astype(np.int64) - base)
-        for document, (begin, end) in zip(documents, pairwise([*begins, len(waiting)]), strict=True):
-            for start, stop, first, first_start in cuts_of(document.text, waiting[begin:end].tolist()):
+        for document, (first_row, last_row) in zip(documents, pairwise([*begins, len(rows)]), strict=True):
+            for start, stop, first, first_start in cuts_of(document.text, rows[first_row:last_row].tolist(), length):
                 of, size = bisect(firsts, first) - 1, len(document.text[start:stop].encode())
-                row = (shard.name, document.number, document.subset, start, stop, names[of], first - firsts[of])
-                table.add(dict(zip(ROWS.names, (*row, first_start, size), strict=True)))
-    return {}
+                place = names[of], first - firsts[of], first_start
+                yield shard.name, document.number, document.subset, start, stop, *place, size
+
+    with closing(DocumentReader(shard, None, manifest=selection.manifest, advance=advance)) as reader:
+        return {}, [write_rows(path, ROWS, cuts(reader))]

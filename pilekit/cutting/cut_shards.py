@@ -6,9 +6,10 @@ byte for byte.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -18,21 +19,68 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.dataset
 
+from pilekit.artifacts.external_sort import Table
 from pilekit.corpus import Manifest, Shard
-from pilekit.documents import DocumentBatch
+from pilekit.dedup.deduplicated import Deduplicated
+from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.fingerprint import Inputs
+from pilekit.shards.fingerprint import fingerprint
 from pilekit.shards.keep_mask import KeepMask
 from pilekit.shards.random_access.document_reader import DocumentReader
 from pilekit.shards.read.reader import OnError, read
 from pilekit.shards.write.shard_writer import write_documents
 
 SHORTEST_PIECE, MOST_PIECES = 200, 10
-PARTS = ("untouched", "cut", "dropped")
-COUNTS, BYTES_REMOVED = (*PARTS, "pieces", "spans", "characters_removed"), "bytes_removed"
+ROWS_AT_A_TIME = 1 << 15
 
 Spans = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The documents of a job.
+
+    subsets   subsets to search; None: all
+    only      leave out the documents of other subsets
+    dedup     folder of a finished dedup, whose removed documents are left out
+    """
+
+    subsets: list[str] | None
+    only: bool
+    dedup: Path | None
+    manifest: Manifest
+    on_error: OnError
+
+    def mask(self, shard: Shard) -> KeepMask | None:
+        """The mask of the shard's documents that the dedup kept; or None. PilekitError for another shard's mask."""
+        mask = None if self.dedup is None else Deduplicated(self.dedup).mask(shard.name)
+        if mask is not None and not mask.fits(fingerprint(shard.path)):
+            deduplicated = visible(str(self.dedup))
+            raise PilekitError(f"{visible(shard.path)}: is not the shard that was deduplicated in {deduplicated}")
+        return mask
+
+    def batches(
+        self, shard: Shard, advance: Advance, counts: dict[str, Any], *, ahead: bool
+    ) -> Iterator[DocumentBatch]:
+        """All documents but those left out; `counts` receives `read` by subset, and counts of what is passed over."""
+        left_out, of_subset, mask = 0, Counter[str](), self.mask(shard)
+        subsets, manifest = self.subsets if self.only else None, self.manifest
+        with read(shard, subsets, self.on_error, manifest=manifest, advance=advance, ahead=ahead) as reader:
+            for read_batch in reader:
+                batch = read_batch if mask is None else read_batch.where(mask.keeps(read_batch.numbers))
+                left_out += len(read_batch) - len(batch)
+                of_subset.update(batch.subsets)
+                if len(of_subset) > MAX_SUBSETS:
+                    raise too_many_subsets(MAX_SUBSETS)
+                yield batch
+        counts.update(reader.passed_over(), read=dict(of_subset))
+        counts["others"] += left_out
+
+    def compared(self, batch: DocumentBatch) -> DocumentBatch:
+        """The documents of a batch to search."""
+        chosen = self.subsets
+        return batch if chosen is None else batch.where([name in chosen for name in batch.subsets])
 
 
 def pieces_around(text: str, spans: Spans, window: int) -> list[str]:
@@ -50,6 +98,13 @@ def pieces_around(text: str, spans: Spans, window: int) -> list[str]:
     return pieces if len(pieces) <= MOST_PIECES else []
 
 
+def stored_rows(path: Path, columns: int) -> Iterator[Table]:
+    """The rows of a file of uint64 values, some at a time: uint64 [rows, columns]."""
+    with path.open("rb") as file:
+        while len(rows := np.fromfile(file, np.uint64, columns * ROWS_AT_A_TIME)):
+            yield rows.reshape(-1, columns)
+
+
 def spans_of(table: Path, shard: str) -> Iterator[tuple[int, list[tuple[int, int]]]]:
     """The number of each document of a shard that has spans, and its different spans in order; few are in memory."""
     dataset = pyarrow.dataset.dataset(table, format="parquet")
@@ -64,92 +119,52 @@ def cut_shard(
     shard: Shard,
     advance: Advance,
     *,
+    path: Path,
     table: Path,
-    before: Mapping[str, int],
+    write: bool,
+    before: Mapping[str, Mapping[str, Any]],
     pieces: Callable[[str, Spans], list[str]],
-    path: Path | None,
-    subsets: Sequence[str] | None,
-    mask_of: Callable[[Shard], KeepMask | None] = lambda shard: None,
-    manifest: Manifest,
-    on_error: OnError,
+    check: Callable[[Shard], None],
+    selection: Selection,
     ahead: bool,
-    inputs: Inputs,
-) -> tuple[dict[str, dict[str, int]], list[Path]]:
+) -> tuple[dict[str, Any], list[Path]]:
     """Write the shard at `path`; returns the counts of each subset, and the paths written.
 
-    before    documents of each subset, counted by an earlier pass
+    write     false: write nothing, and read only the documents with spans
+    before    an earlier pass's counts of each shard
     pieces    cuts the spans out of a text; a document without pieces is dropped
-    path      None: write nothing, and read only the documents with spans
-    subsets   leave out the documents of all other subsets; None: keep all
-    mask_of   gives the shard's mask; leave out the documents that it does not keep
+    check     called before the file gets its name
     """
-    waiting, counts = spans_of(table, shard.name), dict[str, dict[str, int]]()
+    waiting, counts = spans_of(table, shard.name), defaultdict[str, Counter[str]](Counter)
     number, spans = next(waiting, (-1, []))
-
-    def count(subset: str, **more: int) -> None:
-        of_subset = counts.setdefault(subset, dict.fromkeys((*COUNTS, BYTES_REMOVED), 0))
-        for name, amount in more.items():
-            of_subset[name] += amount
 
     def cut(subset: str, text: str) -> list[str]:
         nonlocal number, spans
         left = pieces(text, spans)
-        characters = len(text) - sum(map(len, left))
-        size = len(text.encode()) - sum(len(piece.encode()) for piece in left)
-        counted = {"cut" if left else "dropped": 1, "pieces": len(left), "spans": len(spans)}
-        count(subset, **counted, untouched=-1, characters_removed=characters, bytes_removed=size)
+        removed = {"characters_removed": len(text) - sum(map(len, left))}
+        removed["bytes_removed"] = len(text.encode()) - sum(len(piece.encode()) for piece in left)
+        counts[subset].update(removed, pieces=len(left), spans=len(spans), untouched=-1)
+        counts[subset]["cut" if left else "dropped"] += 1
         number, spans = next(waiting, (-1, []))
         return left
 
-    def cut_batches(reader: Iterable[DocumentBatch], mask: KeepMask | None) -> Iterator[DocumentBatch]:
-        for read_batch in reader:
-            batch = read_batch if mask is None else read_batch.where(mask.keeps(read_batch.numbers))
-            for subset, documents in Counter(batch.subsets).items():
-                count(subset, untouched=documents)
+    def cut_batches() -> Iterator[DocumentBatch]:
+        for batch in selection.batches(shard, advance, seen, ahead=ahead):
             at, replaced = {one: index for index, one in enumerate(batch.numbers.tolist())}, dict[int, list[str]]()
             while (index := at.get(number)) is not None:
                 replaced[index] = cut(batch.subsets[index], batch.texts[index])
             yield batch.with_pieces(replaced)
 
-    if path is None:
-        for subset, documents in before.items():
-            count(subset, untouched=documents)
-        numbers = np.array([number for number, _ in spans_of(table, shard.name)], np.int64)
-        with closing(DocumentReader(shard, None, manifest=manifest, advance=advance)) as documents_of:
-            for document in documents_of.increasing(numbers):
-                cut(document.subset, document.text)
-        files = []
+    seen, files = dict[str, Any](), list[Path]()
+    if write:
+        files = write_documents(path, cut_batches(), lambda: check(shard))
     else:
-        with read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=ahead) as reader:
-            files = write_documents(path, cut_batches(reader, mask_of(shard)), lambda: inputs.check(shard))
+        seen, numbers = dict(before[shard.name]), np.array([one for one, _ in spans_of(table, shard.name)], np.int64)
+        with closing(DocumentReader(shard, None, manifest=selection.manifest, advance=advance)) as documents:
+            for document in documents.increasing(numbers):
+                cut(document.subset, document.text)
     if number >= 0:
         raise PilekitError(f"{visible(shard.path)}: changed while it was read; run the same command again")
-    return counts, files
-
-
-def summed(
-    shards: Sequence[dict[str, Any]], read_counts: Sequence[dict[str, Any]], counted: Sequence[str] = COUNTS
-) -> dict[str, Any]:
-    """The summary of all shards' counts, largest subsets first; PilekitError if they do not add up.
-
-    shards        the counts of `cut_shard` for each shard
-    read_counts   an earlier pass's counts of each: `read` by subset, `skipped` and `others`
-    counted       the counts to sum
-    """
-    subsets: dict[str, dict[str, int]] = {}
-    for cut, before in zip(shards, read_counts, strict=True):
-        for name, documents in before["read"].items():
-            counts = subsets.setdefault(name, dict.fromkeys(("read", *counted), 0))
-            counts["read"] += documents
-            for count in counted:
-                counts[count] += cut.get(name, {}).get(count, 0)
-    subsets = dict(sorted(subsets.items(), key=lambda item: (-item[1]["read"], item[0])))
-    total = {name: sum(counts[name] for counts in subsets.values()) for name in ("read", *counted)}
-    skipped, left_out = (sum(before[name] for before in read_counts) for name in ("skipped", "others"))
-    for name, counts in (("all", total), *subsets.items()):
-        if counts["read"] != sum(counts[part] for part in PARTS):
-            shown = ", ".join(f"{counts[part]:,} {part}" for part in ("read", *PARTS))
-            raise PilekitError(f"documents got lost ({visible(name)}): {shown}; please report this")
-    all_read = total.pop("read") + skipped + left_out
-    named = {name: total.pop(name) for name in PARTS}
-    return {"read": all_read, **named, "skipped": skipped, "left_out": left_out, **total, "subsets": subsets}
+    for subset, count in seen["read"].items():
+        counts[subset]["untouched"] += count
+    return {"subsets": counts}, files

@@ -2,51 +2,30 @@
 
     n-grams of the evaluations -> hits (each shard) -> common n-grams, spans -> cut (each shard) -> summary.json
 
-Hits, tables and clean shards are files, complete or absent; after a kill, the next run makes the rest.
-`hits.parquet`, `common.parquet`, `evaluations.parquet`, `too_short.parquet`, `clean/` and `summary.json` stay;
-`scratch/` is removed. The result depends only on the shards, the evaluations and the parameters.
+`hits.parquet`, `common.parquet`, `evaluations.parquet`, `too_short.parquet`, `clean/` and `summary.json` stay.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import msgspec
-
-from pilekit.artifacts.job_folder import Output
-from pilekit.corpus import Corpus, Manifest, Shard
-from pilekit.cutting.cut_job import FOUND, SCRATCH, CutJob, cut_job
+from pilekit.corpus import Corpus, Manifest
+from pilekit.cutting.cut_job import CutJob, Remove, cut_corpus
 from pilekit.cutting.cut_result import Decontamination
 from pilekit.cutting.cut_shards import pieces_around
 from pilekit.cutting.evaluation_texts import read_records
 from pilekit.cutting.hits import HITS, Texts, decide, find_hits
-from pilekit.cutting.ngrams import LONGEST, SHORTEST, NGrams
-from pilekit.engine import Advance, Ray
+from pilekit.cutting.ngrams import SHORTEST, NGrams
+from pilekit.engine import Ray
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.progress import Report
-from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.read.reader import OnError
 
 KIND = "decontamination"
-_HITS = "/hits/"
-"""The prefix of the notes' names."""
-
-Remove = Literal["spans", "documents"]
-
-
-class _Options(msgspec.Struct):
-    """The arguments of `decontaminate` that have a range."""
-
-    ngram: Annotated[int, msgspec.Meta(ge=1, le=LONGEST)]
-    common: Annotated[int, msgspec.Meta(ge=0)]
-    window: Annotated[int, msgspec.Meta(ge=0)]
-    remove: Remove
-    jobs: Annotated[int, msgspec.Meta(ge=1)] | None
-    on_error: OnError
 
 
 def decontaminate(
@@ -88,12 +67,6 @@ def decontaminate(
     A killed run is resumed; a repeated finished run returns at once.
     """
     fields = [fields] if isinstance(fields, str) else list(dict.fromkeys(fields))
-    parameters: dict[str, Any] = {"fields": fields, "ngram": ngram, "common": common, "window": window}
-    parameters["remove"] = remove
-    try:
-        msgspec.convert(parameters | {"jobs": jobs, "on_error": on_error}, _Options)
-    except msgspec.ValidationError as error:
-        raise PilekitError(f"decontaminate: {visible(str(error), 200)}") from None
     if not all(fields) or not fields:
         raise PilekitError("fields names the fields of an evaluation's records; one has no name")
     corpus = data if isinstance(data, Corpus) else Corpus(data, manifest)
@@ -101,18 +74,19 @@ def decontaminate(
     both = {str(shard.path) for shard in corpus.shards} & {str(shard.path) for shard in evaluations.shards}
     if both:
         raise PilekitError(f"{visible(min(both))}: is in the corpus too; an evaluation would be cut out of itself")
-    common_options: dict[str, Any] = {"subsets": subsets, "only": only, "write": write, "jobs": jobs}
-    common_options |= {"on_error": on_error, "advance": advance, "engine": engine, "evaluations": evaluations}
-    with cut_job(corpus, out, kind=KIND, parameters=parameters, **common_options) as job:
-        if not job.output.finished:
-            cut_off = window if remove == "spans" else sys.maxsize  # all of a document
-            found = job.found() or _find(job, evaluations, fields, ngram, common)
-            job.cut(found, HITS, pieces=functools.partial(pieces_around, window=cut_off))
-        return Decontamination(*job.result())
+    parameters = {"fields": fields, "ngram": ngram, "common": common, "window": window, "remove": remove}
+    find = partial(_find, evaluations=evaluations, fields=fields, ngram=ngram, common=common)
+    cut_off = window if remove == "spans" else sys.maxsize  # all of a document
+    options: dict[str, Any] = {"subsets": subsets, "only": only, "write": write, "jobs": jobs, "on_error": on_error}
+    options |= {"advance": advance, "engine": engine, "find": find, "pieces": partial(pieces_around, window=cut_off)}
+    options |= {"evaluations": evaluations, "table": HITS, "parameters": parameters}
+    return Decontamination(*cut_corpus(corpus, out, kind=KIND, **options))
 
 
-def _find(job: CutJob, evaluations: Corpus, fields: Sequence[str], ngram: int, common: int) -> dict[str, Any]:
-    """Search all shards, and write and note the tables."""
+def _find(
+    job: CutJob, evaluations: Corpus, fields: Sequence[str], ngram: int, common: int
+) -> tuple[dict[str, Any], list[Path]]:
+    """Search all shards, and write the tables."""
     job.scratch.mkdir(parents=True, exist_ok=True)
     texts, least = Texts([], [], [], []), min(SHORTEST, ngram)
     ngrams = NGrams.build(texts.words(read_records(evaluations, fields), least), ngram)
@@ -121,22 +95,7 @@ def _find(job: CutJob, evaluations: Corpus, fields: Sequence[str], ngram: int, c
             f"none of {counted(len(texts.records), 'record')} has a text of {least} words to look for; name other "
             "--fields"
         )
-    needs = ngrams.save(job.scratch)
-    options = {"ngrams": job.scratch, "compared": job.compared, **job.reading}
-    read = job.each_shard("searching", _HITS, _note_hits, needs, **options)
-    parts = {name: _part(job.output, name) for name in read}
+    read = job.each_shard("searching", "hits", find_hits, ngrams.save(job.scratch), ngrams=job.scratch)
+    parts = {name: (path, read[name]["labels"]) for name, path in zip(read, job.files("hits"), strict=True)}
     counts, files = decide(job.output.folder, parts, ngrams, texts, common)
-    found = {"read": read, "summary": {"evaluations": counts}}
-    job.output.note(FOUND, found, *files)
-    return found
-
-
-def _part(output: Output, shard: str) -> Path:
-    return output.path(f"{SCRATCH}/hits/{shard}", ".parquet")
-
-
-def _note_hits(shard: Shard, advance: Advance, *, output: Output, inputs: Inputs, **options: Any) -> None:
-    path = _part(output, shard.name)
-    result = find_hits(shard, advance, path=path, **options)
-    inputs.check(shard)
-    output.note(_HITS + shard.name, result, path)
+    return {"read": read, "summary": {"evaluations": counts}}, files

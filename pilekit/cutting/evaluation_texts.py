@@ -9,11 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import orjson
-
 from pilekit.corpus import Corpus, Shard
 from pilekit.corpus.shard import stem
 from pilekit.errors import PilekitError, visible
+from pilekit.shards.read.json_records import BadRecord, kind_of, record_of
 from pilekit.shards.read.open import is_parquet
 from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, line_blocks, located_errors
 from pilekit.shards.read.unchanged import open_unchanged
@@ -35,24 +34,19 @@ class Record(NamedTuple):
     texts: dict[str, str]
 
 
-def evaluation_names(shards: Sequence[Shard]) -> list[str]:
-    """The name of each file: its stem; with folders if two stems are equal."""
-    names = [stem(shard) for shard in shards]
-    short = [Path(name).name for name in names]
-    return short if len(set(short)) == len(short) else names
-
-
 def read_records(corpus: Corpus, fields: Sequence[str]) -> Iterator[Record]:
-    """All records in order. PilekitError for a bad line, and if no record of a file has any of the fields."""
-    for evaluation, shard in zip(evaluation_names(corpus.shards), corpus.shards, strict=True):
+    """All records in order. PilekitError for a bad line, and if no record of a file has any of the fields.
+
+    An evaluation's name is the stem of its file, with folders if two stems are equal.
+    """
+    names = [stem(shard) for shard in corpus.shards]
+    short = [Path(name).name for name in names]
+    for evaluation, shard in zip(short if len(set(short)) == len(short) else names, corpus.shards, strict=True):
         found = False
         for number, raw in enumerate(_raw_records(shard, fields)):
-            texts = {}
-            for field in fields:
-                value = raw.get(field)
-                if isinstance(value, str):
-                    texts[field] = value
-                elif value is not None:
+            texts = {field: raw[field] for field in fields if raw.get(field) is not None}
+            for field, value in texts.items():
+                if not isinstance(value, str):
                     raise PilekitError(
                         f"{visible(shard.path)}, record {number:,}: {visible(field)} is no text but "
                         f"{visible(str(value), 60)}; name other --fields"
@@ -63,8 +57,8 @@ def read_records(corpus: Corpus, fields: Sequence[str]) -> Iterator[Record]:
             id = raw.get("id")
             yield Record(evaluation, number, None if id is None else str(id), texts)
         if not found:
-            names = ", ".join(map(visible, fields))
-            raise PilekitError(f"{visible(shard.path)}: no record has a field {names}; name the text with --fields")
+            missing = ", ".join(map(visible, fields))
+            raise PilekitError(f"{visible(shard.path)}: no record has a field {missing}; name the text with --fields")
 
 
 def _raw_records(shard: Shard, fields: Sequence[str]) -> Iterator[Mapping[str, Any]]:
@@ -88,15 +82,8 @@ def _raw_records(shard: Shard, fields: Sequence[str]) -> Iterator[Mapping[str, A
                 number += 1
                 if not bytes(line).strip():
                     continue
-                try:
-                    record = orjson.loads(line)
-                except orjson.JSONDecodeError as error:
-                    record = error
-                if not isinstance(record, dict):
-                    why = (
-                        f"not JSON ({record})"
-                        if isinstance(record, Exception)
-                        else "no JSON object; an evaluation has one in each line"
-                    )
-                    raise PilekitError(f"{visible(shard.path)}, line {number:,}: is {visible(why, 200)}")
+                record = record_of(line)
+                if type(record) is not dict:
+                    why = record if isinstance(record, BadRecord) else f"is {kind_of(record)}, not a JSON object"
+                    raise PilekitError(f"{visible(shard.path)}, line {number:,}: {visible(str(why), 200)}")
                 yield record

@@ -16,24 +16,27 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from pilekit.artifacts.parquet_rows import parquet_rows, required
+from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.parquet_rows import required, write_rows
 from pilekit.corpus import Shard
+from pilekit.cutting.cut_shards import Selection, stored_rows
 from pilekit.cutting.evaluation_texts import Record
-from pilekit.cutting.ngrams import Hit, Int64, NGrams
-from pilekit.cutting.words import normalised
-from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
+from pilekit.cutting.ngrams import NGrams
+from pilekit.cutting.words import Int64, characters_before, compacted
 from pilekit.engine import Advance
-from pilekit.shards.read.reader import read
 
 Flags = npt.NDArray[np.bool_]
 Row = tuple[Any, ...]
+Part = tuple[Path, Sequence[str]]
+"""The file of a shard's hits, and its labels."""
 HITS, COMMON, EVALUATIONS, TOO_SHORT = "hits.parquet", "common.parquet", "evaluations.parquet", "too_short.parquet"
 
+NUMBER, SUBSET, WORD, START, END, NGRAM, FIRST = range(7)
+"""Columns of the hits of a shard, int64. SUBSET: an index of the shard's labels; FIRST: 1 for the first hit of this
+n-gram in the document."""
+
 _TEXT, _INT = pa.string(), pa.int64()
-_PART = required(number=_INT, subset=_TEXT, word=_INT, start=_INT, end=_INT, ngram=_INT, first=pa.bool_())
-"""A hit; `first`: the first of this n-gram in the document."""
 _HITS = required(
     **{"shard": _TEXT, "number": _INT, "subset": _TEXT, "start": _INT, "end": _INT, "words": _INT},
     **{"evaluation": _TEXT, "record": _INT, "field": _TEXT, "ngrams": _INT},
@@ -60,71 +63,44 @@ class Texts(NamedTuple):
     fields: list[str]
     too_short: list[Row]
 
-    def words(self, records: Iterable[Record], least: int) -> Iterator[list[str]]:
-        """Take in records; yield the words of each text that has enough."""
+    def words(self, records: Iterable[Record], least: int) -> Iterator[tuple[bytes, int]]:
+        """Take in records; yield the words of each text that has enough, and their number."""
         for record in records:
             for field, text in record.texts.items():
-                words = normalised(text)
-                if len(words) >= least:
+                words, count = compacted(text)
+                if count >= least:
                     self.of.append(len(self.records))
                     self.fields.append(field)
-                    yield words
+                    yield words, count
                 else:
-                    self.too_short.append((*record[:3], field, len(words), text))
+                    self.too_short.append((*record[:3], field, count, text))
             self.records.append(record[:3])
 
 
 def find_hits(
-    shard: Shard, advance: Advance, *, path: Path, ngrams: Path, compared: Sequence[str] | None, **options: Any
-) -> dict[str, Any]:
-    """Write the hits of a shard to the table at `path`; returns counts.
-
-    ngrams     the folder of the `NGrams`
-    compared   the subsets to search; None: all that are read
-    options    of `read`
-    """
-    known, counts = NGrams.load(ngrams), Counter[str]()
-
-    def rows() -> Iterator[Row]:
-        for batch in reader:
-            counts.update(batch.subsets)
-            if len(counts) > MAX_SUBSETS:
-                raise too_many_subsets(MAX_SUBSETS)
-            searched = batch if compared is None else batch.where([name in compared for name in batch.subsets])
-            yield from _rows(searched, list(known.find(searched)))
-
-    with read(shard, advance=advance, **options) as reader:
-        _write(path, _PART, rows())
-    return {"read": dict(counts), **reader.passed_over()}
-
-
-def _write(path: Path, schema: pa.Schema, rows: Iterable[Row]) -> Path:
-    with parquet_rows(path, schema) as table:
-        for row in rows:
-            table.add(dict(zip(schema.names, row, strict=True)))
-    return path
-
-
-def _rows(batch: DocumentBatch, hits: Sequence[Hit]) -> Iterator[Row]:
-    """The rows of a batch's hits."""
-    if not hits:
-        return
-    data, offsets = batch.utf8()
-    documents, _, begins, ends, _ = np.array(hits).T
-    places = np.unique(np.concatenate([offsets[documents], begins, ends]))
-    begins_character = (data[places[0] : places[-1]] & 0xC0) != 0x80
-    pieces = (begins_character[one:other] for one, other in pairwise((places - places[0]).tolist()))
-    characters = np.cumsum([0, *map(np.count_nonzero, pieces)])
-    origin, start, end = (characters[np.searchsorted(places, of)] for of in (offsets[documents], begins, ends))
-    met = set[tuple[int, int]]()
-    for hit, *place in zip(hits, (start - origin).tolist(), (end - origin).tolist(), strict=True):
-        key = (hit.document, hit.ngram)
-        yield int(batch.numbers[hit.document]), batch.subsets[hit.document], hit.word, *place, hit.ngram, key not in met
-        met.add(key)
+    shard: Shard, advance: Advance, *, path: Path, ngrams: Path, selection: Selection, ahead: bool
+) -> tuple[dict[str, Any], list[Path]]:
+    """Write the hits of a shard to the file at `path`; `ngrams`: the folder of the `NGrams`."""
+    known, counts, labels = NGrams.load(ngrams), dict[str, Any](), dict[str, int]()
+    with write_atomically(path) as file:
+        for read_batch in selection.batches(shard, advance, counts, ahead=ahead):
+            batch = selection.compared(read_batch)
+            documents, word, begin, end, ngram = (found := known.find(batch)).T
+            if not len(found):
+                continue
+            data, offsets = batch.utf8()
+            places, of = np.unique(np.concatenate([offsets[documents], begin, end]), return_inverse=True)
+            origin, start, stop = characters_before(data, places)[of].reshape(3, -1)
+            first = np.zeros(len(found), np.int64)
+            first[np.unique(documents * len(known.keys) + ngram, return_index=True)[1]] = 1
+            subsets = [labels.setdefault(batch.subsets[document], len(labels)) for document in documents.tolist()]
+            columns = (batch.numbers[documents], subsets, word, start - origin, stop - origin, ngram, first)
+            file.write(np.stack(columns, axis=1).data)
+    return {**counts, "labels": list(labels)}, [path]
 
 
 def decide(
-    folder: Path, parts: Mapping[str, Path], ngrams: NGrams, texts: Texts, limit: int
+    folder: Path, parts: Mapping[str, Part], ngrams: NGrams, texts: Texts, limit: int
 ) -> tuple[dict[str, Any], list[Path]]:
     """Write the four tables into `folder`; returns the counts of each evaluation, and the tables' paths.
 
@@ -132,61 +108,64 @@ def decide(
     limit    n-grams in more documents are ignored; 0: ignore none
     """
     documents: Int64 = np.zeros(len(ngrams.keys), np.int64)
-    for part in parts.values():
-        for hits in _batches(part):
-            np.add.at(documents, hits["ngram"].filter(hits["first"]).to_numpy(), 1)
+    for path, _ in parts.values():
+        for hits in _stored(path):
+            np.add.at(documents, hits[hits[:, FIRST] == 1, NGRAM], 1)
     kept = (documents > 0) & ((documents <= limit) | (limit == 0))
     common = np.flatnonzero((documents > 0) & ~kept)
     common = common[np.argsort(-documents[common], kind="stable")]
     first, counts = dict[int, tuple[str, int]](), dict[str, dict[str, int]]()
     return counts, [
-        _write(folder / HITS, _HITS, _found(parts, ngrams, texts, kept, first)),
-        _write(folder / COMMON, _COMMON, ((ngrams.text(ngram), int(documents[ngram])) for ngram in common.tolist())),
-        _write(folder / EVALUATIONS, _EVALUATIONS, _evaluations(ngrams, texts, kept, first, counts)),
-        _write(folder / TOO_SHORT, _TOO_SHORT, texts.too_short),
+        write_rows(folder / HITS, _HITS, _found(parts, ngrams, texts, kept, first)),
+        write_rows(folder / COMMON, _COMMON, ((ngrams.text(one), int(documents[one])) for one in common.tolist())),
+        write_rows(folder / EVALUATIONS, _EVALUATIONS, _evaluations(ngrams, texts, kept, first, counts)),
+        write_rows(folder / TOO_SHORT, _TOO_SHORT, texts.too_short),
     ]
 
 
-def _batches(path: Path) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(path) as table:
-        yield from table.iter_batches(1 << 14)
+def _stored(path: Path) -> Iterator[Int64]:
+    return (rows.view(np.int64) for rows in stored_rows(path, FIRST + 1))
+
+
+def _spans(path: Path, ngrams: NGrams, kept: Flags) -> Iterator[tuple[list[int], set[int]]]:
+    """A shard's kept hits, joined if they overlap or no word is between them: the first hit and the n-grams of each.
+
+    The hit's END is that of the span, and it has a column more: the number of the word behind the span.
+    """
+    rows = chain.from_iterable(hits[kept[hits[:, NGRAM]]].tolist() for hits in _stored(path))
+    for _, hits in groupby(rows, key=itemgetter(NUMBER)):
+        spans = list[tuple[list[int], set[int]]]()
+        for hit in hits:
+            if not spans or hit[WORD] > spans[-1][0][-1]:
+                spans.append(([*hit, 0], set()))
+            span, held = spans[-1]
+            span[-1] = max(span[-1], hit[WORD] + int(ngrams.words[hit[NGRAM]]))
+            span[END] = max(span[END], hit[END])
+            held.add(hit[NGRAM])
+        yield from spans
 
 
 def _found(
-    parts: Mapping[str, Path], ngrams: NGrams, texts: Texts, kept: Flags, first: dict[int, tuple[str, int]]
+    parts: Mapping[str, Part], ngrams: NGrams, texts: Texts, kept: Flags, first: dict[int, tuple[str, int]]
 ) -> Iterator[Row]:
     """The rows of all spans; `first` receives each record's first document."""
     places = np.flatnonzero(kept[ngrams.of])
     places = places[np.argsort(ngrams.of[places], kind="stable")]
-    held, holders = ngrams.of[places], np.searchsorted(ngrams.first, places, side="right") - 1
-    for shard, part in parts.items():
-        left = (hits.filter(pa.array(kept[hits["ngram"].to_numpy()])).to_pylist() for hits in _batches(part))
-        for number, hits in groupby(chain.from_iterable(left), key=itemgetter("number")):
-            for span in _spans(hits, ngrams):
-                counts = Counter[int]()
-                for ngram in span["ngrams"]:
-                    begin, end = np.searchsorted(held, [ngram, ngram + 1])
-                    counts.update(set(holders[begin:end].tolist()))
-                # The text of a record with the most n-grams; among equals, the first.
-                most = sorted(counts.items(), key=lambda item: (item[1], -item[0]))
-                best = {texts.of[text]: (text, count) for text, count in most}
-                place = (shard, number, span["subset"], span["start"], span["end"], span["behind"] - span["word"])
-                for record, (text, count) in sorted(best.items()):
-                    first.setdefault(record, (shard, number))
-                    yield *place, *texts.records[record][:2], texts.fields[text], count
-
-
-def _spans(hits: Iterable[Mapping[str, Any]], ngrams: NGrams) -> list[dict[str, Any]]:
-    """A document's hits, joined if they overlap or no word is between them."""
-    spans = list[dict[str, Any]]()
-    for hit in hits:
-        if not spans or hit["word"] > spans[-1]["behind"]:
-            spans.append({**hit, "behind": 0, "ngrams": set()})
-        span = spans[-1]
-        span["behind"] = max(span["behind"], hit["word"] + int(ngrams.words[hit["ngram"]]))
-        span["end"] = max(span["end"], hit["end"])
-        span["ngrams"].add(hit["ngram"])
-    return spans
+    held, holders = ngrams.of[places].astype(np.int64), np.searchsorted(ngrams.first, places, side="right") - 1
+    once = np.append(True, (np.diff(held) != 0) | (np.diff(holders) != 0))[: len(held)]
+    held, holders = held[once], holders[once]
+    spans = ((shard, *part, span) for shard, part in parts.items() for span in _spans(part[0], ngrams, kept))
+    for shard, _, labels, (span, found) in spans:
+        wanted = np.array(list(found))
+        holding = zip(*(np.searchsorted(held, of).tolist() for of in (wanted, wanted + 1)), strict=True)
+        counts = Counter(chain.from_iterable(holders[begin:end].tolist() for begin, end in holding))
+        # The text of a record with the most n-grams; among equals, the first.
+        most = sorted(counts.items(), key=lambda item: (item[1], -item[0]))
+        best = {texts.of[text]: (text, count) for text, count in most}
+        place = (shard, span[NUMBER], labels[span[SUBSET]], span[START], span[END], span[-1] - span[WORD])
+        for record, (text, count) in sorted(best.items()):
+            first.setdefault(record, (shard, span[NUMBER]))
+            yield *place, *texts.records[record][:2], texts.fields[text], count
 
 
 def _evaluations(
@@ -195,7 +174,7 @@ def _evaluations(
     """A row for each record; `counts` receives the counts of each evaluation."""
     begins = ngrams.first[np.searchsorted(texts.of, np.arange(len(texts.records) + 1))].tolist()
     for index, (record, (begin, end)) in enumerate(zip(texts.records, pairwise(begins), strict=True)):
-        held = np.unique(ngrams.of[begin:end])
+        held, _ = np.unique(ngrams.of[begin:end], return_counts=True)  # With counts, it sorts, which is faster here.
         found = int(np.count_nonzero(kept[held]))
         yield *record, len(held), found, found / max(1, len(held)), *first.get(index, (None, None))
         of_evaluation = counts.setdefault(record[0], {"records": 0, "dirty": 0, "too_short": 0})

@@ -11,42 +11,22 @@ All processes map the arrays from files, so memory holds them once.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from pilekit.cutting.words import Bytes, UInt32, folds, next_word, normalised
+from pilekit.cutting.words import Bytes, Int64, UInt32, UInt64, compacted, folds, next_word
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
 from pilekit.kernels import compiled
-
-Int64 = npt.NDArray[np.int64]
-UInt64 = npt.NDArray[np.uint64]
 
 SHORTEST, LONGEST = 8, 100
 _RING = 127
 """A mask: the last 128 words of a document are kept."""
 _BASE = np.uint64(0x9E6C63D0676A9A99)
 _POWERS: UInt64 = np.append(np.uint64(1), np.cumprod(np.full(LONGEST, _BASE)))
-
-
-class Hit(NamedTuple):
-    """An n-gram in a document.
-
-    document    index in the batch
-    word        the first word's number among the words of the document
-    begin, end  bytes of the batch, from the start of the first word to the end of the last
-    ngram       index among the different n-grams
-    """
-
-    document: int
-    word: int
-    begin: int
-    end: int
-    ngram: int
 
 
 class NGrams(NamedTuple):
@@ -72,14 +52,13 @@ class NGrams(NamedTuple):
     filter: UInt64
 
     @classmethod
-    def build(cls, texts: Iterable[list[str]], ngram: int) -> Self:
-        """The n-grams of `ngram` words of texts, each a list of its words."""
-        least = min(SHORTEST, ngram)
-        store, ends, first = bytearray(), array("q", [0]), array("q", [0])
-        for words in texts:
-            store += " ".join([*words, ""]).encode()
+    def build(cls, texts: Iterable[tuple[bytes, int]], ngram: int) -> Self:
+        """The n-grams of `ngram` words of texts, each given as its `compacted` words and their number."""
+        least, store, ends, first = min(SHORTEST, ngram), bytearray(), array("q", [0]), array("q", [0])
+        for words, count in texts:
+            store += words
             ends.append(len(store))
-            first.append(first[-1] + (max(1, len(words) - ngram + 1) if len(words) >= least else 0))
+            first.append(first[-1] + (max(1, count - ngram + 1) if count >= least else 0))
         if len(store) >= 1 << 32:
             raise PilekitError("the evaluations hold more than 4 GB of text; take some of them at a time")
         data, places = np.frombuffer(store, np.uint8), first[-1]
@@ -110,25 +89,29 @@ class NGrams(NamedTuple):
             size *= 2
         return b" ".join(text.split(b" ")[:words]).decode()
 
-    def find(self, batch: DocumentBatch) -> Iterator[Hit]:
-        """All n-grams in the documents, by document and first word."""
+    def find(self, batch: DocumentBatch) -> Int64:
+        """All n-grams in the documents, by document and first word, int64 [n-grams, 5].
+
+        Columns: the document's index in the batch, the number of the first word in it, the first word's first byte in
+        the batch, the byte behind the last word, the number of the n-gram.
+        """
         data, offsets = batch.utf8()
-        found = self.candidates(data, offsets, np.empty((1024, 5), np.int64))
+        found = self.candidates(data, offsets, np.empty((1 << 16, 5), np.int64))
         found = found[np.lexsort((found[:, 1], found[:, 0]))]
-        columns = (self.begin[found[:, 4]].tolist(), self.words[found[:, 4]].tolist())
-        text, store = data.data, self.store.data
-        run, document, first, end = list[str](), -1, 0, 0  # words of a document from `first` on, up to the byte `end`
-        for hit, begin, length in zip(map(Hit._make, found.tolist()), *columns, strict=True):
-            if hit.document != document or hit.word > first + len(run):
-                run, document, first, end = [], hit.document, hit.word, hit.begin
-            run += normalised(str(text[end : hit.end], "utf-8"))
-            end = max(end, hit.end)
-            expected = " ".join([*run[hit.word - first : hit.word - first + length], ""]).encode()
-            if store[begin : begin + len(expected)] == expected:
-                yield hit
+        equal, text, store = list[bool](), data.data, self.store.data
+        # Candidates that overlap share the work of finding their words.
+        apart = (found[1:, 0] != found[:-1, 0]) | (found[1:, 2] >= found[:-1, 3])
+        for some in np.split(found, np.flatnonzero(apart) + 1) if len(found) else []:
+            first, numbers = int(some[0, 1]), some[:, 4]
+            words = compacted(str(text[some[0, 2] : some[:, 3].max()], "utf-8"))[0].split(b" ")
+            of = some[:, 1].tolist(), self.begin[numbers].tolist(), self.words[numbers].tolist()
+            for word, begin, count in zip(*of, strict=True):
+                expected = b" ".join([*words[word - first : word - first + count], b""])
+                equal.append(store[begin : begin + len(expected)] == expected)
+        return found[equal] if len(found) else found
 
     def candidates(self, data: Bytes, offsets: Int64, found: Int64) -> Int64:
-        """Rows of `Hit` whose words are not compared yet; in `found` if it has room for them."""
+        """Rows of `find` whose words are not compared yet; in `found` if it has room for them."""
         count = _find(data, offsets, folds(), self.sizes, self.keys, self.words, self.filter, found)
         return found[:count] if count <= len(found) else self.candidates(data, offsets, np.empty((count, 5), np.int64))
 
@@ -208,7 +191,7 @@ def _bits(key: np.uint64) -> np.uint64:
 def _find(
     data: Bytes, offsets: Int64, fold: UInt32, sizes: Int64, keys: UInt64, words: Bytes, filter: UInt64, found: Int64
 ) -> int:
-    """Write candidates as rows of `Hit`, as many as fit; returns the number of all."""
+    """Write candidates as rows of `find`, as many as fit; returns the number of all."""
     ngram, least = sizes[0], min(sizes[0], SHORTEST)
     sums, begins = np.zeros(_RING + 1, np.uint64), np.empty(_RING + 1, np.uint64)
     count, mask = 0, np.uint64(len(filter) - 1)

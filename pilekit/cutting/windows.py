@@ -14,14 +14,11 @@ from functools import cache
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
-from pilekit.cutting.words import Bytes
+from pilekit.cutting.words import Bytes, Int64, UInt64
 from pilekit.kernels import compiled
 
-Int64 = npt.NDArray[np.int64]
-UInt64 = npt.NDArray[np.uint64]
 Pieces = tuple[Int64, Int64, Int64]
 """(begin, end, document) of parts of a batch's bytes."""
 Anchors = tuple[UInt64, Int64, Int64]

@@ -1,8 +1,9 @@
 """Words as decontamination compares them: pieces of `text.split()`, lower-cased, without punctuation and symbols.
 
-`normalised` is the rule. The kernels find the same words, but hash them more coarsely: all forms of a sigma are one,
-and U+0307, which `str.lower` adds to a dotted capital I, counts for nothing. So equal words have equal hashes, whatever
-`str.lower` makes of the letters beside them. Callers compare the words of equal hashes.
+`compacted` is the rule. `next_word` finds the same words in a text that is not lower-cased, but hashes them more
+coarsely: all forms of a sigma are one, and U+0307, which `str.lower` adds to a dotted capital I, counts for nothing. So
+equal words have equal hashes, whatever `str.lower` makes of the letters beside them. Callers compare the words of equal
+hashes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from pilekit.kernels import compiled
 from pilekit.pipeline.rules.scanned_texts import decoded
 
 Bytes = npt.NDArray[np.uint8]
+Int64 = npt.NDArray[np.int64]
 UInt32 = npt.NDArray[np.uint32]
+UInt64 = npt.NDArray[np.uint64]
 
 _CASED = 0x20000
 """From this character on, none is white space, punctuation or a symbol, and none has a lower case."""
@@ -26,32 +29,48 @@ _ASCII = np.uint8(0x80)
 
 
 @cache
-def _deletions() -> dict[int, None]:
-    """For `str.translate`: all characters of the Unicode categories P and S."""
-    return dict.fromkeys(code for code in range(_CASED) if unicodedata.category(chr(code))[0] in "PS")
-
-
-def normalised(text: str) -> list[str]:
-    """The words of a text. A piece of only punctuation and symbols is no word."""
-    text = text.lower()
-    if text.isascii():
-        return text.translate(_deletions()).split()
-    return [left for word in text.split() if (left := word if word.isalnum() else word.translate(_deletions()))]
-
-
-@cache
 def folds() -> UInt32:
-    """The hash's form of each character, by code: a character, or one of three marks, uint32 [0x110000]."""
-    table = np.arange(0x110000, dtype=np.uint32)
-    for code in range(_CASED):
-        if chr(code).isspace():
-            table[code] = _SPACE
-        elif code in _deletions():
-            table[code] = _DELETED
-        else:
-            table[code] = ord(chr(code).lower()[0])
+    """The hash's form of each character, by code: a character, or one of three marks, uint32 [0x110000].
+
+    Characters of the Unicode categories P and S are deleted.
+    """
+    table, characters = np.arange(0x110000, dtype=np.uint32), [chr(code) for code in range(_CASED)]
+    table[:_CASED] = [ord(character.lower()[0]) for character in characters]
+    table[:_CASED][[unicodedata.category(character)[0] in "PS" for character in characters]] = _DELETED
+    table[:_CASED][[character.isspace() for character in characters]] = _SPACE
     table[[ord("Σ"), ord("ς")]], table[0x307] = ord("σ"), _UNHASHED
     return table
+
+
+def compacted(text: str) -> tuple[bytes, int]:
+    """The words of a text in UTF-8, each followed by a space, and their number.
+
+    A piece of only punctuation and symbols is no word.
+    """
+    data = np.frombuffer(f"{text.lower()} ".encode(), np.uint8)
+    words = np.empty_like(data)
+    size, count = _compact(data, folds(), words)
+    return words[:size].tobytes(), count
+
+
+@compiled()
+def _compact(data: Bytes, fold: UInt32, words: Bytes) -> tuple[int, int]:
+    """Write the words of lower-cased text that ends in a space; returns their bytes and their number."""
+    at, stop, size, count = np.uint64(0), np.uint64(len(data)), 0, 0
+    while at < stop:
+        code, width = (np.uint32(data[at]), np.uint64(1)) if data[at] < _ASCII else decoded(data, at)
+        code = fold[np.uint64(code)]
+        if code == _SPACE:
+            if size and words[size - 1] != 32:
+                words[size] = 32
+                size += 1
+                count += 1
+        elif code != _DELETED:
+            for i in range(width):
+                words[size] = data[at + np.uint64(i)]
+                size += 1
+        at += width
+    return size, count
 
 
 @compiled()
@@ -92,3 +111,14 @@ def next_word(data: Bytes, at: np.uint64, stop: np.uint64, fold: UInt32) -> tupl
     hash = (hash ^ (hash >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     hash = (hash ^ (hash >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
     return hash ^ (hash >> np.uint64(29)), begin, at
+
+
+@compiled()
+def characters_before(data: Bytes, places: Int64) -> Int64:
+    """How many characters begin between the first of these ascending places in UTF-8 and each of them, int64."""
+    counts, count, at = np.empty(len(places), np.int64), 0, places[0]
+    for i in range(len(places)):
+        for j in range(at, places[i]):
+            count += (data[j] & np.uint8(0xC0)) != np.uint8(0x80)
+        counts[i], at = count, places[i]
+    return counts

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.atomic_write import write_json
 from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.job_folder import LOCK_FILE, Output
 from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
@@ -287,10 +287,8 @@ class _Run:
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the summary, and note the folder of the earlier run."""
-        with write_atomically(self.output.folder / SUMMARY) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
         against = str(self.before[-1].folder.absolute()) if self.before else None
-        self.output.note(DONE, {"against": against}, self.output.folder / SUMMARY)
+        self.output.note(DONE, {"against": against}, write_json(self.output.folder / SUMMARY, summary))
 
     def stored(self) -> int:
         """Stored bytes of all shards."""

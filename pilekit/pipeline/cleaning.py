@@ -17,14 +17,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.atomic_write import write_json
 from pilekit.artifacts.job_folder import Output
-from pilekit.artifacts.parquet_rows import parquet_rows, required
+from pilekit.artifacts.parquet_rows import join_tables, parquet_rows, required
 from pilekit.corpus import Corpus, Shard, subsets_or_all
 from pilekit.corpus.shard import check_stems, stem
 from pilekit.corpus.sidecar_files import DROPPED
@@ -169,15 +167,9 @@ def _clean_shard(
 
 def _finish(output: Output, shards: Sequence[Shard], summary: Mapping[str, Any]) -> None:
     """Join the tables, write the summary, and note both."""
-    dropped, written = output.folder / DROPPED, output.folder / SUMMARY
-    with write_atomically(dropped) as file, pq.ParquetWriter(file, DROPPED_ROWS, compression="zstd") as writer:
-        for shard in shards:
-            with pq.ParquetFile(output.path(f"{PARTS}/{shard.name}", ".parquet")) as table:
-                for group in range(table.num_row_groups):
-                    writer.write_table(table.read_row_group(group))
-    with write_atomically(written) as file:
-        file.write(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
-    output.note(WHOLE, {}, dropped, written)
+    parts = (output.path(f"{PARTS}/{shard.name}", ".parquet") for shard in shards)
+    dropped = join_tables(output.folder / DROPPED, DROPPED_ROWS, parts)
+    output.note(WHOLE, {}, dropped, write_json(output.folder / SUMMARY, summary))
 
 
 def _cleaned(folder: Path | None, cleaner: Cleaner, results: Mapping[str, Any], shards: Sequence[Shard]) -> Cleaned:

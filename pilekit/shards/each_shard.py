@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -70,10 +71,20 @@ def await_notes(output: Output, names: Collection[str]) -> None:
 
 @contextmanager
 def corpus_folder(
-    corpus: Corpus, out: str | Path, *, kind: str, parameters: Mapping[str, Any], shared: bool = False
+    corpus: Corpus,
+    out: str | Path,
+    *,
+    kind: str,
+    parameters: Mapping[str, Any],
+    shared: bool = False,
+    others: Iterable[Shard] = (),
 ) -> Iterator[tuple[Output, Inputs]]:
-    """`output_folder` for a job that reads `corpus`; fields of its manifest become parameters."""
-    inputs, manifest = inputs_for(out, corpus.shards), corpus.manifest
+    """`output_folder` for a job that reads `corpus`; fields of its manifest become parameters.
+
+    others   more inputs; a slash precedes their names
+    """
+    more, manifest = (replace(shard, name=f"/{shard.name}") for shard in others), corpus.manifest
+    inputs = inputs_for(out, [*corpus.shards, *more])
     parameters = {**parameters, "text_field": manifest.text_field, "label_path": manifest.label_path}
     found, versions = inputs.fingerprints, inputs.versions
     with output_folder(out, kind=kind, parameters=parameters, inputs=found, versions=versions, shared=shared) as output:

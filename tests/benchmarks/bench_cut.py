@@ -69,9 +69,9 @@ NGRAMS = """
 from pathlib import Path
 import numpy as np
 from pilekit.cutting.ngrams import NGrams
-from pilekit.cutting.words import normalised
+from pilekit.cutting.words import compacted
 with read(EVALUATION) as reader:
-    NGrams.build((normalised(text) for batch in reader for text in batch.texts), 13).save(Path(FOLDER))
+    NGrams.build((compacted(text) for batch in reader for text in batch.texts), 13).save(Path(FOLDER))
 ngrams = NGrams.load(Path(FOLDER))
 print(f"{len(ngrams.keys):,} n-grams", file=sys.stderr)
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pilekit.artifacts.external_sort import RowSort, Table
+from pilekit.artifacts.external_sort import RowSort, Table, with_first
 from pilekit.dedup.match.population import Population
 from pilekit.dedup.match.repeated import may_be_repeated, note_values, repeated_bytes, repeated_table
 
@@ -30,10 +30,5 @@ def find_exact(population: Population, folder: Path, memory: int) -> Iterator[Ta
             some = may_be_repeated(table, columns["hash_low"])
             texts.add(np.stack([columns["hash_high"][some], columns["hash_low"][some], ranks[some]]))
         del table
-        last = np.empty((3, 0), dtype=np.uint64)  # the hash of the row before, and the document that stands for it
-        for rows in texts.chunks():
-            rows = np.concatenate([last, rows], axis=1)
-            new = np.append(True, (rows[:2, 1:] != rows[:2, :-1]).any(axis=0))
-            first = rows[2, np.maximum.accumulate(np.where(new, np.arange(len(new)), 0))]
-            yield np.stack([first[~new], rows[2, ~new]])
-            last = np.stack([*rows[:2, -1:], first[-1:]])
+        for rows, first in with_first(texts.chunks(), 2):
+            yield np.stack([first[2], rows[2]])[:, first[2] != rows[2]]
