@@ -6,15 +6,13 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import orjson
 import pytest
 from hypothesis import HealthCheck, settings
 
 from pilekit.shards.index.format import INDEX_SUFFIX
-from pilekit.tokenize import loading
 from tests.browser import Browser, chromium
+from tests.probed_once import load_once
 from tests.process_groups import ProcessGroups
 
 # One thread for torch: on tiny models two threads only wait for each other, many times longer on a busy machine.
@@ -24,6 +22,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # does each process that a test starts with the package.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+load_once()
 
 # No deadlines: machines are shared, and the first call of a kernel compiles it. CI uses the same examples in each run,
 # other machines use new ones.
@@ -47,25 +47,6 @@ def cache_folder_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Itera
     """No test reads or leaves anything in the user's cache folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PILEKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def tokenizers_are_probed_once() -> Iterator[None]:
-    """The fast encoder of each tokenizer.json is compared with the reference once, not at each of thousands of loads.
-
-    A test that puts other functions into the module has answers of its own.
-    """
-    probe, answers = loading._agreed_fast_encoder, dict[Any, Any]()
-
-    def once(content: dict[str, Any], special_tokens: Any, reference: Any) -> Any:
-        key = orjson.dumps(content), special_tokens, loading.fast_encoder, loading.probe_texts
-        if key not in answers:
-            answers[key] = probe(content, special_tokens, reference)
-        return answers[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loading, "_agreed_fast_encoder", once)
         yield
 
 

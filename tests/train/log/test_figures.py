@@ -31,7 +31,6 @@ lr = 0.01
 every = 2
 [log]
 tensorboard = true
-profile = [2, 3]
 """
 
 
@@ -45,7 +44,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("wandb", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_records_of_a_run_agree(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wandb: bool) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
-    run, changes = tmp_path / "run", ["schedule.kind=constant", f"log.wandb={str(wandb).lower()}"]
+    run, changes = tmp_path / "run", ["schedule.kind=constant", f"log.wandb={str(wandb).lower()}", "log.profile=[2, 3]"]
     Trainer(load_config(made / "tiny.toml", ["train.steps=5", *changes]), run).fit()
     Trainer(load_config(made / "tiny.toml", changes), run).fit()
     steps = read_metrics(run / "metrics.jsonl")
