@@ -142,18 +142,6 @@ def test_peek_shows_the_batch_of_training(shard: Path, tokenizer: Path) -> None:
     assert len(lines) == 2 + len(documents)
 
 
-def test_the_table_of_a_step_fits_a_terminal_and_cuts_no_number(tmp_path: Path, tokenizer: Path) -> None:
-    lines = [json.dumps({"text": "word " * 50, "meta": {"pile_set_name": "OpenWebText2"}})] * 3
-    (tmp_path / "a-long-name-of-a-shard-train-00001-of-00009.jsonl").write_text("\n" * 123_456 + "\n".join(lines))
-    arguments = ("--tokenizer", tokenizer, "--seq-len", 512, "--batch-size", 1, "--peek", 0)
-    _, _, *rows = run("stream", tmp_path, *arguments).stdout.splitlines()
-    assert rows
-    for row in rows:
-        assert len(row) <= 80
-        assert row.split()[2] in ("123,456", "123,457", "123,458")
-        assert "word word" in row
-
-
 def test_a_state_from_a_file(shard: Path, tokenizer: Path, tmp_path: Path) -> None:
     made = PileStream(shard, tokenizer=tokenizer, seq_len=32, batch_size=2, window=8)
     list(itertools.islice(made, 3))

@@ -237,19 +237,6 @@ def test_two_ranks_are_the_plain_loop(made: Path, tmp_path: Path, process_group:
     assert stored.keys() <= model_of(made, start).state_dict().keys()
 
 
-@pytest.mark.slow
-def test_a_run_from_a_model_object_is_one_from_its_folder(made: Path, tmp_path: Path) -> None:
-    torch.manual_seed(5)
-    model = made_of(config_of("roberta"))
-    model.save_pretrained(tmp_path / "saved")
-    trainer(made, tmp_path / "path", f"model.path={tmp_path}/saved").fit()
-    Trainer(load_config(made / "run.toml", {"model.config": None}), tmp_path / "object", model=model).fit()
-    assert lines(tmp_path / "object") == lines(tmp_path / "path")
-    loaded = (load_file(tmp_path / run / "model" / "model.safetensors") for run in ("object", "path"))
-    for ours, theirs in zip(*(weights.values() for weights in loaded), strict=True):
-        assert torch.equal(ours, theirs)
-
-
 @pytest.mark.parametrize("family", ["bert", pytest.param("distilbert", marks=pytest.mark.slow)])
 def test_adapters_of_a_masked_model_are_read_by_peft_and_merge(made: Path, tmp_path: Path, family: str) -> None:
     """Only the adapters change; the merged model predicts as the base model with the adapters does."""

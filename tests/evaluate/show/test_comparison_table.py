@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 from rich.console import Console
 
-from pilekit.corpus import load_manifest
 from pilekit.evaluate.results.compare import Against, Comparison, Difference
 from pilekit.evaluate.show.comparison_table import comparison_table, verdict
 
@@ -84,17 +83,7 @@ def test_the_sentence_says_which_is_better() -> None:
     assert verdict(many, "B").endswith("; of the subsets, better in 0, worse in 0, not told apart in 1.")
 
 
-def test_at_any_width_marks_stand_and_names_are_told_apart() -> None:
-    labels = [subset.name for subset in load_manifest().subsets]
-    clear, unclear = difference(-0.3, -0.1, 23), difference(-0.1, 0.3, 123_456)
-    subsets = {name: (clear, unclear)[place % 2] for place, name in enumerate(labels)}
-    for width in (50, 65, 80, 120):
-        found = lines(comparison(Against(difference(-0.03, -0.01, 1_234_567), subsets)), width)
-        assert max(map(cell_len, found)) <= width
-        rows = found[3 : 3 + len(labels)]
-        assert [row[-2:] for row in rows] == [(" *", "00")[place % 2] for place in range(len(labels))]
-        assert all("-0.2000 -0.3000 to -0.1000 *" in row or "+0.1000 -0.1000 to +0.3000" in row for row in rows)
-        assert [row.startswith(label) for row, label in zip(rows, labels, strict=True)] == [True] * len(labels)
+def test_names_stay_text_and_are_cut_to_the_width() -> None:
     hostile = Against(BETTER.overall, {"[bold]\x1b[31mred": BETTER.overall, "日" * 60: BETTER.overall})
     found = lines(Comparison("masked", ("\x1b[2J", "b"), (hostile,), (0, 0), ()))
     assert any(line.startswith("[bold]\\x1b[31mred") for line in found)

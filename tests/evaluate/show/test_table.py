@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from rich.cells import cell_len
 from rich.console import Console
 
 from pilekit.corpus import load_manifest
@@ -74,24 +73,6 @@ def test_a_wide_terminal_and_a_notebook_have_every_column() -> None:
     shown = scored()._repr_html_()
     for part in ("<th>Documents</th>", "GPT-3 davinci", "<td>ArXiv</td>", "<td>Overall (Pile mixture)</td>"):
         assert part in shown
-
-
-def test_figures_are_never_cut_and_lines_fit() -> None:
-    result = scored()
-    for width in (24, 41, 42, 79, 80, 150, 240):
-        lines = printed(result, width=width).splitlines()
-        assert max(map(len, lines)) <= width
-        [line] = [line for line in lines if line.startswith("ArXiv")]
-        assert "1.1607" in line
-        assert ("~1.156–1.165" in line or "~1.1564–1.1650" in line) == (width >= 42), width
-        assert "…" not in line
-    for name in ("x" * 200, "長" * 200):
-        lines = printed(result_of({name: LARGE})).splitlines()
-        assert any("…" in line and "55.0M  244G  71.0G 0.291 0.7099" in line for line in lines)
-        assert max(map(cell_len, lines)) <= 80
-    row = ["12", "1.99k", "360", "0.181", "1.1812", "~1.177–1.185", "2.2676", "1.7912"]
-    assert row_of(printed(result), "Github") == row  # one published column
-    assert row_of(printed(result_of({"A": Score(2)})), "A") == ["2", "0", "B", "0", "–", "–", "–", "–", "–"]
 
 
 def test_notes_stand_below() -> None:
