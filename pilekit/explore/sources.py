@@ -42,7 +42,8 @@ BEGINNING = 160
 """Characters of each text in a list, and around a word that was found."""
 MOST_SHOWN = 200_000
 """Characters of a text that are shown."""
-SEARCH_SECONDS = 1.0
+SEARCH_SECONDS, AT_ONCE = 1.0, 256
+"""A search answers after this time, and reads this many documents at a time."""
 
 
 class Sources:
@@ -103,15 +104,19 @@ class Sources:
 
         `exact` distinguishes upper and lower case. `next` is None at the end.
         """
-        pattern = re.compile(re.escape(text), re.NOFLAG if exact else re.IGNORECASE)
-        of, found, end = self._of(subset), [], time.monotonic() + SEARCH_SECONDS
-        for place in range(start, len(of)):
-            document = of[place]
-            if (match := pattern.search(document.text)) is not None:
-                found.append(_listed(document, match.start()))
+        of, found, end, place = self._of(subset), [], time.monotonic() + SEARCH_SECONDS, start
+        wanted = text if exact else text.lower()
+        for batch in of.batches(start, AT_ONCE):
+            for row, hay in enumerate(batch.texts):
+                place += 1
+                if (at := (hay if exact else hay.lower()).find(wanted)) >= 0:
+                    document = StoredDocument(hay, {}, batch.subsets[row], int(batch.numbers[row]), batch.shard)
+                    found.append(_listed(document, at))
+                    if len(found) == PAGE:
+                        break
             if len(found) == PAGE or time.monotonic() > end:
-                return {"documents": found, "next": place + 1 if place + 1 < len(of) else None, "of": len(of)}
-        return {"documents": found, "next": None, "of": len(of)}
+                break
+        return {"documents": found, "next": place if place < len(of) else None, "of": len(of)}
 
     def document(self, shard: str, number: int) -> dict[str, Any]:
         """A document: its text, or its tokens as [text, id, bytes, bits]; bits are null where there are none."""

@@ -20,6 +20,7 @@ from typing import overload
 import numpy as np
 
 from pilekit.corpus import Corpus, Manifest, Shard, subsets_or_all
+from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.index.format import ShardIndex, warn_of_bad_lines
@@ -104,6 +105,19 @@ class PileDocuments(AbstractContextManager["PileDocuments"]):
         # In the corpus's order, so that each frame is decoded once.
         found = {place: self[place] for place in sorted(set(places))}
         return [found[place] for place in places]
+
+    def batches(self, start: int, size: int) -> Iterator[DocumentBatch]:
+        """The documents from position `start` on, up to `size` of a shard at a time, without their metadata.
+
+        Several times faster than one document at a time.
+        """
+        while start < len(self):
+            shard = int(np.searchsorted(self._ends, start, side="right"))
+            lines = self._lines[shard]
+            rank = start - (int(self._ends[shard]) - len(lines))
+            numbers = lines.numbers(rank, min(rank + size, len(lines)))
+            yield self._readers.of(shard).batch(numbers)
+            start += len(numbers)
 
     def __iter__(self) -> Iterator[StoredDocument]:
         return (self[place] for place in range(len(self)))
