@@ -28,7 +28,7 @@ from pilekit.dedup.show.pair_texts import manifest_of, pair_texts
 from pilekit.dedup.show.removed_pairs import RemovedPair, spread_pairs, subsets_of
 from pilekit.dedup.show.word_diff import word_diff
 from pilekit.errors import PilekitError, visible
-from pilekit.evaluate.results.per_token import TOKENS_FILE
+from pilekit.evaluate.results.result import TOKENS_FILE
 from pilekit.evaluate.results.result_folder import read_result
 from pilekit.shards.index.build import index_of
 from pilekit.shards.random_access.document_reader import StoredDocument

@@ -150,7 +150,7 @@ def _matrix(pairs: Sequence[Pair], folder: Path) -> dict[str, Any]:
     for subset, kept_subset, count in pairs:
         if subset in shown and kept_subset in shown:
             cells[shown.index(subset), shown.index(kept_subset)] = count
-    side = 0.34 * max(len(shown), 3)
+    side = 0.34 * max(len(shown), 6)
     figure, axes = axes_of(side + 1.9, side + 2.1, grid="both")
     axes.grid(visible=False)
     norm = LogNorm(1, max(10, int(cells.max())))

@@ -26,10 +26,9 @@ from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.plan import Plan
 from pilekit.evaluate.results.attached import Attached, read_attached
 from pilekit.evaluate.results.records import Records, ScoredDocument
+from pilekit.evaluate.results.result import TOKENS_FILE
 from pilekit.evaluate.results.result_folder import records_folder
 from pilekit.evaluate.score.batching import Float64, TokenizedDocument
-
-TOKENS_FILE = "tokens.parquet"
 
 _ITEM = np.dtype([("token", "<u4"), ("nats", "<f4")])
 _NAMES = pa.dictionary(pa.int32(), pa.string())
