@@ -20,18 +20,8 @@ from typing import Any, NamedTuple
 from pilekit import __version__
 from pilekit.errors import PilekitError, visible
 
-EXTRAS = {
-    "accelerate": "accelerate",
-    "deepspeed": "deepspeed",
-    "fasttext-community": "language",
-    "peft": "peft",
-    "ray": "ray",
-    "starlette": "explore",
-    "tensorboard": "tensorboard",
-    "torchao": "torchao",
-    "wandb": "wandb",
-}
-"""The optional packages, each with the extra that installs it."""
+_NOT_LISTED = ("cloud", "dev", "docs")
+"""Extras whose packages are not reported."""
 
 _MODULES = {"pyyaml": "yaml"}
 """Packages whose module has a different name."""
@@ -56,13 +46,14 @@ def packages() -> Iterator[Fact]:
         yield Fact("packages", "pilekit is not installed: run `pip install .` in its folder", bad=True)
         return
     for line in needed:
-        if "extra ==" not in line:
-            yield _package(re.split(r"[^\w.-]", line, maxsplit=1)[0], line)
-    for name, extra in EXTRAS.items():
-        try:
-            yield Fact(name, f"{metadata.version(name)} (extra {extra})")
-        except metadata.PackageNotFoundError:
-            yield Fact(name, f"not installed; pip install '.[{extra}]'")
+        name, extra = re.split(r"[^\w.-]", line, maxsplit=1)[0], re.search(r"extra == ['\"](\w+)", line)
+        if extra is None:
+            yield _package(name, line)
+        elif extra[1] not in _NOT_LISTED:
+            try:
+                yield Fact(name, f"{metadata.version(name)} (extra {extra[1]})")
+            except metadata.PackageNotFoundError:
+                yield Fact(name, f"not installed; pip install '.[{extra[1]}]'")
 
 
 def _package(name: str, needed: str) -> Fact:
@@ -71,7 +62,7 @@ def _package(name: str, needed: str) -> Fact:
     except metadata.PackageNotFoundError:
         return Fact(name, "missing; run `pip install .` again", bad=True)
     try:
-        _import(_MODULES.get(name, name.replace("-", "_")))
+        import_of(_MODULES.get(name, name.replace("-", "_")))
     except Exception as error:
         return Fact(name, f"{version}, cannot be imported: {reason(error)}", bad=True)
     from packaging.requirements import Requirement
@@ -82,9 +73,10 @@ def _package(name: str, needed: str) -> Fact:
     return Fact(name, version)
 
 
-def _import(name: str) -> None:
+def import_of(name: str) -> Any:
+    """The module; an exception whatever goes wrong."""
     try:
-        importlib.import_module(name)
+        return importlib.import_module(name)
     except (Exception, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # such as a Rust panic
@@ -160,7 +152,7 @@ def tokenizer_backend(tokenizer: str | None) -> Iterator[Fact]:
     """The tokenizer's backend; without a tokenizer, whether the fast backend can be loaded."""
     try:
         if tokenizer is None:
-            _import("fastokens")
+            import_of("fastokens")
             yield Fact("tokenizer backend", "fastokens, for each tokenizer for which it gives the ids of tokenizers")
             return
         from pilekit.tokenize import load_tokenizer

@@ -10,17 +10,18 @@ on the machine, and more on the text: an estimate may be wrong by a half.
 
 from __future__ import annotations
 
-import functools
+import json
 import math
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pilekit.doctor.machine import reason
+from pilekit.doctor.machine import import_of, reason
 
 SECONDS = 0.2
 """Each piece of work is repeated for this long; its best round counts."""
@@ -77,16 +78,16 @@ TRAINING = {"train": (0.45, 50.5e6), "bpb": (0.35, 16.8e6)}
 def measured(folder: Path, tokenizer: str | None) -> Iterator[tuple[str, float | str]]:
     """The rate of each piece of work, or the reason why it failed. Uses 64 MiB of `folder` for a moment."""
     works: dict[str, Callable[[], float]] = {
-        "decode": _decode,
-        "parse": _parse,
+        "decode": lambda: _rate(partial(import_of("zstandard").decompress, _stored())),
+        "parse": lambda: _rate(lambda: list(map(import_of("orjson").loads, _lines()))),
         "minhash": _minhash,
-        "compress": _compress,
-        "disk write": functools.partial(_disk, folder, reading=False),
-        "disk read": functools.partial(_disk, folder, reading=True),
+        "compress": lambda: _rate(partial(import_of("zstandard").compress, b"".join(_lines()), 3)),
+        "disk write": partial(_disk, folder, reading=False),
+        "disk read": partial(_disk, folder, reading=True),
         "multiply": _multiply,
     }
     if tokenizer is not None:
-        works["tokenize"] = functools.partial(_tokenize, tokenizer)
+        works["tokenize"] = partial(_tokenize, tokenizer)
     for name, work in works.items():
         try:
             yield name, work()
@@ -120,7 +121,7 @@ def expected(rates: Mapping[str, float | str], cores: int, *, gpu: bool) -> dict
     return found
 
 
-@functools.cache
+@cache
 def _texts() -> list[str]:
     """The language reference, 0.5 MB of prose, or some source files if Python was installed without it."""
     from pilekit.assemble.demo.python_text import language_reference, source_files, standard_library
@@ -129,39 +130,30 @@ def _texts() -> list[str]:
     return reference or [text for _, text in islice(source_files(standard_library()), 50)]
 
 
-@functools.cache
+@cache
 def _lines() -> list[bytes]:
-    import orjson
-
-    return [orjson.dumps({"text": text, "meta": {"pile_set_name": "Pile-CC"}}) + b"\n" for text in _texts()]
+    return [json.dumps({"text": text, "meta": {"pile_set_name": "Pile-CC"}}).encode() + b"\n" for text in _texts()]
 
 
-def _size() -> int:
-    return sum(len(text.encode()) for text in _texts())
+@cache
+def _stored() -> Any:
+    return import_of("zstandard").compress(b"".join(_lines()))
 
 
-def _best(work: Callable[[], Any], amount: float, clock: Callable[[], float] = time.process_time) -> float:
-    """Millions of `amount` per second in the best round of `SECONDS`; a first round warms up."""
+def _rate(
+    work: Callable[[], Any], amount: float | None = None, clock: Callable[[], float] = time.process_time
+) -> float:
+    """Millions of `amount` per second in the best round of `SECONDS`; a first round warms up.
+
+    amount   bytes of text or operations; None: the bytes of the texts
+    """
     work()
     end, best = clock() + SECONDS, math.inf
     while clock() < end or best == math.inf:
         begin = clock()
         work()
         best = min(best, clock() - begin)
-    return amount / max(best, 1e-9) / 1e6
-
-
-def _decode() -> float:
-    import zstandard
-
-    stored, decompressor = zstandard.compress(b"".join(_lines())), zstandard.ZstdDecompressor()
-    return _best(lambda: decompressor.decompress(stored), _size())
-
-
-def _parse() -> float:
-    import orjson
-
-    return _best(lambda: [orjson.loads(line) for line in _lines()], _size())
+    return (sum(len(text.encode()) for text in _texts()) if amount is None else amount) / max(best, 1e-9) / 1e6
 
 
 def _minhash() -> float:
@@ -171,21 +163,11 @@ def _minhash() -> float:
 
     data = np.frombuffer("".join(_texts()).encode(), np.uint8)
     offsets = np.cumsum([0, *(len(text.encode()) for text in _texts())], dtype=np.int64)
-    return _best(lambda: signatures(data, offsets, 5, *permutations(128)), len(data))
-
-
-def _compress() -> float:
-    import zstandard
-
-    content, compressor = b"".join(_lines()), zstandard.ZstdCompressor(level=3, write_checksum=True)
-    return _best(lambda: compressor.compress(content), _size())
+    return _rate(lambda: signatures(data, offsets, 5, *permutations(128)))
 
 
 def _tokenize(tokenizer: str) -> float:
-    from pilekit.tokenize import load_tokenizer
-
-    loaded = load_tokenizer(tokenizer)
-    return _best(lambda: loaded.encode_batch(_texts()), _size())
+    return _rate(partial(import_of("pilekit.tokenize").load_tokenizer(tokenizer).encode_batch, _texts()))
 
 
 def _disk(folder: Path, *, reading: bool) -> float:
@@ -211,10 +193,10 @@ def _multiply() -> float:
 
     if torch.cuda.is_available():
         one = torch.ones(8192, 8192, device="cuda", dtype=torch.bfloat16)
-        return _best(lambda: (one @ one)[0, 0].item(), 2 * len(one) ** 3, time.perf_counter) / 1e3
+        return _rate(lambda: (one @ one)[0, 0].item(), 2 * len(one) ** 3, time.perf_counter) / 1e3
     one, threads = torch.ones(512, 512), torch.get_num_threads()
     torch.set_num_threads(1)  # Threads that wait for each other take CPU seconds too.
     try:
-        return _best(lambda: one @ one, 2 * len(one) ** 3) / 1e3
+        return _rate(lambda: one @ one, 2 * len(one) ** 3) / 1e3
     finally:
         torch.set_num_threads(threads)
