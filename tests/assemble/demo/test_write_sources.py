@@ -45,7 +45,7 @@ def test_finished_sources_are_kept_and_other_folders_refused(tmp_path: Path) -> 
     assert tree(folder) == before
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "me.jpg").write_bytes(b"not to be lost")
-    with pytest.raises(PilekitError, match=r"photos is not empty.*--out"):
+    with pytest.raises(PilekitError, match=r"photos: is not empty.*--out"):
         write_demo_sources(tmp_path / "photos", library=source)
     (tmp_path / "empty").mkdir()
     with pytest.raises(PilekitError, match=r"no Python files in .*empty"):
