@@ -89,7 +89,7 @@ def test_it_stops_at_the_first_command_with_another_exit_code(
         assert "$ pilekit dedup" not in result.stdout
     Path("mine").mkdir()
     Path("mine/thesis.tex").write_text("years of work")
-    with pytest.raises(PilekitError, match=r"mine: is not empty.*--out"):
+    with pytest.raises(PilekitError, match=r"mine is not empty.*--out"):
         CliRunner().invoke(demo.command, ["--out", "mine"], catch_exceptions=False)
     assert [path.name for path in Path("mine").iterdir()] == ["thesis.tex"]
 
