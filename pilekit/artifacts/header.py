@@ -86,3 +86,11 @@ def read_header(folder: str | Path, kind: str | None = None, name: str = HEADER_
     if kind is not None and header.kind != kind:
         raise PilekitError(f'{shown}: is the header of kind "{visible(header.kind, 60)}", not "{kind}"')
     return header
+
+
+def finished_header(folder: str | Path, kind: str, command: str) -> Header:
+    """The header of the finished run in `folder`; PilekitError names the `command` that resumes it."""
+    header = read_header(folder, kind)
+    if not header.finished:
+        raise PilekitError(f"{visible(str(folder))}: is not finished; run the same `{command}` again to resume it")
+    return header

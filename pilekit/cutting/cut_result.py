@@ -45,10 +45,7 @@ class CutCorpus(TableResult):
         """A row of counts per subset, the largest first, and the total."""
         from pilekit.fitted_table import Column, FittedTable
 
-        titles = {"read": "Read", "spans": "Spans", "cut": "Cut", "pieces": "Pieces", "dropped": "Dropped"}
-        columns: list[Column[Row]] = [Column("Subset", lambda row: row[0])]
-        columns += [Column(title, _count(key)) for key, title in titles.items()]
-        removed = _count("characters_removed")
+        columns, removed = _columns("Subset", "read", "spans", "cut", "pieces", "dropped"), _count("characters_removed")
         columns.append(Column("Characters", removed, Column("Chars", removed)))
         return FittedTable(list(self.summary["subsets"].items()), columns, [("Total", self.summary)], ("Pieces",))
 
@@ -71,10 +68,8 @@ class Decontamination(CutCorpus):
         def share(row: Row) -> str:
             return f"{100 * row[1]['dirty'] / row[1]['records']:.2f}" if row[1]["records"] else DASH
 
-        columns: list[Column[Row]] = [Column("Evaluation", lambda row: row[0])]
-        titles = {"records": "Records", "dirty": "Dirty", "too_short": "Too short"}
-        columns += [Column(title, _count(key)) for key, title in titles.items()]
-        return FittedTable(list(self.summary["evaluations"].items()), [*columns, Column("Dirty %", share)], [])
+        columns = [*_columns("Evaluation", "records", "dirty", "too_short"), Column("Dirty %", share)]
+        return FittedTable(list(self.summary["evaluations"].items()), columns, [])
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,6 +82,14 @@ class Substrings(CutCorpus):
         import pyarrow.parquet as pq
 
         return pq.read_table(self.folder / REPEATS)
+
+
+def _columns(name: str, *keys: str) -> list[Column[Row]]:
+    from pilekit.fitted_table import Column
+
+    titles = [key.replace("_", " ").capitalize() for key in keys]
+    counts = [Column(title, _count(key)) for title, key in zip(titles, keys, strict=True)]
+    return [Column(name, lambda row: row[0]), *counts]
 
 
 def _count(key: str) -> Callable[[Row], str]:

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-import xxhash
-
-from pilekit.artifacts.header import Header, read_header
+from pilekit.artifacts.header import Header, finished_header
 from pilekit.cutting.cut_shards import spans_of
 from pilekit.cutting.decontaminate import KIND
 from pilekit.cutting.hits import HITS
+from pilekit.dedup.previous_runs import identity_of
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.pipeline import DocumentStage
@@ -33,8 +31,7 @@ class Decontaminated(DocumentStage):
     @property
     def identity(self) -> str:
         """A hash of the run's parameters, shards and evaluations."""
-        header = self._header()
-        return xxhash.xxh3_128_hexdigest(msgspec.json.encode([header.parameters, header.inputs], order="sorted"))
+        return identity_of(self._header())
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
         """The documents without a span; empty batches are dropped."""
@@ -50,21 +47,15 @@ class Decontaminated(DocumentStage):
                 found[batch.shard] = dict(spans_of(Path(self.folder) / HITS, batch.shard))
             spans = found[batch.shard]
             keep = [number not in spans for number in batch.numbers.tolist()]
-            for index, kept in enumerate(keep):
-                if not kept and index not in batch.edited:
-                    end = spans[int(batch.numbers[index])][-1][1]
-                    if end > len(batch.texts[index]):
-                        raise PilekitError(
-                            f"{visible(batch.shard)}: document {int(batch.numbers[index]):,} is not the one that was "
-                            f"searched in {visible(str(self.folder))}: this is another shard of the same name"
-                        )
+            for index, (kept, number) in enumerate(zip(keep, batch.numbers.tolist(), strict=True)):
+                if not kept and index not in batch.edited and spans[number][-1][1] > len(batch.texts[index]):
+                    raise PilekitError(
+                        f"{visible(batch.shard)}: document {number:,} is not the one that was searched in "
+                        f"{visible(str(self.folder))}: this is another shard of the same name"
+                    )
             kept_batch = batch.where(keep)
             if len(kept_batch):
                 yield kept_batch
 
     def _header(self) -> Header:
-        header = read_header(self.folder, KIND)
-        if not header.finished:
-            shown = visible(str(self.folder))
-            raise PilekitError(f"{shown}: is not finished; run the same `pilekit decontaminate` again to resume it")
-        return header
+        return finished_header(self.folder, KIND, "pilekit decontaminate")

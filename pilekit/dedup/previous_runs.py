@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 import xxhash
 
-from pilekit.artifacts.header import Header, read_header
+from pilekit.artifacts import header as headers
+from pilekit.artifacts.header import Header
 from pilekit.corpus import Shard
 from pilekit.dedup.sketch.sketch_format import SUFFIX as SKETCH_SUFFIX
 from pilekit.dedup.sketch.sketch_format import ShardSketch, load_sketch
@@ -126,10 +127,7 @@ def identity_of(header: Header) -> str:
 
 def finished_header(folder: str | Path) -> Header:
     """The header of the run in `folder`; PilekitError if it is not finished."""
-    header = read_header(folder, KIND)
-    if not header.finished:
-        raise PilekitError(f"{visible(str(folder))}: is not finished; run the same `pilekit dedup` again to resume it")
-    return header
+    return headers.finished_header(folder, KIND, "pilekit dedup")
 
 
 def _check_comparable(run: EarlierRun, parameters: Mapping[str, Any]) -> None:

@@ -15,7 +15,6 @@ from pilekit.errors import PilekitError, counted, visible
 from pilekit.progress import step_progress
 
 if TYPE_CHECKING:
-    from pilekit.artifacts.header import Header
     from pilekit.dedup.show.removed_pairs import RemovedPair
 
 SHOWN_CHARACTERS, SHOWN_DOCUMENTS, SORTING = 1000, 10, 1 << 30
@@ -62,7 +61,7 @@ def command(folder: Path, subset: str | None, min_similarity: float, count: int,
     if header.kind == "substrings":
         if subset is not None or min_similarity:
             raise click.UsageError("--subset and --min-similarity are for what `pilekit dedup` removed")
-        _show_passages(folder, header, count, as_json)
+        _show_passages(folder, count, as_json)
         return
     finished_header(folder)  # Refuse a bad folder now.
     name = None if subset is None else _exact_name(subset, folder / REMOVED)
@@ -79,18 +78,18 @@ def command(folder: Path, subset: str | None, min_similarity: float, count: int,
     click.echo(f"{len(pairs):,} of {counted(total, 'removed document')}")
 
 
-def _show_passages(folder: Path, header: Header, count: int, as_json: bool) -> None:
+def _show_passages(folder: Path, count: int, as_json: bool) -> None:
     """Print the passages that `pilekit substrings` cut most often, and the documents that held them."""
     import tempfile
 
     import msgspec
 
+    from pilekit.artifacts.header import finished_header
     from pilekit.corpus import load_manifest
     from pilekit.cutting.cut_result import REPEATS
     from pilekit.cutting.passages import frequent_passages
 
-    if not header.finished:
-        raise PilekitError(f"{visible(str(folder))}: is not finished; run the same `pilekit substrings` again")
+    header = finished_header(folder, "substrings", "pilekit substrings")
     record = {name: header.parameters[name] for name in ("text_field", "label_path")}
     manifest, paths = msgspec.structs.replace(load_manifest(), **record), header.results["/found"]["result"]["paths"]
     with tempfile.TemporaryDirectory() as scratch:
