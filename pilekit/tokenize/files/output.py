@@ -230,8 +230,10 @@ def _appending(path: Path, head: int) -> Iterator[BinaryIO]:
 def _remove(folder: Path, *, finished: bool = False) -> None:
     """Remove the folder of a job whose output is published; with `finished`, only if its header says so."""
     with suppress(PilekitError, OSError):  # It is missing, or not ours, or another process is removing it.
-        if read_header(folder, KIND).finished or not finished:
+        if set(os.listdir(folder)) <= {LOCK_FILE} or read_header(folder, KIND).finished or not finished:  # noqa: PTH208
             with locked(folder / LOCK_FILE, wait=False):
+                for inner in filter(Path.is_dir, folder.iterdir()):
+                    shutil.rmtree(inner)  # before the header, without which the folder is not known as ours
                 shutil.rmtree(folder)
 
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,9 @@ TOKENS_PER_STORED_BYTE = 0.5
 """Fewer than any compressed text has, so that no run that might fit is refused."""
 
 PLAIN = (".jsonl", ".json", ".ndjson")
+
+FLUSHED_BYTES = 64 << 20
+"""Ids that a thread flushes to disk at a time while the shard is encoded, so that little is left at the end."""
 
 
 def tokenize_corpus(
@@ -188,12 +193,14 @@ def _tokenize_shard(
     codes: dict[str, int] = {}
     counts = np.zeros((MAX_SUBSETS, 3), np.int64)
     empty = 0
+    flushes: list[Future[None]] = []
     parts = _parts(output, shard.name)
     encode = functools.partial(_encode, tokenize=tokenize, eod=eod, files=files)
     with (
         write_atomically(parts[0]) as ids_file,
         write_atomically(parts[1]) as records_file,
         reading(shard, advance=advance, ahead=threads > 1) as reader,
+        ThreadPoolExecutor(1) as disk,
     ):
         batches = (batch for batch in Pipeline(stages)(reader) if len(batch))
         for batch, (ids, kept, records, sizes) in map_in_threads(
@@ -206,6 +213,10 @@ def _tokenize_shard(
             np.add.at(counts, records["subset"], np.stack([np.ones_like(sizes), records["tokens"], sizes], axis=1))
             ids_file.write(ids.data)
             records_file.write(records.tobytes())
+            if ids_file.tell() >= FLUSHED_BYTES * (len(flushes) + 1):
+                flushes.append(disk.submit(os.fsync, ids_file.fileno()))
+        for flush in flushes:
+            flush.result()  # The file's last flush does not repeat an error of the disk.
         inputs.check(shard)
     result = {
         "subsets": dict(zip(codes, counts[: len(codes)].tolist(), strict=True)),
