@@ -20,14 +20,14 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pilekit.errors import PilekitError, visible
 from pilekit.explore.sources import Sources
 
-PAGE_FILES = {"": "text/html", "explore.js": "text/javascript", "explore.css": "text/css"}
+PAGE_FILES = ("", "explore.js", "explore.css")
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -75,8 +75,7 @@ def make_app(sources: Sources, hosts: tuple[str, ...], token: str) -> Starlette:
         name = request.path_params.get("name", "")
         if name not in PAGE_FILES:
             return PlainTextResponse("not found", 404, HEADERS)
-        content = (Path(__file__).parent / "page" / (name or "explore.html")).read_bytes()
-        return Response(content, 200, HEADERS, PAGE_FILES[name])
+        return FileResponse(Path(__file__).parent / "page" / (name or "explore.html"), headers=HEADERS)
 
     def answer(question: Callable[[Any], dict[str, Any]]) -> Callable[[Request], Response]:
         def endpoint(request: Request) -> Response:

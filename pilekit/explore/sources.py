@@ -139,17 +139,11 @@ class Sources:
             raise PilekitError("no folder of `pilekit bpb` was given with --bpb")
         rates = records.nll / np.log(2) / np.maximum(records.bytes, 1)
         places = np.argsort(-rates, kind="stable")[start : start + PAGE].tolist()
-        found = [
-            {
-                "shard": records.shards[records.shard[place]],
-                "name": visible(records.shards[records.shard[place]], 100),
-                "number": int(records.number[place]),
-                "subset": visible(records.subsets[records.subset[place]], 60),
-                "bytes": int(records.bytes[place]),
-                "rate": float(rates[place]),
-            }
-            for place in places
-        ]
+        found = []
+        for place in places:
+            shard, subset = records.shards[records.shard[place]], records.subsets[records.subset[place]]
+            number, size = int(records.number[place]), int(records.bytes[place])
+            found.append({**_place(shard, number, subset, size), "rate": float(rates[place])})
         return {"documents": found, "start": start, "of": len(records)}
 
     def pairs(self, subset: str | None) -> dict[str, Any]:
@@ -208,15 +202,14 @@ def _tokenizer_of(protocol: dict[str, Any], given: Tokenizer | None) -> Tokenize
 def _listed(document: StoredDocument, at: int = 0) -> dict[str, Any]:
     """A document in a list, with its text from shortly before the character `at`."""
     begin = max(0, at - BEGINNING // 4)
-    beginning = re.sub(r"\s+", " ", document.text[begin : begin + BEGINNING])
-    return {
-        "shard": document.shard,
-        "name": visible(document.shard, 100),
-        "number": document.number,
-        "subset": visible(document.subset, 60),
-        "bytes": len(document.text.encode()),
-        "beginning": ("…" if begin else "") + visible(beginning),
-    }
+    beginning = ("…" if begin else "") + visible(re.sub(r"\s+", " ", document.text[begin : begin + BEGINNING]))
+    size = len(document.text.encode())
+    return {**_place(document.shard, document.number, document.subset, size), "beginning": beginning}
+
+
+def _place(shard: str, number: int, subset: str, size: int) -> dict[str, Any]:
+    name, label = visible(shard, 100), visible(subset, 60)
+    return {"shard": shard, "name": name, "number": number, "subset": label, "bytes": size}
 
 
 def _pieces(text: str, ids: list[int], spans: list[tuple[int, int]], bits: dict[int, float]) -> list[list[Any]]:

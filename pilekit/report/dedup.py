@@ -31,7 +31,7 @@ from pilekit.fitted_table import rounded_count
 from pilekit.progress import Report
 from pilekit.report.cuts import read_summary, shares_of
 from pilekit.report.figures import axes_of, legend, svg_of
-from pilekit.report.recall import measured_recall
+from pilekit.report.recall import intervals, measured_recall
 from pilekit.stats.plot import INK, LONGEST_NAME, OBSERVED, PAPER
 
 EXAMPLES, CLUSTERS = 20, 20
@@ -181,7 +181,7 @@ def _s_curve(header: Header, texts: Sequence[str], folder: Path) -> tuple[Markup
     if measured:
         at = [one.similarity for one in measured]
         shares = np.array([one.found / one.pairs for one in measured])
-        errors = np.abs(np.array([one.interval for one in measured]).T - shares)
+        errors = np.abs(intervals(measured) - shares)
         axes.errorbar(at, 100 * shares, 100 * errors, fmt="o", color=PAPER, markersize=4, label="measured")
         near = min(measured, key=lambda one: abs(one.similarity - threshold))
         pairs = sum(one.pairs for one in measured)

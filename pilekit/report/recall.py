@@ -7,10 +7,11 @@ run. A pair is found if all values of a band agree. The copies are a function of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.minhash import permutations, signatures
@@ -23,21 +24,21 @@ COPIES = 60
 _LONGEST, _FEWEST_WORDS = 20_000, 30
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(NamedTuple):
     """Pairs of about this mean similarity: how many there are, and how many of them have an equal band."""
 
     similarity: float
     pairs: int
     found: int
 
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Wilson's 95 % interval of the share that is found."""
-        z = 1.96**2 / self.pairs
-        share = self.found / self.pairs
-        middle, half = share + z / 2, np.sqrt(z * share * (1 - share) + z * z / 4)
-        return float((middle - half) / (1 + z)), float((middle + half) / (1 + z))
+
+def intervals(measured: Sequence[Measured]) -> npt.NDArray[np.float64]:
+    """Wilson's 95 % intervals of the shares that are found, [low or high, measured]."""
+    _, pairs, found = np.array(measured).T
+    z, share = 1.96**2 / pairs, found / pairs
+    middle, half = share + z / 2, np.sqrt(z * share * (1 - share) + z * z / 4)
+    found_between: npt.NDArray[np.float64] = np.stack([middle - half, middle + half]) / (1 + z)
+    return found_between
 
 
 def measured_recall(texts: Iterable[str], bands: Bands, ngram: int, seed: int) -> list[Measured]:
@@ -61,7 +62,7 @@ def measured_recall(texts: Iterable[str], bands: Bands, ngram: int, seed: int) -
         found += (values[1:] == values[0]).all(axis=2).any(axis=1).tolist()
         original, *sets = (shingle_set(copy, ngram) for copy in encoded)
         similarities += [jaccard(original, one) for one in sets]
-    places = np.floor((np.array(similarities) - LOWEST) / WIDTH).astype(int)
-    by_place = {place: places == place for place in sorted(set(places[places >= 0].tolist()))}
     of, hits = np.array(similarities), np.array(found)
-    return [Measured(float(of[at].mean()), int(at.sum()), int(hits[at].sum())) for at in by_place.values()]
+    places = np.floor((of - LOWEST) / WIDTH)
+    by_place = [places == place for place in np.unique(places[places >= 0])]
+    return [Measured(float(of[at].mean()), int(at.sum()), int(hits[at].sum())) for at in by_place]

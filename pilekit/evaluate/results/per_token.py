@@ -93,11 +93,10 @@ def _table(group: list[tuple[ScoredDocument, _Items]], first: int) -> pa.Table:
     counts = [len(items) for _, items in group]
     items = np.concatenate([items for _, items in group])
 
+    places = pa.array(np.repeat(np.arange(len(counts)), counts))
+
     def repeated(values: list[str]) -> pa.DictionaryArray:
-        names = list(dict.fromkeys(values))
-        codes = {name: code for code, name in enumerate(names)}
-        indices = np.repeat(np.array([codes[value] for value in values], np.int32), counts)
-        return pa.DictionaryArray.from_arrays(indices, names)
+        return pa.array(values).dictionary_encode().take(places)
 
     columns = [
         repeated([document.shard for document, _ in group]),
