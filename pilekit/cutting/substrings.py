@@ -92,7 +92,7 @@ def _find(job: CutJob, length: int, memory: int) -> tuple[dict[str, Any], list[P
     bases = np.cumsum([0, *(of["lines"] for of in read.values())])
     if bases[-1] >= MAX_DOCUMENTS:
         raise PilekitError(f"{bases[-1]:,} documents are more than can be compared at once; take fewer shards")
-    of_shard, filter, parts = dict(zip(read, bases.tolist(), strict=False)), scratch / "filter.npy", scratch / "parts"
+    of_shard, filter, parts = dict(zip(read, bases.tolist(), strict=False)), scratch / "filter.npy", scratch / "runs"
     np.save(filter, repeated_anchors(*_sorting(job, "sorting", "anchors"), bases, own, memory))
     job.each_shard("comparing", "windows", scan, [filter], filter=filter, bases=of_shard, length=length)
     starts = find_runs(*_sorting(job, "sorting again", "windows"), bases, parts, own, length, memory)

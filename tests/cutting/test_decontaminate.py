@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import random
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -24,7 +21,6 @@ from pilekit.cutting.cut_shards import pieces_around
 from tests.cli.running import cells, run, run_json
 from tests.cutting import reference
 from tests.kills import left_at_each_renaming
-from tests.memory_limit import NO_HOLES
 from tests.shards import making
 from tests.stopping import tree
 
@@ -247,50 +243,6 @@ def test_killed_at_each_step_and_with_two_jobs_the_same_bytes(data: Path, tmp_pa
     assert left > {"scratch", "clean", "hits.parquet", ".unfinished"}
     decontaminate(data / "data", out=tmp_path / "two", **options(data) | {"jobs": 2})
     assert tree(tmp_path / "two") == tree(tmp_path / "whole")
-
-
-MANY = """
-import sys
-from pathlib import Path
-import numpy as np, zstandard
-from pilekit import decontaminate
-from tests.memory_limit import limit_memory
-
-folder, documents = Path(sys.argv[1]), int(sys.argv[2])
-question = " ".join(f"planted{word}" for word in range(13))
-(folder / "quiz.jsonl").write_text('{"text": "%s"}\\n' % question)
-
-def written(name, documents):
-    with (folder / name).open("wb") as file, zstandard.ZstdCompressor(1).stream_writer(file) as lines:
-        for first in range(0, documents, 10_000):
-            of = [f'{{"text": "the words of document {number}", "meta": {{"pile_set_name": "ArXiv"}}}}\\n'
-                  for number in range(first, first + 10_000)]
-            of[0] = of[0].replace("the words", question)
-            lines.write("".join(of).encode())
-    return folder / name
-
-def counts(name, documents):
-    data = written(f"{name}.jsonl.zst", documents)
-    found = decontaminate(data, against=folder / "quiz.jsonl", common=0, out=folder / name, jobs=1).summary
-    return [found[part] for part in ("read", "untouched", "cut", "dropped")]
-
-counts("warm", 100_000)  # loads and compiles all there is
-limit_memory(96 << 20)  # the work takes half of it, with any number of documents
-try:
-    np.empty((documents, 51), np.uint8)  # 51 bytes for each document do not fit
-except MemoryError:
-    print(counts("all", documents))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_memory_does_not_grow_with_documents(tmp_path: Path) -> None:
-    documents = 2_000_000
-    command = [sys.executable, "-c", MANY, str(tmp_path), str(documents)]
-    done = subprocess.run(command, check=False, env=os.environ | NO_HOLES, capture_output=True, text=True)
-    planted = documents // 10_000
-    assert done.stdout == f"{[documents, documents - planted, 0, planted]}\n", done.stderr[-2000:]
 
 
 def test_the_command_prints_tables_and_refuses_what_is_wrong(data: Path, tmp_path: Path) -> None:

@@ -1,18 +1,14 @@
-"""One document of 500 MB, 10,000 documents with one licence header, a million documents under a limit of memory."""
+"""One document of 500 MB, 10,000 documents with one licence header."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from pilekit import cut_substrings, decontaminate
-from tests.memory_limit import NO_HOLES
 
 WORDS = [f"{number * 7919 % 999983:x}" for number in range(20_000)]
 PASSAGE = " ".join(f"passage{number}" for number in range(500))
@@ -51,39 +47,3 @@ def test_one_document_of_500_megabytes(tmp_path: Path) -> None:
     clean = decontaminate(tmp_path / "data.jsonl", against=tmp_path / "quiz.jsonl", out=tmp_path / "clean", write=False)
     hits = [(row["number"], row["start"], row["end"]) for row in clean.hits.to_pylist()]
     assert hits == [(0, 0, len(PASSAGE)), *rows]
-
-
-MANY = """
-import sys
-from pathlib import Path
-import numpy as np
-from pilekit import cut_substrings
-from tests.memory_limit import limit_memory
-
-folder, documents = Path(sys.argv[1]), int(sys.argv[2])
-cut_substrings(folder / "warm.jsonl", out=folder / "warm", write=False, jobs=1)  # loads and compiles all there is
-limit_memory(128 << 20)
-try:
-    np.empty((documents, 80), np.uint8)  # 80 bytes for each document do not fit
-except MemoryError:
-    found = cut_substrings(folder / "data.jsonl", out=folder / "out", write=False, jobs=1, memory=64_000_000)
-    print(found.summary["read"], found.summary["cut"], found.summary["bytes_removed"])
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_memory_does_not_grow_with_documents(tmp_path: Path) -> None:
-    documents, notes = 2_000_000, [" ".join(WORDS[at : at + 24]) for at in range(0, 4800, 24)]
-    with (tmp_path / "data.jsonl").open("w") as data, (tmp_path / "warm.jsonl").open("w") as warm:
-        for number in range(documents):
-            note = notes[number // 50 % len(notes)] + "\\n" if number % 50 == 0 else ""
-            line = f'{{"text":"{note}{own_words(range(15 * number, 15 * number + 15))}"}}\n'
-            data.write(line)
-            if number < 20_000:
-                warm.write(line)
-    command = [sys.executable, "-c", MANY, str(tmp_path), str(documents)]
-    done = subprocess.run(command, check=False, env=os.environ | NO_HOLES, capture_output=True, text=True)
-    cuts = range(0, documents, 50)[len(notes) :]
-    removed = sum(len(notes[number // 50 % len(notes)]) for number in cuts)
-    assert done.stdout == f"{documents} {len(cuts)} {removed}\n", done.stderr[-2000:]
