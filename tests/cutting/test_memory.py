@@ -1,7 +1,7 @@
 """Millions of documents under a limit of the process's memory.
 
-Beside what the imports take, `decontaminate` takes 57 MB for a million documents, and `substrings` 82 MB for one million
-and 84 MB for five. The limits leave less than 2 and 10 bytes for each document more. `substrings` reads its shards four
+Beside what the imports take, `decontaminate` takes 57 MB for a million documents, and `substrings` 82 MB for a million
+and 84 MB for five. The limits leave less than 2 and 15 bytes for each document more. `substrings` reads its shards four
 times, so it gets fewer documents.
 """
 
