@@ -250,7 +250,7 @@ def test_cleaning_and_cutting_give_the_bytes_of_local_processes_when_a_node_is_l
     quiz.write_text("\n".join(json.dumps({"text": " ".join(text[5:25])}) for text in texts))
     for command, step in (
         (("clean", "corpus", "--rules", "gopher-quality", "--set", "gopher-quality.stop_words=0"), ".jsonl.parquet."),
-        (("decontaminate", "corpus", "--against", quiz, "--window", 10), ".jsonl.parquet."),
+        (("decontaminate", "corpus", "--against", quiz, "--window", 10), ".jsonl."),
         (("substrings", "corpus", "--memory", "64MB", "--min-bytes", 60), ".jsonl."),
     ):
         command = (*command, "--jobs", 2, "--out")
