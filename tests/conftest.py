@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, settings
 
 from pilekit.shards.index.format import INDEX_SUFFIX
 from tests.browser import Browser, chromium
-from tests.probed_once import load_once
 from tests.process_groups import ProcessGroups
 
 # One thread for torch: on tiny models two threads only wait for each other, many times longer on a busy machine.
@@ -22,8 +21,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # does each process that a test starts with the package.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-
-load_once()
 
 # No deadlines: machines are shared, and the first call of a kernel compiles it. CI uses the same examples in each run,
 # other machines use new ones.

@@ -67,7 +67,8 @@ def load_tokenizer(
         raise PilekitError(f"cannot read the tokenizer {shown}: {error.strerror or error}") from error
     try:
         content = plain_content(orjson.loads(raw))
-        reference = tokenizers.Tokenizer.from_str(orjson.dumps(content).decode())
+        plain = orjson.dumps(content).decode()
+        reference = _reference(plain, special_tokens)
         if not reference.get_vocab_size(with_added_tokens=True):
             raise ValueError("its vocabulary is empty")
     except Exception as error:  # tokenizers raises Exception itself
@@ -75,12 +76,11 @@ def load_tokenizer(
             f"{shown} is not a tokenizer.json that the tokenizers library can read ({visible(str(error), 200)}); give "
             "a tokenizer.json or a Hugging Face tokenizer folder"
         ) from error
-    reference.encode_special_tokens = special_tokens == "text"
 
     encode = reference_encoder(reference)
     chosen: Backend = "tokenizers"
     if backend != "tokenizers":
-        fast = _agreed_fast_encoder(content, special_tokens, encode)
+        fast = _agreed_fast_encoder(plain, special_tokens)
         if not isinstance(fast, str):
             encode, chosen = fast, "fastokens"
         elif backend == "fastokens":
@@ -105,14 +105,22 @@ def reopen(path: Path, backend: Backend, special_tokens: SpecialTokens, fingerpr
     return tokenizer
 
 
-def _agreed_fast_encoder(
-    content: dict[str, Any], special_tokens: SpecialTokens, reference: EncodeBatch
-) -> EncodeBatch | str:
+@functools.lru_cache(maxsize=4)
+def _reference(content: str, special_tokens: SpecialTokens) -> tokenizers.Tokenizer:
+    reference = tokenizers.Tokenizer.from_str(content)
+    reference.encode_special_tokens = special_tokens == "text"
+    return reference
+
+
+@functools.lru_cache(maxsize=4)  # the proof takes most of the time of loading
+def _agreed_fast_encoder(content: str, special_tokens: SpecialTokens) -> EncodeBatch | str:
     """fastokens' encoder if it gives the reference's ids on the probe set; else the reason why it cannot be used."""
+    reference = reference_encoder(_reference(content, special_tokens))
     try:
+        plain = orjson.loads(content)
         # Templates add tokens around a text. pilekit never asks for that, and fastokens does not know all templates.
-        fast = fast_encoder(orjson.dumps({**content, "post_processor": None}).decode(), special_tokens)
-        probe = probe_texts([token["content"] for token in content.get("added_tokens") or []])
+        fast = fast_encoder(orjson.dumps({**plain, "post_processor": None}).decode(), special_tokens)
+        probe = probe_texts([token["content"] for token in plain.get("added_tokens") or []])
         expected_ids, expected_offsets = reference(probe)
         ids, offsets = fast(probe)
     except ImportError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import pickle
 import shutil
@@ -188,6 +189,12 @@ def raising(error: BaseException) -> Any:
     return defect
 
 
+def with_encoder(monkeypatch: pytest.MonkeyPatch, encoder: Any) -> None:
+    """Take this fast encoder for the rest of the test, and forget which encoders were proved before."""
+    monkeypatch.setattr(loading, "fast_encoder", encoder)
+    monkeypatch.setattr(loading, "_agreed_fast_encoder", functools.cache(loading._agreed_fast_encoder.__wrapped__))
+
+
 @pytest.mark.parametrize(
     ("defect", "said"),
     [
@@ -205,7 +212,7 @@ def test_a_fast_encoder_with_a_defect_does_not_serve(
     path = saved(byte_level_bpe(300, nfc=True, added=("   ",)), tmp_path / "t.json")
     right = load_tokenizer(path)
     assert right.backend == "fastokens"
-    monkeypatch.setattr(loading, "fast_encoder", defect(loading.fast_encoder))
+    with_encoder(monkeypatch, defect(loading.fast_encoder))
     with caplog.at_level(logging.WARNING):
         tokenizers = [load_tokenizer(path), load_tokenizer(path)]
     assert [tokenizer.backend for tokenizer in tokenizers] == ["tokenizers"] * 2
@@ -234,7 +241,7 @@ def test_a_batch_on_which_the_fast_encoder_gives_up_is_encoded_by_the_reference(
         return limited
 
     expected = load_tokenizer(file).encode_batch(["hostile", "text"])
-    monkeypatch.setattr(loading, "fast_encoder", giving_up)
+    with_encoder(monkeypatch, giving_up)
     tokenizer = load_tokenizer(file)
     assert tokenizer.backend == "fastokens"
     for ours, right in zip(tokenizer.encode_batch(["hostile", "text"]), expected, strict=True):
