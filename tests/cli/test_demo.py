@@ -148,7 +148,8 @@ def test_the_whole_demo_after_being_killed(tmp_path: Path) -> None:
         assert (out / name).read_bytes().startswith(b"\x89PNG")
     made = {"sources", "corpus", "reframed", "damaged", "unique", "clean", "tokenizer.json", "stats.png", "steps.py"}
     made |= {"tokens", "train.toml", "decontaminated", "substrings", "report.html"}
-    assert {path.name for path in out.iterdir()} == made | {"before", "after", "gain.png"}
+    made |= {"before", "after", "gain.png", "verify.json", "verify-damaged.json"}
+    assert {path.name for path in out.iterdir()} == made
     assert not list(out.rglob("*.partial"))
     nothing = subprocess.run([*PILEKIT, "stats"], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert nothing.returncode == 1  # a search for a corpus does not take the demo's folders
