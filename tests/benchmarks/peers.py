@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pilekit.artifacts.file_lock import locked
+
 BENCH = Path(__file__).resolve().parents[2] / ".bench"
 """Where environments and generated data of benchmarks live; ignored by git."""
 
@@ -33,22 +35,25 @@ def peer_environment(
     `CalledProcessError` if pip fails. A half-made environment is not used. With `on_top`, what is installed for this
     Python, and the working tree's pilekit, are found there too: pip installs only what is missing.
     """
-    folder = BENCH / name
-    python = folder / "bin" / "python"
-    below = [str(BENCH.parent), f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})"] if on_top else []
-    wanted = "\n".join([sys.version, *requirements, *extra_pip_args, *below])
-    made = folder / "made-from"
-    if python.exists() and made.exists() and made.read_text() == wanted:
+    with locked(BENCH / f"{name}.making"):  # two processes of the tests may ask for it at once
+        folder = BENCH / name
+        python = folder / "bin" / "python"
+        below = (
+            [str(BENCH.parent), f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})"] if on_top else []
+        )
+        wanted = "\n".join([sys.version, *requirements, *extra_pip_args, *below])
+        made = folder / "made-from"
+        if python.exists() and made.exists() and made.read_text() == wanted:
+            return python
+        print(f"making {folder.relative_to(BENCH.parent)} with {', '.join(requirements)}", file=sys.stderr)
+        shutil.rmtree(folder, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        own = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+        (own / "below.pth").write_text("\n".join(below))
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, *extra_pip_args, *requirements], check=True, stdout=sys.stderr)
+        made.write_text(wanted)
         return python
-    print(f"making {folder.relative_to(BENCH.parent)} with {', '.join(requirements)}", file=sys.stderr)
-    shutil.rmtree(folder, ignore_errors=True)
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    own = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    (own / "below.pth").write_text("\n".join(below))
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, *extra_pip_args, *requirements], check=True, stdout=sys.stderr)
-    made.write_text(wanted)
-    return python
 
 
 def run_peer(
