@@ -1,39 +1,29 @@
 """The life of an output of token files, from any source.
 
-Everything is made in `PREFIX.unfinished/`, the folder of a job. Each part of the work (a shard, a token file) is
-appended once, in order, to the files in its folder `joined`. The note of the part then records where the output ended.
-After a kill the output is cut to the end in the last note, and the next part is appended. So the disk never holds more
-than the output and the shards under way.
-
-At the end the files are renamed to their final names, the indexes last, and then the header is written. So a file under
-its final name is complete. If the same job is finished already, its results are read from the header. An output of
-another job, or a file that is not ours, is an error.
+Everything is made in `PREFIX.unfinished/`, the folder of a job, where the output grows in `joined` (joined.py). At the
+end the files are renamed to their final names, the indexes last, and then the header is written. So a file under its
+final name is complete. If the same job is finished already, its results are read from the header. An output of another
+job, or a file that is not ours, is an error.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import astuple
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.header import read_header, write_header
 from pilekit.artifacts.job_folder import LOCK_FILE, Output, check_same_job, output_folder
-from pilekit.artifacts.own_file import open_own
 from pilekit.corpus import Shard
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
-from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.fingerprint import Inputs, inputs_for
-from pilekit.tokenize.files.documents import Cut, Integers, Run, read_documents, write_documents
-from pilekit.tokenize.files.formats import TokenFiles, finish_file
+from pilekit.tokenize.files.formats import TokenFiles
 from pilekit.tokenize.files.token_file import KIND
 
 logger = logging.getLogger(__name__)
@@ -42,9 +32,6 @@ DONE = "/done"
 """The name of the note about the whole job; no shard's name begins with a slash."""
 
 REMEDY = "name another prefix with --out, or remove these files"
-
-_TABLE = "/documents"
-_COPIED_BYTES = 1 << 20
 
 
 def finished_output(
@@ -89,142 +76,6 @@ def finished_output(
     if done_before:
         logger.warning("already done: %s tells this; to make it again, remove these files first", shown)
     return header.results, shown
-
-
-class Joined:
-    """The output while it grows: `append` each of `parts`, in order, then `finish`.
-
-    parts   the names of all parts; `done` of them are in the output. Parts that must be appended again have no note
-            any more
-    """
-
-    def __init__(self, files: TokenFiles, output: Output, parts: Sequence[str]) -> None:
-        self.folder, self.files, self.output, self.parts = output.folder / "joined", files, output, parts
-        self.folder.mkdir(exist_ok=True)
-        results = output.results()
-        joined = [*takewhile(lambda part: "end" in results.get(part, {}), parts)]
-        self.is_whole = len(joined) == len(parts) and _TABLE in results
-        if not self.is_whole and not self._resume(Cut(*results[joined[-1]]["end"]) if joined else Cut()):
-            output.forget()
-            joined, results = [], {}
-            self._resume(Cut())
-        for part in parts[len(joined) :]:
-            if "end" in results.get(part, {}):
-                output.forget_shard(part)
-        self.done = len(joined)
-
-    def append(
-        self,
-        part: str,
-        result: Mapping[str, Any],
-        ids: Sequence[Path],
-        lengths: Iterable[Integers],
-        *kept: Path,
-        own: bool = False,
-        advance: Advance = lambda size: None,
-    ) -> None:
-        """Append a part, unless it is in the output, and note where the output ends now.
-
-        ids       files of its ids, one after another
-        lengths   the tokens of its documents, in pieces
-        kept      files of the part that stay until the output is finished
-        own       `ids` is a file of the job, and is removed; an empty output takes it as it is
-        """
-        if part in self.parts[: self.done]:
-            return
-        sizes: dict[Path, int] = {}
-        for piece in lengths:
-            for file, _, _, tokens in self.cut.place(piece, self.files.limit):
-                path = self.folder / self.files.raw(file)
-                sizes[path] = sizes.get(path, 0) + tokens * self.files.item
-        if own and len(sizes) == 1 and not self.files.head and not next(iter(sizes)).exists():
-            ids[0].rename(next(iter(sizes)))
-        elif not self._copy(ids, sizes, advance):
-            raise PilekitError(f"{visible(part)}: was changed while it was read; run again")
-        self.output.note(part, {**result, "end": astuple(self.cut)}, *kept)
-        if own:
-            ids[0].unlink(missing_ok=True)
-
-    def finish(self, runs: Iterable[Run], tokenizer: str, *, keep_table: bool = True) -> dict[str, Any]:
-        """Write the table of documents, and the indexes that are missing; returns `dtype` and `files` for the header.
-
-        tokenizer    the tokenizer's name, for `.ds.metadata`
-        keep_table   whether the table is a file of the output; otherwise it only serves to make the indexes
-        """
-        files, folder = self.files, self.folder
-        if not self.is_whole and not self.cut.documents:
-            self.output.forget()
-            for inner in filter(Path.is_dir, self.output.folder.iterdir()):
-                shutil.rmtree(inner)
-            raise PilekitError("nothing to write: no document that was read has a token; `pilekit stats` shows more")
-        table = folder / f"{files.stem}{DOCUMENTS_SUFFIX}"
-        if not self.is_whole:
-            self.output.note(_TABLE, {"files": write_documents(table, runs, files.limit)}, table)
-        counts = self.output.results()[_TABLE]["files"]
-        for file, (documents, tokens) in enumerate(counts):
-            if files.format == "llmc" or not all((folder / name).exists() for name in files.names(file)):
-                rows = functools.partial(read_documents, table, file=file)
-                finish_file(files, folder, file, rows, documents, tokens, tokenizer)
-            if files.raw(file) not in files.names(file):
-                (folder / files.raw(file)).unlink(missing_ok=True)
-        names = [name for file in range(len(counts)) for name in files.names(file)]
-        names += [table.name] if keep_table else []
-        names.sort(key=lambda name: name.endswith(".idx"))  # The index last: without it no reader finds the ids.
-        return {"dtype": files.read_as, "files": {name: (folder / name).stat().st_size for name in names}}
-
-    def _resume(self, cut: Cut) -> bool:
-        """Cut the output to its end at `cut`, and remove all other files; False if it is shorter."""
-        self.cut = cut
-        whole = [self.folder / self.files.raw(file) for file in range(cut.file + bool(cut.documents))]
-        for path in set(self.folder.iterdir()).difference(whole):
-            path.unlink()
-        if not all(path.exists() for path in whole):
-            return False
-        for path in whole[cut.file :]:  # Full files stay as they are.
-            end = self.files.head + cut.tokens * self.files.item
-            with os.fdopen(open_own(path), "rb+") as file:
-                if file.seek(0, os.SEEK_END) < end:
-                    return False
-                file.truncate(end)
-        return True
-
-    def _copy(self, sources: Sequence[Path], sizes: Mapping[Path, int], advance: Advance) -> bool:
-        """Append the bytes of `sources` to files, so many to each; False if there are fewer."""
-        pieces = (piece for source in sources for piece in _pieces(source))
-        rest = memoryview(b"")
-        for path, size in sizes.items():
-            with _appending(path, self.files.head) as out:
-                while size:
-                    rest = rest or memoryview(next(pieces, b""))
-                    if not rest:
-                        return False
-                    written = out.write(rest[:size])
-                    advance(written)
-                    rest, size = rest[written:], size - written
-        return True
-
-
-def _pieces(path: Path) -> Iterator[bytes]:
-    try:
-        with path.open("rb", buffering=0) as file:
-            while piece := file.read(_COPIED_BYTES):
-                yield piece
-    except OSError as error:
-        raise PilekitError(f"{visible(str(path))}: cannot be read: {error.strerror}") from error
-
-
-@contextmanager
-def _appending(path: Path, head: int) -> Iterator[BinaryIO]:
-    """The file, open for appending, and synced to disk after the block. A new file begins with `head` zeros."""
-    try:
-        with os.fdopen(open_own(path), "rb+") as file:
-            if not file.seek(0, os.SEEK_END):
-                file.write(bytes(head))
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise PilekitError(f"{visible(str(path))}: cannot be written: {error.strerror}") from error
 
 
 def _remove(folder: Path, *, finished: bool = False) -> None:
