@@ -152,7 +152,7 @@ def command(out: Path) -> None:
         file.write(CONFIG.format(corpus=json.dumps(f"{train}"), tokenizer=json.dumps(f"{tokenizer}")).encode())
     held_out = (f"{corpus / 'val.jsonl.zst'}", "--manifest", "demo", "--limit", "10")
     one_step = ("--set", "train.steps=1", "--set", "schedule.warmup=1")
-    scores = [out / "before" / "bpb", out / "after" / "bpb"]
+    scores = [out / "one-step" / "bpb", out / "trained" / "bpb"]
     for score, changes in zip(scores, (one_step, ("--nproc-per-node", "2")), strict=True):
         run("train", f"{out / 'train.toml'}", *changes, "--out", f"{score.parent}")
         plot = f"{score.parent / 'bpb.png'}"

@@ -144,11 +144,11 @@ def test_the_whole_demo_after_being_killed(tmp_path: Path) -> None:
     assert all(one == other for one, other in steps)
     assert re.search(r"^2 of 2: similarity 0\.9", output, re.MULTILINE)
     assert "B is better than A" in output
-    for name in ("gain.png", "before/bpb.png", "after/bpb.png"):
+    for name in ("gain.png", "one-step/bpb.png", "trained/bpb.png"):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
     made = {"sources", "corpus", "reframed", "damaged", "unique", "clean", "tokenizer.json", "stats.png", "steps.py"}
     made |= {"tokens", "train.toml", "decontaminated", "substrings", "report.html"}
-    made |= {"before", "after", "gain.png", "verify.json", "verify-damaged.json"}
+    made |= {"one-step", "trained", "gain.png", "verify.json", "verify-damaged.json"}
     assert {path.name for path in out.iterdir()} == made
     assert not list(out.rglob("*.partial"))
     nothing = subprocess.run([*PILEKIT, "stats"], cwd=tmp_path, env=environment, capture_output=True, text=True)
