@@ -65,7 +65,7 @@ ESTIMATES = {
     "dedup": Estimate("sketch", 0.25, reads=2 * STORED, writes=STORED),
     "clean --report": Estimate("tokenize", 0.28),
     "decontaminate --no-write": Estimate("encode", 0.62),
-    "substrings --no-write": Estimate("tokenize", 0.114),
+    "substrings --no-write": Estimate("tokenize", 0.121),
     "tokenize": Estimate("encode", 0.77, reads=STORED + 2 * TOKENS_PER_BYTE, writes=4 * TOKENS_PER_BYTE),
     "stream": Estimate("encode", 0.74, one_core=True),
 }
