@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.dedup.sketch.shingles import Bytes, Int64, UInt64, begin_document, next_shingles
+from pilekit.dedup.sketch.shingles import Bytes, Int64, UInt64, at_least_eight, begin_document, next_shingles
 from pilekit.kernels import compiled
 
 UInt32 = npt.NDArray[np.uint32]
@@ -90,7 +90,7 @@ def signatures(data: Bytes, offsets: Int64, ngram: int, a: UInt32, b: UInt32) ->
     a, b            the permutations, uint32 [num_perm] each
     """
     out = np.empty((len(offsets) - 1, len(a)), dtype=np.uint32)
-    _signatures(data, offsets, ngram, a, b, out)
+    _signatures(at_least_eight(data), offsets, ngram, a, b, out)
     return out
 
 
