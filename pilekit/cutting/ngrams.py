@@ -159,7 +159,7 @@ def _merge_equal(
             if length[other] == length[place] and _same(store, begin[other], begin[place], length[place]):
                 break
             number -= 1
-        if number < 0 or keys[chosen[number]] != keys[place]:
+        else:
             number, chosen[count] = count, place
             count += 1
         of[place] = number
@@ -218,13 +218,7 @@ def _find(
                 if word < size:
                     continue
                 key = sum - sums[(word - size) & _RING] * _POWERS[size]
-                number, behind = 0, len(keys)
-                while number < behind:
-                    middle = (number + behind) // 2
-                    if keys[middle] < key:
-                        number = middle + 1
-                    else:
-                        behind = middle
+                number = np.searchsorted(keys, key)
                 while number < len(keys) and keys[number] == key:
                     if words[number] == size:
                         if count < len(found):
