@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from functools import lru_cache
 
 _ALPHABETS = [
     "abcdefghijklmnopqrstuvwxyz",
@@ -61,12 +60,6 @@ _STRINGS = [
 
 def probe_texts(added_tokens: Sequence[str]) -> list[str]:
     """The probe set for a tokenizer with these added tokens (special or not); the same list on every call."""
-    return list(_probe_texts(tuple(added_tokens)))
-
-
-@lru_cache(maxsize=4)
-def _probe_texts(added_tokens: tuple[str, ...]) -> list[str]:
-    """Kept, because a process that trains loads its tokenizer several times."""
     texts = list(_STRINGS)
     for token in added_tokens:
         texts += [token, f"a{token}b", f" {token} {token}{token}\n", token[:-1], token[1:], token[:-1] + token]

@@ -60,9 +60,10 @@ def _file_of_object(tokenizer: Any) -> Path:
     content = plain_content(orjson.loads(backend.to_str()))
     roles = {role: name for role in ROLES if isinstance(name := getattr(tokenizer, role, None), str)}
     if name_or_path := getattr(tokenizer, "name_or_path", None):
-        with suppress(PilekitError):
+        with suppress(Exception):  # tokenizers raises Exception itself
             file = tokenizer_file(name_or_path)
-            if roles_beside(file) == roles and _plain_file(file) == content:
+            there = orjson.loads(tokenizers.Tokenizer.from_file(str(file)).to_str())  # as the library writes it
+            if roles_beside(file) == roles and plain_content(there) == content:
                 return file
     saved, named = orjson.dumps(content), orjson.dumps(roles, option=orjson.OPT_SORT_KEYS)
     folder = cache_folder() / "tokenizers" / hashlib.sha256(saved + named).hexdigest()
@@ -71,14 +72,6 @@ def _file_of_object(tokenizer: Any) -> Path:
             with write_atomically(folder / name) as file_in_cache:
                 file_in_cache.write(data)
     return folder / "tokenizer.json"
-
-
-def _plain_file(file: Path) -> dict[str, Any]:
-    """The content of a tokenizer.json, as the library writes it."""
-    try:
-        return plain_content(orjson.loads(tokenizers.Tokenizer.from_file(str(file)).to_str()))
-    except Exception as error:  # tokenizers raises Exception itself
-        raise PilekitError(str(error)) from error
 
 
 def plain_content(content: Any) -> dict[str, Any]:
