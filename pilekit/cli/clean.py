@@ -13,11 +13,9 @@ import click
 from pilekit.cli.display.output import print_fitted, report_skipped, sum_of
 from pilekit.cli.options import (
     Described,
-    Folder,
     Similarity,
-    corpus_argument,
-    engine_option,
-    only_option,
+    changed_corpus_argument,
+    folder_option,
     open_subsets,
     run_options,
 )
@@ -33,8 +31,7 @@ SHOWN_CHARS = 600
 
 
 @click.command()
-@corpus_argument
-@only_option
+@changed_corpus_argument
 @click.option(
     "--rules",
     metavar="SETS",
@@ -45,9 +42,7 @@ SHOWN_CHARS = 600
     "--set", "limits", multiple=True, metavar="RULE=VALUE", help="Another limit: gopher-quality.words=20,500."
 )
 @click.option("--report", is_flag=True, help="Write nothing; print what each rule drops.")
-@click.option(
-    "--out", type=Folder(), metavar="DIR", help="New folder for the shards, dropped.parquet and summary.json."
-)
+@folder_option("--out", "New folder for the shards, dropped.parquet and summary.json.")
 @click.option("--show", metavar="RULE", help="Print documents that this rule alone drops, and the value that failed.")
 @click.option("-n", "count", type=click.IntRange(min=1), default=5, help="How many --show prints.")
 @click.option("--c4-lines", is_flag=True, help="Cut the documents that stay to the lines that C4 keeps.")
@@ -59,7 +54,6 @@ SHOWN_CHARS = 600
 @click.option("--language-model", type=click.Path(path_type=Path), metavar="FILE", help="A fastText model you have.")
 @click.option("--language-score", type=Similarity(0, 1), default=0.65, help="The least score of the label.")
 @run_options
-@engine_option
 def command(
     paths: tuple[str, ...],
     manifest: Described,

@@ -7,15 +7,7 @@ from typing import Any
 import click
 
 from pilekit.cli.display.output import print_fitted, print_result, sum_of
-from pilekit.cli.options import (
-    Described,
-    Folder,
-    corpus_argument,
-    engine_option,
-    only_option,
-    open_subsets,
-    run_options,
-)
+from pilekit.cli.options import Described, changed_corpus_argument, folder_option, open_subsets, run_options
 from pilekit.errors import counted, visible
 from pilekit.progress import step_progress
 
@@ -40,8 +32,7 @@ class _ManyEvaluations(click.Command):
 
 
 @click.command(cls=_ManyEvaluations)
-@corpus_argument
-@only_option
+@changed_corpus_argument
 @click.option("--against", multiple=True, required=True, metavar="EVAL...", help=_AGAINST)
 @click.option("--fields", default="text", metavar="NAMES", help="A record's texts: question,answer.")
 @click.option("--ngram", type=click.IntRange(1, 100), default=13, help="Words in an n-gram.")
@@ -50,10 +41,9 @@ class _ManyEvaluations(click.Command):
 @click.option(
     "--remove", type=click.Choice(["spans", "documents"]), default="spans", help="Cut spans, or drop their documents."
 )
-@click.option("--out", default="decontaminated", type=Folder(), metavar="DIR", help="New folder for the results.")
+@folder_option("--out", "New folder for the results.", default="decontaminated")
 @click.option("--no-write", is_flag=True, help="No clean shards; proofs and summary only.")
 @run_options
-@engine_option
 def command(
     paths: tuple[str, ...], manifest: Described, against: tuple[str, ...], no_write: bool, as_json: bool, **options: Any
 ) -> None:

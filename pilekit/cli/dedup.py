@@ -9,15 +9,11 @@ import click
 from pilekit.cli.display.output import print_result, sum_of
 from pilekit.cli.options import (
     Described,
-    Folder,
     Similarity,
-    corpus_argument,
-    engine_option,
-    memory_option,
-    only_option,
+    changed_corpus_argument,
+    folder_option,
     open_subsets,
-    run_options,
-    scratch_option,
+    sort_options,
 )
 from pilekit.errors import counted, visible
 from pilekit.progress import step_progress
@@ -32,8 +28,7 @@ def _no_parts(context: click.Context, option: click.Parameter, typed: str | None
 
 
 @click.command()
-@corpus_argument
-@only_option
+@changed_corpus_argument
 @click.option(
     "--threshold", type=Similarity(0, 1, min_open=True), default=0.8, help="Least similarity of near-duplicates."
 )
@@ -42,24 +37,10 @@ def _no_parts(context: click.Context, option: click.Parameter, typed: str | None
 @click.option(
     "--keep", type=click.Choice(["longest", "first"]), default="longest", help="Which of similar documents stays."
 )
-@click.option(
-    "--against",
-    type=Folder(),
-    metavar="DIR",
-    help="An earlier run: remove documents that it holds too; its documents come first.",
-)
-@click.option(
-    "--out",
-    default="dedup",
-    type=Folder(),
-    metavar="DIR",
-    help="New folder for the clean shards, the masks, the proofs and the summary.",
-)
+@folder_option("--against", "An earlier run: remove documents that it holds too; its documents come first.")
+@folder_option("--out", "New folder for the clean shards, the masks, the proofs and the summary.", default="dedup")
 @click.option("--no-write", is_flag=True, help="No clean shards; masks and proofs only.")
-@memory_option
-@run_options
-@engine_option
-@scratch_option
+@sort_options
 @click.option("--part", hidden=True, callback=_no_parts, expose_value=False)
 def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json: bool, **options: Any) -> None:
     """Remove copies and near-duplicates, with a proof for each, and keep all labels.

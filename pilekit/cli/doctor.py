@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from pilekit.cli.options import Folder, json_option
+from pilekit.cli.options import folder_option, json_option
 from pilekit.doctor.machine import usable_cpus
 from pilekit.errors import PilekitError, counted, visible
 
@@ -23,7 +23,7 @@ NAME = 26
 
 @click.command()
 @click.option("--tokenizer", metavar="F", help="Also measure this tokenizer, and the commands that tokenize.")
-@click.option("--disk", type=Folder(), default=".", metavar="DIR", help="Measure the disk of this folder.")
+@folder_option("--disk", "Measure the disk of this folder.", default=".")
 @json_option
 def command(tokenizer: str | None, disk: Path, as_json: bool) -> None:
     """Say what is installed, what the machine has, and which rate to expect of each command.

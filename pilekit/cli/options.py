@@ -33,31 +33,26 @@ Described: TypeAlias = "Manifest | str | None"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Folder(click.ParamType[Path]):
-    """A folder. An empty name is refused, because its `Path` would be the current folder."""
-
-    name = "folder"
-
-    def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """The path, unless it is empty."""
-        if not str(value):
-            self.fail("it is empty; name a folder", param, ctx)
-        return Path(value)
+def folder(typed: str) -> Path:
+    """The path of a folder. An empty name is wrong usage, because its `Path` would be the current folder."""
+    if not typed:
+        raise click.BadParameter("it is empty; name a folder")
+    return Path(typed)
 
 
-class Prefix(click.ParamType[Path]):
+def folder_option(name: str, help: str, **settings: Any) -> Callable[[F], F]:
+    """An option that takes a folder."""
+    return click.option(name, type=folder, metavar="DIR", help=help, **settings)
+
+
+def prefix(typed: str) -> Path:
     """The beginning of file names, such as `tokens/pile`; a folder is wrong usage."""
+    from pilekit.tokenize.files.formats import check_prefix
 
-    name = "prefix"
-
-    def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """The path, unless it is a folder."""
-        from pilekit.tokenize.files.formats import check_prefix
-
-        try:
-            return check_prefix(value)
-        except PilekitError as error:
-            self.fail(str(error), param, ctx)
+    try:
+        return check_prefix(typed)
+    except PilekitError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -184,7 +179,7 @@ def _described(text_field: str | None, label: str | None) -> Manifest:
         raise click.UsageError(f"--text-field or --label: give a field such as text or meta.source ({why})") from error
 
 
-out_option = click.option("--out", required=True, type=Folder(), metavar="DIR", help="New folder for the shards.")
+out_option = folder_option("--out", "New folder for the shards.", required=True)
 """Adds `out` (Path)."""
 
 jobs_option = click.option(
@@ -223,11 +218,8 @@ def engine_option(function: F) -> F:
     )(with_engine)  # type: ignore[return-value]
 
 
-scratch_option = click.option(
-    "--scratch",
-    type=Folder(),
-    metavar="DIR",
-    help="With --engine ray: a folder on each node's own disk, for temporary files.  [default: $TMPDIR]",
+scratch_option = folder_option(
+    "--scratch", "With --engine ray: a folder on each node's own disk, for temporary files.  [default: $TMPDIR]"
 )
 """Adds `scratch`, which `engine_option` takes."""
 
@@ -236,16 +228,6 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 
 shard_options = together(part_option, jobs_option, engine_option, json_option)
 """Adds `part`, `jobs`, `engine` and `as_json` to a command that works shard by shard."""
-
-only_option = click.option(
-    "--only", is_flag=True, help="Leave out the documents of all subsets that --subsets does not name."
-)
-"""Adds `only` (bool)."""
-
-memory_option = click.option(
-    "--memory", type=ByteSize(64 * 10**6), default="4GB", help="For sorting and comparing, however large the corpus."
-)
-"""Adds `memory` (int)."""
 
 token_format_option = click.option(
     "--format",
@@ -266,8 +248,14 @@ def on_error_option(skip: str = "skip and count it") -> Callable[[F], F]:
     )
 
 
-run_options = together(on_error_option(), jobs_option, json_option)
-"""Adds `on_error`, `jobs` and `as_json`."""
+run_options = together(on_error_option(), jobs_option, json_option, engine_option)
+"""Adds `on_error`, `jobs`, `as_json` and `engine`."""
+
+_MEMORY = click.option(
+    "--memory", type=ByteSize(64 * 10**6), default="4GB", help="For sorting and comparing, however large the corpus."
+)
+sort_options = together(_MEMORY, run_options, scratch_option)
+"""Adds `memory` (int), `run_options` and `scratch` to a command that compares documents with all others."""
 
 
 def paths_argument(function: F) -> F:
@@ -278,6 +266,12 @@ def paths_argument(function: F) -> F:
 def corpus_argument(function: F) -> F:
     """Add `paths`, `subsets` (str or None) and `manifest` to a command."""
     return _PATHS(_SUBSETS(manifest_option(function)))
+
+
+def changed_corpus_argument(function: F) -> F:
+    """Add `corpus_argument` and `only` (bool) to a command that removes documents or text of some subsets."""
+    only = "Leave out the documents of all subsets that --subsets does not name."
+    return corpus_argument(click.option("--only", is_flag=True, help=only)(function))
 
 
 def open_corpus(paths: Sequence[str], manifest: Described = None) -> Corpus:

@@ -7,42 +7,20 @@ from typing import Any
 import click
 
 from pilekit.cli.display.output import print_result, sum_of
-from pilekit.cli.options import (
-    Described,
-    Folder,
-    corpus_argument,
-    engine_option,
-    memory_option,
-    only_option,
-    open_subsets,
-    run_options,
-    scratch_option,
-)
+from pilekit.cli.options import Described, changed_corpus_argument, folder_option, open_subsets, sort_options
 from pilekit.errors import visible
 from pilekit.progress import step_progress
 
 
 @click.command()
-@corpus_argument
-@only_option
+@changed_corpus_argument
 @click.option(
     "--min-bytes", type=click.IntRange(8, 1 << 16), default=100, help="The shortest run that counts, in bytes of UTF-8."
 )
-@click.option(
-    "--dedup", type=Folder(), metavar="DIR", help="Leave out the documents that this `pilekit dedup` removed."
-)
-@click.option(
-    "--out",
-    default="substrings",
-    type=Folder(),
-    metavar="DIR",
-    help="New folder for the clean shards, the proofs and the summary.",
-)
+@folder_option("--dedup", "Leave out the documents that this `pilekit dedup` removed.")
+@folder_option("--out", "New folder for the clean shards, the proofs and the summary.", default="substrings")
 @click.option("--no-write", is_flag=True, help="No clean shards; proofs and summary only.")
-@memory_option
-@run_options
-@engine_option
-@scratch_option
+@sort_options
 def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json: bool, **options: Any) -> None:
     """Cut out of each document the passages that an earlier document has.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from pilekit.corpus import Part
-    from pilekit.engine import Ray
     from pilekit.shards.verify.findings import Finding
 
 
@@ -30,14 +29,12 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(
     context: click.Context,
+    /,
     paths: tuple[str, ...],
     manifest: Described,
-    sums: str | None,
-    write_sums: bool,
     part: Part | None,
-    jobs: int | None,
-    engine: Ray | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Check that shards are whole and right.
 
@@ -54,8 +51,9 @@ def command(
       pilekit verify data/ --write-sums
       pilekit verify tokens/pile_text_document.idx
     """
-    if any(path.endswith(".idx") for path in paths):
-        if sums or write_sums or part or engine or not all(path.endswith(".idx") for path in paths):
+    token_files = [path.endswith(".idx") for path in paths]
+    if any(token_files):
+        if part or any(options[name] for name in ("sums", "write_sums", "engine")) or not all(token_files):
             raise click.UsageError("token files (.idx) are verified alone: without shards, sums, --part and --engine")
         _verify_token_files(paths, as_json)
         return
@@ -63,18 +61,9 @@ def command(
     from pilekit.shards.verify.verify import is_whole, verify_corpus
 
     corpus = open_corpus(paths, manifest)
+    options |= {"use_manifest_sums": manifest is not None, "whole": is_whole(paths, corpus), "part": part}
     with byte_progress("verifying", corpus.part(part).size) as advance:
-        found = verify_corpus(
-            corpus,
-            sums=sums,
-            write_sums=write_sums,
-            use_manifest_sums=manifest is not None,
-            whole=is_whole(paths, corpus),
-            jobs=jobs,
-            advance=advance,
-            part=part,
-            engine=engine,
-        )
+        found = verify_corpus(corpus, advance=advance, **options)
     for note in found.notes:
         click.echo(f"note: {note}", err=True)
     result, of = "all right", "" if part is None else f"part {part[0]:,} of {part[1]:,}: "

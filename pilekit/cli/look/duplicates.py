@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilekit.cli.display.output import print_fitted, printed, terminal
-from pilekit.cli.options import Folder, Similarity
+from pilekit.cli.options import Similarity, folder
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.progress import step_progress
 
@@ -22,7 +22,7 @@ SHOWN_CHARACTERS, SHOWN_DOCUMENTS, SORTING = 1000, 10, 1 << 30
 
 
 @click.command()
-@click.argument("folder", type=Folder(), metavar="DIR")
+@click.argument("folder", type=folder, metavar="DIR")
 @click.option("--subset", metavar="NAME", help="Only documents removed from this subset.")
 @click.option(
     "--min-similarity",

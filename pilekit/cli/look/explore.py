@@ -8,15 +8,15 @@ from pathlib import Path
 
 import click
 
-from pilekit.cli.options import Described, Folder, open_corpus, paths_argument
+from pilekit.cli.options import Described, folder_option, open_corpus, paths_argument
 from pilekit.errors import PilekitError
 from pilekit.progress import byte_progress
 
 
 @click.command()
 @paths_argument
-@click.option("--dedup", type=Folder(), metavar="DIR", help="Show what this `pilekit dedup` removed, beside the kept.")
-@click.option("--bpb", type=Folder(), metavar="DIR", help="Colour tokens by their bits: of `pilekit bpb --per-token`.")
+@folder_option("--dedup", "Show what this `pilekit dedup` removed, beside the kept.")
+@folder_option("--bpb", "Colour tokens by their bits: of `pilekit bpb --per-token`.")
 @click.option("--tokenizer", metavar="F", help="Show the tokens of texts.  [default: that of --bpb's model]")
 def command(
     paths: tuple[str, ...], manifest: Described, dedup: Path | None, bpb: Path | None, tokenizer: str | None

@@ -95,20 +95,16 @@ def _line(found: FoundText) -> str:
     return place + before + click.style(match, bold=True) + after[: room - len(before) - len(match)]
 
 
-def _table(counts: Counts) -> FittedTable[str]:
+def _table(counts: Counts) -> FittedTable[tuple[str, int, int]]:
+    """A row per subset, the most found first, and the total."""
     from pilekit.fitted_table import Column, FittedTable
 
-    found, read = counts.found, counts.read
-    total = "Total"
-
-    def share(row: str) -> str:
-        part, whole = (found.total(), read.total()) if row is total else (found[row], read[row])
-        return f"{100 * part / max(1, whole):.2f}"
-
-    columns: list[Column[str]] = [
-        Column("Subset", lambda row: row),
-        Column("Found", lambda row: f"{found.total() if row is total else found[row]:,}"),
-        Column("Documents", lambda row: f"{read.total() if row is total else read[row]:,}"),
-        Column("Found %", share),
+    columns: list[Column[tuple[str, int, int]]] = [
+        Column("Subset", lambda row: row[0]),
+        Column("Found", lambda row: f"{row[1]:,}"),
+        Column("Documents", lambda row: f"{row[2]:,}"),
+        Column("Found %", lambda row: f"{100 * row[1] / max(1, row[2]):.2f}"),
     ]
-    return FittedTable(sorted(read, key=lambda name: (-found[name], name)), columns, [total])
+    rows = [(name, counts.found[name], read) for name, read in counts.read.items()]
+    total = ("Total", counts.found.total(), counts.read.total())
+    return FittedTable(sorted(rows, key=lambda row: (-row[1], row[0])), columns, [total])

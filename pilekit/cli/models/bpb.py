@@ -19,7 +19,7 @@ from click.core import ParameterSource
 
 from pilekit.cli.display.output import print_fitted
 from pilekit.cli.models.ranks import progress, rank, told_once
-from pilekit.cli.options import Described, Folder, corpus_argument, exact_subsets, on_error_option, open_corpus
+from pilekit.cli.options import Described, corpus_argument, exact_subsets, folder_option, on_error_option, open_corpus
 from pilekit.errors import PilekitError, visible
 from pilekit.progress import waiting
 
@@ -67,9 +67,7 @@ _OF_RESULTS = ("model_dir", "paths", "comparing", "as_json", "plot", "by")
 @click.option("--batch-tokens", type=_COUNT, metavar="N", help="Tokens in a forward pass; changes no figure.")
 @click.option("--device", default="auto", metavar="auto|cpu|cuda|cuda:N", help="Where to compute.")
 @on_error_option()
-@click.option(
-    "--out", type=Folder(), metavar="DIR", help="Folder for result.json and the records; run again, it resumes."
-)
+@folder_option("--out", "Folder for result.json and the records; run again, it resumes.")
 @click.option("--per-token", is_flag=True, help="Write the bits of every token into DIR/tokens.parquet.")
 @click.option("--by", metavar="length|FILE:COLUMN", help="Rows by length, or by a column of a table of documents.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, the same as in result.json, instead of the table.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pilekit.cli.display.output import print_result
-from pilekit.cli.options import Prefix, json_option, token_format_option
+from pilekit.cli.options import json_option, prefix, token_format_option
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("prefixes", nargs=-1, required=True, metavar="PREFIX...")
-@click.option("--out", required=True, type=Prefix(), metavar="PREFIX", help="How the files' names begin: tokens/pile.")
+@click.option("--out", required=True, type=prefix, metavar="PREFIX", help="How the files' names begin: tokens/pile.")
 @token_format_option
 @click.option(
     "--sequences-are-documents",

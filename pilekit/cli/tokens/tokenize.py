@@ -10,11 +10,11 @@ import click
 from pilekit.cli.display.output import print_result
 from pilekit.cli.options import (
     Described,
-    Prefix,
     corpus_argument,
     exact_subsets,
     on_error_option,
     open_corpus,
+    prefix,
     shard_options,
     token_format_option,
 )
@@ -25,7 +25,7 @@ from pilekit.progress import byte_progress
 @click.command()
 @corpus_argument
 @click.option("--tokenizer", required=True, metavar="F", help="A tokenizer.json, a tokenizer folder or a cached name.")
-@click.option("--out", required=True, type=Prefix(), metavar="PREFIX", help="How the files' names begin: tokens/pile.")
+@click.option("--out", required=True, type=prefix, metavar="PREFIX", help="How the files' names begin: tokens/pile.")
 @click.option("--dedup", type=click.Path(path_type=Path), metavar="DIR", help="Leave out what `pilekit dedup` removed.")
 @click.option(
     "--append-eod/--no-append-eod",
