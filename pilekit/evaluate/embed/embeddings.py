@@ -101,14 +101,19 @@ class Embeddings:
         return best
 
     def _vector(self, shard: str, number: int) -> npt.NDArray[np.float32]:
+        shards: set[str] = set()
         for table, vectors in self.groups():
+            shards.update(table["shard"].unique().to_pylist())
             same = pc.and_(pc.equal(table["shard"].cast(pa.string()), shard), pc.equal(table["number"], number))
             for row in np.flatnonzero(same.to_numpy()):
                 if not vectors[row].any():
                     raise PilekitError(f"{visible(shard, 200)}, document {number}: has no token, so it has no vector")
                 found: npt.NDArray[np.float32] = vectors[row]
                 return found
-        raise PilekitError(f"{visible(str(self.path))}: has no document {number} of {visible(shard, 200)}")
+        known = visible(", ".join(sorted(shards)), 200)
+        raise PilekitError(
+            f"{visible(str(self.path))}: has no document {number} of {visible(shard, 200)}; its shards are {known}"
+        )
 
 
 def write_embeddings(
