@@ -144,6 +144,15 @@ class FittedTable(Generic[Row]):
         return f"<table><thead>{head}</thead><tbody>{body}</tbody><tfoot>{lines(self.totals)}</tfoot></table>"
 
 
+def count_columns(title: str, *counts: str) -> list[Column[Any]]:
+    """The columns of rows (name, figures): the names under a title, and some of the figures that are counts."""
+
+    def column(name: str) -> Column[Any]:
+        return Column(name.replace("_", " ").capitalize(), lambda row: f"{row[1][name]:,}")
+
+    return [Column(title, lambda row: row[0]), *map(column, counts)]
+
+
 def rounded_count(number: float) -> str:
     """A count in at most five characters: `999`, `12.3k`, `211M`."""
     return f"{number:.0f}" if number < 999.5 else _three_digits(number, ("", "k", "M", "G", "T", "P"), "")

@@ -20,19 +20,15 @@ class TableResult:
 
     def table(self) -> FittedTable[Any]:
         """The result as a table for people: a row per subset with its figures, and the total."""
-        from pilekit.fitted_table import Column, FittedTable, rounded_bytes
-
-        def column(name: str) -> Column[Any]:
-            if name == "bytes":
-                return Column("Text", lambda row: rounded_bytes(row[1][name]))
-            return Column(name.capitalize(), lambda row: f"{row[1][name]:,}")
+        from pilekit.fitted_table import Column, FittedTable, count_columns, rounded_bytes
 
         (first, field), told = self.ROWS, self.to_dict()
         rows = list(told[field].items())
-        names = rows[0][1] if rows else ()
-        return FittedTable(
-            rows, [Column(first.capitalize(), lambda row: row[0]), *map(column, names)], [("Total", told)]
-        )
+        names = list(rows[0][1]) if rows else []
+        columns = count_columns(first.capitalize(), *names)
+        if "bytes" in names:
+            columns[1 + names.index("bytes")] = Column("Text", lambda row: rounded_bytes(row[1]["bytes"]))
+        return FittedTable(rows, columns, [("Total", told)])
 
     def to_dict(self) -> dict[str, Any]:
         """All figures, as `--json` prints them."""

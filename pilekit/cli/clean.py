@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilekit.cli.display.output import print_fitted, report_skipped, sum_of
-from pilekit.cli.options import (
-    Described,
-    Similarity,
-    changed_corpus_argument,
-    folder_option,
-    open_subsets,
-    run_options,
-)
+from pilekit.cli.options import Described, Similarity, corpus_and_only, folder_option, open_subsets, run_options
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
 
@@ -31,7 +24,7 @@ SHOWN_CHARS = 600
 
 
 @click.command()
-@changed_corpus_argument
+@corpus_and_only
 @click.option(
     "--rules",
     metavar="SETS",

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from pilekit.cli.display.output import print_fitted, print_result, sum_of
-from pilekit.cli.options import Described, changed_corpus_argument, folder_option, open_subsets, run_options
+from pilekit.cli.options import Described, corpus_and_only, folder_option, open_subsets, run_options
 from pilekit.errors import counted, visible
 from pilekit.progress import step_progress
 
@@ -32,7 +32,7 @@ class _ManyEvaluations(click.Command):
 
 
 @click.command(cls=_ManyEvaluations)
-@changed_corpus_argument
+@corpus_and_only
 @click.option("--against", multiple=True, required=True, metavar="EVAL...", help=_AGAINST)
 @click.option("--fields", default="text", metavar="NAMES", help="A record's texts: question,answer.")
 @click.option("--ngram", type=click.IntRange(1, 100), default=13, help="Words in an n-gram.")

@@ -7,14 +7,7 @@ from typing import Any
 import click
 
 from pilekit.cli.display.output import print_result, sum_of
-from pilekit.cli.options import (
-    Described,
-    Similarity,
-    changed_corpus_argument,
-    folder_option,
-    open_subsets,
-    sort_options,
-)
+from pilekit.cli.options import Described, Similarity, corpus_and_only, folder_option, open_subsets, sort_options
 from pilekit.errors import counted, visible
 from pilekit.progress import step_progress
 
@@ -28,7 +21,7 @@ def _no_parts(context: click.Context, option: click.Parameter, typed: str | None
 
 
 @click.command()
-@changed_corpus_argument
+@corpus_and_only
 @click.option(
     "--threshold", type=Similarity(0, 1, min_open=True), default=0.8, help="Least similarity of near-duplicates."
 )

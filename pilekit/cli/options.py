@@ -150,12 +150,11 @@ def manifest_option(function: F) -> F:
     def with_manifest(
         *args: Any, manifest: str | None, text_field: str | None, label: str | None, **options: Any
     ) -> Any:
-        given: Described = manifest
-        if text_field is not None or label is not None:
-            if manifest is not None:
-                raise click.UsageError("--manifest says where text and label are; leave out --text-field and --label.")
-            given = _described(text_field, label)
-        return function(*args, manifest=given, **options)
+        fields = {"text_field": text_field, "label_path": label}
+        given = {name: value for name, value in fields.items() if value is not None}
+        if given and manifest is not None:
+            raise click.UsageError("--manifest says where text and label are; leave out --text-field and --label.")
+        return function(*args, manifest=_described(given) if given else manifest, **options)
 
     kinds = "The kind of corpus: pile (the default), pile-uncopyrighted, demo, or a TOML file."
     return together(
@@ -165,15 +164,13 @@ def manifest_option(function: F) -> F:
     )(with_manifest)  # type: ignore[return-value]
 
 
-def _described(text_field: str | None, label: str | None) -> Manifest:
+def _described(fields: dict[str, str]) -> Manifest:
     import msgspec
 
     from pilekit.corpus import Manifest
 
-    fields = {"text_field": text_field, "label_path": label}
-    given = {name: value for name, value in fields.items() if value is not None}
     try:
-        return msgspec.convert({"name": "(command line)", **given}, Manifest)
+        return msgspec.convert({"name": "(command line)", **fields}, Manifest)
     except msgspec.ValidationError as error:
         why = visible(str(error), 200)
         raise click.UsageError(f"--text-field or --label: give a field such as text or meta.source ({why})") from error
@@ -268,7 +265,7 @@ def corpus_argument(function: F) -> F:
     return _PATHS(_SUBSETS(manifest_option(function)))
 
 
-def changed_corpus_argument(function: F) -> F:
+def corpus_and_only(function: F) -> F:
     """Add `corpus_argument` and `only` (bool) to a command that removes documents or text of some subsets."""
     only = "Leave out the documents of all subsets that --subsets does not name."
     return corpus_argument(click.option("--only", is_flag=True, help=only)(function))

@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from pilekit.cli.display.output import print_result, sum_of
-from pilekit.cli.options import Described, changed_corpus_argument, folder_option, open_subsets, sort_options
+from pilekit.cli.options import Described, corpus_and_only, folder_option, open_subsets, sort_options
 from pilekit.errors import visible
 from pilekit.progress import step_progress
 
 
 @click.command()
-@changed_corpus_argument
+@corpus_and_only
 @click.option(
     "--min-bytes", type=click.IntRange(8, 1 << 16), default=100, help="The shortest run that counts, in bytes of UTF-8."
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from pilekit.table_result import TableResult
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pilekit.fitted_table import Column, FittedTable
+    from pilekit.fitted_table import FittedTable
 
 SUMMARY, REPEATS = "summary.json", "repeats.parquet"
 Row = tuple[str, dict[str, Any]]
@@ -43,9 +42,12 @@ class CutCorpus(TableResult):
 
     def table(self) -> FittedTable[Row]:
         """A row of counts per subset, the largest first, and the total."""
-        from pilekit.fitted_table import Column, FittedTable
+        from pilekit.fitted_table import Column, FittedTable, count_columns
 
-        columns, removed = _columns("Subset", "read", "spans", "cut", "pieces", "dropped"), _count("characters_removed")
+        def removed(row: Row) -> str:
+            return f"{row[1]['characters_removed']:,}"
+
+        columns = count_columns("Subset", "read", "spans", "cut", "pieces", "dropped")
         columns.append(Column("Characters", removed, Column("Chars", removed)))
         return FittedTable(list(self.summary["subsets"].items()), columns, [("Total", self.summary)], ("Pieces",))
 
@@ -63,12 +65,12 @@ class Decontamination(CutCorpus):
 
     def evaluations(self) -> FittedTable[Row]:
         """A row per evaluation: its records, those with text in the corpus, and those too short to tell."""
-        from pilekit.fitted_table import DASH, Column, FittedTable
+        from pilekit.fitted_table import DASH, Column, FittedTable, count_columns
 
         def share(row: Row) -> str:
             return f"{100 * row[1]['dirty'] / row[1]['records']:.2f}" if row[1]["records"] else DASH
 
-        columns = [*_columns("Evaluation", "records", "dirty", "too_short"), Column("Dirty %", share)]
+        columns = [*count_columns("Evaluation", "records", "dirty", "too_short"), Column("Dirty %", share)]
         return FittedTable(list(self.summary["evaluations"].items()), columns, [])
 
 
@@ -82,15 +84,3 @@ class Substrings(CutCorpus):
         import pyarrow.parquet as pq
 
         return pq.read_table(self.folder / REPEATS)
-
-
-def _columns(name: str, *keys: str) -> list[Column[Row]]:
-    from pilekit.fitted_table import Column
-
-    titles = [key.replace("_", " ").capitalize() for key in keys]
-    counts = [Column(title, _count(key)) for title, key in zip(titles, keys, strict=True)]
-    return [Column(name, lambda row: row[0]), *counts]
-
-
-def _count(key: str) -> Callable[[Row], str]:
-    return lambda row: f"{row[1][key]:,}"

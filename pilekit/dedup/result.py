@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,29 +106,20 @@ def removals_table(
     summary: dict[str, Any], compared: Collection[str] | None
 ) -> FittedTable[tuple[str, dict[str, Any]]]:
     """The table of a summary; `compared` are the subsets that were compared, None for all."""
-    from pilekit.fitted_table import OTHERS, Column, FittedTable, rounded_bytes
+    from pilekit.fitted_table import OTHERS, Column, FittedTable, count_columns, rounded_bytes
 
-    titles = {"read": "Read", "exact": "Exact", "near": "Near", "kept": "Kept"}
-    if summary.get("left_out"):
-        titles["left_out"] = "Left out"
-    columns: list[Column[tuple[str, dict[str, Any]]]] = [
-        Column("Subset", lambda row: row[0]),
-        *(Column(title, partial(_count, key)) for key, title in titles.items()),
-        Column("Saved", lambda row: rounded_bytes(row[1]["bytes"]["removed"])),
-    ]
+    names = ["read", "exact", "near", "kept", *["left_out"] * bool(summary.get("left_out"))]
+    saved = Column[Any]("Saved", lambda row: rounded_bytes(row[1]["bytes"]["removed"]))
+    columns = [*count_columns("Subset", *names), saved]
     rows = summary["subsets"]
     if compared is not None:
         others = [counts for name, counts in rows.items() if name not in compared]
         rows = {name: counts for name, counts in rows.items() if name in compared}
         if others:
-            saved = sum(counts["bytes"]["removed"] for counts in others)
-            sums = {key: sum(counts[key] for counts in others) for key in titles}
-            rows[OTHERS] = {**sums, "bytes": {"removed": saved}}
+            removed = sum(counts["bytes"]["removed"] for counts in others)
+            sums = {name: sum(counts[name] for counts in others) for name in names}
+            rows[OTHERS] = {**sums, "bytes": {"removed": removed}}
     return FittedTable(list(rows.items()), columns, [("Total", summary)], ("Saved", "Read"))
-
-
-def _count(key: str, row: tuple[str, dict[str, Any]]) -> str:
-    return f"{row[1][key]:,}"
 
 
 def _low_half(shingle: int) -> int:

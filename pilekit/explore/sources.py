@@ -69,7 +69,7 @@ class Sources:
         self._run = None if dedup is None else finished_run(dedup)
         if self._run is not None:
             for shard in self._run.shards:
-                index_of(shard, manifest=manifest_of(self._run), on_error="skip")
+                index_of(shard, manifest=manifest_of(self._run.parameters), on_error="skip")
         self._result = None if bpb is None else read_result(bpb)
         self._bits = None if bpb is None else _tokens_of(bpb)
         self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)

@@ -82,16 +82,13 @@ def _show_passages(folder: Path, count: int, as_json: bool) -> None:
     """Print the passages that `pilekit substrings` cut most often, and the documents that held them."""
     import tempfile
 
-    import msgspec
-
     from pilekit.artifacts.header import finished_header
-    from pilekit.corpus import load_manifest
     from pilekit.cutting.cut_result import REPEATS
     from pilekit.cutting.passages import frequent_passages
+    from pilekit.dedup.show.pair_texts import manifest_of
 
     header = finished_header(folder, "substrings", "pilekit substrings")
-    record = {name: header.parameters[name] for name in ("text_field", "label_path")}
-    manifest, paths = msgspec.structs.replace(load_manifest(), **record), header.results["/found"]["result"]["paths"]
+    manifest, paths = manifest_of(header.parameters), header.results["/found"]["result"]["paths"]
     with tempfile.TemporaryDirectory() as scratch:
         sizes: dict[str, Any] = {"most": count, "rows": SHOWN_DOCUMENTS, "scratch": Path(scratch), "memory": SORTING}
         passages = frequent_passages(folder / REPEATS, paths, manifest, **sizes)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -39,7 +40,7 @@ def pair_texts(
     shards = {(place, shard.name): shard for place, one in enumerate(runs) for shard in one.shards}
     total = sum(shards[key].size or 0 for key in wanted)
     for key in sorted(wanted):
-        manifest = manifest_of(runs[key[0]])
+        manifest = manifest_of(runs[key[0]].parameters)
         index, report = find_index(shards[key], manifest), partial(_report, advance, total)
         with closing(DocumentReader(shards[key], index, manifest=manifest, advance=report)) as reader:
             for document in reader.read(sorted(wanted[key])):
@@ -52,9 +53,9 @@ def pair_texts(
     return found
 
 
-def manifest_of(run: EarlierRun) -> Manifest:
-    """A manifest with the text and label fields of the run's shards."""
-    record = {name: run.parameters[name] for name in ("text_field", "label_path")}
+def manifest_of(parameters: Mapping[str, Any]) -> Manifest:
+    """A manifest with the text and label fields in a run's parameters."""
+    record = {name: parameters[name] for name in ("text_field", "label_path")}
     return msgspec.structs.replace(load_manifest(), **record)
 
 
