@@ -13,7 +13,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -26,20 +26,19 @@ from pilekit.artifacts.atomic_write import write_atomically, write_json
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.header import read_header, write_header
-from pilekit.artifacts.job_folder import LOCK_FILE, output_folder
+from pilekit.artifacts.job_folder import LOCK_FILE, Output, output_folder
 from pilekit.assemble.assembled import COUNTS, PARTS, AssembledCorpus
 from pilekit.assemble.count import SCRATCH, count_source, read_rows
 from pilekit.assemble.find_sources import Source, find_sources, inputs_of
 from pilekit.assemble.plan import epochs_of, make_plan
 from pilekit.assemble.read_source import Job
-from pilekit.assemble.write import LINES, outputs, spill_name, spill_source, write_output
+from pilekit.assemble.write import LINES, SPILLED, outputs, spill_source, write_output
 from pilekit.corpus import Shard, load_manifest
-from pilekit.engine import Ray, map_shards, scratch_folder
+from pilekit.engine import Ray, scratch_folder
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.progress import Report
-from pilekit.shards.each_shard import await_notes
+from pilekit.shards.each_shard import finish_shards
 from pilekit.shards.fingerprint import Inputs
-from pilekit.shards.processes import decompress_ahead, processes_for
 from pilekit.shards.read.damage import LISTED_BAD_LINES, SkippedLines
 from pilekit.shards.read.reader import OnError
 
@@ -103,9 +102,8 @@ def assemble_corpus(
         result = output.result(DONE)
         if result is None or any(output.result(name) is None for name in result["documents"]):
             plan_file = folder / SCRATCH / f"{xxhash.xxh3_128_hexdigest(msgspec.json.encode(parameters))}.npz"
-            run = _Run(Job(described, inputs, output, plan_file, on_error), sources, memory, jobs, advance, engine)
-            run.count()
-            result = run.plan()
+            run = _Run(Job(described, plan_file, on_error), sources, output, inputs, memory, jobs, advance, engine)
+            result = run.plan(run.each("counting", count_source, sources, on_error=on_error))
             if plan:
                 written = False
                 raise _Planned
@@ -132,24 +130,23 @@ class _Run:
 
     job: Job
     sources: list[Source]
+    output: Output
+    inputs: Inputs
     memory: int
     jobs: int | None
     advance: Report | None
     engine: Ray | None
 
-    def count(self) -> None:
-        """Read all sources and write the rows of their documents."""
-        notes = {source.name: self.job.output.result(source.name) for source in self.sources}
-        if self.job.on_error == "raise":  # An earlier run may have skipped lines that are errors now.
-            notes = {name: note for name, note in notes.items() if note and not note["skipped"]}
-        waiting = [source for source in self.sources if not notes.get(source.name)]
-        self._each(
-            "counting", count_source, waiting, [source.shard for source in waiting], [source.name for source in waiting]
-        )
+    def each(self, step: str, work: Callable[..., None], shards: Sequence[Shard], **options: Any) -> dict[str, Any]:
+        """Do the work on the sources or shards that have no valid note; the notes' results by name."""
+        report, total = self.advance, sum(shard.size or 0 for shard in shards)
+        options |= {"jobs": self.jobs, "engine": self.engine}
+        options["advance"] = None if report is None else lambda amount: report(step, amount, total)
+        return finish_shards(partial(work, job=self.job), shards, self.output, self.inputs, **options)
 
-    def plan(self) -> dict[str, Any]:
+    def plan(self, counted_sources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """The plan, made if it is missing: the summary, planned shares, bad lines, and documents of each output."""
-        manifest, output = self.job.manifest, self.job.output
+        manifest, output = self.job.manifest, self.output
         path = self.job.plan
         name = f"/plan/{path.name}"
         if noted := output.result(name):
@@ -162,7 +159,7 @@ class _Run:
         weights: dict[str, float] = {}
         bad_lines: list[Any] = []
         for place, subset in enumerate(manifest.subsets):
-            notes = [note for one in self.sources if one.subset == place if (note := output.result(one.name))]
+            notes = [counted_sources[one.name] for one in self.sources if one.subset == place]
             bad_lines += [bad for note in notes for bad in note["bad_lines"]]
             read = {name: sum(note[name] for note in notes) for name in ("read", "empty", "skipped", "text_bytes")}
             row = {"epochs": epochs_of(subset), **read, **counts[place]}
@@ -196,55 +193,14 @@ class _Run:
 
     def write(self, planned: dict[str, Any]) -> None:
         """Spill the lines, merge the shards, check their documents, and write the summary."""
-        names = outputs(self.job.manifest.assemble.shards)
-        folder, documents = self.job.output.folder, planned["documents"]
-        waiting = [
-            number for number, name in enumerate(names) if name in documents and not self.job.output.result(name)
-        ]
-        if waiting:
+        folder, documents = self.output.folder, planned["documents"]
+        if any(self.output.result(name) is None for name in documents):
             used = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
             needed = int(planned["text_bytes"] * (SPILLED_PER_TEXT + STORED_PER_TEXT))
             check_free_disk(folder, needed - used, "assembling")
-            rest = [source for source in self.sources if self.job.output.result(spill_name(source.name)) is None]
-            spilled = [spill_name(source.name) for source in rest]
-            self._each("spilling", spill_source, rest, [source.shard for source in rest], spilled, parts=2)
-            sizes = [Shard(names[number], names[number], planned["text_bytes"] // len(names)) for number in waiting]
-            written = [names[number] for number in waiting]
-            all_sources = [source.name for source in self.sources]
-            self._each("writing", write_output, waiting, sizes, written, parts=6, sources=all_sources)
-        for name, number in documents.items():
-            note = self.job.output.result(name)
-            if note is None or note["documents"] != number:
-                raise RuntimeError(f"{name} was planned with {number} documents, not {note}")
-        self.job.output.note(DONE, planned, write_json(folder / SUMMARY, planned["summary"]))
-
-    def _each(
-        self,
-        step: str,
-        function: Callable[..., None],
-        items: Sequence[Any],
-        sizes: list[Shard],
-        notes: list[str],
-        parts: int = 1,
-        **rest: Any,
-    ) -> None:
-        """Call the function for each item. A process gets its share of the memory.
-
-        sizes   the items' names and sizes
-        notes   the names of the notes that the function makes, one for each item
-        """
-        engine, names = self.engine, [shard.name for shard in sizes]
-        processes = processes_for(sizes, self.jobs, engine)
-        memory = self.memory // (processes if engine is None else engine.tasks_of_a_node(processes))
-        job = replace(self.job, memory=memory // parts, ahead=decompress_ahead(processes, engine))
-        progress = partial(self._report, step, sum(shard.size or 0 for shard in sizes))
-        work, lock = partial(function, job=job, **rest), job.output.folder / LOCK_FILE
-        if engine is None or not items:
-            map_shards(work, items, jobs=processes, names=names, on_progress=progress)
-        else:
-            list(engine.imap_shards(work, list(items), names, processes, progress, lock, memory))
-            await_notes(job.output, notes)
-
-    def _report(self, step: str, total: int, amount: int) -> None:
-        if self.advance is not None:
-            self.advance(step, amount, total)
+            self.each("spilling", spill_source, self.sources, note=SPILLED, memory=self.memory)
+        shards = [Shard(name, name, planned["text_bytes"] // len(documents)) for name in documents]
+        for name, result in self.each("writing", write_output, shards, memory=self.memory).items():
+            if result["documents"] != documents[name]:
+                raise RuntimeError(f"{name} was planned with {documents[name]} documents, not {result['documents']}")
+        self.output.note(DONE, planned, write_json(folder / SUMMARY, planned["summary"]))

@@ -19,6 +19,7 @@ from pilekit.assemble.find_sources import Source
 from pilekit.assemble.read_source import Job, SourceReader
 from pilekit.documents import DocumentBatch
 from pilekit.engine import Advance
+from pilekit.shards.fingerprint import Inputs
 
 Rows = npt.NDArray[np.uint64]
 """uint64 [documents, 4]: IDENTITY, TEXT (xxh3_64), GROUP (xxh3_64; the text's without groups), SIZE (UTF-8 bytes)."""
@@ -28,10 +29,10 @@ ROWS_AT_A_TIME = 1 << 16
 SCRATCH, COUNTED = "scratch", "counted"
 
 
-def count_source(source: Source, advance: Advance, *, job: Job) -> None:
+def count_source(source: Source, advance: Advance, *, job: Job, output: Output, inputs: Inputs, ahead: bool) -> None:
     """Write the rows of a source, and note its counts."""
-    reader = SourceReader(source, job)
-    path = scratch_path(job.output, COUNTED, source.name)
+    reader = SourceReader(source, job, ahead)
+    path = scratch_path(output, COUNTED, source.name)
     read = size = 0
     with write_atomically(path) as file:
         for documents in reader.documents(advance):
@@ -44,10 +45,10 @@ def count_source(source: Source, advance: Advance, *, job: Job) -> None:
             file.write(np.stack(columns, axis=1).tobytes())
             read += len(sizes)
             size += int(sizes.sum())
-        source.check(job.inputs)
+        source.check(inputs)
     skipped = reader.skipped
     counts = {"read": read + reader.empty, "empty": reader.empty, "skipped": skipped.count, "text_bytes": size}
-    job.output.note(source.name, {**counts, "bad_lines": skipped.listed()}, path)
+    output.note(source.name, {**counts, "bad_lines": skipped.listed()}, path)
 
 
 def scratch_path(output: Output, kind: str, source: str) -> Path:

@@ -26,27 +26,18 @@ FILES_AT_A_TIME, BYTES_AT_A_TIME = 4096, 64 << 20
 """A batch of text files ends at either."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A shard, or a batch of text files.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source(Shard):
+    """A shard, whose name is its path relative to the manifest, or a batch of text files.
 
-    name     the path of the shard or of the first file, relative to the manifest
     subset   the place of its subset in the manifest
-    size     stored bytes
     files    (identity, path) of the shard or of each text file, in the order of the identities
     is_text  whether each file is one document
     """
 
-    name: str
     subset: int
-    size: int
     files: tuple[tuple[str, str], ...]
     is_text: bool
-
-    @property
-    def shard(self) -> Shard:
-        """The source as a shard, for messages and for its size."""
-        return Shard(f"text files from {self.name} on" if self.is_text else self.name, self.files[0][1], self.size)
 
     def version(self) -> str:
         """A text that changes when a file is written again."""
@@ -56,11 +47,11 @@ class Source:
     def check(self, inputs: Inputs) -> None:
         """Raise `ShardChanged` if the source, which was just read, has changed since the job began."""
         if self.version() != inputs.versions[self.name]:
-            raise ShardChanged(f"{visible(self.files[0][1])}: was changed while it was read; run again")
+            raise ShardChanged(f"{visible(self.path)}: was changed while it was read; run again")
 
 
 def find_sources(manifest: Manifest, path: str | Path, out: Path) -> list[Source]:
-    """The sources of all subsets in the order of their names; `path` is the manifest's.
+    """The sources of all subsets in the order of their identities; `path` is the manifest's.
 
     Raises PilekitError for a subset without sources, a pattern that finds nothing, and a file that is in two subsets or
     inside `out`.
@@ -88,7 +79,7 @@ def find_sources(manifest: Manifest, path: str | Path, out: Path) -> list[Source
                 )
             files[identity] = path, size
         sources += _batched(number, files)
-    return sorted(sources, key=lambda source: source.name)
+    return sorted(sources, key=lambda source: source.files[0])
 
 
 def _identity(path: str, folder: Path) -> str:
@@ -107,7 +98,7 @@ def inputs_of(sources: Iterable[Source], manifest: Manifest) -> Inputs:
         if source.is_text:
             sample = xxhash.xxh3_128_hexdigest(repr([identity for identity, _ in source.files]).encode())
         else:
-            sample = fingerprint(source.files[0][1]).sample
+            sample = fingerprint(source.path).sample
         text_field = subset.text_field or manifest.text_field
         inputs.fingerprints[source.name] = [source.size, sample, subset.name, text_field, subset.group]
     return inputs
@@ -147,10 +138,12 @@ def _batched(subset: int, files: dict[str, tuple[str, int]]) -> Iterator[Source]
     held_bytes = 0
     for identity, (path, size) in (*sorted(files.items()), ("", ("", 0))):
         if held and (not path or len(held) == FILES_AT_A_TIME or held_bytes >= BYTES_AT_A_TIME):
-            yield Source(held[0][0], subset, held_bytes, tuple(held), True)
+            first, at = held[0]
+            name = f"text files from {first} on"
+            yield Source(name, at, held_bytes, subset=subset, files=tuple(held), is_text=True)
             held, held_bytes = [], 0
         if looks_like_shard(path):
-            yield Source(identity, subset, size, ((identity, path),), False)
+            yield Source(identity, path, size, subset=subset, files=((identity, path),), is_text=False)
         elif path:
             held.append((identity, path))
             held_bytes += size

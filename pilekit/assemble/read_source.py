@@ -14,14 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.artifacts.job_folder import Output
 from pilekit.assemble.find_sources import Source
 from pilekit.corpus import Manifest
 from pilekit.documents import RecordFormat
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.stages import document_hashes
-from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.read.damage import BadLine, SkippedLines
 from pilekit.shards.read.json_records import BadRecord, LineParser, kind_of, record_of, text_of
 from pilekit.shards.read.lines import Line
@@ -48,26 +46,22 @@ class Documents(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """The settings for the workers of all steps: `plan` is the plan's file, `memory` the bytes of one process."""
+    """The settings for the workers of all steps; `plan` is the plan's file."""
 
     manifest: Manifest
-    inputs: Inputs
-    output: Output
     plan: Path
     on_error: OnError
-    memory: int = 0
-    ahead: bool = True
 
 
 class SourceReader:
     """Reads one source. `skipped` and `empty` count bad lines and documents without text so far."""
 
-    def __init__(self, source: Source, job: Job):
+    def __init__(self, source: Source, job: Job, ahead: bool):
         subset = job.manifest.subsets[source.subset]
-        self.source, self.job = source, job
+        self.source, self.job, self.ahead = source, job, ahead
         self.text_field = subset.text_field or job.manifest.text_field
         self.skipped, self.empty = SkippedLines(), 0
-        self._path, format = source.files[0][1], RecordFormat(self.text_field, ())
+        self._path, format = source.path, RecordFormat(self.text_field, ())
         skipped = self.skipped if job.on_error == "skip" else None
         self._parser = LineParser(self._path, source.name, format, None, skipped)
         self._group = tuple(subset.group.split(".")) if subset.group else ()
@@ -83,7 +77,7 @@ class SourceReader:
         read = 0
         with (
             located_errors(self._path, lambda: read),
-            line_blocks(self._path, advance=advance, ahead=self.job.ahead) as blocks,
+            line_blocks(self._path, advance=advance, ahead=self.ahead) as blocks,
         ):
             for block in blocks:
                 lines, first = block.lines(), read

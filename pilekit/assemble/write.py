@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -29,12 +29,13 @@ from pilekit.corpus.sidecar_files import INDEX_SUFFIX
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.each_shard import await_files, await_notes
+from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.index.build import build_index
 from pilekit.shards.read.reader import record_format
 from pilekit.shards.write.shard_writer import ShardWriter
 
-LINES, PLACES = "spilled/lines", "spilled/places"
-"""The files of a source."""
+LINES, PLACES, SPILLED = "spilled/lines", "spilled/places", "/spilled/"
+"""The files of a source, and the beginning of the name of its note, which depends on all inputs."""
 LINE_BYTES = 200
 """The bytes that a line in memory takes besides its text."""
 
@@ -43,11 +44,6 @@ def outputs(shards: int) -> list[str]:
     """The names of all output files: train shards, val, test."""
     digits = max(2, len(str(shards - 1)))
     return [*(f"train/{shard:0{digits}}.jsonl" for shard in range(shards)), "val.jsonl", "test.jsonl"]
-
-
-def spill_name(source: str) -> str:
-    """The name of the note about a spilled source; the note depends on all inputs, as no input has this name."""
-    return f"/spilled/{source}"
 
 
 class _Run:
@@ -82,13 +78,15 @@ class _Run:
         return [int(begin) for begin in np.searchsorted(output[order], np.arange(files + 1))]
 
 
-def spill_source(source: Source, advance: Advance, *, job: Job) -> None:
-    """Write the lines of a source, each as often as it is used, and note the runs."""
+def spill_source(
+    source: Source, advance: Advance, *, job: Job, output: Output, inputs: Inputs, ahead: bool, memory: int
+) -> None:
+    """Write the lines of a source, each as often as it is used, and note the runs. Half of the memory holds lines."""
     shards = job.manifest.assemble.shards
     record, subset = record_format(job.manifest).record, job.manifest.subsets[source.subset]
-    paths = [scratch_path(job.output, kind, source.name) for kind in (COUNTED, LINES, PLACES)]
+    paths = [scratch_path(output, kind, source.name) for kind in (COUNTED, LINES, PLACES)]
     await_files([paths[0], job.plan])
-    reader, plan = SourceReader(source, job), Plan.load(job.plan, job.manifest)
+    reader, plan = SourceReader(source, job, ahead), Plan.load(job.plan, job.manifest)
     runs, run = [], _Run()
     with paths[0].open("rb") as rows_file, write_atomically(paths[1]) as lines, write_atomically(paths[2]) as places:
         for documents in reader.documents(advance):
@@ -106,13 +104,13 @@ def spill_source(source: Source, advance: Advance, *, job: Job) -> None:
                 in_train = np.searchsorted(plan.borders, some, side="right")
                 to = np.where(fates[indices] < 0, shards - 1 - fates[indices], in_train)
                 run.parts.append((first + indices, to, some))
-            if run.size >= job.memory:
+            if run.size >= memory // 2:
                 runs.append(run.write(lines, places, shards + 2))
                 run = _Run()
         if run.parts:
             runs.append(run.write(lines, places, shards + 2))
-        source.check(job.inputs)
-    job.output.note(spill_name(source.name), {"runs": runs}, *paths[1:])
+        source.check(inputs)
+    output.note(SPILLED + source.name, {"runs": runs}, *paths[1:])
 
 
 def _encoded(record: dict[str, Any], source: Source) -> bytes:
@@ -120,7 +118,7 @@ def _encoded(record: dict[str, Any], source: Source) -> bytes:
         return orjson.dumps(record)
     except TypeError as error:  # a Parquet column may hold anything
         raise PilekitError(
-            f"{visible(source.files[0][1])}: a kept field cannot be written as JSON ({visible(str(error), 80)}); "
+            f"{visible(source.path)}: a kept field cannot be written as JSON ({visible(str(error), 80)}); "
             "leave it out of `keep`"
         ) from error
 
@@ -133,32 +131,37 @@ class _Part(NamedTuple):
     mapped: mmap.mmap
 
 
-def write_output(number: int, advance: Advance, *, job: Job, sources: list[str]) -> None:
-    """Merge one shard from all sources (their names), index it, and note its number of documents."""
-    shards = job.manifest.assemble.shards
+def write_output(
+    shard: Shard, advance: Advance, *, job: Job, output: Output, inputs: Inputs, ahead: bool, memory: int
+) -> None:
+    """Merge one shard from all sources, index it, and note its number of documents.
+
+    A sixth of the memory holds lines of a bucket.
+    """
+    shards, name = job.manifest.assemble.shards, shard.name
+    number = outputs(shards).index(name)
     await_files([job.plan])
-    await_notes(job.output, [spill_name(source) for source in sources])
-    parts = list(_parts_of(number, job.output, sources))
+    await_notes(output, [SPILLED + source for source in inputs.fingerprints])
+    parts = list(_parts_of(number, output, inputs.fingerprints))
     size = sum(int(part.rows[-1, 1]) - int(part.rows[0, 1]) + LINE_BYTES * len(part.rows) for part in parts)
     borders = [0, *Plan.load(job.plan, job.manifest).borders.tolist(), 1 << 64]
     first, last = borders[number : number + 2] if number < shards else (0, 1 << 64)
-    buckets = max(1, math.ceil(size / job.memory))
-    name = outputs(shards)[number]
-    path = job.output.path(name, ".zst")
+    buckets = max(1, math.ceil(size / (memory // 6)))
+    path = output.path(name, ".zst")
     with ShardWriter(path, follow_links=False) as writer:
         for begin, end in pairwise(first + (last - first) * bucket // buckets for bucket in range(buckets + 1)):
             before = writer.text_bytes
             writer.write_lines(_bucket(parts, begin, end))
             advance(writer.text_bytes - before)
     index = Path(f"{path}{INDEX_SUFFIX}")
-    shard = Shard(name, str(path), path.stat().st_size)
-    built = build_index(shard, manifest=job.manifest, ahead=job.ahead, place=str(index))
-    job.output.note(name, {"documents": built.header.documents}, path, index)
+    written = Shard(name, str(path), path.stat().st_size)
+    built = build_index(written, manifest=job.manifest, ahead=ahead, place=str(index))
+    output.note(name, {"documents": built.header.documents}, path, index)
 
 
-def _parts_of(number: int, output: Output, sources: list[str]) -> Iterator[_Part]:
+def _parts_of(number: int, output: Output, sources: Iterable[str]) -> Iterator[_Part]:
     for source in sources:
-        note = output.result(spill_name(source))
+        note = output.result(SPILLED + source)
         assert note is not None
         if not note["runs"]:
             continue

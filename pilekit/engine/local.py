@@ -97,8 +97,11 @@ def imap_shards(
     on_progress: Advance | None = None,
     engine: Ray | None = None,
     lock: Path | None = None,
+    memory: int = 0,
 ) -> Generator[R, None, None]:
     """Like `map_shards`, but yields each result as soon as it and all earlier results are ready.
+
+    memory   bytes that a task of a cluster needs more than reading a shard takes
 
     At most two results per job are held. Nothing is yielded after a failed item. The failure is raised at the end.
     """
@@ -112,7 +115,7 @@ def imap_shards(
     jobs = min(cpus if jobs is None else jobs, len(items))
     report = on_progress or (lambda amount: None)
     if engine is not None and items:
-        return engine.imap_shards(function, items, labels, jobs, report, lock)
+        return engine.imap_shards(function, items, labels, jobs, report, lock, memory)
     # A daemonic process (one of our workers, or of a DataLoader) may not start processes.
     if jobs <= 1 or current_process().daemon:
         return _inline(function, items, labels, report)

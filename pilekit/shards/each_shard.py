@@ -34,6 +34,7 @@ def each_shard(
     threads: bool = False,
     engine: Ray | None = None,
     lock: Path | None = None,
+    memory: int | None = None,
 ) -> Generator[R, None, None]:
     """Yield the results of `work(shard, advance, ahead=...)`, in the order of the shards.
 
@@ -41,12 +42,17 @@ def each_shard(
     items     the arguments of `work` instead of the shards, one for each shard
     threads   pass `threads` (the number `work` may use) instead of `ahead` (whether to decompress in a thread)
     engine    a cluster instead of local processes; `lock` is the locked file of the folder that `work` writes into
+    memory    bytes for all processes of a machine; `work` gets the share of one as `memory`
     """
     processes, names = processes_for(shards, jobs, engine), [shard.name for shard in shards]
     ahead = {"ahead": decompress_ahead(processes, engine)}
     work = functools.partial(work, **{"threads": threads_of(processes, engine)} if threads else ahead)
     items = shards if items is None else items
-    return imap_shards(work, items, jobs=processes, names=names, on_progress=advance, engine=engine, lock=lock)
+    options: dict[str, Any] = {"on_progress": advance, "engine": engine, "lock": lock}
+    if memory is not None:
+        options["memory"] = share = memory // (processes if engine is None else engine.tasks_of_a_node(processes))
+        work = functools.partial(work, memory=share)
+    return imap_shards(work, items, jobs=processes, names=names, **options)
 
 
 def part_of(corpus: Corpus, part: Part | None, engine: Ray | None) -> Corpus:
@@ -104,6 +110,7 @@ def finish_shards(
     threads: bool = False,
     whole: str | None = None,
     engine: Ray | None = None,
+    memory: int | None = None,
     then: Callable[[str, dict[str, Any]], None] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Process the shards that have no note, with `each_shard`; returns all results by shard name.
@@ -123,11 +130,11 @@ def finish_shards(
         waiting = list(shards)
     left = {shard.name for shard in waiting}
     if advance is not None:
-        advance(sum(inputs.fingerprints[shard.name][0] for shard in shards if shard.name not in left))
+        advance(sum(shard.size or 0 for shard in shards if shard.name not in left))
     work = functools.partial(work, output=output, inputs=inputs)
-    lock = output.folder / LOCK_FILE
+    options: dict[str, Any] = {"threads": threads, "engine": engine, "memory": memory}
     with closing(
-        each_shard(work, waiting, jobs=jobs, advance=advance, threads=threads, engine=engine, lock=lock)
+        each_shard(work, waiting, jobs=jobs, advance=advance, lock=output.folder / LOCK_FILE, **options)
     ) as made:
         for shard in shards:
             if shard.name in left:

@@ -51,4 +51,4 @@ def test_killed_and_run_again(
         assemble_corpus(manifest, out, jobs=1)
         assert content(out) == whole
         assert done.isdisjoint(noted)
-    assert killed == 1 or kinds >= {"a.jsonl", "files", "plan", "spilled", "train"}, kinds
+    assert killed == 1 or kinds >= {"a.jsonl", "text files from files", "plan", "spilled", "train"}, kinds
