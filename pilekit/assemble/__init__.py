@@ -1,5 +1,5 @@
-"""Building a corpus from the sources that a manifest names: find_sources.py finds the files, count.py reads them once
-(read_source.py), plan.py decides, write.py reads them again and writes the shards, assemble_corpus.py joins the steps.
+"""Building a corpus from the sources that a manifest names: find_sources.py finds the files, read_source.py reads and
+counts them, plan.py decides, write.py reads them again and writes the shards, assemble_corpus.py joins the steps.
 demo/ writes the sources of the demo's corpus."""
 
 from pilekit.assemble.assemble_corpus import assemble_corpus

@@ -28,10 +28,9 @@ from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.header import read_header, write_header
 from pilekit.artifacts.job_folder import LOCK_FILE, Output, output_folder
 from pilekit.assemble.assembled import COUNTS, PARTS, AssembledCorpus
-from pilekit.assemble.count import SCRATCH, count_source, read_rows
 from pilekit.assemble.find_sources import Source, find_sources, inputs_of
 from pilekit.assemble.plan import epochs_of, make_plan
-from pilekit.assemble.read_source import Job
+from pilekit.assemble.read_source import SCRATCH, Job, count_source, read_rows
 from pilekit.assemble.write import LINES, SPILLED, outputs, spill_source, write_output
 from pilekit.corpus import Shard, load_manifest
 from pilekit.engine import Ray, scratch_folder

@@ -58,30 +58,25 @@ class AssembledCorpus(TableResult):
 
         subsets = self.summary["subsets"]
         size = sum(row["bytes"] for row in subsets.values())
+        reached = {name: row["bytes"] / size if size else 0.0 for name, row in subsets.items()}
 
-        def number(title: str, name: str) -> Column[_Row]:
-            short: Column[_Row] = Column(title, lambda row: rounded_count(row[1][name]))
-            return Column(title, lambda row: f"{row[1][name]:,}", short)
+        def number(name: str) -> Column[_Row]:
+            title = name.replace("_", " ").capitalize()
+            return Column(
+                title, lambda row: f"{row[1][name]:,}", Column(title, lambda row: rounded_count(row[1][name]))
+            )
 
         def share(title: str, shares: dict[str, float]) -> Column[_Row]:
             return Column(title, lambda row: "100" if row[0] not in shares else f"{100 * shares[row[0]]:.2f}")
 
-        reached = {name: row["bytes"] / size if size else 0.0 for name, row in subsets.items()}
+        names = [name for name in ("empty", "removed", "left_out") if self.summary[name]]
         columns: list[Column[_Row]] = [
             Column("Subset", lambda row: row[0]),
             Column("Epochs", lambda row: f"{row[1]['epochs']:g}" if "epochs" in row[1] else ""),
-            number("Read", "read"),
-            number("Empty", "empty"),
-            number("Removed", "removed"),
-            number("Left out", "left_out"),
-            number("Val", "val"),
-            number("Test", "test"),
-            number("Train", "train"),
+            *map(number, ("read", *names, "val", "test", "train")),
             Column("Text", lambda row: rounded_bytes(row[1]["bytes"])),
             share("Planned %", self.planned),
             share("Reached %", reached),
         ]
-        dropped = {name for name in ("empty", "removed", "left_out") if not self.summary[name]}
-        columns = [one for one in columns if one.title.lower().replace(" ", "_") not in dropped]
-        total = ("Total", {**{name: self.summary[name] for name in COUNTS}, "bytes": size})
+        total = ("Total", {**self.summary, "bytes": size})
         return FittedTable([*subsets.items()], columns, [total], (SHORTEN, "Empty", "Left out", "Text"))

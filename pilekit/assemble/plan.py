@@ -25,7 +25,7 @@ import numpy.typing as npt
 import xxhash
 
 from pilekit.artifacts.external_sort import RowSort
-from pilekit.assemble.count import GROUP, IDENTITY, SIZE, TEXT, Rows
+from pilekit.assemble.read_source import GROUP, IDENTITY, SIZE, TEXT, Rows
 from pilekit.corpus import Manifest, Subset
 from pilekit.errors import PilekitError, visible
 from pilekit.shuffle import mix

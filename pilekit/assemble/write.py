@@ -20,10 +20,9 @@ import orjson
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.job_folder import Output
-from pilekit.assemble.count import COUNTED, scratch_path
 from pilekit.assemble.find_sources import Source
 from pilekit.assemble.plan import LEFT_OUT, REMOVED, Plan
-from pilekit.assemble.read_source import Job, SourceReader
+from pilekit.assemble.read_source import COUNTED, Job, SourceReader, scratch_path
 from pilekit.corpus import Shard
 from pilekit.corpus.sidecar_files import INDEX_SUFFIX
 from pilekit.engine import Advance

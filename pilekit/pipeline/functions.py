@@ -14,10 +14,9 @@ other processes, whenever it reads the document again. If it fails, the error na
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import reduce
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -66,10 +65,10 @@ class _FunctionStage(DocumentStage):
     def __reduce__(self) -> tuple[Any, ...]:
         # A decorator gives the function's name to the stage, so pickle cannot find the function by that name. So the
         # stage itself is pickled by that name.
-        module, name = getattr(self.function, "__module__", ""), getattr(self.function, "__qualname__", "")
+        name = f"{getattr(self.function, '__module__', '')}:{getattr(self.function, '__qualname__', '')}"
         try:
-            if _named(module, name) is self:
-                return _named, (module, name)
+            if resolve_name(name) is self:
+                return resolve_name, (name,)
         except (ImportError, AttributeError, ValueError):
             pass  # A function inside another function: pickle decides whether it can.
         return type(self), (self.function,)
@@ -111,7 +110,3 @@ def document_filter(function: Callable[[Document], bool]) -> DocumentFilter:
 def document_map(function: Callable[[Document], str]) -> DocumentMap:
     """A stage that replaces each document's text by `function(document)`."""
     return DocumentMap(function)
-
-
-def _named(module: str, qualified_name: str) -> Any:
-    return reduce(getattr, qualified_name.split("."), importlib.import_module(module))

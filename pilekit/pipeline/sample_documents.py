@@ -12,6 +12,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
+from operator import itemgetter
 
 import numpy as np
 
@@ -24,8 +25,8 @@ from pilekit.shards.each_shard import each_shard
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError, Reading, read
 
-Ranked = tuple[int, int, int, DocumentBatch]
-"""Rank, the shard's place in the corpus, document number, and the document alone in a batch."""
+Ranked = tuple[int, DocumentBatch]
+"""Rank, and the document alone in a batch."""
 
 
 def sample_documents(
@@ -48,17 +49,18 @@ def sample_documents(
     """
     reading = functools.partial(read, subsets=subsets, on_error=on_error, manifest=corpus.manifest)
     draw = functools.partial(_draw, count=count, seed=seed, reading=reading, stages=stages)
-    items = list(enumerate(corpus.shards))
     lowest: list[Ranked] = []
     skipped = SkippedLines()
-    for drawn, bad in each_shard(draw, corpus.shards, items=items, jobs=jobs, advance=advance):
-        lowest = heapq.nsmallest(count, chain(lowest, drawn), key=lambda ranked: ranked[:3])
+    for drawn, bad in each_shard(draw, corpus.shards, jobs=jobs, advance=advance):
+        lowest = heapq.nsmallest(count, chain(lowest, drawn), key=itemgetter(0))
         skipped.merge(bad)
-    return [document for *_, document in sorted(lowest, key=lambda ranked: ranked[1:3])], skipped
+    places = {shard.name: place for place, shard in enumerate(corpus.shards)}
+    documents = (document for _, document in lowest)
+    return sorted(documents, key=lambda document: (places[document.shard], document.numbers[0])), skipped
 
 
 def _draw(
-    item: tuple[int, Shard],
+    shard: Shard,
     advance: Advance,
     *,
     count: int,
@@ -68,7 +70,6 @@ def _draw(
     ahead: bool,
 ) -> tuple[list[Ranked], SkippedLines]:
     """The documents of one shard with the lowest ranks."""
-    place, shard = item
     lowest: list[Ranked] = []
 
     def low_enough(batch: DocumentBatch) -> Kept:
@@ -79,8 +80,8 @@ def _draw(
     with reading(shard, advance=advance, ahead=ahead) as reader:
         for batch in Pipeline(stages)(filtered(reader, low_enough)):
             ranks = document_hashes(batch.shard, batch.numbers, seed).tolist()
-            drawn = [(rank, place, int(batch.numbers[i]), _alone(batch, i)) for i, rank in enumerate(ranks)]
-            lowest = heapq.nsmallest(count, chain(lowest, drawn), key=lambda ranked: ranked[:3])
+            drawn = [(rank, _alone(batch, index)) for index, rank in enumerate(ranks)]
+            lowest = heapq.nsmallest(count, chain(lowest, drawn), key=itemgetter(0))
     return lowest, reader.skipped
 
 
