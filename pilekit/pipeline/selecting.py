@@ -8,7 +8,7 @@ Lines are copied byte for byte, with all their fields. Parquet keeps only text a
 from __future__ import annotations
 
 import functools
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -191,39 +191,23 @@ def select_shard(
     ahead: bool,
 ) -> None:
     """Write the documents of one shard that pass, and note the counts."""
-    path = output.path(stem(shard), suffix)
-    read_counts, counts = _Counts(), _Counts()
+    path, counts = output.path(stem(shard), suffix), defaultdict[str, list[int]](lambda: [0] * 4)
     with reading(shard, advance=advance, ahead=ahead) as reader:
-        passing = counts.counting(Pipeline(stages)(read_counts.counting(reader)))
+        passing = _counting(Pipeline(stages)(_counting(reader, counts, 2)), counts, 0)
         files = write_documents(path, passing, lambda: inputs.check(shard))
-    result = {
-        "subsets": {
-            name: [counts.documents[name], counts.bytes[name], documents, read_counts.bytes[name]]
-            for name, documents in sorted(read_counts.documents.items())
-        },
-        **reader.passed_over(),
-    }
-    output.note(shard.name, result, *files)
+    output.note(shard.name, {"subsets": dict(sorted(counts.items())), **reader.passed_over()}, *files)
 
 
-class _Counts:
-    """Documents and UTF-8 bytes of text per subset."""
-
-    def __init__(self) -> None:
-        self.documents: Counter[str] = Counter()
-        self.bytes: Counter[str] = Counter()
-
-    def add(self, batch: DocumentBatch) -> None:
-        self.documents.update(batch.subsets)
+def _counting(batches: Iterable[DocumentBatch], counts: dict[str, list[int]], column: int) -> Iterator[DocumentBatch]:
+    """Yield the batches; add documents and UTF-8 bytes of each subset to `counts`, from `column` on."""
+    for batch in batches:
         for subset, size in zip(batch.subsets, batch.text_bytes().tolist(), strict=True):
-            self.bytes[subset] += size
-        if len(self.documents) > MAX_SUBSETS:
+            row = counts[subset]
+            row[column] += 1
+            row[column + 1] += size
+        if len(counts) > MAX_SUBSETS:
             raise too_many_subsets(MAX_SUBSETS)
-
-    def counting(self, batches: Iterable[DocumentBatch]) -> Iterator[DocumentBatch]:
-        for batch in batches:
-            self.add(batch)
-            yield batch
+        yield batch
 
 
 def _selected(folder: Path, results: Mapping[str, Mapping[str, Any]], shards: Sequence[Shard]) -> Selected:
