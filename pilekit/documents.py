@@ -10,7 +10,7 @@ shard, so that a kept line is written byte for byte.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -30,12 +30,13 @@ MAX_SUBSETS = 4096
 """The most labels. More labels mean that the label path leads to a field such as a URL; memory would be unbounded."""
 
 
-def too_many_subsets(most: int) -> PilekitError:
-    """The error for more labels than `most`."""
-    return PilekitError(
-        f"more than {most:,} different subset labels; set label_path in a manifest to where records keep their "
-        "subset, and give that manifest"
-    )
+def check_labels(labels: Sized, known: int = 0) -> None:
+    """Raise `PilekitError` for more than `MAX_SUBSETS` labels besides the `known` ones."""
+    if len(labels) > known + MAX_SUBSETS:
+        raise PilekitError(
+            f"more than {MAX_SUBSETS:,} different subset labels; set label_path in a manifest to where records keep "
+            "their subset, and give that manifest"
+        )
 
 
 @dataclass(frozen=True, slots=True)

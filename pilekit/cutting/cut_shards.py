@@ -22,7 +22,7 @@ import pyarrow.dataset
 from pilekit.artifacts.external_sort import Table
 from pilekit.corpus import Manifest, Shard
 from pilekit.dedup.deduplicated import Deduplicated
-from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
+from pilekit.documents import DocumentBatch, check_labels
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.fingerprint import fingerprint
@@ -71,8 +71,7 @@ class Selection:
                 batch = read_batch if mask is None else read_batch.where(mask.keeps(read_batch.numbers))
                 left_out += len(read_batch) - len(batch)
                 of_subset.update(batch.subsets)
-                if len(of_subset) > MAX_SUBSETS:
-                    raise too_many_subsets(MAX_SUBSETS)
+                check_labels(of_subset)
                 yield batch
         counts.update(reader.passed_over(), read=dict(of_subset))
         counts["others"] += left_out

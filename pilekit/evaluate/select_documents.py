@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 
 import numpy as np
 
-from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
+from pilekit.documents import DocumentBatch, check_labels
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.plan import Plan
 from pilekit.evaluate.results.records import Records
@@ -57,8 +57,7 @@ def selected(
         with read(shard, None, plan.options.on_error, manifest=manifest, advance=advance) as reader:
             for batch in reader:
                 yield batch.where([take(label) for label in batch.subsets])
-                if len(labels) > len(expected) + MAX_SUBSETS:
-                    raise too_many_subsets(MAX_SUBSETS)
+                check_labels(labels, len(expected))
                 if is_full():
                     break
             skipped.merge(reader.skipped)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
+from pilekit.documents import DocumentBatch, check_labels
 from pilekit.pipeline.cleaned import no_counts
 from pilekit.pipeline.language import Language
 from pilekit.pipeline.rules.rule_set import Fails, RuleSet
@@ -70,8 +70,7 @@ class Cleaner:
 
         for name in sorted(set(batch.subsets) - subsets.keys()):
             subsets[name] = no_counts(fails if self.judges(name) else ())
-        if len(subsets) > MAX_SUBSETS:
-            raise too_many_subsets(MAX_SUBSETS)
+        check_labels(subsets)
         rows = []
         sizes = batch.text_bytes()
         new_sizes = sizes if edited is batch else edited.text_bytes()

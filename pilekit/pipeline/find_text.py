@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from pilekit.corpus import Corpus, Shard
-from pilekit.documents import MAX_SUBSETS, too_many_subsets
+from pilekit.documents import check_labels
 from pilekit.engine import Advance
 from pilekit.pipeline.stages import Match
 from pilekit.shards.each_shard import each_shard
@@ -132,8 +132,7 @@ def _search(
     with reading(shard, advance=advance, ahead=ahead) as reader:
         for batch in reader:
             counts.read.update(batch.subsets)
-            if len(counts.read) > MAX_SUBSETS:
-                raise too_many_subsets(MAX_SUBSETS)
+            check_labels(counts.read)
             for index, text in enumerate(batch.texts):
                 if word and text.isascii() and word not in text.lower():
                     continue

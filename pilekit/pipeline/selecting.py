@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Part, Shard, subsets_or_all
 from pilekit.corpus.shard import check_stems, stem
-from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
+from pilekit.documents import DocumentBatch, check_labels
 from pilekit.engine import Advance, Ray
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage
@@ -205,8 +205,7 @@ def _counting(batches: Iterable[DocumentBatch], counts: dict[str, list[int]], co
             row = counts[subset]
             row[column] += 1
             row[column + 1] += size
-        if len(counts) > MAX_SUBSETS:
-            raise too_many_subsets(MAX_SUBSETS)
+        check_labels(counts)
         yield batch
 
 

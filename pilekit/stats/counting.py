@@ -21,7 +21,7 @@ import xxhash
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.corpus import Manifest, Shard
-from pilekit.documents import MAX_SUBSETS, too_many_subsets
+from pilekit.documents import check_labels
 from pilekit.engine import Advance, appears
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.index.document_rows import DocumentRows, document_rows, rows_of
@@ -46,9 +46,8 @@ class _Groups(dict[str, int]):
     """Label -> its number, counted up from 0 in the order of first occurrence."""
 
     def __missing__(self, label: str) -> int:
-        if len(self) == MAX_SUBSETS:
-            raise too_many_subsets(MAX_SUBSETS)
         self[label] = number = len(self)
+        check_labels(self)
         return number
 
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from pilekit.corpus import Corpus, load_manifest
 from pilekit.errors import PilekitError
-from pilekit.evaluate import select_documents as selection
 from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result_folder import read_result
@@ -119,7 +118,7 @@ def test_foreign_labels(tmp_path: Path, model_dir: Path, monkeypatch: pytest.Mon
     result = bits_per_byte(model_dir, shard, subsets=["Github"])
     assert (len(result.protocol["labels"]), result.overall.documents) == (32, 1)
     assert set(result.protocol["labels"]) == {*labels[:30], "Github", "ArXiv"}
-    monkeypatch.setattr(selection, "MAX_SUBSETS", 3)
+    monkeypatch.setattr("pilekit.documents.MAX_SUBSETS", 3)
     with pytest.raises(PilekitError, match="more than 3 different subset labels"):
         bits_per_byte(model_dir, Corpus(shard, manifest_of()))
 

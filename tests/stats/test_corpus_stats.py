@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pilekit import Corpus, PilekitError, load_tokenizer
 from pilekit.shards.write.shard_writer import ShardWriter
-from pilekit.stats import counting, summary
+from pilekit.stats import summary
 from pilekit.stats.counting import Counts
 from pilekit.stats.summary import CorpusStats, corpus_stats
 from tests.shards import making
@@ -166,7 +166,7 @@ def test_no_documents_and_empty_ones(tmp_path: Path) -> None:
 
 
 def test_too_many_labels_are_an_error_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "MAX_SUBSETS", 100)
+    monkeypatch.setattr("pilekit.documents.MAX_SUBSETS", 100)
     counts = Counts()
     assert counts.rows([f"https://{i}" for i in range(100)]).tolist() == list(range(100))
     with pytest.raises(PilekitError, match="label_path"):

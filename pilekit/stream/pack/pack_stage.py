@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from pilekit.documents import MAX_SUBSETS, too_many_subsets
+from pilekit.documents import check_labels
 from pilekit.stream.arguments import check_number, check_one_of
 from pilekit.stream.batch.batch import DEFAULT_OUTPUTS, Batch, BatchWriter, checked_outputs
 from pilekit.stream.batch.mlm import Masking
@@ -82,12 +82,11 @@ def _documents(
     batches: Iterator[TokenBatch], subset_ids: dict[str, int], shards: dict[str, int]
 ) -> Iterator[TokenizedDocuments]:
     """The documents of token batches, in a lane's form. Each batch is one position; new names get the next ids."""
-    most = len(subset_ids) + MAX_SUBSETS
+    known = len(subset_ids)
     for position, batch in enumerate(batches):
         count = len(batch)
         subsets = [subset_ids.setdefault(name, len(subset_ids)) for name in batch.subsets]
-        if len(subset_ids) > most:
-            raise too_many_subsets(MAX_SUBSETS)
+        check_labels(subset_ids, known)
         table = document_table(
             count,
             position=position,

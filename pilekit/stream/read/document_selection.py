@@ -25,7 +25,7 @@ import xxhash
 from pilekit.corpus import UNLABELLED, Corpus
 from pilekit.corpus.shard import is_url
 from pilekit.dedup.deduplicated import Deduplicated
-from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
+from pilekit.documents import DocumentBatch, check_labels
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage, described
 from pilekit.shards.index.format import warn_of_bad_lines
@@ -261,8 +261,7 @@ class DocumentSelection:
             found = {label for index in self.plan.indexes for label in index.header.subsets}
         else:
             found = {UNLABELLED, *self.repeats}
-        if len(found.difference(listed)) > MAX_SUBSETS:
-            raise too_many_subsets(MAX_SUBSETS)
+        check_labels(found.difference(listed))
         return (*listed, *sorted(found.difference(listed)), OTHER)
 
     def fingerprint(self) -> dict[str, object]:

@@ -23,7 +23,7 @@ import pyarrow as pa
 from pilekit.artifacts.header import Header, read_header
 from pilekit.corpus import UNLABELLED
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
-from pilekit.documents import MAX_SUBSETS, too_many_subsets
+from pilekit.documents import check_labels
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.tokenize.files.documents import ROWS, SCHEMA, Run, read_documents
 from pilekit.tokenize.files.formats import IDX_HEAD, ITEMS, MAGIC, VERSION
@@ -147,8 +147,7 @@ class TokenFile:
                     )
                 done += len(batch)
                 code_of = [labels.setdefault(label, len(labels)) for label in subsets.dictionary.to_pylist()]
-                if len(labels) > MAX_SUBSETS:
-                    raise too_many_subsets(MAX_SUBSETS)
+                check_labels(labels)
                 codes, numbers = np.array(code_of, np.uint16)[subsets.indices], batch["number"].to_numpy()
                 next_shards = np.flatnonzero(np.diff(shards.indices)) + 1
                 for begin, end in pairwise([0, *next_shards.tolist(), len(batch)]):

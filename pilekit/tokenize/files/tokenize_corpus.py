@@ -26,7 +26,7 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Part, Shard, resolve_subsets
-from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
+from pilekit.documents import MAX_SUBSETS, DocumentBatch, check_labels
 from pilekit.engine import Advance, Ray
 from pilekit.engine.in_threads import map_in_threads
 from pilekit.errors import PilekitError, visible
@@ -209,8 +209,7 @@ def _tokenize_shard(
         ):
             empty += len(batch) - len(kept)
             records["subset"] = [codes.setdefault(batch.subsets[index], len(codes)) for index in kept.tolist()]
-            if len(codes) > MAX_SUBSETS:
-                raise too_many_subsets(MAX_SUBSETS)
+            check_labels(codes)
             np.add.at(counts, records["subset"], np.stack([np.ones_like(sizes), records["tokens"], sizes], axis=1))
             ids_file.write(ids.data)
             records_file.write(records.tobytes())

@@ -105,7 +105,7 @@ def test_wrong_arguments_are_refused() -> None:
 
 
 def test_too_many_labels_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilekit.stream.pack.pack_stage.MAX_SUBSETS", 3)
+    monkeypatch.setattr("pilekit.documents.MAX_SUBSETS", 3)
     labels = ["Github", *"abcabc", "Pile-CC"]
 
     def tokens(labels: Sequence[str]) -> TokenBatch:
