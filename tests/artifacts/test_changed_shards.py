@@ -21,8 +21,8 @@ from pilekit.dedup.run import deduplicate
 from pilekit.pipeline.selecting import select_corpus
 from pilekit.shards.fingerprint import fingerprint
 from pilekit.shards.index.build import index_corpus
+from pilekit.shards.read.open import _StoredFile
 from pilekit.shards.read.parquet import RowBlocks
-from pilekit.shards.read.reader import CountedFile
 from pilekit.shards.verify.verify import verify_corpus
 from pilekit.shards.write.reframe import reframe_corpus
 from pilekit.stream.read import plan
@@ -87,11 +87,11 @@ WhenRead = Callable[[Callable[[], object]], None]
 def when_read(monkeypatch: pytest.MonkeyPatch) -> WhenRead:
     """Run an action once, as soon as the first bytes or rows of a shard are read."""
     waiting: list[Callable[[], object]] = []
-    really_read, really_iterate = CountedFile.read, RowBlocks.__iter__
+    really_read, really_iterate = _StoredFile.read, RowBlocks.__iter__
 
-    def read(self: CountedFile, size: int = -1) -> bytes:
+    def read(self: _StoredFile, size: int = -1, /) -> bytes:
         data = really_read(self, size)
-        while waiting:
+        while waiting and self.on_read is not None:  # not while a fingerprint is taken
             waiting.pop()()
         return data
 
@@ -101,7 +101,7 @@ def when_read(monkeypatch: pytest.MonkeyPatch) -> WhenRead:
                 waiting.pop()()
             yield block
 
-    monkeypatch.setattr(CountedFile, "read", read)
+    monkeypatch.setattr(_StoredFile, "read", read)
     monkeypatch.setattr(RowBlocks, "__iter__", iterate)
     return waiting.append
 

@@ -22,7 +22,7 @@ from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.random_access.frame_lru import BYTES_PER_LINE, FrameLRU
 from pilekit.shards.read.lines import Line, LineTooLong
 from pilekit.shards.read.open import open_stored
-from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, CountedFile, gunzipped, line_blocks, located_errors
+from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, gunzipped, line_blocks, located_errors
 from pilekit.shards.read.zstd_frames import decompress_frame_at, decompress_whole
 
 SMALL_FRAME = 2 << 20
@@ -204,7 +204,7 @@ class LinesByNumber:
             pieces = decompress_frame_at(self._opened(), int(self._offsets[frame]), number=frame)
         elif self.index.header.storage == "gzip":
             self._opened().seek(0)
-            pieces = gunzipped(CountedFile(self._opened()))
+            pieces = gunzipped(self._opened())
         held, left = [], int(self._sizes[frame])
         for piece in pieces:
             left -= len(piece)

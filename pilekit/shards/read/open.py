@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
@@ -56,11 +57,13 @@ def is_parquet(path: str) -> bool:
 class _StoredFile(io.RawIOBase):
     """A file whose read errors are `ShardDamage`, with the byte at which reading failed.
 
-    size   the size of a file in a store that allows random access; None: reads are not retried
+    size      the size of a file in a store that allows random access; None: reads are not retried
+    on_read   called with all bytes that are read
     """
 
     def __init__(self, file: BinaryIO, path: str = "", size: int | None = None):
         self.file, self.path, self.size, self.position = file, path, size, 0
+        self.on_read: Callable[[bytes], None] | None = None
 
     def read(self, size: int = -1, /) -> bytes:
         try:
@@ -68,6 +71,8 @@ class _StoredFile(io.RawIOBase):
         except Exception as error:
             raise self._unreadable(error) from error
         self.position += len(data)
+        if self.on_read is not None:
+            self.on_read(data)
         return data
 
     def _whole(self, size: int) -> bytes:
@@ -125,8 +130,9 @@ def open_stored(path: str, *, scattered: bool = False) -> tuple[BinaryIO, Storag
 def open_file(path: str, *, scattered: bool = False) -> BinaryIO:
     """Open a file of any name, at a path or URL, like `open_stored`; `PilekitError` if it cannot be opened."""
     try:
-        file = retried(lambda: _open_remote(path, scattered), path) if is_url(path) else _open_local(path)
-        return cast(BinaryIO, file)
+        if is_url(path):
+            return cast(BinaryIO, retried(lambda: _open_remote(path, scattered), path))
+        return cast(BinaryIO, _StoredFile(Path(path).open("rb")))
     except FileNotFoundError as error:
         if not is_missing(error):
             raise PilekitError(
@@ -140,10 +146,6 @@ def open_file(path: str, *, scattered: bool = False) -> BinaryIO:
     except Exception as error:
         why = visible(str(error) or type(error).__name__, 300)
         raise PilekitError(f"{visible(path)}: cannot be opened: {why}") from error
-
-
-def _open_local(path: str) -> _StoredFile:
-    return _StoredFile(Path(path).open("rb"))
 
 
 def _open_remote(url: str, scattered: bool) -> _StoredFile:

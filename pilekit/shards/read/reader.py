@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Literal
 
 from pilekit.corpus import Corpus, Manifest, Shard, shard_of, subsets_or_all
 from pilekit.corpus.find import names_many
@@ -213,8 +213,14 @@ def text_pieces(
     The callbacks run in the decoding thread, each before the text that belongs to it is yielded. Errors do not name the
     line: wrap this in `located_errors`.
     """
-    with open_unchanged(path) as (stored, storage):
-        file = CountedFile(stored, advance, on_stored)
+
+    def on_read(data: bytes) -> None:
+        if advance is not None:
+            advance(len(data))
+        if on_stored is not None:
+            on_stored(data)
+
+    with open_unchanged(path, on_read) as (file, storage):
         decoded = _gathered(_decoded(file, storage, max_window, on_frame), on_text)
         with closing(run_ahead(decoded) if ahead else decoded) as pieces:
             yield pieces
@@ -235,33 +241,11 @@ def located_errors(path: str, lines: Callable[[], int], max_document_bytes: int 
         ) from long
 
 
-class CountedFile:
-    """A file whose reads are reported to callbacks; `position` is the number of bytes read."""
-
-    def __init__(
-        self,
-        file: BinaryIO,
-        advance: Callable[[int], None] | None = None,
-        on_stored: Callable[[bytes], None] | None = None,
-    ):
-        self.file, self.advance, self.on_stored, self.position = file, advance, on_stored, 0
-
-    def read(self, size: int = -1) -> bytes:
-        """Read like a file."""
-        data = self.file.read(size)
-        self.position += len(data)
-        if self.advance is not None:
-            self.advance(len(data))
-        if self.on_stored is not None:
-            self.on_stored(data)
-        return data
-
-
 def _decoded(
-    file: CountedFile, storage: Storage, max_window: int, on_frame: Callable[[int, int], None] | None
+    file: BinaryIO, storage: Storage, max_window: int, on_frame: Callable[[int, int], None] | None
 ) -> Iterator[bytes]:
     if storage == "zstd":
-        return decompress_frames(cast(BinaryIO, file), max_window=max_window, on_frame=on_frame)
+        return decompress_frames(file, max_window=max_window, on_frame=on_frame)
     return gunzipped(file) if storage == "gzip" else _plain(file)
 
 
@@ -286,24 +270,24 @@ def _gathered(pieces: Iterator[bytes], on_text: Callable[[bytes], None] | None) 
         yield b"".join(held)
 
 
-def gunzipped(file: CountedFile) -> Iterator[bytes]:
+def gunzipped(file: BinaryIO) -> Iterator[bytes]:
     """Decompress all members of a gzip file; yields pieces of at most 256 KiB."""
     try:
-        with gzip.GzipFile(fileobj=cast(BinaryIO, file), mode="rb") as text:
+        with gzip.GzipFile(fileobj=file, mode="rb") as text:
             # read() would throw away up to a whole piece of good text when it meets damage.
             while piece := text.read1(PIECE_BYTES // 8):
                 yield piece
     except EOFError:
         reason = "is cut off: its gzip member has no end; fetch it again"
-        raise ShardDamage(reason, frame=None, byte=file.position) from None
+        raise ShardDamage(reason, frame=None, byte=file.tell()) from None
     except (gzip.BadGzipFile, zlib.error) as error:
-        raise ShardDamage(f"is damaged ({error}); fetch it again", frame=None, byte=file.position, since=0) from error
-    if file.position == 0:
+        raise ShardDamage(f"is damaged ({error}); fetch it again", frame=None, byte=file.tell(), since=0) from error
+    if file.tell() == 0:
         raise ShardDamage("is empty (0 bytes), not a gzip file; fetch it again", frame=None, byte=0)
 
 
-def _plain(file: CountedFile) -> Iterator[bytes]:
+def _plain(file: BinaryIO) -> Iterator[bytes]:
     while piece := file.read(PIECE_BYTES):
         yield piece
-    if file.position == 0:
+    if file.tell() == 0:
         raise ShardDamage("is empty (0 bytes); fetch it again", frame=None, byte=0)

@@ -11,7 +11,7 @@ job's notes about a shard are valid for this version only.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
@@ -41,13 +41,16 @@ def check_version(path: str, version: str) -> None:
 
 
 @contextmanager
-def open_unchanged(path: str) -> Iterator[tuple[BinaryIO, Storage]]:
+def open_unchanged(path: str, on_read: Callable[[bytes], None] | None = None) -> Iterator[tuple[BinaryIO, Storage]]:
     """Open a shard's stored bytes for one reading; raises `ShardChanged` if the shard changed before the block ended.
+
+    on_read   called with all stored bytes that are read
 
     `ShardChanged` replaces any other error of a shard that changed. Standard input is not closed, because closing it
     could wait for a read that never ends.
     """
     file, storage = open_stored(path)
+    file.on_read = on_read  # type: ignore[attr-defined]
     if path == STANDARD_INPUT:
         yield file, storage
         return

@@ -26,7 +26,7 @@ from pilekit.shards.random_access.frame_lru import HELD_BYTES
 from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.open import open_stored, storage_of
 from pilekit.shards.read.parquet import located_rows, open_table
-from pilekit.shards.read.reader import CountedFile, OnError, gunzipped, located_errors
+from pilekit.shards.read.reader import OnError, gunzipped, located_errors
 from pilekit.shards.read.zstd_frames import MAX_WINDOW, Stored, decode, walk_frames
 from pilekit.shards.write.seek_table import read_seek_table
 from pilekit.shuffle import Int64
@@ -121,7 +121,7 @@ def _first_frame(shard: Shard) -> int:
     size = 0
     with file, located_errors(shard.path, lambda: 0):
         if storage == "gzip":
-            pieces = gunzipped(CountedFile(file))
+            pieces = gunzipped(file)
         else:
             frames = islice(walk_frames(Stored(file), MAX_WINDOW), 1)
             pieces = (piece for blocks in frames for piece in decode(blocks, MAX_WINDOW))
