@@ -11,6 +11,7 @@ needs no text, and the second pass finds the fate of each document in the order 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ from pilekit.shards.read.damage import BadLine, SkippedLines
 from pilekit.shards.read.json_records import BadRecord, LineParser, kind_of, record_of, text_of
 from pilekit.shards.read.lines import Line
 from pilekit.shards.read.open import is_parquet
-from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, OnError, line_blocks, located_errors
+from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, OnError, read_lines
 from pilekit.shards.read.unchanged import open_unchanged
 
 Rows = npt.NDArray[np.uint64]
@@ -89,14 +90,8 @@ class SourceReader:
         return self._rows(advance) if is_parquet(self._path) else self._lines(advance)
 
     def _lines(self, advance: Advance) -> Iterator[Documents]:
-        read = 0
-        with (
-            located_errors(self._path, lambda: read),
-            line_blocks(self._path, advance=advance, ahead=self.ahead) as blocks,
-        ):
-            for block in blocks:
-                lines, first = block.lines(), read
-                read += len(lines)
+        with closing(read_lines(self._path, advance=advance, ahead=self.ahead)) as blocks:
+            for first, lines in blocks:
                 yield self._documents(first, [record_of(line) for line in lines], lines)
 
     def _rows(self, advance: Advance) -> Iterator[Documents]:

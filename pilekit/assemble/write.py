@@ -154,7 +154,7 @@ def write_output(
             advance(writer.text_bytes - before)
     index = Path(f"{path}{INDEX_SUFFIX}")
     written = Shard(name, str(path), path.stat().st_size)
-    built = build_index(written, manifest=job.manifest, ahead=ahead, place=str(index))
+    built = build_index(written, str(index), job.manifest, ahead=ahead)
     output.note(name, {"documents": built.header.documents}, path, index)
 
 

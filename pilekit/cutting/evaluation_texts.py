@@ -6,6 +6,7 @@ A record's texts are the fields asked for, each by itself, and if there are seve
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from pilekit.corpus.shard import stem
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.read.json_records import BadRecord, kind_of, record_of
 from pilekit.shards.read.open import is_parquet
-from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, line_blocks, located_errors
+from pilekit.shards.read.reader import read_lines
 from pilekit.shards.read.unchanged import open_unchanged
 
 ROWS = 1024
@@ -75,11 +76,9 @@ def _raw_records(shard: Shard, fields: Sequence[str]) -> Iterator[Mapping[str, A
         except pa.ArrowException as error:
             raise PilekitError(f"{visible(shard.path)}: cannot be read as Parquet: {visible(str(error))}") from error
         return
-    number = 0
-    with located_errors(shard.path, lambda: number, MAX_DOCUMENT_BYTES), line_blocks(shard.path) as blocks:
-        for block in blocks:
-            for line in block.lines():
-                number += 1
+    with closing(read_lines(shard.path)) as blocks:
+        for first, lines in blocks:
+            for number, line in enumerate(lines, first + 1):
                 if not bytes(line).strip():
                     continue
                 record = record_of(line)

@@ -55,7 +55,7 @@ def check(corpus: Corpus, *, good: bool = True, place: int = 0) -> None:
 
     before = [told(corpus, **options) for options in OPTIONS]
     for shard in corpus.shards:
-        build_index(shard, on_error="skip", place=index_places(shard)[place])
+        build_index(shard, index_places(shard)[place], on_error="skip")
     with pytest.MonkeyPatch.context() as patch:
         if good:
             patch.setattr(counting, "read", never)
@@ -119,7 +119,7 @@ def test_a_damaged_index_is_not_counted_and_made_again(tmp_path: Path, caplog: p
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"".join(record(str(i), LABELS[i % 3]) + b"\n" for i in range(1000)))
     before = told(Corpus(path), copies=True)
-    index = Path(build_index(shard_of(str(path))).path)
+    index = Path(index_of(shard_of(str(path))).path)
     whole = index.read_bytes()
     group = pq.read_metadata(index).row_group(0)
     for column in map(group.column, range(1, 4)):

@@ -30,7 +30,7 @@ from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.json_records import LineParser
 from pilekit.shards.read.open import is_parquet
 from pilekit.shards.read.parquet import parquet_batches
-from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, line_blocks, located_errors
+from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, read_lines
 from pilekit.shards.read.unchanged import open_unchanged
 
 LIST_BYTES = 4 << 20
@@ -140,18 +140,12 @@ def _from_lines(
     shard: Shard, parser: LineParser, numbers: Int64, advance: Advance, ahead: bool
 ) -> Generator[list[str], None, None]:
     """Lists of texts, each in reverse order, so that the caller can pop and free each text."""
-    lines_read = 0
-    with (
-        located_errors(shard.path, lambda: lines_read),
-        line_blocks(shard.path, advance=advance, ahead=ahead) as blocks,
-    ):
-        for block in blocks:
-            lines = block.lines()
-            begin, end = np.searchsorted(numbers, [lines_read, lines_read + len(lines)])
+    with closing(read_lines(shard.path, advance=advance, ahead=ahead)) as blocks:
+        for first, lines in blocks:
+            begin, end = np.searchsorted(numbers, [first, first + len(lines)])
             some = numbers[begin:end]
-            texts = parser.parse([lines[i] for i in (some - lines_read).tolist()], some).texts
-            lines_read += len(lines)
-            del block, lines  # A long line must not be held while the next is read.
+            texts = parser.parse([lines[i] for i in (some - first).tolist()], some).texts
+            del lines  # A long line must not be held while the next is read.
             if len(texts) != len(some):
                 raise shard_changed(shard)
             texts.reverse()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,26 +53,21 @@ def clean_shard(
         advance(keep.header.size)
         return []
     index = Path(f"{path}{INDEX_SUFFIX}")
-    executor = ThreadPoolExecutor(threads) if threads > 1 else None
-    try:
-        with (
-            write_atomically(path) as file,
-            read(shard, None, "skip", manifest=manifest, advance=advance, ahead=threads > 1) as reader,
-        ):
-            kept = _KeptLines(reader, keep, FrameWriter(file, LEVEL, executor, most=2 * threads))
+    with (
+        write_atomically(path) as file,
+        read(shard, None, "skip", manifest=manifest, advance=advance, ahead=threads > 1) as reader,
+    ):
+        kept = _KeptLines(reader, keep, FrameWriter(file, LEVEL), threads)
 
-            def written() -> Fingerprint:
-                if kept.lines != keep.header.kept:
-                    raise shard_changed(shard)
-                if inputs is not None:
-                    inputs.check(shard)
-                file.flush()
-                return fingerprint(file.name)
+        def written() -> Fingerprint:
+            if kept.lines != keep.header.kept:
+                raise shard_changed(shard)
+            if inputs is not None:
+                inputs.check(shard)
+            file.flush()
+            return fingerprint(file.name)
 
-            write_index(str(index), file.name, kept, kept, written)
-    finally:
-        if executor is not None:
-            executor.shutdown(cancel_futures=True)
+        write_index(str(index), file.name, kept, kept, written)
     return [path, index]
 
 
@@ -82,10 +76,10 @@ class _KeptLines:
 
     frames: Frames
 
-    def __init__(self, reader: ShardReader, keep: KeepMask, writer: FrameWriter):
+    def __init__(self, reader: ShardReader, keep: KeepMask, writer: FrameWriter, threads: int):
         self.lines = self.content_bytes = 0
         self.skipped, self.format = SkippedLines(), RecordFormat()
-        self._reader, self._keep, self._writer = reader, keep, writer
+        self._reader, self._keep, self._writer, self._threads = reader, keep, writer, threads
         self._hash = xxhash.xxh3_128()
         self._rows: deque[DocumentRows] = deque()
 
@@ -96,13 +90,11 @@ class _KeptLines:
 
     def __iter__(self) -> Iterator[DocumentRows]:
         lines_of_frames = [0]
-        for text in cut_at_lines(self._texts(), FRAME_BYTES):
-            self._writer.write(text)
+        for text in self._writer.write_all(cut_at_lines(self._texts(), FRAME_BYTES), self._threads):
             lines = np.count_nonzero(np.frombuffer(text, dtype=np.uint8) == ord("\n"))
             lines_of_frames.append(lines_of_frames[-1] + int(lines))
             while self._rows:
                 yield self._rows.popleft()
-        self._writer.finish()
         sizes = np.array(self._writer.frames, dtype=np.int64)
         ends = np.cumsum(sizes, axis=0)
         offsets = ends - sizes

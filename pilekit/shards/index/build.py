@@ -66,36 +66,43 @@ def index_of(
     """The shard's index: an existing one that fits, else a new one; of several processes, one builds it.
 
     whole   read all rows of an existing index, and build a new one if they are damaged
-    place   as in `build_index`
+    place   the path of a new index, which no other process writes; None: beside the shard, else in the cache folder
     """
     find = functools.partial(find_index, shard, manifest, tell=False, whole=whole)
     if index := find():
         return index
-    with _locked_place(shard, index_places(shard)) if place is None else nullcontext(place) as place:
+    # No lock at a given place: in a cluster, a node that hangs would hold it.
+    with _locked_place(shard) if place is None else nullcontext(place) as place:
         # Another process may have built it while this one waited.
-        return find() or _build(shard, place, manifest, on_error, advance, ahead)
+        return find() or build_index(shard, place, manifest, on_error, advance, ahead)
 
 
 def build_index(
     shard: Shard,
-    *,
+    place: str,
     manifest: Manifest | None = None,
     on_error: OnError = "raise",
     advance: Advance | None = None,
     ahead: bool = True,
-    place: str | None = None,
     content_hash: str | None = None,
 ) -> ShardIndex:
-    """Read the shard and write its index, even if an index exists.
+    """Read the shard and write its index to `place`, which no other process writes, even if an index exists.
 
-    place          the index's path, which no other process writes; None: beside the shard, else in the cache folder
     content_hash   the hash that the decompressed bytes must have; another hash is a `PilekitError`
 
     On any error nothing is written, and an existing index stays.
     """
-    # No lock at a given place: in a cluster, a node that hangs would hold it.
-    with _locked_place(shard, index_places(shard)) if place is None else nullcontext(place) as place:
-        return _build(shard, place, manifest, on_error, advance, ahead, content_hash)
+    version, now = version_of(shard.path), fingerprint(shard.path)
+    scan = ShardScan(shard, manifest=manifest, on_error=on_error, advance=advance, ahead=ahead)
+
+    def made_of() -> Fingerprint:
+        check_version(shard.path, version)
+        if content_hash not in (None, scan.content_hash):
+            raise PilekitError(f"{visible(shard.path)}: holds other text than it should")
+        return now
+
+    with closing(scan.rows()) as rows:
+        return write_index(place, shard.path, scan, rows, made_of)
 
 
 def index_corpus(
@@ -161,10 +168,10 @@ def _loaded(place: str, built: bool) -> ShardIndex:
 
 
 @contextmanager
-def _locked_place(shard: Shard, places: list[str]) -> Iterator[str]:
-    """Lock the first of these places that can be written, and yield it."""
+def _locked_place(shard: Shard) -> Iterator[str]:
+    """Lock the first place of the shard's index that can be written, and yield it."""
     fingerprint(shard.path)  # Nothing is made for a shard that cannot be read.
-    places = [place for place in places if not is_url(place)]
+    places = [place for place in index_places(shard) if not is_url(place)]
     if not places:
         raise PilekitError(f"{visible(shard.path)}: has no place for an index; save it to a file first")
     with ExitStack() as held:
@@ -179,29 +186,6 @@ def _locked_place(shard: Shard, places: list[str]) -> Iterator[str]:
                 if place == places[-1]:
                     raise PilekitError(f"{error}; $PILEKIT_CACHE can name another folder for indexes") from error
         yield place
-
-
-def _build(
-    shard: Shard,
-    place: str,
-    manifest: Manifest | None,
-    on_error: OnError,
-    advance: Advance | None,
-    ahead: bool,
-    content_hash: str | None = None,
-) -> ShardIndex:
-    """Write the index of the shard to `place`, which is locked."""
-    version, now = version_of(shard.path), fingerprint(shard.path)
-    scan = ShardScan(shard, manifest=manifest, on_error=on_error, advance=advance, ahead=ahead)
-
-    def made_of() -> Fingerprint:
-        check_version(shard.path, version)
-        if content_hash not in (None, scan.content_hash):
-            raise PilekitError(f"{visible(shard.path)}: holds other text than it should")
-        return now
-
-    with closing(scan.rows()) as rows:
-        return write_index(place, shard.path, scan, rows, made_of)
 
 
 class Scan(Protocol):

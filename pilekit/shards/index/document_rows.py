@@ -59,12 +59,10 @@ def document_rows(
     hashed    hash the texts
     """
     parser = LineParser(shard.path, shard.name, record_format(manifest), None, skipped)
-    documents, read = LineRows(parser, scan=True, hashed=hashed), 0
-    with located_errors(shard.path, lambda: read), line_blocks(shard.path, advance=advance, ahead=ahead) as blocks:
-        for block in blocks:
-            rows, count = documents.rows(block, read)
-            read += count
-            yield rows
+    documents = LineRows(parser, scan=True, hashed=hashed)
+    reading = line_blocks(shard.path, advance=advance, ahead=ahead)
+    with located_errors(shard.path, lambda: documents.lines), reading as blocks:
+        yield from map(documents.rows, blocks)
 
 
 def rows_of(batch: DocumentBatch, *, hashed: bool = True) -> DocumentRows:
@@ -80,10 +78,11 @@ class LineRows:
 
     scan     scan the lines; becomes false if most lines have another form
     hashed   hash the texts
+    lines    how many lines have been read
     """
 
     def __init__(self, parser: LineParser, *, scan: bool, hashed: bool = True):
-        self.parser, self.scan, self.hashed = parser, scan, hashed
+        self.parser, self.scan, self.hashed, self.lines = parser, scan, hashed, 0
         if scan:
             from pilekit.shards.index import json_line_kernel
 
@@ -94,17 +93,22 @@ class LineRows:
             self._arrays = np.empty((4, json_line_kernel.LINES), dtype=np.int64)
             self._texts = np.empty(0, dtype=np.uint8)
 
-    def rows(self, block: LineBlock, first: int) -> tuple[DocumentRows, int]:
-        """The documents of the next block, whose first line has this number, and how many lines the block has."""
+    def rows(self, block: LineBlock) -> DocumentRows:
+        """The documents of the next block."""
         if self.scan:
-            return self._scanned(block, first)
+            return self._scanned(block)
         lines = block.lines()
-        return self._decoded(lines, np.arange(first, first + len(lines))), len(lines)
+        return self._decoded(lines, self._numbers(len(lines)))
+
+    def _numbers(self, lines: int) -> Int64:
+        """The numbers of the next lines, int64 [lines]."""
+        self.lines += lines
+        return np.arange(self.lines - lines, self.lines)
 
     def _decoded(self, lines: list[Line], numbers: Int64) -> DocumentRows:
         return rows_of(self.parser.parse(lines, numbers), hashed=self.hashed)
 
-    def _scanned(self, block: LineBlock, first: int) -> tuple[DocumentRows, int]:
+    def _scanned(self, block: LineBlock) -> DocumentRows:
         left: list[Line] = [] if block.head is None else [block.head]
         codes, sizes = [np.full(len(left), -1)], [np.zeros(len(left), dtype=np.int64)]
         hashes: list[int] = []
@@ -126,7 +130,7 @@ class LineRows:
                 hashes += self._hashes(sizes[-1][codes[-1] >= 0])
             left += [view[begins[line] : ends[line]] for line in np.flatnonzero(codes[-1] < 0).tolist()]
         code, size = np.concatenate(codes), np.concatenate(sizes)
-        numbers, scanned = np.arange(first, first + len(code)), code >= 0
+        numbers, scanned = self._numbers(len(code)), code >= 0
         rows = DocumentRows(
             numbers[scanned], code[scanned], list(self._known), size[scanned], np.array(hashes, dtype=np.uint64)
         )
@@ -134,7 +138,7 @@ class LineRows:
             decoded = self._decoded(left, numbers[~scanned])
             rows = _merged(rows, decoded)
             self._learn(decoded.labels, len(left), len(code))
-        return rows, len(code)
+        return rows
 
     def _hashes(self, sizes: Int64) -> list[int]:
         """The hashes of texts of these sizes, stored end to end."""

@@ -103,8 +103,8 @@ class ShardScan:
             with located_errors(path, lambda: self.lines), reading as blocks:
                 for block in blocks:
                     frame_lines.pass_lines(block, self.lines)
-                    rows, count = documents.rows(block, self.lines)
-                    self.lines += count
+                    rows = documents.rows(block)
+                    self.lines = documents.lines
                     yield rows
         finally:
             self.frames = frame_lines.frames(self.content_bytes, self.lines)

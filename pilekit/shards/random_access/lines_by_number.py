@@ -8,6 +8,7 @@ index, or with frames too long for memory (as released), is read from its beginn
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from itertools import pairwise
 from typing import BinaryIO, NamedTuple
@@ -22,7 +23,7 @@ from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.random_access.frame_lru import BYTES_PER_LINE, FrameLRU
 from pilekit.shards.read.lines import Line, LineTooLong
 from pilekit.shards.read.open import open_stored
-from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, gunzipped, line_blocks, located_errors
+from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, gunzipped, located_errors, read_lines
 from pilekit.shards.read.zstd_frames import decompress_frame_at, decompress_whole
 
 SMALL_FRAME = 2 << 20
@@ -238,15 +239,12 @@ class LinesInOrder:
     def lines_of(self, numbers: Int64) -> Iterator[Line]:
         """These lines, without their newlines; `numbers` are int64 [lines] and increase."""
         read = found = 0
-        with (
-            located_errors(self.shown, lambda: read, MAX_DOCUMENT_BYTES),
-            line_blocks(self.path, MAX_DOCUMENT_BYTES, advance=self.advance) as blocks,
-        ):
-            for block in blocks:
-                lines = block.lines()
-                end = int(np.searchsorted(numbers, read + len(lines)))
-                yield from [lines[number - read] for number in numbers[found:end].tolist()]
-                read, found = read + len(lines), end
+        with closing(read_lines(self.path, self.shown, advance=self.advance)) as blocks:
+            for first, lines in blocks:
+                read = first + len(lines)
+                end = int(np.searchsorted(numbers, read))
+                yield from [lines[number - first] for number in numbers[found:end].tolist()]
+                found = end
                 if found == len(numbers):
                     return
         if found < len(numbers) and self.lines is not None:

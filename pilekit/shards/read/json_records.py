@@ -62,15 +62,13 @@ class LineParser:
     skipped: SkippedLines | None
     others: int = 0
 
-    def batches(self, blocks: Iterator[list[Line]], start: int = 0) -> Iterator[DocumentBatch]:
-        """Parse blocks of lines in order, from document number `start` on; yields no empty batch."""
-        first = 0
-        for lines in blocks:
-            following = first + len(lines)
-            if following > start:
-                numbers = np.arange(first, following)
-                if first < start:
-                    numbers, lines = numbers[start - first :], lines[start - first :]
+    def batches(self, blocks: Iterator[tuple[int, list[Line]]], start: int = 0) -> Iterator[DocumentBatch]:
+        """Parse lists of lines, each with its first number, from document `start` on; yields no empty batch."""
+        for first, lines in blocks:
+            numbers = np.arange(first, first + len(lines))
+            if first < start:
+                numbers, lines = numbers[start - first :], lines[start - first :]
+            if lines:
                 if self.subsets is not None:
                     chosen = self.may_be_of(lines, self.subsets)
                     if len(chosen) < len(lines):
@@ -80,7 +78,6 @@ class LineParser:
                 del lines
                 if batch and len(batch[0]):
                     yield batch.pop()  # Drop this reference: the consumer alone holds a long text.
-            first = following
 
     def may_be_of(self, lines: list[Line], labels: Collection[str]) -> list[int]:
         """The indices of the lines that may have one of these labels: their ending does not prove another label."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -73,6 +74,7 @@ def parquet_batches(
             advance(size - told)
 
 
+@dataclass
 class RowBlocks:
     """The rows of a table in blocks; a block ends at 1,024 rows or at 4 MiB.
 
@@ -83,19 +85,13 @@ class RowBlocks:
     read      how many rows were read so far
     """
 
-    def __init__(
-        self,
-        table: pq.ParquetFile,
-        columns: list[str] | None,
-        path: str,
-        max_row_bytes: int,
-        *,
-        groups: list[int] | None = None,
-        start: int = 0,
-    ):
-        self.table, self.columns, self.groups = table, columns, groups
-        self.path, self.max_row_bytes, self.start = path, max_row_bytes, start
-        self.read = 0
+    table: pq.ParquetFile
+    columns: list[str] | None
+    path: str
+    max_row_bytes: int
+    groups: list[int] | None = None
+    start: int = 0
+    read: int = 0
 
     def __iter__(self) -> Generator[list[pa.RecordBatch], None, None]:
         held: list[pa.RecordBatch] = []

@@ -168,21 +168,28 @@ def _batches(
         with open_unchanged(path) as (file, _):
             yield from parquet_batches(file, parser, start, max_document_bytes, advance)
         return
-    read_lines = 0
+    with closing(read_lines(path, parser.path, max_document_bytes, advance=advance, **options)) as lines:
+        yield from parser.batches(lines, start)
 
-    def lines(blocks: Iterator[LineBlock]) -> Iterator[list[Line]]:
-        nonlocal read_lines
+
+def read_lines(
+    path: str, shown: str | None = None, max_document_bytes: int = MAX_DOCUMENT_BYTES, **options: Any
+) -> Generator[tuple[int, list[Line]], None, None]:
+    """Yield the lines of a shard that is not Parquet, in lists, each with the number of its first line.
+
+    shown     the shard's name in messages; None: its path
+    options   those of `text_pieces`
+    """
+    read = 0
+    with (
+        located_errors(shown or path, lambda: read, max_document_bytes),
+        line_blocks(path, max_document_bytes, **options) as blocks,
+    ):
         for block in blocks:
             lines = [block.lines()]
             del block
-            read_lines += len(lines[0])
-            yield lines.pop()  # Drop this reference: the consumer alone holds a long line.
-
-    with (
-        located_errors(parser.path, lambda: read_lines, max_document_bytes),
-        line_blocks(path, max_document_bytes, advance=advance, **options) as blocks,
-    ):
-        yield from parser.batches(lines(blocks), start)
+            first, read = read, read + len(lines[0])
+            yield first, lines.pop()  # Drop this reference: the consumer alone holds a long line.
 
 
 @contextmanager

@@ -7,12 +7,12 @@ threads compress at once (zstd releases the GIL) and the result does not depend 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from concurrent.futures import Executor, Future
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 import zstandard
 
+from pilekit.engine.in_threads import map_in_threads
 from pilekit.errors import PilekitError
 from pilekit.shards.write.seek_table import MAX_FRAME_BYTES, MAX_FRAMES, seek_table
 
@@ -22,51 +22,48 @@ FRAME_BYTES = 1 << 20
 class FrameWriter:
     """Writes pieces of text as checksummed frames, in order, and a seek table after them.
 
-    file      the output
-    level     zstd compression level
-    executor  compresses frames, with at most `most` waiting; None: `write` compresses
+    file    the output
+    level   zstd compression level
 
     The bytes depend only on the pieces and the level. `frames` lists (stored bytes, decoded bytes) of each frame.
     """
 
-    def __init__(self, file: BinaryIO, level: int, executor: Executor | None = None, most: int = 0):
-        self.file, self.level, self.executor, self.most = file, level, executor, most
+    def __init__(self, file: BinaryIO, level: int):
+        self.file, self.level = file, level
         self.frames: list[tuple[int, int]] = []
-        self._waiting: deque[tuple[Future[bytes], int]] = deque()
         self._thread = threading.local()
 
     def write(self, text: bytes | memoryview) -> None:
         """Write one frame, or several if the text is larger than the format allows in one."""
-        for begin in range(0, max(1, len(text)), MAX_FRAME_BYTES):
-            part = text[begin : begin + MAX_FRAME_BYTES]
-            if self.executor is None:
-                self._store(self._compress(part), len(part))
-            else:
-                self._waiting.append((self.executor.submit(self._compress, part), len(part)))
-                self._store_waiting(self.most)
+        self._store(self._compress(text))
+
+    def write_all(self, texts: Iterable[bytes | memoryview], threads: int) -> Iterator[bytes | memoryview]:
+        """Write all texts, then the seek table; yields each text when it is written. Several threads compress."""
+        in_threads = threads if threads > 1 else 0
+        for text, frames in map_in_threads(self._compress, texts, in_threads, size_of=lambda text: 0):
+            self._store(frames)
+            yield text
+        self.finish()
 
     def finish(self) -> None:
-        """Write the waiting frames and the seek table. An empty text is one empty frame: 0 bytes are no zstd file."""
-        if not self.frames and not self._waiting:
+        """Write the seek table. An empty text is one empty frame: 0 bytes are no zstd file."""
+        if not self.frames:
             self.write(b"")
-        self._store_waiting(0)
         self.file.write(seek_table(self.frames))
 
-    def _store_waiting(self, most: int) -> None:
-        while len(self._waiting) > most:
-            future, decoded = self._waiting.popleft()
-            self._store(future.result(), decoded)
+    def _store(self, frames: list[tuple[bytes, int]]) -> None:
+        for frame, decoded in frames:
+            if len(self.frames) == MAX_FRAMES:
+                raise PilekitError(f"comes to more than {MAX_FRAMES:,} frames; make them larger (--frame)")
+            self.file.write(frame)
+            self.frames.append((len(frame), decoded))
 
-    def _store(self, frame: bytes, decoded: int) -> None:
-        if len(self.frames) == MAX_FRAMES:
-            raise PilekitError(f"comes to more than {MAX_FRAMES:,} frames; make them larger (--frame)")
-        self.file.write(frame)
-        self.frames.append((len(frame), decoded))
-
-    def _compress(self, text: bytes | memoryview) -> bytes:
+    def _compress(self, text: bytes | memoryview) -> list[tuple[bytes, int]]:
+        """(the frame, its decoded bytes) for each part that the format allows in one frame."""
         if not hasattr(self._thread, "compressor"):
             self._thread.compressor = zstandard.ZstdCompressor(
                 level=self.level, write_checksum=True, write_content_size=True
             )
-        frame: bytes = self._thread.compressor.compress(text)
-        return frame
+        begins = range(0, max(1, len(text)), MAX_FRAME_BYTES)
+        parts = [text[begin : begin + MAX_FRAME_BYTES] for begin in begins]
+        return [(self._thread.compressor.compress(part), len(part)) for part in parts]

@@ -20,8 +20,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -152,11 +150,11 @@ def _reframe(
                     raise ShardDamage("has another seek table", frame=None, byte=stored)
             header = build_index(
                 Shard(shard.name, file.name, stored),
+                str(index_path),
                 manifest=manifest,
                 on_error="skip",
                 advance=_part(advance, (1 - READING) * size / stored),
                 ahead=threads > 1,
-                place=str(index_path),
                 content_hash=content_hash,
             ).header
         except (PilekitError, ShardDamage) as error:
@@ -218,17 +216,13 @@ def _copy(
                 held.clear()
         yield from held
 
-    with ExitStack() as stack:
-        executor = None
-        if threads > 1:
-            executor = ThreadPoolExecutor(threads)
-            stack.callback(executor.shutdown, cancel_futures=True)
-        stack.enter_context(located_errors(shard.path, lambda: newlines))
-        pieces = stack.enter_context(text_pieces(shard.path, advance=advance, ahead=threads > 1))
-        writer = FrameWriter(file, level, executor, most=2 * threads)
-        for text in cut_at_lines(checked(pieces), frame_bytes):
-            writer.write(text)
-        writer.finish()
+    writer = FrameWriter(file, level)
+    with (
+        located_errors(shard.path, lambda: newlines),
+        text_pieces(shard.path, advance=advance, ahead=threads > 1) as pieces,
+    ):
+        for _ in writer.write_all(cut_at_lines(checked(pieces), frame_bytes), threads):
+            pass
     return writer.frames, text_hash.hexdigest()
 
 

@@ -25,7 +25,7 @@ from pilekit.shards.index.format import ShardIndex, bad_lines, find_indexes
 from pilekit.shards.random_access.frame_lru import HELD_BYTES
 from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.open import open_stored, storage_of
-from pilekit.shards.read.parquet import located_rows, open_table
+from pilekit.shards.read.parquet import row_groups
 from pilekit.shards.read.reader import OnError, gunzipped, located_errors
 from pilekit.shards.read.zstd_frames import MAX_WINDOW, Stored, decode, walk_frames
 from pilekit.shards.write.seek_table import read_seek_table
@@ -105,10 +105,7 @@ def _frame_sizes(shard: Shard, index: ShardIndex | None) -> Int64:
     with file, located_errors(shard.path, lambda: 0):
         size = file.seek(0, 2)
         if storage == "parquet":
-            with located_rows(shard.path, lambda: 0):
-                metadata = open_table(file, size).metadata
-            groups = (metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-            return np.fromiter(groups, np.int64)
+            return np.array([group.size for group in row_groups(file, shard.path)], np.int64)
         table = read_seek_table(file, size) if storage == "zstd" else None
     if table is not None:
         return np.array([decoded for _, decoded in table], np.int64)

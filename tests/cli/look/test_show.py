@@ -15,7 +15,7 @@ import pytest
 
 from pilekit.corpus import shard_of
 from pilekit.errors import PilekitError
-from pilekit.shards.index.build import build_index
+from pilekit.shards.index.build import index_of
 from pilekit.shards.write.shard_writer import ShardWriter
 from tests.cli.running import PILEKIT, run, run_json
 from tests.shards.making import record, some_lines, zstd_frame
@@ -78,7 +78,7 @@ def test_numbers_without_a_document_and_wrong_paths(shard: Path) -> None:
             with pytest.raises(PilekitError, match=why) as raised:
                 run("show", shard, number)
             assert str(shard) in str(raised.value)
-        build_index(shard_of(str(shard)), on_error="skip")
+        index_of(shard_of(str(shard)), on_error="skip")
     for arguments in ((shard,), (shard, "x"), (shard, "--", "-1")):
         run("show", *arguments, exit_code=2)
     with pytest.raises(PilekitError, match="is a folder, not a shard; name a file in it"):
@@ -90,7 +90,7 @@ def test_an_index_is_used_if_it_fits(tmp_path: Path) -> None:
     lines = some_lines(5000)
     with ShardWriter(path, frame_bytes=10_000) as writer:
         writer.write_lines(lines)
-    index = build_index(shard_of(str(path)))
+    index = index_of(shard_of(str(path)))
     # Damage an early frame without changing the fingerprint. With the index, other frames are still found.
     stored = bytearray(path.read_bytes())
     stored[int(index.frames.offset[40]) + 500] ^= 1

@@ -34,7 +34,7 @@ def check_clean(folder: Path, lines: list[bytes], kept: list[bool], content: byt
     assert files == [out, Path(f"{out}.index.parquet")]
     assert making.unzstd(out) == b"".join(line + b"\n" for line, chosen in zip(lines, kept, strict=True) if chosen)
     written = load_index(f"{out}.index.parquet")
-    made = build_index(shard_of(str(out)), place=str(out.parent / "made.index.parquet"))
+    made = build_index(shard_of(str(out)), str(out.parent / "made.index.parquet"))
     assert written.header == made.header
     assert written.columns().equals(made.columns())
     for name in ("offset", "text_offset", "line", "line_at"):

@@ -21,7 +21,7 @@ from pilekit.errors import PilekitError
 from pilekit.shards.index import build as building
 from pilekit.shards.index import frame_lines
 from pilekit.shards.index import scan as index_scan
-from pilekit.shards.index.build import build_index, index_corpus, index_of
+from pilekit.shards.index.build import index_corpus, index_of
 from pilekit.shards.index.format import INDEX_SUFFIX, find_index
 from pilekit.shards.read import reader as reading
 from pilekit.shards.write.seek_table import seek_table
@@ -82,7 +82,7 @@ def test_whatever_the_lines_and_wherever_frames_are_cut(
             ("c.jsonl", text or b"\n", slow_marks(text or b"\n", 50)),
         ):
             path = folder / name
-            index = build_index(shard_of(str(path)), on_error="skip", ahead=ahead)
+            index = index_of(shard_of(str(path)), on_error="skip", ahead=ahead)
             assert index.path == f"{path}{INDEX_SUFFIX}"
             check_index(index, path, content, places)
 
@@ -93,7 +93,7 @@ def test_parquet(tmp_path_factory: pytest.TempPathFactory, records: list[tuple[s
     schema = pa.schema([("text", pa.string()), ("meta", pa.struct([("pile_set_name", pa.string())]))])
     rows = [{"text": text, "meta": {"pile_set_name": label}} for text, label in records]
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), path, row_group_size=3)
-    index = build_index(shard_of(str(path)), on_error="skip")
+    index = index_of(shard_of(str(path)), on_error="skip")
     expected = [
         (number, label or "(none)", len(text.encode()))
         for number, (text, label) in enumerate(records)
@@ -115,13 +115,13 @@ def test_bad_lines_damage_and_changes_are_errors_and_leave_what_was_there(tmp_pa
     with ShardWriter(path) as writer:
         writer.write_lines([record("a"), b"{", record("b")])
     with pytest.raises(PilekitError, match=r"a\.jsonl\.zst, line 2: is not JSON"):
-        build_index(shard_of(str(path)))
+        index_of(shard_of(str(path)))
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.jsonl.zst"]
-    index = build_index(shard_of(str(path)), on_error="skip")
+    index = index_of(shard_of(str(path)), on_error="skip")
     before = Path(index.path).read_bytes()
     path.write_bytes(path.read_bytes()[:-60])
     with pytest.raises(PilekitError, match="is cut off"):
-        build_index(shard_of(str(path)), on_error="skip")
+        index_of(shard_of(str(path)), on_error="skip")
     assert Path(index.path).read_bytes() == before
     path.write_bytes(b"\n".join(some_lines(20_000)))
     size = path.stat().st_size
@@ -133,12 +133,12 @@ def test_bad_lines_damage_and_changes_are_errors_and_leave_what_was_there(tmp_pa
             file.write(b"\n")
 
     with pytest.raises(PilekitError, match="was changed while it was read"):
-        build_index(shard_of(str(path)), advance=append)
+        index_of(shard_of(str(path)), advance=append)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.jsonl", "a.jsonl.zst.index.parquet"]
     with pytest.raises(PilekitError, match="standard input"):
-        build_index(shard_of("-"))
+        index_of(shard_of("-"))
     with pytest.raises(PilekitError, match="no such file"):
-        build_index(shard_of(str(tmp_path / "folder" / "b.jsonl")))
+        index_of(shard_of(str(tmp_path / "folder" / "b.jsonl")))
     assert not (tmp_path / "folder").exists()
 
 
@@ -148,7 +148,7 @@ def test_rows_are_in_groups_of_bounded_size(tmp_path: Path, monkeypatch: pytest.
     labels = [f"label {number}" for number in range(300)]
     text = b"".join(record(str(number), labels[number * number % 300]) + b"\n" for number in range(1300))
     path.write_bytes(zstd_frame(text))
-    index = build_index(shard_of(str(path)))
+    index = index_of(shard_of(str(path)))
     assert [len(table) for table in index.row_groups()] == [1000, 300]
     assert rows_of(index) == slow_rows(text).rows
     assert index.columns(["text_bytes"]).column_names == ["text_bytes"]
@@ -187,7 +187,7 @@ def test_where_nothing_can_be_made_the_index_goes_into_the_cache(
     path = tmp_path / "data" / "a.jsonl"
     Path(f"{path}{INDEX_SUFFIX}.lock").mkdir(parents=True)
     path.write_bytes(record("a") + b"\n")
-    index = build_index(shard_of(str(path)))
+    index = index_of(shard_of(str(path)))
     assert Path(index.path).is_relative_to(tmp_path / "cache" / "index")
     found = find_index(shard_of(str(path)))
     assert found is not None
@@ -253,8 +253,8 @@ def test_memory_does_not_grow_with_the_shard(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.zst"
     path.write_bytes(zstd_frame(text) * 150)
     script = (
-        "from pilekit.corpus import shard_of\nfrom pilekit.shards.index.build import build_index\n"
-        "value = build_index(shard_of(sys.argv[1])).header.documents"
+        "from pilekit.corpus import shard_of\nfrom pilekit.shards.index.build import index_of\n"
+        "value = index_of(shard_of(sys.argv[1])).header.documents"
     )
     documents, kilobytes = value_and_memory(script, path)
     assert documents == 150 * 150

@@ -21,7 +21,7 @@ import zstandard
 
 from pilekit.corpus import Shard, load_manifest, shard_of
 from pilekit.errors import PilekitError
-from pilekit.shards.index.build import build_index
+from pilekit.shards.index.build import index_of
 from pilekit.shards.index.format import INDEX_SUFFIX, ShardIndex, find_index, index_places, load_index
 from pilekit.shards.write.shard_writer import ShardWriter
 from tests.shards.index_reference import places_of, rows_of
@@ -34,7 +34,7 @@ def shard(tmp_path: Path) -> Path:
     path = tmp_path / "a.jsonl.zst"
     with ShardWriter(path, frame_bytes=400) as writer:
         writer.write_lines([b"{", *(record(f"text {i}", LABELS[i % 3]) for i in range(38)), b"[]"])
-    assert len(build_index(shard_of(str(path)), on_error="skip").frames) > 4
+    assert len(index_of(shard_of(str(path)), on_error="skip").frames) > 4
     return path
 
 

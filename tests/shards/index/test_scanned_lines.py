@@ -33,13 +33,11 @@ def blocks_of(text: bytes, cuts: list[int]) -> list[LineBlock]:
 
 
 def rows_by(rows_of_lines: LineRows, blocks: list[LineBlock]) -> list[tuple[int, str, int, int]]:
-    number, found = 0, []
-    for block in blocks:
-        rows, count = rows_of_lines.rows(block, number)
+    found = []
+    for rows in map(rows_of_lines.rows, blocks):
         labels = [rows.labels[code] for code in rows.codes.tolist()]
         hashes = rows.text_hashes.tolist() if rows_of_lines.hashed else [0] * len(labels)
         found += list(zip(rows.numbers.tolist(), labels, rows.text_bytes.tolist(), hashes, strict=True))
-        number += count
     return found
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from pilekit.documents import RecordFormat
 from pilekit.errors import PilekitError
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.json_records import LineParser
+from pilekit.shards.read.lines import Line
 from tests.shards.making import LABELS, lines, record, slow_documents, tricky_texts
 from tests.shards.reading import documents
 
@@ -25,6 +28,12 @@ def parser(
     return LineParser(path="shard.jsonl", shard="shard.jsonl", format=format, subsets=subsets, skipped=skipped)
 
 
+def numbered(pieces: list[list[bytes]]) -> Iterator[tuple[int, list[Line]]]:
+    """Lists of lines with their first numbers, as `read_lines` gives them."""
+    firsts = accumulate(map(len, pieces), initial=0)
+    return ((first, list(piece)) for first, piece in zip(firsts, pieces, strict=False))
+
+
 @given(
     st.lists(st.lists(lines(), max_size=5), max_size=4),
     st.integers(0, 12),
@@ -32,7 +41,7 @@ def parser(
 )
 def test_documents_are_those_of_a_plain_loop(pieces: list[list[bytes]], start: int, subsets: set[str] | None) -> None:
     all_lines = [line for piece in pieces for line in piece]
-    batches = list(parser(subsets).batches(iter(pieces), start))
+    batches = list(parser(subsets).batches(numbered(pieces), start))
     assert documents(batches) == [
         (number, text, label)
         for number, text, label in slow_documents(b"\n".join(all_lines))
@@ -52,7 +61,7 @@ def test_text_that_imitates_an_ending_is_not_skipped(text: str, key: str, imitat
         {"text": text, "meta": {"pile_set_name": label, "meta": {"pile_set_name": imitated}}},
     ):
         line = json.dumps(imitation).encode()
-        assert documents(parser({label}).batches(iter([[line]]))) == slow_documents(line)
+        assert documents(parser({label}).batches(numbered([[line]]))) == slow_documents(line)
 
 
 def test_lines_of_other_subsets_are_skipped_in_both_spellings() -> None:
@@ -79,27 +88,27 @@ BAD = [
 def test_bad_lines_name_file_line_and_reason_and_skipped_ones_are_counted() -> None:
     for line, reason in BAD:
         with pytest.raises(PilekitError) as raised:
-            list(parser().batches(iter([[record("a"), record("b")], [record("c"), line, record("d")]])))
+            list(parser().batches(numbered([[record("a"), record("b")], [record("c"), line, record("d")]])))
         message = str(raised.value)
         assert message.startswith("shard.jsonl, line 4: ")
         assert reason in message
         assert "skip" in message
         assert "\n" not in message
         skipped = SkippedLines()
-        (batch,) = parser(skipped=skipped).batches(iter([[record("a"), b"", line, record("d")]]))
+        (batch,) = parser(skipped=skipped).batches(numbered([[record("a"), b"", line, record("d")]]))
         assert (batch.texts, batch.numbers.tolist()) == (["a", "d"], [0, 3])
         assert (skipped.count, skipped.examples[0].line) == (1, 3)
         assert reason in str(skipped.examples[0])
     skipped = SkippedLines()
-    assert list(parser(skipped=skipped).batches(iter([[b"x"] * 5000]))) == []
+    assert list(parser(skipped=skipped).batches(numbered([[b"x"] * 5000]))) == []
     assert (skipped.count, len(skipped.examples)) == (5000, 100)
 
 
 def test_documents_without_label_and_other_formats() -> None:
     unlabelled = [b'{"text": "a"}', b'{"text": "b", "meta": {}}', b'{"text": "c", "meta": null}']
     for subsets in (None, {"(none)"}):
-        (batch,) = parser(subsets).batches(iter([list(unlabelled)]))
+        (batch,) = parser(subsets).batches(numbered([list(unlabelled)]))
         assert (batch.texts, batch.subsets) == (["a", "b", "c"], ["(none)"] * 3)
     pieces = [[b'{"content": "a", "source": "web"}', b'{"source": "books", "content": "b"}']]
     other = parser({"web"}, format=RecordFormat("content", ("source",)))
-    assert [batch.texts for batch in other.batches(iter(pieces))] == [["a"]]
+    assert [batch.texts for batch in other.batches(numbered(pieces))] == [["a"]]

@@ -18,7 +18,7 @@ import zstandard
 from pilekit.corpus import Corpus
 from pilekit.corpus.shard import shard_of
 from pilekit.errors import PilekitError
-from pilekit.shards.index.build import build_index
+from pilekit.shards.index.build import index_of
 from pilekit.shards.index.format import ShardIndex, index_places
 from pilekit.shards.index.metadata import index_metadata
 from pilekit.shards.verify.verify import verify_corpus
@@ -220,7 +220,7 @@ def rewrite(index: ShardIndex, table: pa.Table, **header: object) -> None:
 
 def test_an_edited_row_of_an_index(tmp_path: Path) -> None:
     path = write(tmp_path / "00.jsonl.zst", [*some_lines(1200), b""])
-    built = build_index(shard_of(str(path)))
+    built = index_of(shard_of(str(path)))
     table = built.columns()
     for column, row in (("number", 0), ("number", 1199), ("subset", 123), ("text_bytes", 123), ("text_hash", 1199)):
         values = table.column(column).to_pylist()
@@ -239,7 +239,7 @@ def test_an_edited_row_of_an_index(tmp_path: Path) -> None:
 
 def test_an_edited_figure_of_an_index(tmp_path: Path) -> None:
     path = write(tmp_path / "00.jsonl.zst", [*some_lines(100), b"", *[b"bad"] * 150])
-    built = build_index(shard_of(str(path)), on_error="skip")
+    built = index_of(shard_of(str(path)), on_error="skip")
     table, header = built.columns(), built.header
     for figure in ("lines", "text_bytes", "content_bytes", "content_hash", "skipped", "examples", "frames"):
         value = {"content_hash": "0" * 32, "examples": [(102, "another"), *header.examples[1:]], "frames": 0}

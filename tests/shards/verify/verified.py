@@ -9,7 +9,7 @@ from pathlib import Path
 import zstandard
 
 from pilekit.corpus.shard import shard_of
-from pilekit.shards.index.build import build_index
+from pilekit.shards.index.build import index_of
 from pilekit.shards.verify.findings import Finding
 from pilekit.shards.verify.verify import Verification, verify_corpus
 from pilekit.shards.write.shard_writer import ShardWriter
@@ -71,7 +71,7 @@ def flip(path: Path, position: int, bit: int = 0) -> None:
 
 
 def index(path: Path) -> Path:
-    return Path(build_index(shard_of(str(path))).path)
+    return Path(index_of(shard_of(str(path))).path)
 
 
 def sums(path: Path, name: str = "SHA256SUMS") -> Path:

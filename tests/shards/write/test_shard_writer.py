@@ -7,7 +7,6 @@ import gzip
 import io
 import os
 import struct
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -102,20 +101,14 @@ def test_limits_of_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """A text larger than the largest frame is several frames; more frames than a reader accepts are refused."""
     monkeypatch.setattr(frame_writer, "MAX_FRAME_BYTES", 10)
     monkeypatch.setattr(frame_writer, "MAX_FRAMES", 4)
-    with ThreadPoolExecutor(2) as threads:
-        for executor in (None, threads):
-            file = io.BytesIO()
-            writer = FrameWriter(file, 3, executor, most=2)
-            for text in (b"0123456789" * 3, b"x"):
-                writer.write(text)
-            writer.finish()
-            assert [decoded for _, decoded in writer.frames] == [10, 10, 10, 1]
-            assert read_seek_table(file, len(file.getvalue())) == writer.frames
-            writer = FrameWriter(file, 3, executor, most=2)
-            with pytest.raises(PilekitError, match="more than 4 frames"):
-                for _ in range(5):
-                    writer.write(b"x")
-                writer.finish()
+    for threads in (1, 2):
+        file = io.BytesIO()
+        writer, texts = FrameWriter(file, 3), [b"0123456789" * 3, b"x"]
+        assert list(writer.write_all(texts, threads)) == texts
+        assert [decoded for _, decoded in writer.frames] == [10, 10, 10, 1]
+        assert read_seek_table(file, len(file.getvalue())) == writer.frames
+        with pytest.raises(PilekitError, match="more than 4 frames"):
+            list(FrameWriter(file, 3).write_all([b"x"] * 5, threads))
 
 
 Frames = list[tuple[int, int]]
