@@ -47,10 +47,9 @@ from pilekit.dedup.sketch.sketch_shard import is_fresh, sketch_shard
 from pilekit.engine import Advance, Ray, scratch_folder, usable_cpus
 from pilekit.errors import PilekitError, visible
 from pilekit.progress import Report
-from pilekit.shards.each_shard import await_files, corpus_folder, each_shard, finish_shards
+from pilekit.shards.each_shard import await_files, corpus_folder, each_shard, finish_shards, processes_for
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.keep_mask import SUFFIX as MASK_SUFFIX
-from pilekit.shards.processes import processes_for
 from pilekit.shards.read.damage import LISTED_BAD_LINES, BadLine
 from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.reader import OnError

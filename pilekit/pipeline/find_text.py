@@ -22,8 +22,7 @@ from pilekit.corpus import Corpus, Shard
 from pilekit.documents import check_labels
 from pilekit.engine import Advance
 from pilekit.pipeline.stages import Match
-from pilekit.shards.each_shard import each_shard
-from pilekit.shards.processes import processes_for
+from pilekit.shards.each_shard import each_shard, processes_for
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError, Reading, read
 

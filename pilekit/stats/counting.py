@@ -139,10 +139,10 @@ def count_shard(
 
 
 def count_into_file(
-    item: tuple[Shard, ShardIndex | None], advance: Advance, *, count: Callable[..., Any], folder: Path
+    item: tuple[Shard, ShardIndex | None], advance: Advance, *, count: Callable[..., Any], folder: Path, ahead: bool
 ) -> tuple[Counts, Path]:
     """`count` a shard on another node; the hashes go through a file in `folder`, because they may take megabytes."""
-    counts, blocks = count(item, advance)
+    counts, blocks = count(item, advance, ahead=ahead)
     path = folder / f"{xxhash.xxh3_128_hexdigest(item[0].name.encode())}.npy"
     with write_atomically(path) as file:
         for column, dtype in enumerate((np.uint64, np.int16)):

@@ -21,10 +21,10 @@ import numpy.typing as npt
 from pilekit.artifacts.cache_folder import cache_folder
 from pilekit.artifacts.file_lock import locked
 from pilekit.corpus import Corpus, Manifest, resolve_subsets
-from pilekit.engine import Advance, Ray, imap_shards
+from pilekit.engine import Advance, Ray
 from pilekit.errors import counted
+from pilekit.shards.each_shard import each_shard, processes_for
 from pilekit.shards.index.format import Frames, ShardIndex, find_index
-from pilekit.shards.processes import decompress_ahead, processes_for
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError
 from pilekit.stats.copies import CopyCounter
@@ -166,12 +166,10 @@ def corpus_stats(
         tokenizer=tokenizer,
         copies=copies,
         on_error=on_error,
-        ahead=decompress_ahead(processes, engine),
         scan=large and subsets is None and tokenizer is None,
     )
     counts = Counts()
     copy_counter = CopyCounter()
-    names = [shard.name for shard in corpus.shards]
     no_frames = Frames(*[np.zeros(0, dtype=np.int64)] * 4)  # Counting needs none, and a shard of 43 GB has 1.4 MB.
     indexes = [index and replace(index, frames=no_frames) for index in indexes]
     items = list(zip(corpus.shards, indexes, strict=True))
@@ -182,8 +180,9 @@ def corpus_stats(
             held.enter_context(locked(lock, wait=False))
             held.callback(shutil.rmtree, lock.parent, ignore_errors=True)
             count = functools.partial(count_into_file, count=count, folder=lock.parent)
-        options: dict[str, Any] = {"on_progress": advance, "engine": engine, "lock": lock}
-        for shard_counts, found in imap_shards(count, items, jobs=processes, names=names, **options):
+        for shard_counts, found in each_shard(
+            count, corpus.shards, items=items, jobs=processes, advance=advance, engine=engine, lock=lock
+        ):
             rows = counts.merge(shard_counts).astype(np.int16)
             text_hashes = hashes_from_file(found) if isinstance(found, Path) else found[::-1]
             while text_hashes:  # Each block is dropped once the counter has its hashes.

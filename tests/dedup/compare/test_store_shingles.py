@@ -26,7 +26,7 @@ from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.shingles import shingle_set
 from pilekit.engine import in_threads
 from pilekit.errors import PilekitError
-from pilekit.shards import processes
+from pilekit.shards import each_shard
 from tests.dedup.given import sketch
 from tests.shards.making import LABELS, lines, slow_documents, some_lines, zstd_frame
 from tests.stopping import tree
@@ -85,7 +85,7 @@ def test_the_sets_of_flagged_documents_of_any_shard(
         patch.setattr(module, "LIST_BYTES", data.draw(st.integers(1, 100)))
         patch.setattr(in_threads, "LARGE_BYTES", data.draw(st.sampled_from([1, 200, 1 << 20])))
         patch.setattr(module, "_WRITTEN", data.draw(st.integers(1, 20)))
-        patch.setattr(processes, "usable_cpus", lambda: data.draw(st.integers(1, 3)))
+        patch.setattr(each_shard, "usable_cpus", lambda: data.draw(st.integers(1, 3)))
         store = store_shingles(
             population, shards, np.array(flagged, dtype=bool), folder / "sets", jobs=1, advance=told.append
         )

@@ -32,7 +32,7 @@ from pilekit import (
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
 from pilekit.engine import in_threads
 from pilekit.pipeline.stages import MinBytes
-from pilekit.shards import processes
+from pilekit.shards import each_shard
 from tests.shards import making
 from tests.stopping import tree
 from tests.tokenize.files import readers
@@ -236,7 +236,7 @@ def test_neither_processes_nor_threads_change_a_byte_and_held_out_shards_stay_ou
     assert results[1:] == results[:1] * 3
     assert len(trees[0]) > 10
     assert "left out, as held-out shards: val.jsonl" in caplog.text
-    assert processes.processes_for(Corpus(corpus).shards, 2) == 2
+    assert each_shard.processes_for(Corpus(corpus).shards, 2) == 2
     stats = corpus_stats([corpus / f"0{number}.jsonl" for number in range(4)]).to_dict()
     assert results[0]["bytes"] == stats["bytes"]
     assert results[0]["documents"] == stats["documents"] - results[0]["empty"]
