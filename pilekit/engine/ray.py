@@ -226,10 +226,10 @@ def _own_signals() -> Iterator[Callable[[], object]]:
 
 
 def gathered(items: Sequence[Any], jobs: int) -> list[list[int]]:
-    """The item numbers of each task, in order; at least two tasks per job if there are enough items."""
+    """The item numbers of each task, in order; eight tasks per job if possible, so that jobs end together."""
     # An item is a shard, or a tuple that begins with one.
     sizes = [getattr(item[0] if isinstance(item, tuple) else item, "size", None) or TASK_BYTES for item in items]
-    most = min(TASK_BYTES, sum(sizes) // (2 * jobs))
+    most = min(TASK_BYTES, sum(sizes) // (8 * jobs))
     tasks: list[list[int]] = []
     held = 0
     for number, size in enumerate(sizes):

@@ -47,10 +47,10 @@ def test_small_shards_are_gathered_but_every_job_has_work() -> None:
     def shards(*sizes: int | None) -> list[Shard]:
         return [Shard(str(number), str(number), size) for number, size in enumerate(sizes)]
 
-    assert gathered(shards(*[TASK_BYTES // 4] * 8), 1) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert gathered(shards(*[TASK_BYTES // 4] * 32), 1) == [[n, n + 1, n + 2, n + 3] for n in range(0, 32, 4)]
     assert gathered(shards(10, 10, 10, 10), 2) == [[0], [1], [2], [3]]
     assert gathered(shards(None, 10, 10), 1) == [[0], [1, 2]]
-    assert [len(task) for task in gathered([(shard, None) for shard in shards(*[10] * 40)], 1)] == [16, 16, 8]
+    assert [len(task) for task in gathered([(shard, None) for shard in shards(*[10] * 200)], 1)] == [16] * 12 + [8]
 
 
 def test_a_node_that_does_not_fit_the_driver_is_refused(

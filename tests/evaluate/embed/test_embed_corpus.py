@@ -129,7 +129,10 @@ def test_neighbours_are_those_of_all_cosines(tmp_path: Path, monkeypatch: pytest
     assert near[0].number == 11
     assert [one.similarity for one in near] == pytest.approx(cosines[expected], abs=1e-6)
     assert len(found.near("1.jsonl", 5, 100)) == 59
-    for shard, number, message in (("1.jsonl", 6, "has no document 6 of 1.jsonl; its shards are 0.jsonl, 1.jsonl"), ("0.jsonl", 40, "has no token")):
+    for shard, number, message in (
+        ("1.jsonl", 6, "has no document 6 of 1.jsonl; its shards are 0.jsonl, 1.jsonl"),
+        ("0.jsonl", 40, "has no token"),
+    ):
         with pytest.raises(PilekitError, match=message):
             found.near(shard, number)
 
