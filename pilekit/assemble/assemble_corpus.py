@@ -13,7 +13,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -96,18 +95,38 @@ def assemble_corpus(
     }
     given: dict[str, Any] = {"parameters": parameters, "inputs": inputs.fingerprints, "versions": inputs.versions}
     _take_other_settings(folder, parameters, inputs)
-    result, written = None, True
+    result, written = None, False
     with suppress(_Planned), output_folder(folder, kind=KIND, **given) as output:
+        plan_file = folder / SCRATCH / f"{xxhash.xxh3_128_hexdigest(msgspec.json.encode(parameters))}.npz"
+        job = Job(described, plan_file, on_error)
+
+        def each(step: str, work: Callable[..., None], shards: Sequence[Shard], **options: Any) -> dict[str, Any]:
+            """Do the work on the sources or shards that have no valid note; the notes' results by name."""
+            total = sum(shard.size or 0 for shard in shards)
+            options["advance"] = None if advance is None else lambda amount: advance(step, amount, total)
+            return finish_shards(partial(work, job=job), shards, output, inputs, jobs=jobs, engine=engine, **options)
+
         result = output.result(DONE)
         if result is None or any(output.result(name) is None for name in result["documents"]):
-            plan_file = folder / SCRATCH / f"{xxhash.xxh3_128_hexdigest(msgspec.json.encode(parameters))}.npz"
-            run = _Run(Job(described, plan_file, on_error), sources, output, inputs, memory, jobs, advance, engine)
-            result = run.plan(run.each("counting", count_source, sources, on_error=on_error))
+            notes = each("counting", count_source, sources, on_error=on_error)
+            # Files without a name go to this node's own disk if a cluster is used.
+            own = plan_file.parent if engine is None else scratch_folder(engine.scratch)
+            result = _plan(job, sources, notes, output, own, memory)
             if plan:
-                written = False
                 raise _Planned
-            run.write(result)
+            names = result["documents"]
+            if any(output.result(name) is None for name in names):
+                used = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+                needed = int(result["text_bytes"] * (SPILLED_PER_TEXT + STORED_PER_TEXT))
+                check_free_disk(folder, needed - used, "assembling")
+                each("spilling", spill_source, sources, note=SPILLED, memory=memory)
+            shards = [Shard(name, name, result["text_bytes"] // len(names)) for name in names]
+            for name, made in each("writing", write_output, shards, memory=memory).items():
+                if made["documents"] != names[name]:
+                    raise RuntimeError(f"{name} was planned with {names[name]} documents, not {made['documents']}")
+            output.note(DONE, result, write_json(folder / SUMMARY, result["summary"]))
         shutil.rmtree(folder / SCRATCH, ignore_errors=True)
+        written = True
     assert result is not None
     skipped = SkippedLines.noted({**result, **result["summary"]})
     return AssembledCorpus(folder, result["summary"], result["planned"], skipped, written)
@@ -123,83 +142,51 @@ def _take_other_settings(folder: Path, parameters: Mapping[str, Any], inputs: In
                 write_header(folder, kind=KIND, parameters=parameters, inputs=inputs.fingerprints, finished=False)
 
 
-@dataclass(frozen=True)
-class _Run:
-    """The steps; each does only the work that has no valid note."""
+def _plan(
+    job: Job, sources: list[Source], notes: Mapping[str, Any], output: Output, scratch: Path, memory: int
+) -> dict[str, Any]:
+    """The plan, made if it is missing: the summary, planned shares, bad lines, and documents of each output.
 
-    job: Job
-    sources: list[Source]
-    output: Output
-    inputs: Inputs
-    memory: int
-    jobs: int | None
-    advance: Report | None
-    engine: Ray | None
-
-    def each(self, step: str, work: Callable[..., None], shards: Sequence[Shard], **options: Any) -> dict[str, Any]:
-        """Do the work on the sources or shards that have no valid note; the notes' results by name."""
-        report, total = self.advance, sum(shard.size or 0 for shard in shards)
-        options |= {"jobs": self.jobs, "engine": self.engine}
-        options["advance"] = None if report is None else lambda amount: report(step, amount, total)
-        return finish_shards(partial(work, job=self.job), shards, self.output, self.inputs, **options)
-
-    def plan(self, counted_sources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """The plan, made if it is missing: the summary, planned shares, bad lines, and documents of each output."""
-        manifest, output = self.job.manifest, self.output
-        path = self.job.plan
-        name = f"/plan/{path.name}"
-        if noted := output.result(name):
-            return noted
-        own = path.parent if self.engine is None else scratch_folder(self.engine.scratch)  # for files without a name
-        made, counts = make_plan(manifest, partial(read_rows, output, self.sources), own, self.memory)
-        with write_atomically(path) as file:
-            made.save(file)
-        rows: dict[str, dict[str, Any]] = {}
-        weights: dict[str, float] = {}
-        bad_lines: list[Any] = []
-        for place, subset in enumerate(manifest.subsets):
-            notes = [counted_sources[one.name] for one in self.sources if one.subset == place]
-            bad_lines += [bad for note in notes for bad in note["bad_lines"]]
-            read = {name: sum(note[name] for note in notes) for name in ("read", "empty", "skipped", "text_bytes")}
-            row = {"epochs": epochs_of(subset), **read, **counts[place]}
-            if row["read"] != sum(row[part] for part in PARTS):
-                raise RuntimeError(f"the counts of {subset.name} do not add up: {row}")
-            weights[subset.name] = row["epochs"] * row["text_bytes"]
-            rows[subset.name] = {name: row[name] for name in ("epochs", "bytes", *COUNTS)}
-        totals = {name: sum(row[name] for row in rows.values()) for name in COUNTS}
-        if not totals["train"]:
-            raise PilekitError(
-                f"nothing is left for train: of {counted(totals['read'])}, {totals['empty']:,} are empty, "
-                f"{totals['val'] + totals['test']:,} held out, {totals['removed']:,} removed and "
-                f"{totals['left_out']:,} left out"
-            )
-        seed, shards = manifest.assemble.seed, manifest.assemble.shards
-        cuts = [totals["train"] * shard // shards for shard in range(shards + 1)]
-        documents = [last - first for first, last in pairwise(cuts)] + [totals["val"], totals["test"]]
-        planned = {
-            "summary": {"seed": seed, "shards": shards, **totals, "subsets": rows},
-            "planned": {name: weight / (sum(weights.values()) or 1) for name, weight in weights.items()},
-            "bad_lines": bad_lines[:LISTED_BAD_LINES],
-            "documents": {
-                name: number
-                for name, number in zip(outputs(shards), documents, strict=True)
-                if number or name.startswith("train/")  # an empty train shard is written; empty val and test are not
-            },
-            "text_bytes": sum(planned["bytes"] + planned["held_out_bytes"] for planned in counts),
-        }
-        output.note(name, planned, path)
-        return planned
-
-    def write(self, planned: dict[str, Any]) -> None:
-        """Spill the lines, merge the shards, check their documents, and write the summary."""
-        folder, documents = self.output.folder, planned["documents"]
-        if any(self.output.result(name) is None for name in documents):
-            used = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-            needed = int(planned["text_bytes"] * (SPILLED_PER_TEXT + STORED_PER_TEXT))
-            check_free_disk(folder, needed - used, "assembling")
-            self.each("spilling", spill_source, self.sources, note=SPILLED, memory=self.memory)
-        shards = [Shard(name, name, planned["text_bytes"] // len(documents)) for name in documents]
-        for name, result in self.each("writing", write_output, shards, memory=self.memory).items():
-            if result["documents"] != documents[name]:
-                raise RuntimeError(f"{name} was planned with {documents[name]} documents, not {result['documents']}")
-        self.output.note(DONE, planned, write_json(folder / SUMMARY, planned["summary"]))
+    notes   the results of the first pass, by the source's name
+    """
+    manifest, name = job.manifest, f"/plan/{job.plan.name}"
+    if noted := output.result(name):
+        return noted
+    made, counts = make_plan(manifest, partial(read_rows, output, sources), scratch, memory)
+    with write_atomically(job.plan) as file:
+        made.save(file)
+    rows: dict[str, dict[str, Any]] = {}
+    weights: dict[str, float] = {}
+    bad_lines: list[Any] = []
+    for place, subset in enumerate(manifest.subsets):
+        own = [notes[one.name] for one in sources if one.subset == place]
+        bad_lines += [bad for note in own for bad in note["bad_lines"]]
+        read = {name: sum(note[name] for note in own) for name in ("read", "empty", "skipped", "text_bytes")}
+        row = {"epochs": epochs_of(subset), **read, **counts[place]}
+        if row["read"] != sum(row[part] for part in PARTS):
+            raise RuntimeError(f"the counts of {subset.name} do not add up: {row}")
+        weights[subset.name] = row["epochs"] * row["text_bytes"]
+        rows[subset.name] = {name: row[name] for name in ("epochs", "bytes", *COUNTS)}
+    totals = {name: sum(row[name] for row in rows.values()) for name in COUNTS}
+    if not totals["train"]:
+        raise PilekitError(
+            f"nothing is left for train: of {counted(totals['read'])}, {totals['empty']:,} are empty, "
+            f"{totals['val'] + totals['test']:,} held out, {totals['removed']:,} removed and "
+            f"{totals['left_out']:,} left out"
+        )
+    seed, shards = manifest.assemble.seed, manifest.assemble.shards
+    cuts = [totals["train"] * shard // shards for shard in range(shards + 1)]
+    documents = [last - first for first, last in pairwise(cuts)] + [totals["val"], totals["test"]]
+    planned = {
+        "summary": {"seed": seed, "shards": shards, **totals, "subsets": rows},
+        "planned": {name: weight / (sum(weights.values()) or 1) for name, weight in weights.items()},
+        "bad_lines": bad_lines[:LISTED_BAD_LINES],
+        "documents": {
+            name: number
+            for name, number in zip(outputs(shards), documents, strict=True)
+            if number or name.startswith("train/")  # an empty train shard is written; empty val and test are not
+        },
+        "text_bytes": sum(planned["bytes"] + planned["held_out_bytes"] for planned in counts),
+    }
+    output.note(name, planned, job.plan)
+    return planned

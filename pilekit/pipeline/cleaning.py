@@ -125,7 +125,9 @@ def clean_corpus(
         by_shard = finish_shards(work, corpus.shards, output, inputs, whole=WHOLE, **options)
         cleaned = _cleaned(output.folder, cleaner, by_shard, corpus.shards)
         if cleaned.summary["kept"] and WHOLE not in output.results():
-            _finish(output, corpus.shards, cleaned.summary)
+            parts = (output.path(f"{PARTS}/{shard.name}", ".parquet") for shard in corpus.shards)
+            dropped = join_tables(output.folder / DROPPED, DROPPED_ROWS, parts)
+            output.note(WHOLE, {}, dropped, write_json(output.folder / SUMMARY, cleaned.summary))
         shutil.rmtree(output.folder / PARTS, ignore_errors=True)
         if not cleaned.summary["kept"]:
             output.forget()
@@ -163,13 +165,6 @@ def _clean_shard(
     result = {"subsets": counts, **reader.passed_over()}
     output.note(shard.name, result, *files)
     return result
-
-
-def _finish(output: Output, shards: Sequence[Shard], summary: Mapping[str, Any]) -> None:
-    """Join the tables, write the summary, and note both."""
-    parts = (output.path(f"{PARTS}/{shard.name}", ".parquet") for shard in shards)
-    dropped = join_tables(output.folder / DROPPED, DROPPED_ROWS, parts)
-    output.note(WHOLE, {}, dropped, write_json(output.folder / SUMMARY, summary))
 
 
 def _cleaned(folder: Path | None, cleaner: Cleaner, results: Mapping[str, Any], shards: Sequence[Shard]) -> Cleaned:

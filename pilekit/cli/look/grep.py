@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from contextlib import closing, nullcontext
@@ -12,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from pilekit.cli.display.output import print_fitted, report_skipped
+from pilekit.cli.display.output import print_fitted, printed, report_skipped
 from pilekit.cli.options import Described, corpus_argument, jobs_option, on_error_option, open_subsets
 from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
     from pilekit.fitted_table import FittedTable
-    from pilekit.pipeline.find_text import Counts, FoundText
+    from pilekit.pipeline.find_text import FoundText
 
 
 @click.command()
@@ -72,12 +71,11 @@ def command(
             if not counting:
                 click.echo(msgspec.json.encode(document) if as_json else _line(document))
     report_skipped(counts.skipped)
-    if counting and as_json:
+    if counting:
         subsets_found = {name: {"found": counts.found[name], "documents": read} for name, read in counts.read.items()}
         sums = {"found": counts.found.total(), "documents": counts.read.total(), "skipped": counts.skipped.count}
-        click.echo(json.dumps({**sums, "subsets": subsets_found}, indent=2))
-    elif counting:
-        print_fitted(_table(counts))
+        if not printed({**sums, "subsets": subsets_found}, as_json):
+            print_fitted(_table(subsets_found, sums))
     if nothing:
         click.echo(f"not found in {counted(counts.read.total())}", err=True)
         sys.exit(1)
@@ -95,16 +93,9 @@ def _line(found: FoundText) -> str:
     return place + before + click.style(match, bold=True) + after[: room - len(before) - len(match)]
 
 
-def _table(counts: Counts) -> FittedTable[tuple[str, int, int]]:
-    """A row per subset, the most found first, and the total."""
-    from pilekit.fitted_table import Column, FittedTable
+def _table(subsets: dict[str, dict[str, int]], total: dict[str, int]) -> FittedTable[Any]:
+    from pilekit.fitted_table import Column, FittedTable, count_columns
 
-    columns: list[Column[tuple[str, int, int]]] = [
-        Column("Subset", lambda row: row[0]),
-        Column("Found", lambda row: f"{row[1]:,}"),
-        Column("Documents", lambda row: f"{row[2]:,}"),
-        Column("Found %", lambda row: f"{100 * row[1] / max(1, row[2]):.2f}"),
-    ]
-    rows = [(name, counts.found[name], read) for name, read in counts.read.items()]
-    total = ("Total", counts.found.total(), counts.read.total())
-    return FittedTable(sorted(rows, key=lambda row: (-row[1], row[0])), columns, [total])
+    rows = sorted(subsets.items(), key=lambda row: (-row[1]["found"], row[0]))
+    share = Column[Any]("Found %", lambda row: f"{100 * row[1]['found'] / max(1, row[1]['documents']):.2f}")
+    return FittedTable(rows, [*count_columns("Subset", "found", "documents"), share], [("Total", total)])
