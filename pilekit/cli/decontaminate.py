@@ -12,7 +12,6 @@ from pilekit.errors import counted, visible
 from pilekit.progress import step_progress
 
 _AGAINST = "Evaluations, up to the next option: JSON lines, Parquet or Pile shards."
-_REMOVE = "Cut the spans out of documents, or drop documents with a span."
 
 
 class _ManyEvaluations(click.Command):

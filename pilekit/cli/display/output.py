@@ -38,6 +38,19 @@ def print_fitted(table: RenderableType, piped_width: int = 80) -> None:
     sys.stdout.write(re.sub(" +\n", "\n", captured.get()))
 
 
+def print_text(text: str, *, ending: bool) -> None:
+    """Print a text byte for byte. A terminal gets control characters spelt out, and a newline at the end.
+
+    ending   a file or a pipe gets the newline too
+    """
+    newline = text[-1:] != "\n"
+    if sys.stdout.isatty():
+        click.echo(re.sub(r"[^\n\t]+", lambda part: visible(part[0]), text), nl=newline)
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode() + b"\n" * (newline and ending))
+
+
 def printed(result: Any, as_json: bool, corpus: Corpus | None = None, part: Part | None = None) -> bool:
     """Print a result as JSON, or a line for a run with --part; False if the table is wanted."""
     if as_json:

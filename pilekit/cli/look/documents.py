@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import orjson
 
+from pilekit.cli.display.output import print_text
 from pilekit.cli.options import corpus_argument, on_error_option, open_subsets, together
 from pilekit.errors import counted, visible
 
@@ -50,8 +50,4 @@ def print_documents(batch: DocumentBatch, as_json: bool) -> None:
             sys.stdout.buffer.write(orjson.dumps({**place, **orjson.loads(line)}, option=orjson.OPT_APPEND_NEWLINE))
             continue
         click.echo(f"==> {visible(batch.shard)} {number} | {visible(subset, 60)} | {counted(size, 'byte')} <==")
-        if sys.stdout.isatty():
-            click.echo(re.sub(r"[^\n\t]+", lambda part: visible(part[0]), text), nl=text[-1:] != "\n")
-        else:
-            sys.stdout.flush()
-            sys.stdout.buffer.write(text.encode() + b"\n" * (text[-1:] != "\n"))
+        print_text(text, ending=True)

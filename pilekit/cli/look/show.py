@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
-import sys
 from contextlib import closing
 from typing import Any
 
 import click
 
+from pilekit.cli.display.output import print_text
 from pilekit.cli.options import Described, manifest_option
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.progress import byte_progress
@@ -83,10 +82,7 @@ def _print(fields: dict[str, Any], text: str, meta: bool, as_json: bool) -> None
         return
     if meta:
         click.echo(_line(fields))
-    if sys.stdout.isatty():
-        click.echo(re.sub(r"[^\n\t]+", lambda part: visible(part[0]), text), nl=text[-1:] != "\n")
-    else:
-        sys.stdout.buffer.write(text.encode())
+    print_text(text, ending=False)
 
 
 def _line(fields: dict[str, Any]) -> str:
