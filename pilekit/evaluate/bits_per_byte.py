@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +25,19 @@ from transformers import PreTrainedModel
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm, load_masked_lm
-from pilekit.evaluate.masked.pseudo_nll import pseudo_score_documents
-from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, load_causal_lm
+from pilekit.evaluate.masked.pseudo_nll import masked_scoring
+from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, load_causal_lm, predicting
 from pilekit.evaluate.model.device import device_of
 from pilekit.evaluate.model.quantize import QUANTIZED, quantize, torchao_version, weight_bytes
 from pilekit.evaluate.plan import MLM_SEED, Data, Options, Plan, corpus_of, make_plan, prepare
 from pilekit.evaluate.ranks import alone, ranks_of_job
 from pilekit.evaluate.results.per_token import TOKENS, write_tokens
-from pilekit.evaluate.results.records import Records, ScoredDocument
+from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result import BitsPerByte, Cost, write_result
 from pilekit.evaluate.results.result_folder import check_out, held_folder, scored_before
 from pilekit.evaluate.results.tabulate import tabulate
-from pilekit.evaluate.score.batching import Keep, Share, TokenizedDocument, ignore
-from pilekit.evaluate.score.causal_nll import score_documents
+from pilekit.evaluate.score.batching import Scoring, Share, ignore
+from pilekit.evaluate.score.causal_nll import causal_scoring
 from pilekit.evaluate.score_selected import score_selected
 from pilekit.evaluate.training_copies import count_training_copies
 from pilekit.shards.read.reader import OnError
@@ -142,17 +140,16 @@ def bits_per_byte(
 
     loaded: list[tuple[int, float]] = []
 
-    def load() -> CausalLM | MaskedLM:
+    def load() -> Scoring:
         if isinstance(model, PreTrainedModel):
-            held.callback(model.train, model.training)
-            model.train(False)
-            return as_causal_lm(model) if plan.template is None else as_masked_lm(model)
+            held.enter_context(predicting(model))
+            return _scoring(plan, as_causal_lm(model) if plan.template is None else as_masked_lm(model))
         load_lm = load_causal_lm if plan.template is None else load_masked_lm
         lm = load_lm(model, dtype=plan.dtype, device=place)
         if dtype in QUANTIZED:
             quantize(lm.model, dtype)
         loaded.append((weight_bytes(lm.model), time.perf_counter()))
-        return lm
+        return _scoring(plan, lm)
 
     with ExitStack() as held:
 
@@ -167,8 +164,7 @@ def bits_per_byte(
             return records
 
         earlier, attached = ranks.on_rank0(recorded), TOKENS if per_token else None
-        score = partial(_scored, plan, load, None)
-        records, found = score_selected(plan, score, ranks, earlier, out=out, attached=attached, advance=advance)
+        records, found = score_selected(plan, load, ranks, earlier, out=out, attached=attached, advance=advance)
 
         def finish() -> BitsPerByte:
             result = tabulate(records, {**found, "records": None if out is None else plan.key}, plan.corpus.manifest)
@@ -195,40 +191,23 @@ def score_corpus(
     """Score a causal model in memory, in its own precision, on all shards of `corpus`; nothing is written.
 
     options   fields of `Options`
-    share     makes the forward passes (see `score_documents`), for processes that each make this call, as in training
+    share     makes the forward passes, for processes that each make this call, as in training; None: this process
+              makes all of them
 
     The model keeps its mode, and no random number is drawn.
     """
     model = lm.model
     plan = make_plan(model, tokenizer, corpus, Options(**options), dtype=model.dtype, device=model.device)
     nothing = Records.of([], plan.shards, corpus.manifest)
-    was_training = model.training
-    model.train(False)
-    try:
-        records, protocol = score_selected(plan, partial(_scored, plan, lambda: lm, share), alone(), nothing)
-    finally:
-        model.train(was_training)
+    with predicting(model):
+        records, protocol = score_selected(plan, lambda: _scoring(plan, lm), alone(), nothing, share=share)
     return tabulate(records, {**protocol, "records": None}, corpus.manifest)
 
 
-def _scored(
-    plan: Plan,
-    load: Callable[[], CausalLM | MaskedLM],
-    share: Share | None,
-    documents: Iterator[TokenizedDocument],
-    scored: Callable[[int], None],
-    keep: Keep,
-) -> Iterator[ScoredDocument]:
-    """The scored documents; the model is loaded for the first of them."""
-    for first in documents:
-        lm, batch_tokens = load(), plan.options.batch_tokens
-        score: Callable[[Iterable[TokenizedDocument]], Iterator[ScoredDocument]]
-        if isinstance(lm, MaskedLM):
-            assert plan.template is not None
-            sample = plan.options.mlm_sample
-            score = partial(pseudo_score_documents, lm, template=plan.template, sample=sample, seed=MLM_SEED)
-        else:
-            context_len = plan.options.context_len
-            score = partial(score_documents, lm, prefix=plan.prefix_id, context_len=context_len, share=share)
-        score = partial(score, max_length=plan.max_length, batch_tokens=batch_tokens, scored=scored, keep=keep)
-        yield from score(chain([first], documents))
+def _scoring(plan: Plan, lm: CausalLM | MaskedLM) -> Scoring:
+    """How `lm` scores documents by the plan."""
+    given, lengths = plan.options, (plan.max_length, plan.options.batch_tokens)
+    if isinstance(lm, MaskedLM):
+        assert plan.template is not None
+        return masked_scoring(lm, *lengths, template=plan.template, sample=given.mlm_sample, seed=MLM_SEED)
+    return causal_scoring(lm, *lengths, prefix=plan.prefix_id, context_len=given.context_len)

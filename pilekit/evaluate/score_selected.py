@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from pilekit.evaluate.ranks import apart
 from pilekit.evaluate.results.attached import Attached, attached_file
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result_folder import record_file, records_folder
-from pilekit.evaluate.score.batching import Keep, TokenizedDocument, ignore
+from pilekit.evaluate.score.batching import Keep, Scoring, Share, TokenizedDocument, ignore, score_rows
+from pilekit.evaluate.score.fitting import Fitting
 from pilekit.evaluate.select_documents import Recorded, dealt, selected, tokenized
 from pilekit.shards.read.damage import SkippedLines
 
@@ -32,9 +34,6 @@ MOST_OTHERS = 30
 """The protocol lists at most this many labels unknown to the manifest."""
 BYTES_PER_TOKEN = 1.3
 READ_AHEAD = 4 << 20
-
-Score = Callable[[Iterator[TokenizedDocument], Callable[[int], None], Keep], Iterator[ScoredDocument]]
-"""Scores documents in any order; gets them, a callback that counts scored tokens, and `Keep`."""
 
 
 class ScoringProgress:
@@ -70,16 +69,19 @@ class ScoringProgress:
 
 def score_selected(
     plan: Plan,
-    score: Score,
+    load: Callable[[], Scoring],
     ranks: Ranks,
     earlier: Records,
     *,
+    share: Share | None = None,
     out: str | Path | None = None,
     attached: Attached | None = None,
     advance: Callable[[int], None] = ignore,
 ) -> tuple[Records, dict[str, Any]]:
     """Score the documents that `earlier` lacks; returns all ranks' records, and the protocol with labels and bad lines.
 
+    load       called for the first document that is left; if none is, the model is never loaded
+    share      makes the forward passes; None: this process makes all, and splits batches that do not fit into memory
     out        the folder for records, written as soon as they are made, or None
     attached   numbers to write beside each record; None: nothing
     """
@@ -89,7 +91,7 @@ def score_selected(
     labels: dict[str, int] = {}
     skipped = SkippedLines()
 
-    def score_own(check: Callable[[], None]) -> Records:
+    def score_own(check: Callable[[], None]) -> list[ScoredDocument]:
         def scored(tokens: int) -> None:
             progress.scored(tokens)
             check()
@@ -99,22 +101,26 @@ def score_selected(
                 progress.scored(0)
                 yield recorded.left_of(batch)
 
+        def score(documents: Iterator[TokenizedDocument], keep: Keep) -> Iterator[ScoredDocument]:
+            for first in documents:
+                every = chain([first], documents)
+                yield from score_rows(every, load(), share or Fitting(), scored=scored, keep=keep)
+
         with ExitStack() as opened:
             batches = opened.enter_context(closing(selected(plan, labels, skipped, progress.read)))
             own = tokenized(dealt(left(batches), rank, ranks.world_size), plan.tokenizer)
             if out is None:
-                return Records.of(score(own, scored, ignore), plan.shards, manifest)
+                return list(score(own, ignore))
             path = records_folder(out, plan.key) / f"records.{rank}.jsonl"
             append = opened.enter_context(record_file(path))
             keep = ignore if attached is None else opened.enter_context(attached_file(path, attached))
-            return Records.of(map(append, score(own, scored, keep)), plan.shards, manifest)
+            return [append(document) for document in score(own, keep)]
 
     parts = ranks.gather(apart(ranks, score_own))
     progress.all()
 
     def join() -> Records:
-        every = [document for part in (recorded.all_met(), *parts) for document in part.documents()]
-        records = Records.of(every, plan.shards, manifest)
+        records = Records.of(chain(recorded.all_met().documents(), *parts), plan.shards, manifest)
         if not len(records):
             which = "" if plan.subsets is None else f" of {visible(', '.join(plan.subsets), 400)}"
             raise PilekitError(

@@ -77,7 +77,7 @@ def evaluate(
 
 
 def shared_out(ranks: Ranks) -> Share:
-    """Divide forward passes among the ranks, for `score_documents`; all ranks get all losses."""
+    """Divide forward passes among the ranks; all ranks get all losses."""
 
     def share(batches: Sequence[Windows], forward: Forward) -> Iterable[list[Float64]]:
         sizes = [[row.tokens for row in batch] for batch in batches]

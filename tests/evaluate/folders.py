@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from pilekit.evaluate import bits_per_byte as module
+from pilekit.evaluate import score_selected as module
 from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.evaluate.results.result import BitsPerByte
-from pilekit.evaluate.score import causal_nll as scoring
-from pilekit.evaluate.score.batching import TokenizedDocument
+from pilekit.evaluate.score.batching import Scoring, Share, TokenizedDocument, score_rows
 
 
 def lines(out: Path) -> list[dict[str, Any]]:
@@ -37,14 +36,15 @@ def same(one: BitsPerByte, other: BitsPerByte) -> None:
 
 def note_scored(patch: pytest.MonkeyPatch, begun: list[tuple[str, int]]) -> None:
     """Append each document to `begun` when any evaluation begins to score it."""
-    score_documents = scoring.score_documents
 
-    def noting(lm: Any, documents: Iterable[TokenizedDocument], **options: Any) -> Iterator[ScoredDocument]:
+    def noting(
+        documents: Iterable[TokenizedDocument], scoring: Scoring, share: Share, **options: Any
+    ) -> Iterator[ScoredDocument]:
         def passing() -> Iterator[TokenizedDocument]:
             for document in documents:
                 begun.append((document.shard, document.number))
                 yield document
 
-        return score_documents(lm, passing(), **options)
+        return score_rows(passing(), scoring, share, **options)
 
-    patch.setattr(module, "score_documents", noting)
+    patch.setattr(module, "score_rows", noting)

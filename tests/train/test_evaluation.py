@@ -18,8 +18,9 @@ from pilekit.evaluate.bits_per_byte import score_corpus
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm
 from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.evaluate.results.result import Score
-from pilekit.evaluate.score.batching import TokenizedDocument
-from pilekit.evaluate.score.causal_nll import score_documents
+from pilekit.evaluate.score.batching import TokenizedDocument, score_rows
+from pilekit.evaluate.score.causal_nll import causal_scoring
+from pilekit.evaluate.score.fitting import Fitting
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.config.sections import (
     DataConfig,
@@ -104,9 +105,8 @@ def scored_documents(lengths: list[int], look_ahead: int, batch_tokens: int) -> 
         for i, length in enumerate(lengths)
     ]
     lm = as_causal_lm(tiny_model().eval())
-    options: Any = {"prefix": 0, "max_length": 32, "look_ahead": look_ahead, "batch_tokens": batch_tokens}
-    shared = score_documents(lm, documents, share=shared_out(join()), **options)
-    return [list(score_documents(lm, documents, **options)), list(shared)]
+    scoring = causal_scoring(lm, prefix=0, max_length=32, look_ahead=look_ahead, batch_tokens=batch_tokens)
+    return [list(score_rows(documents, scoring, share)) for share in (Fitting(), shared_out(join()))]
 
 
 def message_of(made: str, what: str, stage: int) -> str:

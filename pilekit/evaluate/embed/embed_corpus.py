@@ -12,10 +12,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,20 +28,18 @@ from pilekit.evaluate.model.load import CAUSAL, kind_of, load_model, read_config
 from pilekit.evaluate.plan import Data, Options, Plan, prepare
 from pilekit.evaluate.ranks import ranks_of_job
 from pilekit.evaluate.results.attached import Attached, read_attached
-from pilekit.evaluate.results.records import Records, ScoredDocument
+from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result_folder import held_folder, record_key, records_folder
 from pilekit.evaluate.score.batching import (
     Float64,
-    Keep,
     OpenDocument,
     Row,
+    Scoring,
     TokenizedDocument,
     Windows,
     ignore,
-    score_rows,
     usual_batch_tokens,
 )
-from pilekit.evaluate.score.fitting import Fitting
 from pilekit.evaluate.score_selected import score_selected
 from pilekit.shards.read.reader import OnError
 
@@ -129,18 +125,18 @@ def embed_corpus(
 
     vectors = Attached(item, lambda _: width, made)
 
-    def load() -> PreTrainedModel:
-        loaded = load_model(model, dtype=plan.dtype, kind=kind_of(model))
-        return cast("PreTrainedModel", cast("Any", loaded).to(place).eval())
+    def load() -> Scoring:
+        return _pooling(
+            plan, load_model(model, dtype=plan.dtype, kind=kind_of(model), device=place), around, layer, pool
+        )
 
     with ExitStack() as held:
 
         def recorded() -> Records:
             return held.enter_context(held_folder(work, plan.key, plan.protocol, plan.corpus.manifest))
 
-        score = partial(_embedded, plan, load, around, layer, pool)
         earlier = ranks.on_rank0(recorded)
-        records, _ = score_selected(plan, score, ranks, earlier, out=work, attached=vectors, advance=advance)
+        records, _ = score_selected(plan, load, ranks, earlier, out=work, attached=vectors, advance=advance)
 
         def finish() -> None:
             found = read_attached(records_folder(work, plan.key), vectors, records)
@@ -152,17 +148,8 @@ def embed_corpus(
     return Embeddings(out)
 
 
-def _embedded(
-    plan: Plan,
-    load: Callable[[], PreTrainedModel],
-    around: tuple[list[int], list[int]],
-    layer: int,
-    pool: str,
-    documents: Iterator[TokenizedDocument],
-    scored: Callable[[int], None],
-    keep: Keep,
-) -> Iterator[ScoredDocument]:
-    """The documents, with a `nll` of 0; `keep` gets their vectors. The model is loaded for the first of them."""
+def _pooling(plan: Plan, model: PreTrainedModel, around: tuple[list[int], list[int]], layer: int, pool: str) -> Scoring:
+    """How `model` makes vectors: a document's losses are its vector, and its `nll` is 0."""
     before, behind = (np.array(ids, dtype=np.int64) for ids in around)
     room = plan.max_length - len(before) - len(behind)
 
@@ -170,25 +157,13 @@ def _embedded(
         text = current.document.ids[:room].astype(np.int64)
         ids = np.concatenate((before, text, behind))
         if len(ids):
-            yield [Row(current, ids, len(ids), len(text))]
+            yield [Row(current, ids, len(ids), len(text), weight=0.0)]
 
-    first = next(documents, None)
-    if first is None:
-        return
-    model = load()
+    def vectors(batch: Windows) -> list[Float64]:
+        return _vectors(model, batch, layer, pool)
+
     batch_tokens = plan.options.batch_tokens or usual_batch_tokens(model.device)
-    yield from score_rows(
-        chain([first], documents),
-        windows_of,
-        lambda batch: _vectors(model, batch, layer, pool),
-        lambda _: 0.0,
-        most_rows=lambda length: batch_tokens // length,
-        mixed=not depends_on_length(model),
-        look_ahead=LOOK_AHEAD,
-        share=Fitting(),
-        scored=scored,
-        keep=keep,
-    )
+    return Scoring(windows_of, vectors, lambda length: batch_tokens // length, not depends_on_length(model), LOOK_AHEAD)
 
 
 @torch.no_grad()

@@ -49,21 +49,17 @@ class MaskedLM:
 
 
 def load_masked_lm(
-    model_dir: str | Path, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
+    model_dir: str | Path, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
 ) -> MaskedLM:
-    """The masked model of a folder, as `load_causal_lm` loads a causal model: whole, in `dtype`, in evaluation mode.
-
-    device   None: a GPU if there is one
+    """The masked model of a folder, as `load_causal_lm` loads a causal model: whole, in evaluation mode.
 
     PilekitError if there is no such model, or if its predictions do not depend on later tokens.
     """
-    model = load_model(model_dir, dtype=dtype, kind=MASKED)
+    model = load_model(model_dir, dtype=dtype, kind=MASKED, device=device)
     try:
-        lm = as_masked_lm(model)
+        return as_masked_lm(model)
     except PilekitError as error:
         raise PilekitError(f"{visible(str(model_dir))}: {error}") from error
-    cast("nn.Module", model).to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    return lm
 
 
 def as_masked_lm(model: PreTrainedModel) -> MaskedLM:

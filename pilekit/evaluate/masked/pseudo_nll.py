@@ -17,8 +17,7 @@ All rows of a window have one length, so batches need no padding and no attentio
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -29,20 +28,15 @@ from torch.nn.functional import cross_entropy
 
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.masked.model import MaskedLM, states_at
-from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.evaluate.score.batching import (
     Float64,
-    Keep,
     OpenDocument,
     Row,
-    TokenizedDocument,
+    Scoring,
     Windows,
     chunk_rows,
-    ignore,
-    score_rows,
     usual_batch_tokens,
 )
-from pilekit.evaluate.score.fitting import Fitting
 from pilekit.shuffle import mix
 from pilekit.tokenize import Tokenizer
 
@@ -89,31 +83,24 @@ def template_of(tokenizer: Tokenizer) -> Template:
     return Template(tuple(around[0]), tuple(around[1]), tokenizer.mask_id)
 
 
-def pseudo_score_documents(
+def masked_scoring(
     lm: MaskedLM,
-    documents: Iterable[TokenizedDocument],
+    max_length: int,
+    batch_tokens: int | None = None,
     *,
     template: Template,
-    max_length: int,
     sample: int | None = None,
     seed: int = 0,
-    batch_tokens: int | None = None,
-    scored: Callable[[int], None] = ignore,
-    keep: Keep = ignore,
-) -> Iterator[ScoredDocument]:
-    """Yield every document with its negative pseudo-log-likelihood, as soon as it is scored.
+) -> Scoring:
+    """How `lm` scores documents: by negative pseudo-log-likelihoods in nats.
 
     The model keeps its mode, device and dtype. All tokens of a document count as its `tokens`, sampled or not.
 
-    template       the special tokens of a window
     max_length     the most inputs of a window, special tokens included; `lm.max_length` at most
+    batch_tokens   inputs in a batch; one row always fits. None: the device's default
+    template       the special tokens of a window
     sample         tokens scored of each window; None: all
     seed           chooses the sample
-    batch_tokens   inputs in a batch; one row always fits. None: the device's default
-    scored         called with the number of tokens newly scored
-    keep           receives each document and the losses of its tokens in nats, before it is yielded
-
-    A loss that is not finite and an error of the model are PilekitErrors that name the document.
     """
     room = template.room(max_length)
     batch_tokens = batch_tokens or usual_batch_tokens(lm.model.device)
@@ -126,32 +113,17 @@ def pseudo_score_documents(
             ids = of.ids[begin : begin + room]
             inputs = np.concatenate((template.before, ids, template.behind)).astype(np.int64)
             places = (len(template.before) + chosen(len(ids), sample, seed, of.text, number)).tolist()
-            tokens = [0] * (len(places) - 1) + [len(ids)]
+            weight = len(ids) / len(places)
             yield [
-                Row(current, inputs, len(inputs), counted, number, place)
-                for counted, place in zip(tokens, places, strict=True)
+                Row(current, inputs, len(inputs), len(ids) if place == places[-1] else 0, number, place, weight)
+                for place in places
             ]
 
-    def nll(of: OpenDocument) -> float:
-        sizes = {number: min(room, of.tokens - number * room) for number in of.losses}
-        return math.fsum(
-            sizes[number] / len(losses) * loss
-            for number, losses in of.losses.items()
-            for loss in np.concatenate(losses).tolist()
-        )
+    def most_rows(length: int) -> int:
+        return min(batch_tokens // length, logits if lm.head_by_place else logits // length)
 
-    return score_rows(
-        documents,
-        windows_of,
-        lambda batch: _losses(lm, batch, template.mask),
-        nll,
-        most_rows=lambda length: min(batch_tokens // length, logits if lm.head_by_place else logits // length),
-        mixed=False,
-        look_ahead=LOOK_AHEAD_BATCHES * batch_tokens,
-        share=Fitting(),
-        scored=scored,
-        keep=keep,
-    )
+    look_ahead = LOOK_AHEAD_BATCHES * batch_tokens
+    return Scoring(windows_of, lambda batch: _losses(lm, batch, template.mask), most_rows, False, look_ahead)
 
 
 def chosen(tokens: int, sample: int | None, seed: int, text: int, window: int) -> npt.NDArray[np.int64]:

@@ -58,17 +58,14 @@ class CausalLM:
 
 
 def load_causal_lm(
-    model_dir: str | Path, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
+    model_dir: str | Path, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
 ) -> CausalLM:
-    """The model of a folder with config.json and safetensors, in `dtype`, in evaluation mode.
-
-    device   None: a GPU if there is one
+    """The model of a folder with config.json and safetensors, in `dtype` on `device`, in evaluation mode.
 
     PilekitError if the folder or its weights are missing or incomplete, if transformers does not know the type, if the
     model needs code of its own, or if it is not causal. Nothing is downloaded, unpickled or executed.
     """
-    model = load_model(model_dir, dtype=dtype)
-    cast("nn.Module", model).to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    model = load_model(model_dir, dtype=dtype, device=device)
     try:
         return as_causal_lm(model)
     except PilekitError as error:

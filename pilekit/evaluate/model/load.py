@@ -64,8 +64,10 @@ _IGNORED = ("auto_map", "transformers_weights", "num_labels", "id2label", "label
 """Fields of config.json that would choose code or weight files, and a classifier's labels, which may be of any size."""
 
 
-def load_model(folder: str | Path, *, dtype: torch.dtype, kind: Kind = CAUSAL) -> PreTrainedModel:
-    """The model of `folder` with all its weights, in `dtype` on the CPU, without dropout; PilekitError if it has none.
+def load_model(
+    folder: str | Path, *, dtype: torch.dtype, kind: Kind = CAUSAL, device: torch.device | str = "cpu"
+) -> PreTrainedModel:
+    """The model of `folder` with all its weights, in `dtype` on `device`, without dropout; PilekitError if it has none.
 
     The weights may be stored in any precision.
     """
@@ -99,7 +101,7 @@ def load_model(folder: str | Path, *, dtype: torch.dtype, kind: Kind = CAUSAL) -
     if unused:
         names = visible(", ".join(unused), 200)
         logger.warning("%s: %d stored tensors are not part of the %s: %s", shown, len(unused), kind.name, names)
-    return cast("PreTrainedModel", model)
+    return cast("PreTrainedModel", model.to(device))
 
 
 def outline(folder: str | Path, kind: Kind = CAUSAL) -> PreTrainedModel:

@@ -4,12 +4,13 @@
               -> batches of similar length, the longest first
               -> one forward pass for each batch -> every document as soon as its last window is scored
 
-`causal_nll.py` and `masked/pseudo_nll.py` define the windows of a document and how a batch is scored. Memory does not
-grow with the corpus: at most the look-ahead is held.
+`causal_nll.py` and `masked/pseudo_nll.py` make a `Scoring`: the windows of a document and how a batch is scored. Memory
+does not grow with the corpus: at most the look-ahead is held.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -65,18 +66,22 @@ class OpenDocument:
     tokens     tokens predicted in its rows so far
     rows       rows that are not scored yet
     complete   whether it has no further rows
-    losses     the losses of the scored rows, by window
+    losses     the weight and the losses of each scored row, by window and place
     """
 
     document: TokenizedDocument
     tokens: int = 0
     rows: int = 0
     complete: bool = False
-    losses: dict[int, list[Float64]] = field(default_factory=dict)
+    losses: dict[tuple[int, int], tuple[float, Float64]] = field(default_factory=dict)
 
     def all_losses(self) -> Float64:
         """float64 [losses]: the losses of all rows, in text order."""
-        return np.concatenate([np.empty(0), *(one for _, of in sorted(self.losses.items()) for one in of)])
+        return np.concatenate([np.empty(0), *(losses for _, (_, losses) in sorted(self.losses.items()))])
+
+    def nll(self) -> float:
+        """The exact sum of all losses times their weights."""
+        return math.fsum(one for weight, losses in self.losses.values() for one in (weight * losses).tolist())
 
 
 class Row(NamedTuple):
@@ -86,8 +91,9 @@ class Row(NamedTuple):
     ids      token ids of the window
     length   inputs of the model
     tokens   number of the document's tokens that count as scored with this row
-    window   number of the window in the document
+    window   place of the window in the document
     place    the masked place, for a masked model
+    weight   factor of its losses in the document's negative log-likelihood
     """
 
     of: OpenDocument
@@ -96,6 +102,7 @@ class Row(NamedTuple):
     tokens: int
     window: int = 0
     place: int = 0
+    weight: float = 1.0
 
 
 Windows = list[Row]
@@ -106,6 +113,24 @@ Share = Callable[[Sequence[Windows], Forward], Iterable[list[Float64]]]
 """Makes the forward passes of all batches, and returns their losses in order."""
 Keep = Callable[[TokenizedDocument, Float64], None]
 """Receives each scored document and all its losses, before its record is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """How a model scores documents.
+
+    windows_of   the rows of each window of a document
+    losses_of    one forward pass of the model
+    most_rows    the most rows of a given length in a batch; a batch has at least one row
+    mixed        whether a batch may hold rows of different lengths, the shorter ones padded
+    look_ahead   windows of this many inputs are sorted by length together
+    """
+
+    windows_of: Callable[[OpenDocument], Iterator[list[Row]]]
+    losses_of: Forward
+    most_rows: Callable[[int], int]
+    mixed: bool
+    look_ahead: int
 
 
 def ignore(*_: Any) -> None:
@@ -122,15 +147,12 @@ def chunk_rows(device: torch.device, vocabulary: int) -> int:
     return max(1, (CHUNK_BYTES if device.type == "cpu" else CHUNK_BYTES_ON_GPU) // (4 * vocabulary))
 
 
-def batches(held: Iterable[Row], most_rows: Callable[[int], int], *, mixed: bool = True) -> Iterator[Windows]:
-    """Rows in batches of similar length, the longest first, so that a batch too large for memory fails at once.
-
-    most_rows   the most rows of a given length in a batch; a batch has at least one row
-    mixed       whether a batch may hold rows of different lengths, the shorter ones padded
-    """
+def batches(held: Iterable[Row], scoring: Scoring) -> Iterator[Windows]:
+    """Rows in batches of similar length, the longest first, so that a batch too large for memory fails at once."""
     batch: Windows = []
     for row in sorted(held, key=lambda row: row.length, reverse=True):
-        if batch and (len(batch) >= most_rows(batch[0].length) or not (mixed or row.length == batch[0].length)):
+        like = scoring.mixed or not batch or row.length == batch[0].length
+        if batch and (len(batch) >= scoring.most_rows(batch[0].length) or not like):
             yield batch
             batch = []
         batch.append(row)
@@ -140,44 +162,35 @@ def batches(held: Iterable[Row], most_rows: Callable[[int], int], *, mixed: bool
 
 def score_rows(
     documents: Iterable[TokenizedDocument],
-    windows_of: Callable[[OpenDocument], Iterator[list[Row]]],
-    losses_of: Forward,
-    nll_of: Callable[[OpenDocument], float],
-    *,
-    most_rows: Callable[[int], int],
-    mixed: bool,
-    look_ahead: int,
+    scoring: Scoring,
     share: Share,
-    scored: Callable[[int], None],
+    *,
+    scored: Callable[[int], None] = ignore,
     keep: Keep = ignore,
 ) -> Iterator[ScoredDocument]:
     """Yield every document with its negative log-likelihood, as soon as its last row is scored.
 
-    windows_of   the rows of each window of a document
-    losses_of    one forward pass of the model
-    nll_of       the negative log-likelihood of a document from its losses
-    most_rows    the most rows of a given length in a batch; `mixed`: whether a batch may mix lengths
-    look_ahead   windows of this many inputs are sorted by length together
-    share        makes the forward passes
-    scored       called with the number of tokens newly scored
-    keep         receives the losses of each document
+    share    makes the forward passes
+    scored   called with the number of tokens newly scored
+    keep     receives each document and its losses, before it is yielded
 
-    A loss that is not finite and an error of the model are PilekitErrors that name the document.
+    Documents of one look-ahead change their order. A loss that is not finite and an error of the model are
+    PilekitErrors that name the document.
     """
 
     def forward(batch: Windows) -> list[Float64]:
         try:
-            return losses_of(batch)
+            return scoring.losses_of(batch)
         except (RuntimeError, IndexError, ValueError, MemoryError) as error:
             raise _failed(batch, error) from error
 
     def done(document: OpenDocument) -> ScoredDocument:
         of = document.document
         keep(of, document.all_losses())
-        return ScoredDocument(of.shard, of.number, of.text, of.subset, of.bytes, document.tokens, nll_of(document))
+        return ScoredDocument(of.shard, of.number, of.text, of.subset, of.bytes, document.tokens, document.nll())
 
     def score(held: Windows) -> Iterator[ScoredDocument]:
-        made = list(batches(held, most_rows, mixed=mixed))
+        made = list(batches(held, scoring))
         for batch, losses in zip(made, share(made, forward), strict=True):
             for row, loss in zip(batch, losses, strict=True):
                 if not np.isfinite(loss).all():
@@ -186,7 +199,7 @@ def score_rows(
                         f"{_name(row)}: the model's loss is {bad}, not a finite number; its weights are damaged, or "
                         "too large for the precision it computes in; copy the model again"
                     )
-                row.of.losses.setdefault(row.window, []).append(loss)
+                row.of.losses[row.window, row.place] = row.weight, loss
                 row.of.rows -= 1
             scored(sum(row.tokens for row in batch))
             yield from map(done, dict.fromkeys(row.of for row in batch if row.of.complete and not row.of.rows))
@@ -195,8 +208,8 @@ def score_rows(
     weight = 0
     for document in documents:
         current = OpenDocument(document)
-        for rows in windows_of(current):
-            if weight >= look_ahead:
+        for rows in scoring.windows_of(current):
+            if weight >= scoring.look_ahead:
                 yield from score(held)
                 held, weight = [], 0
             held += rows

@@ -14,30 +14,23 @@ tokens' losses.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
 from pilekit.evaluate.model.causal import CausalLM, depends_on_length
-from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.evaluate.score.batching import (
     BATCH_TOKENS,
     Float64,
-    Keep,
     OpenDocument,
     Row,
-    Share,
-    TokenizedDocument,
+    Scoring,
     Windows,
     chunk_rows,
-    ignore,
-    score_rows,
     usual_batch_tokens,
 )
-from pilekit.evaluate.score.fitting import Fitting
 from pilekit.evaluate.score.windows import windows
 
 LOOK_AHEAD = 1 << 20
@@ -46,33 +39,24 @@ tokens with this value, 2.2 % with a quarter of it, 12 % with 1 / 64 (1,068 docu
 tokens, windows of 2,048)."""
 
 
-def score_documents(
+def causal_scoring(
     lm: CausalLM,
-    documents: Iterable[TokenizedDocument],
+    max_length: int,
+    batch_tokens: int | None = None,
     *,
     prefix: int | None,
-    max_length: int,
     context_len: int = 1,
-    batch_tokens: int | None = None,
     look_ahead: int = LOOK_AHEAD,
-    scored: Callable[[int], None] = ignore,
-    share: Share | None = None,
-    keep: Keep = ignore,
-) -> Iterator[ScoredDocument]:
-    """Yield every document with its negative log-likelihood. The model keeps its mode, device and dtype.
+) -> Scoring:
+    """How `lm` scores documents: the losses are those of the predicted tokens in nats.
 
-    prefix         the token id before the first token; None: the first token is context only and not scored
     max_length     the most inputs of a window (see windows.py)
-    context_len    in windows after the first, each predicted token has at least this many inputs before it
     batch_tokens   inputs in a batch, padding counted; a longer window is a batch of its own. None: the device's default
+    prefix         the token id before the first token; None: the first token is context only and not scored
+    context_len    in windows after the first, each predicted token has at least this many inputs before it
     look_ahead     windows of this many tokens are sorted by length together
-    scored         called with the number of tokens newly scored
-    share          runs the forward passes, on several ranks. None: this process runs all of them, and splits batches
-                   that do not fit into memory
-    keep           receives each document and the losses of its predicted tokens in nats, before it is yielded
 
-    A document is yielded as soon as its last window is scored, so documents of one look-ahead change their order. A
-    loss that is not finite raises a PilekitError that names the document. So does an exception in the model.
+    The model keeps its mode, device and dtype.
     """
     batch_tokens = batch_tokens or (usual_batch_tokens(lm.model.device) if lm.transform is not None else BATCH_TOKENS)
     prefix_ids = np.array([] if prefix is None else [prefix], dtype=np.uint32)
@@ -80,19 +64,11 @@ def score_documents(
     def windows_of(current: OpenDocument) -> Iterator[list[Row]]:
         sequence = np.concatenate((prefix_ids, current.document.ids))
         for begin, end, targets in windows(max(len(sequence) - 1, 0), max_length, context_len):
-            yield [Row(current, sequence[begin : end + 1], end - begin, targets)]
+            yield [Row(current, sequence[begin : end + 1], end - begin, targets, begin)]
 
-    return score_rows(
-        documents,
-        windows_of,
-        lambda batch: _losses(lm, batch),
-        lambda document: math.fsum(document.all_losses().tolist()),
-        most_rows=lambda length: batch_tokens // length,
-        mixed=not depends_on_length(lm.model),
-        look_ahead=look_ahead,
-        share=share or Fitting(),
-        scored=scored,
-        keep=keep,
+    mixed = not depends_on_length(lm.model)
+    return Scoring(
+        windows_of, lambda batch: _losses(lm, batch), lambda length: batch_tokens // length, mixed, look_ahead
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from typing import Any, cast
@@ -18,10 +19,11 @@ from transformers import PreTrainedTokenizerFast
 
 from pilekit.errors import PilekitError
 from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm
-from pilekit.evaluate.masked.pseudo_nll import Template, chosen, pseudo_score_documents, template_of
+from pilekit.evaluate.masked.pseudo_nll import Template, chosen, masked_scoring, template_of
 from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.evaluate.score import batching
-from pilekit.evaluate.score.batching import TokenizedDocument
+from pilekit.evaluate.score.batching import TokenizedDocument, ignore, score_rows
+from pilekit.evaluate.score.fitting import Fitting
 from pilekit.tokenize import load_tokenizer
 from tests.evaluate.reference import reference_losses
 from tests.tiny.masked import FAMILIES, VOCABULARY, mobile_bert, roberta_tokenizer, tiny
@@ -41,10 +43,12 @@ def documents(lengths: list[int]) -> list[TokenizedDocument]:
     ]
 
 
-def scored(lm: MaskedLM, given: list[TokenizedDocument], **changes: Any) -> list[ScoredDocument]:
+def scored(
+    lm: MaskedLM, given: list[TokenizedDocument], scored: Callable[[int], None] = ignore, **changes: Any
+) -> list[ScoredDocument]:
     """The scored documents in the order of their numbers."""
-    found = pseudo_score_documents(lm, given, **{"template": TEMPLATE, "max_length": 40, **changes})
-    return sorted(found, key=lambda one: one.number)
+    scoring = masked_scoring(lm, **{"template": TEMPLATE, "max_length": 40, **changes})
+    return sorted(score_rows(given, scoring, Fitting(), scored=scored), key=lambda one: one.number)
 
 
 @settings(max_examples=20)

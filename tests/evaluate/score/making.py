@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.evaluate.results.records import ScoredDocument
-from pilekit.evaluate.score.batching import TokenizedDocument
-from pilekit.evaluate.score.causal_nll import score_documents
+from pilekit.evaluate.score.batching import TokenizedDocument, ignore, score_rows
+from pilekit.evaluate.score.causal_nll import causal_scoring
+from pilekit.evaluate.score.fitting import Fitting
 
 
 def document(ids: list[int], number: int = 0, shard: str = "a.jsonl") -> TokenizedDocument:
@@ -21,9 +23,16 @@ def documents(lengths: list[int], vocabulary: int = 320, seed: int = 0) -> list[
     return [document(rng.integers(0, vocabulary, size=n).tolist(), number) for number, n in enumerate(lengths)]
 
 
+def score_documents(
+    lm: CausalLM, given: Iterable[TokenizedDocument], scored: Callable[[int], None] = ignore, **settings: Any
+) -> Iterator[ScoredDocument]:
+    """The documents as they are scored."""
+    scoring = causal_scoring(lm, **{"prefix": 0, "max_length": 32, **settings})
+    return score_rows(given, scoring, Fitting(), scored=scored)
+
+
 def scored(lm: CausalLM, given: list[TokenizedDocument], **settings: Any) -> list[ScoredDocument]:
     """One score per document, in the order of the documents' numbers."""
-    settings = {"prefix": 0, "max_length": 32, **settings}
     found = sorted(score_documents(lm, given, **settings), key=lambda one: one.number)
     assert [one.number for one in found] == [one.number for one in given]
     return found

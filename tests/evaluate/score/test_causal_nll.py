@@ -20,9 +20,8 @@ from pilekit.evaluate.model.causal import as_causal_lm
 from pilekit.evaluate.model.logit_transform import UNCHANGED
 from pilekit.evaluate.score import batching
 from pilekit.evaluate.score.batching import TokenizedDocument
-from pilekit.evaluate.score.causal_nll import score_documents
 from tests.evaluate.reference import reference_nll
-from tests.evaluate.score.making import document, documents, note_shapes, scored
+from tests.evaluate.score.making import document, documents, note_shapes, score_documents, scored
 from tests.tiny.logit_transforms import LOGIT_TRANSFORMS, transforming_model
 from tests.tiny.models import SMALL, Family, tiny_model
 
@@ -154,11 +153,11 @@ def test_the_look_ahead_is_bounded() -> None:
             taken += 1
 
     lm = as_causal_lm(tiny_model("gpt_neox", vocab_size=64).eval())
-    for one in islice(score_documents(lm, many(), prefix=0, max_length=32, look_ahead=1000), 400):
+    for one in islice(score_documents(lm, many(), look_ahead=1000), 400):
         assert taken - one.number <= 2 * (1000 // batching.OBJECT_TOKENS + 1)
         assert one.number % 2 or taken == one.number
     model, given, progress = lm.model.double(), documents([500, 3, 700], vocabulary=64), list[int]()
-    found = score_documents(lm, given, prefix=0, max_length=32, look_ahead=100, scored=progress.append)
+    found = score_documents(lm, given, look_ahead=100, scored=progress.append)
     first = next(found)
     assert sum(progress) < 1000
     for one in [first, *found]:
