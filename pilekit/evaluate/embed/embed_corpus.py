@@ -140,8 +140,7 @@ def embed_corpus(
 
         def finish() -> None:
             found = read_attached(records_folder(work, plan.key), vectors, records)
-            rows = ((one.shard, one.number, one.subset, vector) for one, vector in found)
-            write_embeddings(out, rows, width, item, plan.protocol)
+            write_embeddings(out, found, width, item, plan.protocol)
             shutil.rmtree(work)
 
         ranks.on_rank0(finish)

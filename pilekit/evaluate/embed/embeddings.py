@@ -21,15 +21,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.errors import PilekitError, visible
+from pilekit.evaluate.results.attached import PLACE, Items, write_items
+from pilekit.evaluate.results.records import ScoredDocument
 
 GROUP_BYTES = 16 << 20
-_NAMES = pa.dictionary(pa.int32(), pa.string())
 _PROTOCOL = b"pilekit"
-
-Row = tuple[str, int, str, npt.NDArray[Any]]
-"""Shard, number, subset and vector of a document; NaN everywhere for a document without a vector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,33 +114,25 @@ class Embeddings:
 
 
 def write_embeddings(
-    path: Path, rows: Iterable[Row], width: int, item: npt.DTypeLike, protocol: dict[str, Any]
+    path: Path,
+    documents: Iterable[tuple[ScoredDocument, Items]],
+    width: int,
+    item: npt.DTypeLike,
+    protocol: dict[str, Any],
 ) -> Embeddings:
-    """Write the vectors of documents, `width` numbers of type `item` each; the whole file or none."""
+    """Write the vectors of documents, `width` numbers of type `item` each; the whole file or none.
+
+    A document without a vector has NaN everywhere.
+    """
     number = pa.float16() if np.dtype(item) == np.float16 else pa.float32()
-    types = {"shard": _NAMES, "number": pa.int64(), "subset": _NAMES, "embedding": pa.list_(number, width)}
-    schema = pa.schema(types, metadata={_PROTOCOL: json.dumps(protocol).encode()})
-    most = max(1, GROUP_BYTES // (4 * width))
-    with write_atomically(path, follow_links=True) as file, pq.ParquetWriter(file, schema, compression="zstd") as table:
-        group: list[Row] = []
+    metadata = {_PROTOCOL: json.dumps(protocol).encode()}
 
-        def flush() -> None:
-            shards, numbers, subsets, vectors = zip(*group, strict=True)
-            flat = np.concatenate(vectors).astype(item)
-            missing = pa.array(np.isnan(flat.reshape(-1, width)).any(axis=1))
-            columns = [
-                pa.array(shards, pa.string()).dictionary_encode(),
-                pa.array(numbers, pa.int64()),
-                pa.array(subsets, pa.string()).dictionary_encode(),
-                pa.FixedSizeListArray.from_arrays(pa.array(flat, number), width, mask=missing),
-            ]
-            table.write_table(pa.table(columns, schema=schema))
-            group.clear()
+    def rows_of(vectors: list[Items]) -> tuple[list[int], list[Any]]:
+        flat = np.concatenate(vectors).astype(item)
+        missing = pa.array(np.isnan(flat.reshape(-1, width)).any(axis=1))
+        return [1] * len(vectors), [pa.FixedSizeListArray.from_arrays(pa.array(flat, number), width, mask=missing)]
 
-        for row in rows:
-            group.append(row)
-            if len(group) >= most:
-                flush()
-        if group:
-            flush()
+    schema = pa.schema({**PLACE, "embedding": pa.list_(number, width)}, metadata=metadata)
+    most = max(1, GROUP_BYTES // (4 * width)) * width
+    write_items(path, schema, documents, most, rows_of, follow_links=True)
     return Embeddings(path)

@@ -20,6 +20,7 @@ from pilekit.evaluate.embed import embed_corpus as module
 from pilekit.evaluate.embed import embeddings
 from pilekit.evaluate.embed.embed_corpus import embed_corpus
 from pilekit.evaluate.embed.embeddings import Embeddings, write_embeddings
+from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.shards.read.reader import read_corpus
 from tests.process_groups import ProcessGroups
 from tests.tiny.masked import roberta_dir
@@ -119,7 +120,7 @@ def test_neighbours_are_those_of_all_cosines(tmp_path: Path, monkeypatch: pytest
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(60, 8)).astype(np.float32)
     vectors[11], vectors[40] = 3 * vectors[5], np.nan
-    rows = [(f"{row % 2}.jsonl", row, "s", vector) for row, vector in enumerate(vectors)]
+    rows = [(ScoredDocument(f"{row % 2}.jsonl", row, 0, "s", 0, 0, 0.0), one) for row, one in enumerate(vectors)]
     found = write_embeddings(tmp_path / "x.parquet", rows, 8, np.float32, {})
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     cosines = np.nan_to_num(unit @ unit[5])
