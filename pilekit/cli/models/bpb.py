@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from pilekit.cli.display.output import print_fitted
+from pilekit.cli.display.output import print_fitted, terminal
 from pilekit.cli.models.ranks import progress, rank, told_once
 from pilekit.cli.options import Described, corpus_argument, exact_subsets, folder_option, on_error_option, open_corpus
 from pilekit.errors import PilekitError, visible
@@ -26,7 +25,7 @@ from pilekit.progress import waiting
 if TYPE_CHECKING:
     from pilekit.corpus import Corpus
     from pilekit.evaluate.results.compare import Comparison
-    from pilekit.evaluate.results.result import BitsPerByte, Cost
+    from pilekit.evaluate.results.result import BitsPerByte
 
 _COUNT = click.IntRange(min=1)
 _ALL_COLUMNS = 400
@@ -200,15 +199,11 @@ def scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: Pa
     with progress(what, None if rules["limit"] else corpus.size) as advance:
         found = bits_per_byte(model_dir, corpus, out=out, advance=advance, **given)
     if found.cost is not None and not rank():
-        click.echo(f"{visible(model_dir)}: {cost_text(found.cost)}", err=True)
+        from pilekit.fitted_table import rounded_bytes
+
+        speed, weights = found.cost.tokens_per_second, rounded_bytes(found.cost.weight_bytes)
+        click.echo(f"{visible(model_dir)}: {speed:,.0f} tokens/s, {weights} of weights in memory", err=True)
     return found
-
-
-def cost_text(cost: Cost) -> str:
-    """The speed of a scoring, and the memory of the weights, in words."""
-    from pilekit.fitted_table import rounded_bytes
-
-    return f"{cost.tokens_per_second:,.0f} tokens/s, {rounded_bytes(cost.weight_bytes)} of weights in memory"
 
 
 def _show(found: BitsPerByte | Comparison, as_json: bool, plot: str | None, out: Path | None) -> None:
@@ -221,9 +216,8 @@ def _show(found: BitsPerByte | Comparison, as_json: bool, plot: str | None, out:
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False))
     else:
-        is_result = isinstance(found, BitsPerByte)
-        width = shutil.get_terminal_size((_ALL_COLUMNS if is_result else 80, 24)).columns
-        table = result_table(found, width) if isinstance(found, BitsPerByte) else comparison_table(found, width)
+        width = terminal(_ALL_COLUMNS if isinstance(found, BitsPerByte) else 80).width
+        table = result_table(found, width) if isinstance(found, BitsPerByte) else comparison_table(found)
         print_fitted(table, width)
     _say_written(out)
     if plot is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, terminal
+from pilekit.cli.display.output import print_fitted
 from pilekit.cli.models.bpb import scored
 from pilekit.cli.options import Described, corpus_argument, exact_subsets, open_corpus
 from pilekit.errors import visible
@@ -86,5 +86,5 @@ def command(
     print_fitted(FittedTable([0, 1], columns, [], ["Parameters", "Tokens/s"]))
     if comparison is not None:
         click.echo()
-        print_fitted(comparison_table(comparison, terminal().width))
+        print_fitted(comparison_table(comparison))
     click.echo(f"written: {visible(str(out))}" + (f", heads {pruned.heads}" if pruned.heads else ""), err=True)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pilekit.errors import PilekitError, visible
-from pilekit.evaluate.model.causal import PROBE_TOKENS, differ, predicting
+from pilekit.evaluate.model.causal import PROBE_TOKENS, changed_ids, differ, predicting, probe_ids
 from pilekit.evaluate.model.load import MASKED, load_model, positions_of
 from pilekit.stream.batch.attention_mask import document_mask
 
@@ -68,14 +68,14 @@ def as_masked_lm(model: PreTrainedModel) -> MaskedLM:
     The model is on any device, in any precision.
     """
     name = visible(str(model.config.model_type), 60)
-    ids = _probe_ids(model, PROBE_TOKENS)
+    ids = probe_ids(model, tokens_of(model))
     length = ids.shape[1]
     places = torch.arange(0, length, 2, device=ids.device)
     unproven = MaskedLM(model, tokens_of(model), head_by_place=True)
     try:
         with predicting(model):
             logits = cast("Any", model)(input_ids=ids).logits
-            later = cast("Any", model)(input_ids=_changed(model, ids, slice(length - 1, length))).logits
+            later = cast("Any", model)(input_ids=changed_ids(model, ids, slice(-1, None))).logits
     except Exception as error:  # a model that needs other inputs may raise anything
         if getattr(model.config, "pad_token_id", None) is None:
             raise PilekitError(
@@ -107,7 +107,7 @@ def keeps_documents_apart(lm: MaskedLM, seq_len: int) -> bool:
     same logits as in a row of its own. The second fills nearly all of the row: models whose layers see only a window
     (ModernBERT) use the mask instead of the window, and only a long document reveals that.
     """
-    ids = _probe_ids(lm.model, seq_len)
+    ids = probe_ids(lm.model, tokens_of(lm.model), seq_len)
     half = min(PROBE_TOKENS, ids.shape[1]) // 2
     if half == 0:
         return True
@@ -116,7 +116,7 @@ def keeps_documents_apart(lm: MaskedLM, seq_len: int) -> bool:
         "doc_ids": torch.repeat_interleave(torch.arange(2), torch.tensor(lengths)).unsqueeze(0),
         "position_ids": torch.cat([torch.arange(length) for length in lengths]).unsqueeze(0),
     }
-    rows = ids, _changed(lm.model, ids, slice(half))
+    rows = ids, changed_ids(lm.model, ids, slice(half))
     model: Any = lm.model
     try:
         with predicting(lm.model):
@@ -178,26 +178,3 @@ def _passed_over(head: Any) -> Iterator[None]:
         yield
     finally:
         del head.forward
-
-
-def _probe_ids(model: PreTrainedModel, length: int) -> Tensor:
-    """Ids [1, length], or fewer if the model is short; as different as the vocabulary allows, without padding."""
-    ids = _ordinary_ids(model)
-    length = min(length, tokens_of(model) or length)
-    return ids[torch.arange(3, 3 + length) % len(ids)].unsqueeze(0)
-
-
-def _changed(model: PreTrainedModel, ids: Tensor, where: slice) -> Tensor:
-    """`ids` with other tokens at `where`."""
-    ordinary = _ordinary_ids(model)
-    changed = ids.clone()
-    places = torch.searchsorted(ordinary, ids[:, where].contiguous())
-    changed[:, where] = ordinary[(places + 1) % len(ordinary)]
-    return changed
-
-
-def _ordinary_ids(model: PreTrainedModel) -> Tensor:
-    """All ids, increasing, without the padding id, which has no position of its own in some models."""
-    embeddings = cast("Any", model).get_input_embeddings()
-    ids = torch.arange(embeddings.num_embeddings, device=embeddings.weight.device)
-    return ids[ids != padding] if (padding := getattr(model.config, "pad_token_id", None)) is not None else ids

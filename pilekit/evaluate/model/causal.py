@@ -78,13 +78,11 @@ def as_causal_lm(model: PreTrainedModel) -> CausalLM:
     head: nn.Module | None = cast("Any", model).get_output_embeddings()
     if head is None:
         raise PilekitError(f"{type(model).__name__} has no language-model head; it cannot predict tokens")
-    ids = _probe_ids(model, positions_of(model.config))
-    changed = ids.clone()
-    changed[0, -1] = (ids[0, -1] + 1) % _embeddings(model).num_embeddings
+    ids = probe_ids(model, positions_of(model.config))
     try:
         with predicting(model):
             logits, transform = _probe_head(model, head, ids)
-            changed_logits = model(input_ids=changed, use_cache=False).logits
+            changed_logits = model(input_ids=changed_ids(model, ids, slice(-1, None)), use_cache=False).logits
     except Exception as error:  # a model that needs other inputs may raise anything
         raise PilekitError(
             f"this {name} model cannot predict from tokens alone ({visible(str(error) or type(error).__name__, 200)})"
@@ -115,14 +113,13 @@ def isolates_documents(lm: CausalLM, rows: int = 1) -> bool:
     Two documents share a row. If the first changes, the second's output may not change. Some implementations of
     attention keep them apart in a single row only, so all of `rows` are tried at once.
     """
-    ids = _probe_ids(lm.model, lm.max_length).repeat(rows, 1)
+    ids = probe_ids(lm.model, lm.max_length).repeat(rows, 1)
     length = ids.shape[1]
     if length < 2:
         return True
     half = length // 2
     positions = torch.cat([torch.arange(half), torch.arange(length - half)]).repeat(rows, 1).to(ids.device)
-    changed = ids.clone()
-    changed[:, :half] = (ids[:, :half] + 1) % _embeddings(lm.model).num_embeddings
+    changed = changed_ids(lm.model, ids, slice(half))
     try:
         with predicting(lm.model):
             hidden, changed_hidden = (
@@ -202,12 +199,27 @@ def predicting(model: nn.Module) -> Iterator[None]:
         model.train(training)
 
 
+def probe_ids(model: PreTrainedModel, most: int | None, length: int = PROBE_TOKENS) -> Tensor:
+    """Ids [1, length], or `most` if that is less; as different as the vocabulary allows, without padding."""
+    ids = _ordinary_ids(model)
+    return ids[torch.arange(3, 3 + min(length, most or length)) % len(ids)].unsqueeze(0)
+
+
+def changed_ids(model: PreTrainedModel, ids: Tensor, where: slice) -> Tensor:
+    """`ids` with other tokens at `where`."""
+    ordinary = _ordinary_ids(model)
+    changed = ids.clone()
+    places = torch.searchsorted(ordinary, ids[:, where].contiguous())
+    changed[:, where] = ordinary[(places + 1) % len(ordinary)]
+    return changed
+
+
+def _ordinary_ids(model: PreTrainedModel) -> Tensor:
+    """All ids, increasing, without the padding id, which has no position of its own in some models."""
+    embeddings = _embeddings(model)
+    ids = torch.arange(embeddings.num_embeddings, device=embeddings.weight.device)
+    return ids[ids != padding] if (padding := getattr(model.config, "pad_token_id", None)) is not None else ids
+
+
 def _embeddings(model: PreTrainedModel) -> nn.Embedding:
     return cast("nn.Embedding", model.get_input_embeddings())
-
-
-def _probe_ids(model: PreTrainedModel, max_length: int | None) -> Tensor:
-    """Ids [1, 8], as different as the vocabulary allows."""
-    embeddings = _embeddings(model)
-    length = min(PROBE_TOKENS, max_length or PROBE_TOKENS)
-    return (torch.arange(3, 3 + length, device=embeddings.weight.device) % embeddings.num_embeddings).unsqueeze(0)

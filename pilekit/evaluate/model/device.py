@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 import torch
 
 from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
-
-Dtype = Literal["auto", "fp32", "bf16", "fp16"]
-"""The precision to compute in; "auto": float32 on a CPU, the precision of the stored weights on a GPU."""
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -98,11 +98,9 @@ def _values(records: Records, table: pyarrow.dataset.Dataset, column: str) -> li
         for row, (code, number) in enumerate(zip(records.shard.tolist(), records.number.tolist(), strict=True))
     }
     values: list[Any] = [None] * len(records)
-    shards = pa.array(records.shards, pa.string())
-    for batch in table.to_batches(columns=["shard", "number", column]):
-        here = pa.Table.from_batches([batch])
-        here = here.filter(pc.is_in(here["shard"].cast(pa.string()), value_set=shards))
-        for shard, number, value in zip(*(one.to_pylist() for one in here.columns), strict=True):
+    is_here = pc.field("shard").cast(pa.string()).isin(pa.array(records.shards, pa.string()))
+    for batch in table.to_batches(columns=["shard", "number", column], filter=is_here):
+        for shard, number, value in zip(*(one.to_pylist() for one in batch.columns), strict=True):
             if (row := rows.get((shard, number))) is not None and value is not None:
                 if values[row] not in (None, value):
                     where = f"{visible(shard, 200)}, document {number}"

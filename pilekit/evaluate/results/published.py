@@ -10,54 +10,42 @@ measured.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from pilekit.corpus import Manifest, load_manifest
+from msgspec.structs import replace
+
+from pilekit.corpus import Manifest, PublishedResult, load_manifest
 from pilekit.corpus.shard import split_of
 from pilekit.errors import counted, visible
 from pilekit.evaluate.results import paper
 from pilekit.evaluate.results.records import Records
 
+SECONDARY = "secondary"
 _WITHOUT_FIVE = "pile-uncopyrighted"
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedColumn:
-    """The published bits per byte of one model.
-
-    model, overall, subsets   its name and figures; `overall` is None if no overall figure is published, or if the
-                              result lacks a subset; `subsets` is {} if only the overall figure is published
-    split                     "val" or "test": the data it was measured on
-    measured_on, source       the exact data, and the source of the figures
-    is_secondary              whether they come from a copy of the source
-    """
-
-    model: str
-    overall: float | None
-    subsets: dict[str, float]
-    split: str
-    measured_on: str
-    source: str
-    is_secondary: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
     """Published figures that may be shown beside a result.
 
-    columns   models with figures per subset; in the manifest's order
+    columns   models with figures per subset; in the manifest's order. `overall` is None if no overall figure is
+              published, or if the result lacks a subset; `certainty` is "secondary" if any figure comes from a copy
     overall   models with an overall figure alone, measured on the same split
     differs   the differences in protocol, in a sentence or two
     """
 
-    columns: tuple[PublishedColumn, ...]
-    overall: tuple[PublishedColumn, ...]
+    columns: tuple[PublishedResult, ...]
+    overall: tuple[PublishedResult, ...]
     differs: str
 
     def to_dict(self) -> dict[str, Any]:
-        """`{"columns": [{"model", "overall", "subsets", ...}], "overall": [...], "differs"}`."""
-        columns, overall = ([asdict(column) for column in of] for of in (self.columns, self.overall))
+        """`{"columns": [{"model", "overall", "subsets", ..., "is_secondary"}], "overall": [...], "differs"}`."""
+        names = ("model", "overall", "subsets", "split", "measured_on", "source")
+        columns, overall = (
+            [{**{name: getattr(one, name) for name in names}, "is_secondary": one.certainty == SECONDARY} for one in of]
+            for of in (self.columns, self.overall)
+        )
         return {"columns": columns, "overall": overall, "differs": self.differs}
 
 
@@ -67,29 +55,25 @@ def published_beside(records: Records, protocol: dict[str, Any], manifest: Manif
     if split is None or why_withheld(records, protocol, manifest) is not None:
         return None
     pile = _of_the_pile(manifest)
-    found: dict[tuple[str, str], PublishedColumn] = {}
+    found: dict[tuple[str, str], PublishedResult] = {}
     notes: dict[str, None] = {}
     for result in pile.published:
         if result.metric != "bits_per_byte" or result.split is None or result.certainty == "recalled":
             continue
-        is_secondary = result.certainty == "secondary"
-        new = PublishedColumn(
-            result.model, result.overall, result.subsets, result.split, result.measured_on, result.source, is_secondary
-        )
         # One table may have a model's subsets, and another its overall figure.
-        old = found.setdefault((result.model, result.split), new)
+        old = found.setdefault((result.model, result.split), result)
         found[result.model, result.split] = replace(
             old,
-            overall=new.overall if old.overall is None else old.overall,
-            subsets=old.subsets or new.subsets,
-            is_secondary=old.is_secondary or is_secondary,
+            overall=result.overall if old.overall is None else old.overall,
+            subsets=old.subsets or result.subsets,
+            certainty=SECONDARY if SECONDARY in (old.certainty, result.certainty) else old.certainty,
         )
         if result.subsets and result.certainty == "verified":
             notes[f"{result.title} of {result.source}, on {result.measured_on}. {result.note}".strip()] = None
     # A published overall figure covers all 22 subsets, so it is not shown beside a figure of only some of them.
     whole = len(_labels(records)) == len(pile.subsets)
     columns = [column if whole else replace(column, overall=None) for column in found.values() if column.subsets]
-    overall = [column for column in found.values() if whole and not column.subsets and column.split in split]
+    overall = [column for column in found.values() if whole and not column.subsets and str(column.split) in split]
     windows = counted(protocol["max_length"], "token")
     here = [f"Here: {counted(len(records))} of {split}", f"windows of {windows}"]
     here.append("the paper's constants" if protocol["paper"] else "bytes counted")

@@ -34,6 +34,10 @@ def _rounded(figure: float | tuple[float, float] | None) -> str:
     return "None" if figure is None else f"{figure:.4f}"
 
 
+def _perplexity(bpb: float | None) -> float | None:
+    return None if bpb is None or bpb >= 1024 else 2.0**bpb
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
     """Sums over some documents, and the figures computed from them.
@@ -67,7 +71,7 @@ class Score:
     @property
     def byte_perplexity(self) -> float | None:
         """2 ** bpb; None if there is no such number."""
-        return None if self.bpb is None or self.bpb >= 1024 else 2.0**self.bpb
+        return _perplexity(self.bpb)
 
     @property
     def tokens_per_byte(self) -> float | None:
@@ -104,27 +108,32 @@ class Score:
 class Weighted:
     """The subsets' bits per byte, weighted by their share in the whole corpus.
 
-    bpb           the mean, the weights renormalised over the subsets that have a figure
-    interval      95 % interval; None for fewer than ten documents with text
-    weight        share of the corpus in these subsets, 0 to 1
-    missing       subsets of the manifest without a figure, by name
-    approximate   whether any of them has under 100 documents
-    weights       by subset, renormalised over those that have a figure; they sum to 1
+    bpb              the mean, the weights renormalised over the subsets that have a figure
+    interval         95 % interval; None for fewer than ten documents with text
+    weight           share of the corpus in these subsets, 0 to 1
+    missing          subsets of the manifest without a figure, by name
+    is_approximate   whether any of them has under 100 documents
+    weights          by subset, renormalised over those that have a figure; they sum to 1
     """
 
     bpb: float
     interval: tuple[float, float] | None
     weight: float
     missing: tuple[str, ...] = ()
-    approximate: bool = False
+    is_approximate: bool = False
     weights: dict[str, float] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def byte_perplexity(self) -> float | None:
+        """2 ** bpb; None if there is no such number."""
+        return _perplexity(self.bpb)
 
     def to_dict(self, key: str = "bpb") -> dict[str, Any]:
         """`{"bpb", "interval": [low, high], "weight", "missing": [names], ...}`; `key` is the name of bpb."""
         return {
             key: self.bpb,
             "interval": None if self.interval is None else list(self.interval),
-            "approximate": self.approximate,
+            "approximate": self.is_approximate,
             "weight": self.weight,
             "missing": list(self.missing),
         }

@@ -16,8 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pilekit.errors import PilekitError
-
 
 class Window(NamedTuple):
     """One forward pass over a part of `sequence = [prefix] + tokens`.
@@ -37,13 +35,8 @@ def windows(tokens: int, max_length: int, context_len: int = 1) -> Iterator[Wind
     max_length    the most inputs of a window, at least 1
     context_len   the least number of inputs before the first token that a later window predicts; 1 to max_length
 
-    `tokens` counts the predicted tokens, without the prefix.
+    `tokens` counts the predicted tokens, without the prefix. A plan checks the lengths.
     """
-    if max_length < 1 or not 1 <= context_len <= max_length:
-        raise PilekitError(
-            f"max_length is {max_length} and context_len {context_len}, but max_length is a whole number from 1 on and "
-            "context_len one from 1 to max_length"
-        )
     end = min(max_length, tokens)
     if end > 0:
         yield Window(0, end, end)

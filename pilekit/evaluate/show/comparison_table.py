@@ -30,14 +30,14 @@ CLEAR, FEW = "*", "few"
 _Row = tuple[str, Difference]
 
 
-def comparison_table(comparison: Comparison, width: int) -> RenderableType:
-    """The output of `pilekit bpb --compare`; `width` in terminal cells."""
+def comparison_table(comparison: Comparison) -> RenderableType:
+    """The output of `pilekit bpb --compare`."""
     measure = "pseudo-BPB" if comparison.kind == "masked" else "BPB"
     parts: list[RenderableType] = []
     for letter, against in zip(LETTERS[1:], comparison.against, strict=False):
         title = Text(f"{measure} on the same documents: {letter} against A", style="italic")
         table = differences_table(against, letter, comparison.origin.get("by"))
-        parts += [title, table.fit(width), Text(), Text(verdict(against, letter)), Text()]
+        parts += [title, table, Text(), Text(verdict(against, letter)), Text()]
     return Group(*parts, notes_table(_notes(comparison)))
 
 

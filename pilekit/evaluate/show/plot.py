@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from pilekit.corpus import PublishedResult
 from pilekit.errors import counted, visible
 from pilekit.evaluate.results.compare import LETTERS, UNCLEAR, Comparison, Difference
-from pilekit.evaluate.results.published import PublishedColumn
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.stats.plot import FAINT, INK, MOST_ROWS, OBSERVED, PAPER, SERIES, name_rows, save_figure
 
@@ -99,7 +99,7 @@ def _point(axes: Any, one: Difference, y: float, colour: str) -> None:
     _interval(axes, y, one.interval, colour)
 
 
-def _mark(axes: Any, shown: Sequence[str], columns: Sequence[PublishedColumn]) -> None:
+def _mark(axes: Any, shown: Sequence[str], columns: Sequence[PublishedResult]) -> None:
     """Mark the published figures of some models, from the highest figures to the lowest in even steps."""
     ordered = sorted(columns, key=lambda column: -sum(column.subsets.values()))
     steps = np.linspace(0, len(ordered) - 1, min(len(ordered), len(MARKS))).round().astype(int)

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pilekit.errors import counted, visible
+from pilekit.evaluate.results.published import SECONDARY
 from pilekit.evaluate.results.result import BitsPerByte, Score, Weighted
 from pilekit.evaluate.score.windows import cost_factor
 from pilekit.fitted_table import DASH, MOST_ROWS, SHORTEN, Column, FittedTable, rounded_bytes, rounded_count
@@ -27,33 +28,21 @@ NOTES_INDENT, NOTES_WIDTH = 11, 100
 
 
 class _Row(NamedTuple):
-    """A row: a subset or all documents pooled (`score`), or the mixture (`weighted`).
+    """A row: a subset, all documents pooled, or the mixture.
 
     The paper weights its overall figures by the sizes of the subsets, so `published` overall is in the mixture's row.
     """
 
     name: str
-    score: Score | None
-    weighted: Weighted | None = None
-    copies: int | None = None
-    published: Sequence[float | None] = ()
-
-    @property
-    def bpb(self) -> float | None:
-        of = self.score or self.weighted
-        return None if of is None else of.bpb
-
-    @property
-    def perplexity(self) -> float | None:
-        return None if self.bpb is None or self.bpb >= 1024 else 2.0**self.bpb
+    of: Score | Weighted
+    copies: int | None
+    published: Sequence[float | None]
 
     def interval(self, digits: int) -> str:
-        of = self.score or self.weighted
-        if of is None or of.interval is None:
+        if self.of.interval is None:
             return DASH
-        approximate = of.approximate if isinstance(of, Weighted) else of.is_approximate
-        low, high = of.interval
-        return f"{APPROXIMATE * approximate}{low:.{digits}f}–{high:.{digits}f}"
+        low, high = self.of.interval
+        return f"{APPROXIMATE * self.of.is_approximate}{low:.{digits}f}–{high:.{digits}f}"
 
 
 def result_table(result: BitsPerByte, width: int) -> RenderableType:
@@ -71,27 +60,27 @@ def figures_table(result: BitsPerByte) -> FittedTable[_Row]:
     copies, published = result.training_copies, result.published.columns if result.published else ()
     copied = {} if copies is None else copies.subsets
     rows = [
-        _Row(name, score, None, copied.get(name, 0), [of.subsets.get(name) for of in published])
+        _Row(name, score, copied.get(name, 0), [of.subsets.get(name) for of in published])
         for name, score in result.subsets.items()
     ]
-    totals = [_Row(POOLED, result.overall, None, None if copies is None else copies.overall, [None] * len(published))]
+    totals = [_Row(POOLED, result.overall, None if copies is None else copies.overall, [None] * len(published))]
     if result.weighted is not None:
         name = PILE_MIXTURE if result.protocol["manifest"] == "pile" else MIXTURE
-        totals.append(_Row(name, None, result.weighted, None, [of.overall for of in published]))
+        totals.append(_Row(name, result.weighted, None, [of.overall for of in published]))
     interval, titles = "95 % interval", [_model_title(column.model) for column in published]
+
+    def perplexity(row: _Row) -> str:
+        return _figure(row.of.byte_perplexity)
+
     columns = [
         Column[_Row](group_title(result.protocol.get("by")), lambda row: row.name),
         _column("Documents", "Docs", lambda score, short: _count(score.documents, short)),
         _column("Bytes", "Bytes", lambda score, short: rounded_bytes(score.bytes, "" if short else "B")),
         _column("Tokens", "Tokens", lambda score, short: _count(score.tokens, short)),
         _column("Tok/B", "Tok/B", lambda score, short: _figure(score.tokens_per_byte, 3 if short else 4)),
-        Column("pseudo-BPB" if result.is_masked else "BPB", lambda row: _figure(row.bpb)),
+        Column("pseudo-BPB" if result.is_masked else "BPB", lambda row: _figure(row.of.bpb)),
         Column(interval, lambda row: row.interval(4), Column(interval, lambda row: row.interval(3))),
-        Column(
-            "Byte\nperplexity",
-            lambda row: _figure(row.perplexity),
-            Column("Byte\nppl.", lambda row: _figure(row.perplexity)),
-        ),
+        Column("Byte\nperplexity", perplexity, Column("Byte\nppl.", perplexity)),
         _column("Nats/\ntoken", "Nats/\ntoken", lambda score, _: _figure(score.nats_per_token)),
     ]
     if copies is not None:
@@ -119,8 +108,11 @@ def notes_table(lines: Sequence[tuple[str, str]]) -> Table:
 
 def _column(title: str, short_title: str, cell: Callable[[Score, bool], str]) -> Column[_Row]:
     """A column of a score's numbers; `cell` formats them in full or short. The weighted row has none."""
-    short = Column[_Row](short_title, lambda row: DASH if row.score is None else cell(row.score, True))
-    return Column(title, lambda row: DASH if row.score is None else cell(row.score, False), short)
+
+    def of(short: bool) -> Callable[[_Row], str]:
+        return lambda row: cell(row.of, short) if isinstance(row.of, Score) else DASH
+
+    return Column(title, of(False), Column(short_title, of(True)))
 
 
 def _count(number: int, short: bool) -> str:
@@ -178,9 +170,9 @@ def _published(result: BitsPerByte, titles: set[str]) -> str | None:
         return None if result.withheld is None else f"not shown: {result.withheld}"
     said = [result.published.differs]
     shown = [column for column in result.published.columns if _model_title(column.model) in titles]
-    if copied := [column.model for column in shown if column.is_secondary]:
+    if copied := [column.model for column in shown if column.certainty == SECONDARY]:
         said.append(f"Read in a copy: {', '.join(copied)}.")
-    if verified := [column for column in result.published.overall if not column.is_secondary]:
+    if verified := [column for column in result.published.overall if column.certainty != SECONDARY]:
         figures = ", ".join(f"{column.model} {column.overall:.4f}" for column in verified)
         said.append(f"Overall only, on {verified[0].split}: {figures}.")
     return " ".join(said)

@@ -61,7 +61,7 @@ def test_each_row_is_of_the_documents_with_its_value(
     compared = compare([found, found])
     assert list(compared.against[0].subsets) == list(found.subsets)
     assert compared.to_dict()["by"] == f"{path}:year"
-    assert comparison_table(compared, 80) is not None
+    assert comparison_table(compared) is not None
 
 
 def test_by_length_every_document_is_in_the_bin_of_its_bytes(whole: tuple[BitsPerByte, Path]) -> None:

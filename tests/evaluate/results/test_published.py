@@ -105,8 +105,8 @@ def test_columns_and_differences() -> None:
     assert models[:5] == ["GPT-2 small", "GPT-2 medium", "GPT-2 large", "GPT-2 XL", "GPT-3 ada"]
     assert models[8:] == ["1.3B trained on 40 GB of the Pile"]
     small, trained = published.columns[0], published.columns[-1]
-    assert (small.overall, small.subsets["ArXiv"], small.is_secondary) == (1.2253, 1.3548, False)
-    assert (trained.overall, trained.subsets["ArXiv"], trained.is_secondary) == (0.9433, 0.7945, True)
+    assert (small.overall, small.subsets["ArXiv"], small.certainty) == (1.2253, 1.3548, "verified")
+    assert (trained.overall, trained.subsets["ArXiv"], trained.certainty) == (0.9433, 0.7945, "secondary")
     assert all(column.split == "test" for column in published.columns)
     assert [(column.overall, column.split) for column in published.overall] == [
         (figure, "val") for figure in (0.9281, 1.3143, 1.1180)

@@ -124,8 +124,8 @@ def test_intervals_of_the_mixture() -> None:
     both, without = tabulated(one + more), tabulated(more)
     assert both.weighted is not None
     assert without.weighted is not None
-    assert both.weighted.approximate
-    assert not without.weighted.approximate
+    assert both.weighted.is_approximate
+    assert not without.weighted.is_approximate
     assert both.weighted.weights == pytest.approx({"A": 2 / 3, "B": 1 / 3})
     assert both.subsets["A"].interval == without.subsets["A"].interval == without.overall.interval
     assert without.weighted.interval == pytest.approx(without.overall.interval)

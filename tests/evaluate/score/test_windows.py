@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.errors import PilekitError
 from pilekit.evaluate.score.windows import Window, cost_factor, windows
 from tests.evaluate.reference import reference_windows
 
@@ -33,9 +32,3 @@ def test_the_published_examples() -> None:
     assert list(windows(9, 2))[-1] == Window(7, 9, 1)
     inputs = sum(window.end - window.begin for window in windows(512_000, 512, 256))
     assert inputs / 512_000 == pytest.approx(cost_factor(512, 256), rel=0.002)
-
-
-def test_impossible_lengths() -> None:
-    for max_length, context_len in ((0, 1), (-1, 1), (4, 0), (4, 5)):
-        with pytest.raises(PilekitError, match=f"max_length is {max_length} and context_len {context_len}"):
-            list(windows(10, max_length, context_len))

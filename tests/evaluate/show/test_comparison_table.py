@@ -14,7 +14,7 @@ from pilekit.evaluate.show.comparison_table import comparison_table, verdict
 def lines(comparison: Comparison, width: int = 80) -> list[str]:
     console = Console(width=width, highlight=False, no_color=True)
     with console.capture() as captured:
-        console.print(comparison_table(comparison, width))
+        console.print(comparison_table(comparison))
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
