@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pilekit.errors import PilekitError, visible
-from pilekit.evaluate.results.attached import PLACE, Items, write_items
 from pilekit.evaluate.results.records import ScoredDocument
+from pilekit.evaluate.results.write_items import PLACE, Items, write_items
 
 GROUP_BYTES = 16 << 20
 _PROTOCOL = b"pilekit"

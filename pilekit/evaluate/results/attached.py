@@ -5,33 +5,23 @@
 
 A document's items are appended before its line. So each line has its items, which begin after those of all lines above
 it. After a kill there may be items without a line: they are cut off when the file is opened again.
-
-At the end, `write_items` writes them into a Parquet file. Memory holds the items of a row group, or of a document.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result_folder import appended, documents_in, record_files, writing
+from pilekit.evaluate.results.write_items import Items
 from pilekit.evaluate.score.batching import Float64, Keep, TokenizedDocument
-
-Items = npt.NDArray[Any]
-_NAMES = pa.dictionary(pa.int32(), pa.string())
-PLACE = {"shard": _NAMES, "number": pa.int64(), "subset": _NAMES}
-"""The columns that begin each file of items."""
 
 
 @dataclass(frozen=True)
@@ -82,49 +72,6 @@ def read_attached(folder: Path, kind: Attached, records: Records) -> Iterator[tu
         if len(items) < count:
             raise _damaged(path)
         yield document, items
-
-
-def write_items(
-    path: Path,
-    schema: pa.Schema,
-    documents: Iterable[tuple[ScoredDocument, Items]],
-    most: int,
-    rows_of: Callable[[list[Items]], tuple[Sequence[int], list[Any]]],
-    *,
-    follow_links: bool = False,
-) -> None:
-    """Write documents and their items into a Parquet file, the whole file or none.
-
-    schema         `PLACE`, then other columns
-    most           about the items in a row group
-    rows_of        the items of some documents -> the number of rows of each, and the other columns
-    follow_links   see `write_atomically`
-    """
-    file = write_atomically(path, follow_links=follow_links)
-    with file as opened, pq.ParquetWriter(opened, schema, compression="zstd") as writer:
-        for group in _groups(documents, most):
-            counts, columns = rows_of([items for _, items in group])
-            places = np.repeat(np.arange(len(group)), counts)
-            shards, numbers, subsets = zip(*((of.shard, of.number, of.subset) for of, _ in group), strict=True)
-            shards, subsets = (
-                pa.array(names).dictionary_encode().take(pa.array(places)) for names in (shards, subsets)
-            )
-            writer.write_table(pa.table([shards, np.array(numbers)[places], subsets, *columns], schema=schema))
-
-
-def _groups(
-    documents: Iterable[tuple[ScoredDocument, Items]], most: int
-) -> Iterator[list[tuple[ScoredDocument, Items]]]:
-    group: list[tuple[ScoredDocument, Items]] = []
-    size = 0
-    for document, items in documents:
-        group.append((document, items))
-        size += len(items)
-        if size >= most:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
 
 
 def _beside(records: Path) -> Path:

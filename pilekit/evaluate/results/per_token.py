@@ -20,10 +20,11 @@ import pyarrow as pa
 from pilekit.artifacts.parquet_rows import ROWS_PER_GROUP
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.plan import Plan
-from pilekit.evaluate.results.attached import PLACE, Attached, Items, read_attached, write_items
+from pilekit.evaluate.results.attached import Attached, read_attached
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result import TOKENS_FILE
 from pilekit.evaluate.results.result_folder import records_folder
+from pilekit.evaluate.results.write_items import PLACE, Items, write_items
 from pilekit.evaluate.score.batching import Float64, TokenizedDocument
 
 _ITEM = np.dtype([("token", "<u4"), ("nats", "<f4")])
