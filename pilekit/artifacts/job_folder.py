@@ -32,7 +32,7 @@ import xxhash
 from pilekit.artifacts.atomic_write import PARTIAL, write_atomically
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.header import HEADER_FILE, Header, read_header, write_header
-from pilekit.artifacts.own_file import folders_in, read_own, refuse_linked_folders
+from pilekit.artifacts.own_file import read_own, refuse_linked_folders
 from pilekit.errors import PilekitError, visible
 
 logger = logging.getLogger(__name__)
@@ -165,7 +165,7 @@ def output_folder(
     try:
         with locked(folder / LOCK_FILE, wait=False, shared=shared):
             header = _earlier_header(folder, kind, parameters, inputs)  # again: another process may have been here
-            refuse_linked_folders(*folders_in(folder))
+            refuse_linked_folders(*(Path(inner, name) for inner, names, _ in os.walk(folder) for name in names))
             if not shared:
                 _remove_partials(folder)
             if header is None or header.finished:

@@ -10,7 +10,6 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 from pilekit.errors import PilekitError, visible
@@ -60,8 +59,3 @@ def refuse_linked_folders(*folders: Path) -> None:
     for path in folders:
         if path.is_symlink():
             raise PilekitError(f"{visible(str(path))}: is a link, and nothing is written through it; remove it")
-
-
-def folders_in(folder: Path) -> Iterator[Path]:
-    """All folders inside `folder`, also links to folders, which are not entered."""
-    return (Path(inner, name) for inner, names, _ in os.walk(folder) for name in names)

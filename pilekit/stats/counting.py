@@ -22,8 +22,8 @@ import xxhash
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.corpus import Manifest, Shard
 from pilekit.documents import check_labels
-from pilekit.engine import Advance, appears
-from pilekit.errors import PilekitError, visible
+from pilekit.engine import Advance
+from pilekit.shards.each_shard import await_files
 from pilekit.shards.index.document_rows import DocumentRows, document_rows, rows_of
 from pilekit.shards.index.format import IndexDamage, ShardIndex, bad_lines
 from pilekit.shards.read.damage import SkippedLines
@@ -152,8 +152,7 @@ def count_into_file(
 
 def hashes_from_file(path: Path) -> TextHashes:
     """The hashes that `count_into_file` wrote."""
-    if not appears(path.exists, path.parent):
-        raise PilekitError(f"{visible(str(path))}: another node wrote it, but it is not here; run it again")
+    await_files([path])
     with path.open("rb") as file:
         return [(np.load(file), np.load(file))]
 

@@ -198,7 +198,7 @@ def _summary(
     weights = {subset.name: subset.weight_percent for subset in manifest.subsets}
     all_bytes = int(counts.bytes.sum())
 
-    def figures(name: str, rows: int | slice, paper_share: float | None) -> SubsetStats:
+    def figures(name: str, rows: int | slice, weight: float | None) -> SubsetStats:
         lengths = counts.lengths[rows].reshape(-1, counts.lengths.shape[1]).sum(axis=0)
         documents, size = int(lengths.sum()), int(counts.bytes[rows].sum())
         return SubsetStats(
@@ -206,7 +206,7 @@ def _summary(
             documents=documents,
             bytes=size,
             share=size / all_bytes if all_bytes else 0.0,
-            paper_share=paper_share,
+            paper_share=None if weight is None else weight / 100,
             mean_bytes=size / documents if documents else float("nan"),
             median_bytes=quantile(lengths, 0.5),
             p99_bytes=quantile(lengths, 0.99),
@@ -215,9 +215,6 @@ def _summary(
             copies=int(copies[rows].sum()) if copies is not None else None,
         )
 
-    subsets = []
-    for name, row in counts.groups.items():
-        weight = weights.get(name)
-        subsets.append(figures(name, row, None if weight is None else weight / 100))
+    subsets = [figures(name, row, weights.get(name)) for name, row in counts.groups.items()]
     subsets.sort(key=lambda subset: (-subset.bytes, -subset.documents, subset.name))
     return CorpusStats(tuple(subsets), figures("total", slice(None), None), counts.skipped, manifest.name)

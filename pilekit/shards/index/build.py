@@ -58,15 +58,15 @@ def index_of(
     advance: Advance | None = None,
     *,
     manifest: Manifest | None = None,
-    on_error: OnError = "raise",
-    ahead: bool = True,
     whole: bool = False,
     place: str | None = None,
+    **options: Any,
 ) -> ShardIndex:
     """The shard's index: an existing one that fits, else a new one; of several processes, one builds it.
 
-    whole   read all rows of an existing index, and build a new one if they are damaged
-    place   the path of a new index, which no other process writes; None: beside the shard, else in the cache folder
+    whole     read all rows of an existing index, and build a new one if they are damaged
+    place     the path of a new index, which no other process writes; None: beside the shard, else in the cache folder
+    options   `on_error` and `ahead`, as in `read`
     """
     find = functools.partial(find_index, shard, manifest, tell=False, whole=whole)
     if index := find():
@@ -74,7 +74,7 @@ def index_of(
     # No lock at a given place: in a cluster, a node that hangs would hold it.
     with _locked_place(shard) if place is None else nullcontext(place) as place:
         # Another process may have built it while this one waited.
-        return find() or build_index(shard, place, manifest, on_error, advance, ahead)
+        return find() or build_index(shard, place, manifest, advance=advance, **options)
 
 
 def build_index(

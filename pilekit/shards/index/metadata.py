@@ -56,6 +56,11 @@ class Frames:
     def __len__(self) -> int:
         return len(self.offset)
 
+    def of(self, line: int) -> int:
+        """The number of the frame in which this line begins; -1 if there are no frames."""
+        # A frame in which no line begins has the number of the next line: the last of equal numbers is right.
+        return int(self.line.searchsorted(line, side="right")) - 1
+
 
 class IndexHeader(msgspec.Struct, frozen=True, kw_only=True):
     """The index's facts about the whole shard; unknown fields, from a later pilekit with this format, are ignored."""

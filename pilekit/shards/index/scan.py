@@ -7,6 +7,7 @@ newline is searched for each frame. Memory is that of reading, plus 32 bytes a f
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
@@ -16,12 +17,12 @@ import xxhash
 from pilekit.corpus import Manifest, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.engine import Advance
-from pilekit.errors import PilekitError
+from pilekit.errors import PilekitError, visible
 from pilekit.shards.index.document_rows import DocumentRows, LineRows, rows_of
-from pilekit.shards.index.frame_lines import FrameLines
-from pilekit.shards.index.metadata import Frames
+from pilekit.shards.index.metadata import MOST_FRAMES, Frames
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.json_records import LineParser
+from pilekit.shards.read.lines import LineBlock
 from pilekit.shards.read.open import storage_of
 from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, OnError, line_blocks, located_errors, record_format
 from pilekit.shards.read.unchanged import open_unchanged
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from pilekit.shards.read.parquet import RowBlocks, RowGroup
 
 READ_BYTES = 1 << 20
+MARK_BYTES = 1 << 20
+"""The least distance between the marks of a file without frames."""
 SCANNED_FROM_BYTES = 200 << 20
 """Loading the compiled scan takes as long as it saves on this many stored bytes."""
 
@@ -41,12 +44,10 @@ class ShardScan:
     skipped         bad lines passed over so far
     content_bytes   decompressed bytes so far; for Parquet as its metadata states
     frames          the `Frames`, at the end; of a damaged shard, as far as it was read
-    frame_of        the frame in which a line or row begins, by the number (from 0) of a line or row that was read
     row_groups      of Parquet, from its footer
     """
 
     frames: Frames
-    frame_of: Callable[[int], int]
 
     def __init__(
         self,
@@ -82,7 +83,6 @@ class ShardScan:
     def _rows_of_lines(self) -> Generator[DocumentRows, None, None]:
         path = self._shard.path
         frame_lines = FrameLines(path, marks=self._storage == "plain")
-        self.frame_of = frame_lines.frame_of
         if self._storage != "zstd":
             frame_lines.begin_frame(0, 0)
 
@@ -119,7 +119,6 @@ class ShardScan:
             rows, sizes = [group.rows for group in self.row_groups], [group.size for group in self.row_groups]
             first, before = (np.cumsum([0, *counts[:-1]], dtype=np.int64)[: len(rows)] for counts in (rows, sizes))
             self.frames = Frames(np.arange(len(rows)), before, first, np.zeros_like(before))
-            self.frame_of = lambda row: int(np.searchsorted(first, row, side="right")) - 1
             if self._on_stored is not None:
                 file.seek(0)
                 with located_errors(path, lambda: 0):
@@ -133,3 +132,78 @@ class ShardScan:
             finally:
                 self.lines = read[0].read if read else 0
         self.lines, self.content_bytes = sum(rows), sum(sizes)
+
+
+class FrameLines:
+    """Collects the `Frames` of a shard that has lines, while its lines are read.
+
+    The decoding thread announces each frame; then the frame's text arrives as blocks of whole lines, in order. For each
+    frame, one newline search finds the first line that begins at or after the frame's start, and one newline count
+    gives the number of that line. No other facts about lines are kept.
+
+    path     the shard, for messages
+    marks    the file is plain: instead of announced frames, a line is marked about every MiB
+    """
+
+    def __init__(self, path: str, *, marks: bool):
+        self.path, self.marks = path, marks
+        # 32 bytes a frame, where lists of Python's integers would take four times as much.
+        self._offsets, self._text_offsets = array("q"), array("q")
+        self._lines, self._begins = array("q"), array("q")
+        self._at = 0  # where, in the decompressed text, the next block begins
+
+    def begin_frame(self, offset: int, text_offset: int) -> None:
+        """A frame begins at this stored byte, with this much text before it."""
+        if len(self._offsets) == MOST_FRAMES:
+            raise PilekitError(
+                f"{visible(self.path)}: has more than {MOST_FRAMES:,} frames, too many for an index; cut it into "
+                "larger ones with `pilekit reframe`"
+            )
+        self._offsets.append(offset)
+        self._text_offsets.append(text_offset)
+
+    def pass_lines(self, block: LineBlock, line: int) -> None:
+        """Take the next block, whose first line has this number; the frames in its text have been announced."""
+        at = self._at
+        if block.head is not None:
+            self._resolve(at, line, at)
+            line, at = line + 1, at + len(block.head) + 1
+        if block.begin < block.end:
+            text, here = block.data, block.begin
+            origin = at - here
+            last = max(here, text.rfind(b"\n", here, block.end - 1) + 1)
+            while (wanted := self._next()) is not None and wanted - origin <= last:
+                if wanted - origin > here:
+                    begin = text.find(b"\n", wanted - origin - 1) + 1
+                    between = np.frombuffer(text, dtype=np.uint8, count=begin - here, offset=here)
+                    line, here = line + int(np.count_nonzero(between == ord("\n"))), begin  # 4 times .count's speed
+                self._resolve(wanted, line, origin + here)
+            at = origin + block.end
+        self._at = at
+
+    def frames(self, content_bytes: int, lines: int) -> Frames:
+        """The frames, after all lines have passed."""
+        if not self.marks:  # There are no marks where no line begins.
+            self._resolve(content_bytes, lines, content_bytes)
+        count = len(self._lines)
+        offset, text_offset, line, begin = (
+            np.array(column[:count], dtype=np.int64)
+            for column in (self._offsets, self._text_offsets, self._lines, self._begins)
+        )
+        if self.marks:
+            return Frames(begin, begin, line, np.zeros_like(begin))
+        ends = np.append(text_offset[1:], content_bytes)
+        return Frames(offset, text_offset, line, np.minimum(begin, ends) - text_offset)
+
+    def _next(self) -> int | None:
+        """Where in the text the next frame without a line begins; None: it is not announced yet."""
+        found = len(self._lines)
+        return self._text_offsets[found] if found < len(self._text_offsets) else None
+
+    def _resolve(self, up_to: int, line: int, begin: int) -> None:
+        """For the frames that begin at or before `up_to`, `line` is the first line, and it begins at `begin`."""
+        while (wanted := self._next()) is not None and wanted <= up_to:
+            self._lines.append(line)
+            self._begins.append(begin)
+            if self.marks:
+                self.begin_frame(0, begin + MARK_BYTES)

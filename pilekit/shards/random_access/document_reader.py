@@ -5,14 +5,15 @@
 
 Reading a document decodes only its frame: about 1 MiB of text in a shard that `pilekit reframe` wrote. A shard with
 frames too long for memory (as released) is read once, in order, and documents that are read before their turn wait in
-memory.
+memory. `OpenReaders` reads any shard of a corpus, with few open files and bounded memory.
 """
 
 from __future__ import annotations
 
 import operator
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+import os
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,13 +21,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.corpus import Manifest, Shard, shard_of
+from pilekit.corpus import Corpus, Manifest, Shard, shard_of
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.index.build import index_of
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access.frame_cache import FrameCache
-from pilekit.shards.random_access.frame_lru import FrameLRU, frames_fit
+from pilekit.shards.random_access.frame_lru import WHOLE_BYTES, FrameLRU, frames_fit
 from pilekit.shards.random_access.lines_by_number import LinesByNumber, LinesInOrder, no_such_number
 from pilekit.shards.read.damage import BadLine, SkippedLines
 from pilekit.shards.read.json_records import BadRecord, LineParser, document_of, record_of
@@ -200,6 +201,58 @@ class DocumentReader:
         if lines is not None and number >= lines:
             raise no_such_number(self._path, number, lines)
         return number
+
+
+OPEN_SHARDS = 32
+"""The most recently used files stay open: the Pile has 30 shards, and opening one in a store costs a request."""
+
+
+class OpenReaders:
+    """The readers of a corpus's shards; `indexes` has one index per shard, in order. Threads must not share it.
+
+    cache   keeps frames of remote shards on disk
+
+    All shards together hold 64 MiB of decoded frames. A corpus of up to 128 MiB is held whole, because a stream reads
+    each document many times. Files and frames are not pickled. After a fork each process opens its own files, because
+    parent and child would share one file position.
+    """
+
+    def __init__(self, corpus: Corpus, indexes: Sequence[ShardIndex], cache: FrameCache | None = None):
+        self.corpus, self.indexes, self.cache = corpus, indexes, cache
+        self._start()
+
+    def of(self, shard: int) -> DocumentReader:
+        """The reader of a shard, by its place in the corpus; valid until the next call."""
+        if self._process != os.getpid():
+            self._start()
+        reader = self._readers.get(shard)
+        if reader is None:
+            reader = self._readers[shard] = DocumentReader(
+                self.corpus.shards[shard],
+                self.indexes[shard],
+                manifest=self.corpus.manifest,
+                held=self._held,
+                cache=self.cache,
+            )
+            if len(self._readers) > OPEN_SHARDS:
+                self._readers.popitem(last=False)[1].close()
+        self._readers.move_to_end(shard)
+        return reader
+
+    def close(self) -> None:
+        """Close all files and drop all frames; they are opened again when they are needed."""
+        for reader in self._readers.values():
+            reader.close()
+        self._start()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OpenReaders, (self.corpus, self.indexes, self.cache)
+
+    def _start(self) -> None:
+        self._process = os.getpid()
+        self._readers: OrderedDict[int, DocumentReader] = OrderedDict()
+        size = sum(index.header.content_bytes for index in self.indexes)
+        self._held: FrameLRU = FrameLRU(whole=size <= WHOLE_BYTES)
 
 
 def meta_of(record: dict[str, Any], text_field: str) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class LinesByNumber:
 
     def line(self, number: int) -> Line:
         """This line, without its newline; 0 <= number < lines. Its frame is held."""
-        frame = int(self.index.frames.line.searchsorted(number, side="right")) - 1
+        frame = self.index.frames.of(number)
         text: FrameText | None = self.held.get((self.path, frame))
         if text is None:
             with located_errors(self.path, lambda: number):

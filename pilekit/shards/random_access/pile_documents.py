@@ -24,9 +24,8 @@ from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.index.format import ShardIndex, warn_of_bad_lines
-from pilekit.shards.random_access.document_reader import StoredDocument
+from pilekit.shards.random_access.document_reader import OpenReaders, StoredDocument
 from pilekit.shards.random_access.frame_lru import HELD_BYTES, frames_fit
-from pilekit.shards.random_access.open_readers import OpenReaders
 from pilekit.shards.random_access.selected_lines import lines_of_subsets
 
 

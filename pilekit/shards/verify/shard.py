@@ -6,17 +6,16 @@ import hashlib
 import re
 from contextlib import closing
 from dataclasses import replace
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from pilekit.corpus import Manifest, Shard
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, counted, visible
-from pilekit.shards.fingerprint import Fingerprint, fingerprint
+from pilekit.shards.fingerprint import fingerprint
 from pilekit.shards.index.format import ShardIndex, index_places, load_index
-from pilekit.shards.index.frame_lines import MARK_BYTES
-from pilekit.shards.index.scan import ShardScan
+from pilekit.shards.index.scan import MARK_BYTES, ShardScan
 from pilekit.shards.read.damage import ShardDamage
 from pilekit.shards.read.lines import LineTooLong
 from pilekit.shards.read.open import exists, open_stored, storage_of
@@ -40,14 +39,14 @@ class Expected(NamedTuple):
 class Verdict(NamedTuple):
     """The result for one shard.
 
-    now         its fingerprint; None if it could not be read at all
+    size        its stored bytes; 0 if it could not be read at all
     sha256      of its stored bytes, in hexadecimal; None if it was not requested
     unjudged    checks that were not possible: "cut" (no seek table, index or sum), "change" (no checksums, index or
                 sum), "unread" (lines after damage), "fields" (documents of an index with other fields)
     """
 
     findings: list[Finding]
-    now: Fingerprint | None = None
+    size: int = 0
     sha256: str | None = None
     unjudged: tuple[str, ...] = ()
 
@@ -69,10 +68,11 @@ def verify_shard(
         advance(amount)
 
     try:
-        version, now = version_of(shard.path), fingerprint(shard.path)
-        verdict = _ShardCheck(shard, now, manifest, expected, hashed).run(tell, ahead)
+        version = version_of(shard.path)
+        with open_stored(shard.path, scattered=True)[0] as file:
+            verdict = _ShardCheck(shard, file, manifest, expected, hashed).run(tell, ahead)
         check_version(shard.path, version)
-        size = now.size
+        size = verdict.size
     except (PilekitError, ShardDamage, OSError) as error:
         damage = error if isinstance(error, ShardDamage) else error.__cause__
         if isinstance(damage, ShardDamage):
@@ -85,10 +85,14 @@ def verify_shard(
 
 
 class _ShardCheck:
-    """One shard, its findings so far, and the index and seek table that it is compared with."""
+    """One shard, its findings so far, and the index and seek table that it is compared with.
 
-    def __init__(self, shard: Shard, now: Fingerprint, manifest: Manifest, expected: Expected | None, hashed: bool):
-        self.shard, self.now, self.manifest, self.expected = shard, now, manifest, expected
+    file   the shard's stored bytes, opened for reading at single places
+    """
+
+    def __init__(self, shard: Shard, file: BinaryIO, manifest: Manifest, expected: Expected | None, hashed: bool):
+        self.shard, self.file, self.manifest, self.expected = shard, file, manifest, expected
+        self.now = fingerprint(shard.path)
         self.storage = storage_of(shard.path)
         self.hash = hashlib.sha256() if hashed or expected is not None else None
         self.hashed_bytes = 0
@@ -125,8 +129,7 @@ class _ShardCheck:
         if error is not None:
             suspect = self._locate(error)
         elif self.table is not None:
-            with open_stored(self.shard.path, scattered=True)[0] as file:
-                compare_table(file, self.table, scan, self.whole)
+            compare_table(self.file, self.table, scan, self.whole)
         if comparison is not None:
             comparison.conclude(scan, self.whole, whole=error is None, suspect_from=suspect)
         sha256 = self._sum()
@@ -139,7 +142,7 @@ class _ShardCheck:
             unjudged = self._unguarded()
         unjudged += ("fields",) * other_fields
         findings = [self._placed(finding, whole=error is None) for finding in found]
-        return Verdict(findings, self.now, sha256, unjudged)
+        return Verdict(findings, self.now.size, sha256, unjudged)
 
     def _load_index(self) -> ShardIndex | None:
         """The index, whether it fits or not."""
@@ -153,8 +156,7 @@ class _ShardCheck:
     def _load_table(self) -> SeekTable | None:
         if self.storage == "zstd":
             try:
-                with open_stored(self.shard.path, scattered=True)[0] as file:
-                    return read_seek_table(file, self.now.size)
+                return read_seek_table(self.file, self.now.size)
             except ShardDamage as damage:
                 self.whole.add(damage.reason, byte=damage.byte)
                 self.table_wrong_from = damage.byte
@@ -197,8 +199,7 @@ class _ShardCheck:
         known: list[KnownFrame] = []
         if self.storage == "zstd":
             fits = self.index is not None and self.index.header.size == self.now.size
-            with open_stored(self.shard.path, scattered=True)[0] as file:
-                known = known_frames(file, self.table, self.index if fits else None)
+            known = known_frames(self.file, self.table, self.index if fits else None)
         begins = [frame.offset for frame in known] + ([sum(stored for stored, _ in self.table)] if self.table else [])
         number, begin, problem, suspect = locate(damage, begins, len(scan.frames) if known else 0, scan.lines)
         if suspect:
@@ -221,23 +222,22 @@ class _ShardCheck:
         if line > scan.lines and whole:
             frame, byte = len(scan.frames), self.now.size
         elif self.storage == "parquet":
-            frame = scan.frame_of(line - 1)
+            frame = scan.frames.of(line - 1)
             byte = min(scan.row_groups[frame].columns, default=None)
         elif self.storage == "plain":
             byte = self._begin_of(line - 1)
         elif self.storage == "zstd" and line <= scan.lines:
-            frame = scan.frame_of(line - 1)
+            frame = scan.frames.of(line - 1)
             byte = int(scan.frames.offset[frame])
         return replace(finding, frame=frame if self.storage in ("zstd", "parquet") else None, byte=byte)
 
     def _begin_of(self, number: int) -> int:
         """Where this line of plain text begins, from the last mark before it."""
-        mark = self.scan.frame_of(number)
         frames = self.scan.frames
+        mark = frames.of(number)
         begin, newlines = (0, number) if mark < 0 else (int(frames.offset[mark]), number - int(frames.line[mark]))
-        with open_stored(self.shard.path, scattered=True)[0] as file:
-            file.seek(begin)
-            text = np.frombuffer(file.read(MARK_BYTES), dtype=np.uint8)
+        self.file.seek(begin)
+        text = np.frombuffer(self.file.read(MARK_BYTES), dtype=np.uint8)
         ends = np.flatnonzero(text == ord("\n"))[:newlines]
         return begin + int(ends[-1]) + 1 if len(ends) else begin
 
@@ -265,15 +265,14 @@ class _ShardCheck:
         """The kinds of damage that go unnoticed when the shard is read to its end without index and sum."""
         cut, change = self.storage != "parquet" and self.table is None, self.storage == "plain"
         if self.storage in ("zstd", "parquet") and len(self.scan.frames):
-            with open_stored(self.shard.path, scattered=True)[0] as file:
-                if self.storage == "parquet":
-                    from pilekit.shards.read.parquet import has_page_checksums
+            if self.storage == "parquet":
+                from pilekit.shards.read.parquet import has_page_checksums
 
-                    change = not has_page_checksums(file, self.scan.row_groups[0])
-                else:
-                    file.seek(int(self.scan.frames.offset[0]))
-                    header = parse_frame_header(file.read(LARGEST_HEADER))
-                    change = header is not None and not header.checksum
+                change = not has_page_checksums(self.file, self.scan.row_groups[0])
+            else:
+                self.file.seek(int(self.scan.frames.offset[0]))
+                header = parse_frame_header(self.file.read(LARGEST_HEADER))
+                change = header is not None and not header.checksum
         return ("cut",) * cut + ("change",) * change
 
 

@@ -120,8 +120,8 @@ def verify_corpus(
         here = {stored_name(shard): verdicts[shard.name].sha256 or "" for shard in corpus.shards}
         write_sums_file(target, {**old, **here})
         notes.append(f"written: {visible(str(target))}")
-    sizes = [verdict.now.size for verdict in verdicts.values() if verdict.now is not None]
-    return Verification(tuple(findings), tuple(notes), len(verdicts), sum(sizes))
+    stored_bytes = sum(verdict.size for verdict in verdicts.values())
+    return Verification(tuple(findings), tuple(notes), len(verdicts), stored_bytes)
 
 
 def is_whole(source: str | Path | Sequence[str | Path] | None, corpus: Corpus) -> bool:

@@ -29,8 +29,8 @@ from pilekit.documents import DocumentBatch, check_labels
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage, described
 from pilekit.shards.index.format import warn_of_bad_lines
+from pilekit.shards.random_access.document_reader import OpenReaders
 from pilekit.shards.random_access.frame_cache import FrameCache
-from pilekit.shards.random_access.open_readers import OpenReaders
 from pilekit.shards.random_access.selected_lines import SelectedLines, lines_of_subsets
 from pilekit.shards.read.open import is_parquet
 from pilekit.shards.read.reader import OnError

@@ -19,7 +19,7 @@ import numpy as np
 from pilekit.corpus import Corpus, Manifest
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.index.format import ShardIndex
-from pilekit.shards.random_access.open_readers import OpenReaders
+from pilekit.shards.random_access.document_reader import OpenReaders
 from pilekit.shards.random_access.selected_lines import SelectedLines
 from pilekit.shuffle import mix
 from pilekit.stream.order.repeats import numbers_of_subsets

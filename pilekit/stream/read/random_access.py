@@ -18,7 +18,7 @@ import numpy as np
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.pipeline import Pipeline
-from pilekit.shards.random_access.open_readers import OpenReaders
+from pilekit.shards.random_access.document_reader import OpenReaders
 from pilekit.shuffle import Int64
 from pilekit.stream.order.repeats import stays
 from pilekit.stream.order.unit_sequence import Sequence, Unit

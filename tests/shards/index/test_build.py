@@ -19,7 +19,6 @@ from pilekit.artifacts.file_lock import locked
 from pilekit.corpus import Corpus, shard_of
 from pilekit.errors import PilekitError
 from pilekit.shards.index import build as building
-from pilekit.shards.index import frame_lines
 from pilekit.shards.index import scan as index_scan
 from pilekit.shards.index.build import index_corpus, index_of
 from pilekit.shards.index.format import INDEX_SUFFIX, find_index
@@ -74,7 +73,7 @@ def test_whatever_the_lines_and_wherever_frames_are_cut(
     with pytest.MonkeyPatch.context() as patch:
         # Texts of a few hundred bytes are to come in several pieces, and to have several marks.
         patch.setattr(reading, "PIECE_BYTES", piece_bytes)
-        patch.setattr(frame_lines, "MARK_BYTES", 50)
+        patch.setattr(index_scan, "MARK_BYTES", 50)
         patch.setattr(index_scan, "SCANNED_FROM_BYTES", 0 if large else 1 << 60)
         for name, content, places in (
             ("a.jsonl.zst", text, slow_frames(offsets, parts)),

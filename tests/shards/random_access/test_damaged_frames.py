@@ -15,7 +15,7 @@ import zstandard
 from pilekit.corpus import shard_of
 from pilekit.errors import PilekitError
 from pilekit.shards.fingerprint import fingerprint
-from pilekit.shards.index import frame_lines
+from pilekit.shards.index import scan as index_scan
 from pilekit.shards.index.build import index_of
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access import frame_lru, lines_by_number
@@ -58,7 +58,7 @@ def test_a_damaged_frame_is_named_and_all_others_can_be_read(tmp_path: Path) -> 
 
 
 def test_a_file_that_became_shorter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame_lines, "MARK_BYTES", 100_000)
+    monkeypatch.setattr(index_scan, "MARK_BYTES", 100_000)
     for held in (1 << 26, 0):
         monkeypatch.setattr(frame_lru, "HELD_BYTES", held)
         for name in ("a.jsonl.zst", "a.jsonl", "a.jsonl.gz"):
@@ -74,7 +74,7 @@ def test_a_file_that_became_shorter(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_an_index_that_does_not_fit_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame_lines, "MARK_BYTES", 3000)
+    monkeypatch.setattr(index_scan, "MARK_BYTES", 3000)
     for name in ("a.jsonl.zst", "a.jsonl"):
         path, some = tmp_path / name, some_lines(200)
         index = written(path, some, 3000)

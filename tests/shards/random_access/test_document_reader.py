@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pilekit.corpus import load_manifest, shard_of
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
-from pilekit.shards.index import frame_lines
+from pilekit.shards.index import scan as index_scan
 from pilekit.shards.index.build import index_of
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access import frame_lru, lines_by_number, rows_by_number
@@ -101,7 +101,7 @@ def test_any_storage_any_frames(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frame_lru, "HELD_BYTES", held)
         patch.setattr(lines_by_number, "READ_AT_ONCE", at_once)
-        patch.setattr(frame_lines, "MARK_BYTES", 50)
+        patch.setattr(index_scan, "MARK_BYTES", 50)
         for path in sorted(folder.iterdir()):
             if not path.stat().st_size:
                 continue

@@ -18,8 +18,7 @@ from pilekit.corpus import Corpus, shard_of
 from pilekit.errors import PilekitError
 from pilekit.shards.index.build import index_corpus, index_of
 from pilekit.shards.random_access import selected_lines
-from pilekit.shards.random_access.document_reader import StoredDocument
-from pilekit.shards.random_access.open_readers import OPEN_SHARDS
+from pilekit.shards.random_access.document_reader import OPEN_SHARDS, StoredDocument
 from pilekit.shards.random_access.pile_documents import PileDocuments
 from pilekit.shards.random_access.selected_lines import Int64, SelectedLines, lines_of_subsets
 from pilekit.shards.read.reader import read_corpus
