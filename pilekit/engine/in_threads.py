@@ -14,18 +14,24 @@ LARGE_BYTES = 16 << 20
 
 
 def map_in_threads(
-    function: Callable[[Item], Result], items: Iterable[Item], threads: int, *, size_of: Callable[[Item], int]
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    threads: int,
+    *,
+    size_of: Callable[[Item], int],
+    rounds: int = 1,
 ) -> Iterator[tuple[Item, Result]]:
     """Yield (item, result) for each item in order, while further items are read.
 
     threads   0: only the caller's thread
     size_of   bytes of an item; nothing is read while a large item is processed
+    rounds    how many items wait for each thread; several where items are read in bursts
     """
     waiting: deque[tuple[Item, Future[Result]]] = deque()
     with ThreadPoolExecutor(max(1, threads)) as pool:
         for item in items:
             alone = threads < 1 or size_of(item) > LARGE_BYTES
-            while waiting and (alone or len(waiting) > threads):
+            while waiting and (alone or len(waiting) > rounds * threads):
                 done, future = waiting.popleft()
                 yield done, future.result()
                 del done, future

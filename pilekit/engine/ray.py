@@ -73,7 +73,9 @@ class Ray:
         except ImportError as error:
             raise PilekitError("a Ray cluster needs the package ray: pip install 'pilekit[ray]'") from error
         with ExitStack() as stack:
-            stack.enter_context(_quiet())
+            worker: Any = importlib.import_module("ray._private.worker")
+            stack.callback(setattr, worker, "print_worker_logs", worker.print_worker_logs)
+            worker.print_worker_logs = lambda *_: None  # It prints the errors of nodes on standard output.
             terminate = stack.enter_context(_own_signals())
             stack.callback(self.ray.shutdown)
             try:
@@ -178,17 +180,6 @@ def _checked(address: str | None) -> str:
         why = getattr(error, "strerror", None) or str(error)
         raise PilekitError(f"{shown}: no Ray cluster answers there ({why}); check the address") from error
     return given
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Stop Ray from printing the errors of nodes on standard output; the driver reports them itself."""
-    worker: Any = importlib.import_module("ray._private.worker")
-    shown, worker.print_worker_logs = worker.print_worker_logs, lambda *_: None
-    try:
-        yield
-    finally:
-        worker.print_worker_logs = shown
 
 
 @contextmanager

@@ -39,8 +39,8 @@ class FrameWriter:
 
     def write_all(self, texts: Iterable[bytes | memoryview], threads: int) -> Iterator[bytes | memoryview]:
         """Write all texts, then the seek table; yields each text when it is written. Several threads compress."""
-        in_threads = threads if threads > 1 else 0
-        for text, frames in map_in_threads(self._compress, texts, in_threads, size_of=lambda text: 0):
+        threads = threads if threads > 1 else 0
+        for text, frames in map_in_threads(self._compress, texts, threads, size_of=lambda text: 0, rounds=2):
             self._store(frames)
             yield text
         self.finish()
