@@ -101,23 +101,19 @@ class Ranks:
         """
         if self.world_size == 1:
             return work()
-        error: BaseException | None = None
-        sent: list[bytes | str | None] = [None]  # the pickled result, or an error message
-        if self.is_first:
-            try:
-                value = work()
-                sent = [pickle.dumps(value)]
-            except BaseException as raised:  # any error: the others wait for an answer
-                error, sent = raised, [self._message(raised)]
-        try:
-            with self._naming_lost_ranks():
-                dist.broadcast_object_list(sent, src=0, group=self.control)
-        finally:
-            if error is not None:
-                raise error
-        if isinstance(sent[0], str):
-            raise ToldElsewhere(sent[0])
-        return value if self.is_first else pickle.loads(sent[0])  # type: ignore[arg-type]
+
+        def answer() -> tuple[T, bytes] | None:
+            if not self.is_first:
+                return None
+            value = work()
+            return value, pickle.dumps(value)
+
+        own = self.on_all_ranks(answer)
+        sent = [own and own[1]]
+        with self._naming_lost_ranks():
+            dist.broadcast_object_list(sent, src=0, group=self.control)
+        value: T = own[0] if own else pickle.loads(sent[0])  # type: ignore[arg-type]
+        return value
 
     def on_all_ranks(self, work: Callable[[], T]) -> T:
         """Call `work` on every rank and return this rank's result; `work` must not communicate.
@@ -136,7 +132,7 @@ class Ranks:
             messages = self.gather(None if error is None else self._message(error))
         except PilekitError as lost:
             raise error or lost from lost
-        if error is not None and not isinstance(error, PilekitError):
+        if error is not None and (self.is_first or not isinstance(error, PilekitError)):
             raise error  # a bug keeps its traceback
         for message in messages:
             if message is not None:
