@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.kernels import compiled
+from pilekit.pipeline.rules.repeats import characters
 from pilekit.pipeline.rules.scanned_texts import decoded
 
 Bytes = npt.NDArray[np.uint8]
@@ -113,12 +114,6 @@ def next_word(data: Bytes, at: np.uint64, stop: np.uint64, fold: UInt32) -> tupl
     return hash ^ (hash >> np.uint64(29)), begin, at
 
 
-@compiled()
 def characters_before(data: Bytes, places: Int64) -> Int64:
     """How many characters begin between the first of these ascending places in UTF-8 and each of them, int64."""
-    counts, count, at = np.empty(len(places), np.int64), 0, places[0]
-    for i in range(len(places)):
-        for j in range(at, places[i]):
-            count += (data[j] & np.uint8(0xC0)) != np.uint8(0x80)
-        counts[i], at = count, places[i]
-    return counts
+    return np.cumsum(characters(data, np.append(places[:1], places[:-1]), places))
