@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -108,7 +109,7 @@ def _train(sample: list[SampledDocument], vocab_size: int, advance: Callable[[in
         show_progress=False,
     )
     interrupted = threading.Event()
-    failures: list[BaseException] = []
+    trained: Future[str] = Future()
 
     def texts() -> Iterator[list[str]]:
         for part in _parts(sample):
@@ -120,21 +121,17 @@ def _train(sample: list[SampledDocument], vocab_size: int, advance: Callable[[in
     def work() -> None:
         try:
             bpe.train_from_iterator(texts(), trainer)
+            trained.set_result(bpe.to_str(pretty=True))
         except BaseException as error:
-            failures.append(error)
+            trained.set_exception(error)
 
     thread = threading.Thread(target=work, name="train-tokenizer", daemon=True)
     thread.start()
     try:
-        while thread.is_alive():
-            thread.join(0.1)
-    except BaseException:
+        return trained.result()
+    finally:
         interrupted.set()
         thread.join(1)
-        raise
-    if failures:
-        raise failures[0]
-    return bpe.to_str(pretty=True)
 
 
 def _parts(sample: list[SampledDocument]) -> Iterator[list[SampledDocument]]:
