@@ -70,21 +70,17 @@ class Recorded:
 
     def __init__(self, records: Records) -> None:
         self.records = records
-        names = [records.shards[code] for code in records.shard.tolist()]
-        self.missing = {place: row for row, place in enumerate(zip(names, records.number.tolist(), strict=True))}
+        self.missing = {(of.shard, of.number): of for of in records.documents()}
 
     def left_of(self, batch: DocumentBatch) -> DocumentBatch:
         """The documents of `batch` that are not recorded; PilekitError if a record has another text or subset."""
-        if not self.missing or not len(batch):
+        found = [self.missing.pop((batch.shard, number), None) for number in batch.numbers.tolist()]
+        if not any(found):
             return batch
-        rows = [self.missing.pop((batch.shard, number), None) for number in batch.numbers.tolist()]
-        if all(row is None for row in rows):
-            return batch
-        of, hashes = self.records, batch.text_hashes()[1].tolist()
-        for i, row in enumerate(rows):
-            if row is not None and (of.text[row] != hashes[i] or of.subsets[of.subset[row]] != batch.subsets[i]):
-                raise _changed(batch.shard, int(batch.numbers[i]), "is not the text that was scored and recorded")
-        return batch.where([row is None for row in rows])
+        for of, text, subset in zip(found, batch.text_hashes()[1].tolist(), batch.subsets, strict=True):
+            if of is not None and (of.text, of.subset) != (text, subset):
+                raise _changed(batch.shard, of.number, "is not the text that was scored and recorded")
+        return batch.where([of is None for of in found])
 
     def all_met(self) -> Records:
         """The records; PilekitError unless all their documents have been found in the corpus."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -55,9 +54,7 @@ def command(
     check_folder(model_dir)
     tokenizer_file(model_dir)
     corpus = open_corpus(paths, manifest).only_held_out() if paths else None
-    rules: dict[str, Any] = {"limit": limit}
-    if corpus is not None:
-        rules["subsets"] = exact_subsets(subsets, corpus)
+    rules = {"limit": limit, "subsets": None if corpus is None else exact_subsets(subsets, corpus)}
     with waiting("loading torch"):
         from pilekit.train.model.prune import prune_model
     pruned = prune_model(model_dir, out, magnitude=magnitude, heads=heads)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,15 +159,13 @@ def _pooling(plan: Plan, model: PreTrainedModel, around: tuple[list[int], list[i
         if len(ids):
             yield [Row(current, ids, len(ids), len(text), weight=0.0)]
 
-    def vectors(batch: Windows) -> list[Float64]:
-        return _vectors(model, batch, layer, pool)
-
-    batch_tokens = plan.options.batch_tokens or usual_batch_tokens(model.device)
-    return Scoring(windows_of, vectors, lambda length: batch_tokens // length, not depends_on_length(model), LOOK_AHEAD)
+    mixed, most = not depends_on_length(model), plan.options.batch_tokens or usual_batch_tokens(model.device)
+    vectors = partial(_vectors, model, layer, pool)
+    return Scoring(windows_of, vectors, lambda length: most // length, mixed, LOOK_AHEAD)
 
 
 @torch.no_grad()
-def _vectors(model: PreTrainedModel, batch: Windows, layer: int, pool: str) -> list[Float64]:
+def _vectors(model: PreTrainedModel, layer: int, pool: str, batch: Windows) -> list[Float64]:
     """The vector of each window; the first window is the longest."""
     ids = np.zeros((len(batch), batch[0].length), dtype=np.int64)
     mask = np.zeros_like(ids)

@@ -11,8 +11,7 @@ this changes a model's logits, they are made at all places.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -153,12 +152,14 @@ def states_at(lm: MaskedLM, inputs: Mapping[str, Tensor], places: Tensor) -> Ten
         made["last_hidden_state"] = made["last_hidden_state"].flatten(0, 1).index_select(0, places).unsqueeze(0)
         return made
 
+    head: Any = lm.head
     hook = lm.model.base_model.register_forward_hook(narrow)
+    head.forward = lambda states: states
     try:
-        with _passed_over(lm.head):
-            return cast("Tensor", cast("Any", lm.model)(**inputs).logits[0])
+        return cast("Tensor", cast("Any", lm.model)(**inputs).logits[0])
     finally:
         hook.remove()
+        del head.forward
 
 
 def _first_position(model: PreTrainedModel) -> int:
@@ -168,13 +169,3 @@ def _first_position(model: PreTrainedModel) -> int:
         if isinstance(module, nn.Embedding) and module is not words and "position" in name:
             return 0 if module.padding_idx is None else module.padding_idx + 1
     return 0
-
-
-@contextmanager
-def _passed_over(head: Any) -> Iterator[None]:
-    """Inside, `head` returns its input."""
-    head.forward = lambda states: states
-    try:
-        yield
-    finally:
-        del head.forward

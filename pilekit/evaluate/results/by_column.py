@@ -93,10 +93,7 @@ def by_column(result: BitsPerByte, by: str) -> BitsPerByte:
 
 def _values(records: Records, table: pyarrow.dataset.Dataset, column: str) -> list[Any]:
     """Each document's value, or None."""
-    rows = {
-        (records.shards[code], number): row
-        for row, (code, number) in enumerate(zip(records.shard.tolist(), records.number.tolist(), strict=True))
-    }
+    rows = {(of.shard, of.number): row for row, of in enumerate(records.documents())}
     values: list[Any] = [None] * len(records)
     is_here = pc.field("shard").cast(pa.string()).isin(pa.array(records.shards, pa.string()))
     for batch in table.to_batches(columns=["shard", "number", column], filter=is_here):

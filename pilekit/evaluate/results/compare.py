@@ -245,11 +245,7 @@ def check_kinds(kinds: Sequence[str]) -> None:
 
 def common_rows(records: Sequence[Records]) -> npt.NDArray[np.int64]:
     """int64 [results, documents]: each result's rows of the common documents, in the first result's order."""
-    rows_of = [
-        {identity: row for row, identity in enumerate(zip(names, one.number.tolist(), one.text.tolist(), strict=True))}
-        for one in records
-        for names in [[one.shards[code] for code in one.shard.tolist()]]
-    ]
+    rows_of = [{(of.shard, of.number, of.text): row for row, of in enumerate(one.documents())} for one in records]
     common = [identity for identity in rows_of[0] if all(identity in other for other in rows_of[1:])]
     return np.array([[rows[identity] for identity in common] for rows in rows_of], dtype=np.int64)
 

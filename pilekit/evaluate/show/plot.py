@@ -43,14 +43,12 @@ def draw_result(result: BitsPerByte) -> Any:
         axes.barh(row, value, 0.62, color=OBSERVED, alpha=PALE if score.is_approximate else 1)
         axes.text(1.01, row, f"{value:.4f}", transform=axes.get_yaxis_transform(), va="center", color=INK, fontsize=9)
         _interval(axes, row, score.interval, INK)
-    if result.overall.bpb is not None:
-        label = f"overall, pooled {result.overall.bpb:.4f}"
-        axes.axvline(result.overall.bpb, color=INK, linewidth=1.3, linestyle="--", label=label)
-        if result.overall.interval is not None:
-            axes.axvspan(*result.overall.interval, color=INK, alpha=0.12, linewidth=0)
-    if result.weighted is not None:
-        label = f"overall, weighted {result.weighted.bpb:.4f}"
-        axes.axvline(result.weighted.bpb, color=INK, linewidth=1.3, linestyle=":", label=label)
+    for mean, one, style in (("pooled", result.overall, "--"), ("weighted", result.weighted, ":")):
+        if one is not None and one.bpb is not None:
+            label = f"overall, {mean} {one.bpb:.4f}"
+            axes.axvline(one.bpb, color=INK, linewidth=1.3, linestyle=style, label=label)
+    if result.overall.interval is not None:
+        axes.axvspan(*result.overall.interval, color=INK, alpha=0.12, linewidth=0)
     note = "pale: under 100 documents"
     if result.published is not None:
         _mark(axes, shown, result.published.columns)
