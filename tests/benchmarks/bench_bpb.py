@@ -52,7 +52,8 @@ from tests.benchmarks.bpb.lm_eval_peer import forget_peak, held_memory, peak_mem
 
 model_dir, shard, warm_up, dtype = sys.argv[1:5]
 settings = {"batch_tokens": int(sys.argv[5])} if len(sys.argv) > 5 else {}
-lm, tokenizer = load_causal_lm(model_dir, dtype=getattr(torch, dtype)), load_tokenizer(model_dir)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+lm, tokenizer = load_causal_lm(model_dir, dtype=getattr(torch, dtype), device=device), load_tokenizer(model_dir)
 sum(float(parameter.detach().sum()) for parameter in lm.model.parameters())  # every page of the weights is in
 encode, tokenizing = Tokenizer.encode_batch, 0.0
 
