@@ -6,6 +6,7 @@ so that a search for shards in a folder above does not take output for input.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,26 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The job's results, if the folder's other files do not hold them."""
 
 
-def write_header(folder: str | Path, *, name: str = HEADER_FILE, **fields: Any) -> Header:
-    """Write the header `name` into `folder` atomically; creates the folder. PilekitError if it cannot be written.
-
-    fields   those of `Header`, without `format` and `pilekit`
-    """
-    header = Header(format=FORMAT, pilekit=__version__, **fields)
+def write_header(
+    folder: str | Path,
+    *,
+    kind: str,
+    parameters: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    finished: bool | None = None,
+    results: Mapping[str, Any] | None = None,
+    name: str = HEADER_FILE,
+) -> Header:
+    """Write the header `name` into `folder` atomically; creates the folder. PilekitError if it cannot be written."""
+    header = Header(
+        format=FORMAT,
+        pilekit=__version__,
+        kind=kind,
+        parameters=dict(parameters),
+        inputs=dict(inputs),
+        finished=finished,
+        results=dict(results or {}),
+    )
     write_json(Path(folder) / name, header)
     return header
 
