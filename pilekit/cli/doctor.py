@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ def command(tokenizer: str | None, disk: Path, as_json: bool) -> None:
       pilekit doctor --tokenizer 20B_tokenizer.json --disk /scratch
       pilekit doctor --json > machine.json
     """
-    from pilekit.doctor.machine import machine, packages, tokenizer_backend
+    from pilekit.doctor.machine import machine, packages
     from pilekit.doctor.rates import expected, measured
 
     if not disk.is_dir():
@@ -52,17 +51,17 @@ def command(tokenizer: str | None, disk: Path, as_json: bool) -> None:
 
     found: dict[str, dict[str, Any]] = {"packages": {}, "machine": {}, "measured": {}, "expected": {}}
     faults = []
-    for part, facts in (("packages", packages()), ("machine", chain(machine(disk), tokenizer_backend(tokenizer)))):
+    for part, facts in (("packages", packages()), ("machine", machine(disk, tokenizer))):
         say(f"{part}:")
         for fact in facts:
             found[part][fact.name] = fact.found
             faults += [fact.name] * fact.bad
             say(f"  {fact.name:<{NAME}}{'FAULT: ' * fact.bad}{fact.found}")
     say("measured, in a CPU second:")
-    for name, rate in measured(disk, tokenizer):
+    for name, rate, failed in measured(disk, tokenizer):
         found["measured"][name] = rate
         unit = "GFLOP/s" if name == "multiply" else "MB/s"
-        say(f"  {name:<{NAME}}{rate if isinstance(rate, str) else f'{rate:>7,.0f} {unit}'}")
+        say(f"  {name:<{NAME}}{rate if failed else f'{rate:>7,.0f} {unit}'}")
     cores = usable_cpus()
     say(f"expected, estimated from these for {counted(cores, 'core')}; MB are of text:")
     for name, one in expected(found["measured"], cores, gpu=not found["machine"]["GPU"].startswith("none")).items():

@@ -11,7 +11,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -33,44 +33,20 @@ class Fact(NamedTuple):
     """A line of the report: its name, the finding, and whether it is a fault."""
 
     name: str
-    found: str
+    found: Any
     bad: bool = False
 
 
-def packages() -> Iterator[Fact]:
-    """pilekit's own version, then each required package with its version and any fault, then the extras."""
-    yield Fact("pilekit", f"{__version__}, Python {platform.python_version()}, {platform.platform()}")
-    try:
-        needed = metadata.requires("pilekit") or []
-    except metadata.PackageNotFoundError:
-        yield Fact("packages", "pilekit is not installed: run `pip install .` in its folder", bad=True)
-        return
-    for line in needed:
-        name, extra = re.split(r"[^\w.-]", line, maxsplit=1)[0], re.search(r"extra == ['\"](\w+)", line)
-        if extra is None:
-            yield _package(name, line)
-        elif extra[1] not in _NOT_LISTED:
-            try:
-                yield Fact(name, f"{metadata.version(name)} (extra {extra[1]})")
-            except metadata.PackageNotFoundError:
-                yield Fact(name, f"not installed; pip install '.[{extra[1]}]'")
-
-
-def _package(name: str, needed: str) -> Fact:
-    try:
-        version = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return Fact(name, "missing; run `pip install .` again", bad=True)
-    try:
-        import_of(_MODULES.get(name, name.replace("-", "_")))
-    except Exception as error:
-        return Fact(name, f"{version}, cannot be imported: {reason(error)}", bad=True)
-    from packaging.requirements import Requirement
-
-    wanted = Requirement(needed).specifier
-    if not wanted.contains(version, prereleases=True):
-        return Fact(name, f"{version}, but pilekit needs {wanted}; pip install --upgrade '{name}{wanted}'", bad=True)
-    return Fact(name, version)
+def facts(finders: Mapping[str, Callable[[], Any]], failed: str) -> Iterator[Fact]:
+    """What each finder returns, or its error as a fault: a `PilekitError` as it is, any other after `failed`."""
+    for name, find in finders.items():
+        try:
+            yield Fact(name, find())
+        except PilekitError as error:
+            yield Fact(name, str(error), bad=True)
+        except Exception as error:
+            line = visible(f"{type(error).__name__}: {error}".split("\n", 1)[0], 200)
+            yield Fact(name, f"{failed}: {line}", bad=True)
 
 
 def import_of(name: str) -> Any:
@@ -83,25 +59,56 @@ def import_of(name: str) -> Any:
         raise ImportError(str(error)) from error
 
 
-def reason(error: BaseException) -> str:
-    """The error in one line."""
-    return visible(f"{type(error).__name__}: {error}".split("\n", 1)[0], 200)
+def packages() -> Iterator[Fact]:
+    """pilekit's own version, then each required package with its version and any fault, then the extras."""
+    yield Fact("pilekit", f"{__version__}, Python {platform.python_version()}, {platform.platform()}")
+    try:
+        needed = metadata.requires("pilekit") or []
+    except metadata.PackageNotFoundError:
+        yield Fact("packages", "pilekit is not installed: run `pip install .` in its folder", bad=True)
+        return
+    finders = {}
+    for line in needed:
+        name, extra = re.split(r"[^\w.-]", line, maxsplit=1)[0], re.search(r"extra == ['\"](\w+)", line)
+        if extra is None:
+            finders[name] = partial(_required, name, line)
+        elif extra[1] not in _NOT_LISTED:
+            finders[name] = partial(_extra, name, extra[1])
+    yield from facts(finders, "cannot be imported")
 
 
-def machine(folder: Path) -> Iterator[Fact]:
-    """Cores, memory, the disk of `folder`, torch's build, GPU."""
-    facts: dict[str, Callable[[], tuple[Any, ...]]] = {
+def _required(name: str, needed: str) -> str:
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        raise PilekitError("missing; run `pip install .` again") from None
+    import_of(_MODULES.get(name, name.replace("-", "_")))
+    from packaging.requirements import Requirement
+
+    wanted = Requirement(needed).specifier
+    if not wanted.contains(version, prereleases=True):
+        raise PilekitError(f"{version}, but pilekit needs {wanted}; pip install --upgrade '{name}{wanted}'")
+    return version
+
+
+def _extra(name: str, extra: str) -> str:
+    try:
+        return f"{metadata.version(name)} (extra {extra})"
+    except metadata.PackageNotFoundError:
+        return f"not installed; pip install '.[{extra}]'"
+
+
+def machine(folder: Path, tokenizer: str | None) -> Iterator[Fact]:
+    """Cores, memory, the disk of `folder`, torch's build, GPU, and the backend of the tokenizer."""
+    finders: dict[str, Callable[[], str]] = {
         "cores": _cores,
         "memory": _memory,
         "disk": partial(_disk, folder),
         "torch build": _torch,
         "GPU": _gpus,
+        "tokenizer backend": partial(_backend, tokenizer),
     }
-    for name, find in facts.items():
-        try:
-            yield Fact(name, *find())
-        except Exception as error:
-            yield Fact(name, f"cannot be told: {reason(error)}", bad=True)
+    return facts(finders, "cannot be told")
 
 
 def usable_cpus() -> int:
@@ -109,58 +116,49 @@ def usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _cores() -> tuple[str]:
+def _cores() -> str:
     cpus, installed = usable_cpus(), os.cpu_count() or 1
     others = f" of {installed}: the others are not for this process" if cpus < installed else ""
     load = os.getloadavg()[0]
-    return (f"{cpus}{others}; load {load:.1f}" + (": busy, so expect less than the estimates" if load > cpus else ""),)
+    return f"{cpus}{others}; load {load:.1f}" + (": busy, so expect less than the estimates" if load > cpus else "")
 
 
-def _disk(folder: Path) -> tuple[str]:
-    return (f"{shutil.disk_usage(folder).free / 1e9:,.1f} GB free in {visible(str(folder.resolve()))}",)
+def _disk(folder: Path) -> str:
+    return f"{shutil.disk_usage(folder).free / 1e9:,.1f} GB free in {visible(str(folder.resolve()))}"
 
 
-def _torch() -> tuple[str]:
+def _torch() -> str:
     import torch
 
     build = "for the CPU" if torch.version.cuda is None else f"for CUDA {torch.version.cuda}"
     vectors = torch.backends.cpu.get_cpu_capability()
-    return (f"{torch.__version__}, {build}, {torch.get_num_threads()} threads, {vectors}",)
+    return f"{torch.__version__}, {build}, {torch.get_num_threads()} threads, {vectors}"
 
 
-def _memory() -> tuple[str]:
+def _memory() -> str:
     """The machine's memory, and its container's limit if that is lower."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limits = [Path(path).read_text().strip() for path in _CGROUP_LIMITS if Path(path).exists()]
     limit = min((int(text) for text in limits if text.isdigit()), default=total)
-    return (f"{total / 1e9:,.1f} GB" + (f", limited to {limit / 1e9:,.1f} GB" if limit < total else ""),)
+    return f"{total / 1e9:,.1f} GB" + (f", limited to {limit / 1e9:,.1f} GB" if limit < total else "")
 
 
-def _gpus() -> tuple[str, bool]:
+def _gpus() -> str:
     import torch
 
     if torch.cuda.is_available():
         found = [torch.cuda.get_device_properties(place) for place in range(torch.cuda.device_count())]
-        return "; ".join(f"{one.name}, {one.total_memory / 1e9:,.0f} GB" for one in found), False
+        return "; ".join(f"{one.name}, {one.total_memory / 1e9:,.0f} GB" for one in found)
     if not Path("/dev/nvidia0").exists():
-        return "none: training and scoring run on the CPU", False
+        return "none: training and scoring run on the CPU"
     why = "torch is built for the CPU" if torch.version.cuda is None else "its driver does not fit torch's build"
-    return f"there is one, but {why}; pytorch.org names the build to install", True
+    raise PilekitError(f"there is one, but {why}; pytorch.org names the build to install")
 
 
-def tokenizer_backend(tokenizer: str | None) -> Iterator[Fact]:
+def _backend(tokenizer: str | None) -> str:
     """The tokenizer's backend; without a tokenizer, whether the fast backend can be loaded."""
-    try:
-        if tokenizer is None:
-            import_of("fastokens")
-            yield Fact("tokenizer backend", "fastokens, for each tokenizer for which it gives the ids of tokenizers")
-            return
-        from pilekit.tokenize import load_tokenizer
-
-        loaded = load_tokenizer(tokenizer)
-        yield Fact("tokenizer backend", f"{loaded.backend} for {visible(str(loaded.path))}")
-    except PilekitError as error:
-        yield Fact("tokenizer backend", str(error), bad=True)
-    except Exception as error:
-        slow = "tokenizers alone, which is slow: fastokens " if tokenizer is None else ""
-        yield Fact("tokenizer backend", f"{slow}fails: {reason(error)}", bad=True)
+    if tokenizer is None:
+        import_of("fastokens")
+        return "fastokens, for each tokenizer for which it gives the ids of tokenizers"
+    loaded = import_of("pilekit.tokenize").load_tokenizer(tokenizer)
+    return f"{loaded.backend} for {visible(str(loaded.path))}"

@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pilekit.doctor.machine import import_of, reason
+from pilekit.doctor.machine import Fact, facts, import_of
 
 SECONDS = 0.2
 """Each piece of work is repeated for this long; its best round counts."""
@@ -75,8 +75,8 @@ TRAINING = {"train": (0.45, 50.5e6), "bpb": (0.35, 16.8e6)}
 """The share of `multiply` that training and scoring a Pythia-14M reach on a CPU, and the operations per token."""
 
 
-def measured(folder: Path, tokenizer: str | None) -> Iterator[tuple[str, float | str]]:
-    """The rate of each piece of work, or the reason why it failed. Uses 64 MiB of `folder` for a moment."""
+def measured(folder: Path, tokenizer: str | None) -> Iterator[Fact]:
+    """The rate of each piece of work, or why it failed. Uses 64 MiB of `folder` for a moment."""
     works: dict[str, Callable[[], float]] = {
         "decode": lambda: _rate(partial(import_of("zstandard").decompress, _stored())),
         "parse": lambda: _rate(lambda: list(map(import_of("orjson").loads, _lines()))),
@@ -88,11 +88,7 @@ def measured(folder: Path, tokenizer: str | None) -> Iterator[tuple[str, float |
     }
     if tokenizer is not None:
         works["tokenize"] = partial(_tokenize, tokenizer)
-    for name, work in works.items():
-        try:
-            yield name, work()
-        except Exception as error:
-            yield name, f"cannot be measured: {reason(error)}"
+    return facts(works, "cannot be measured")
 
 
 class Expected(NamedTuple):

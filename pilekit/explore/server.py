@@ -19,15 +19,14 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pilekit.errors import PilekitError, visible
 from pilekit.explore.sources import Sources
 
-PAGE_FILES = ("", "explore.js", "explore.css")
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -39,53 +38,27 @@ HEADERS = {
 }
 
 
-class OnlyThePage:
-    """ASGI: refuses requests for another host, from another origin, or without the token."""
-
-    def __init__(self, app: ASGIApp, *, hosts: tuple[str, ...], token: str):
-        self.app, self.hosts, self.token = app, hosts, token
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer with 403 or 404."""
-        if scope["type"] == "http" and (refusal := self._refusal(Request(scope))) is not None:
-            await refusal(scope, receive, send)
-        elif scope["type"] in ("http", "lifespan"):
-            await self.app(scope, receive, send)
-
-    def _refusal(self, request: Request) -> Response | None:
-        origins = [f"http://{host}" for host in self.hosts]
-        headers = request.headers
-        if headers.getlist("host") not in [[host] for host in self.hosts]:
-            return PlainTextResponse("another host", 403, HEADERS)
-        if any(origin not in origins for origin in headers.getlist("origin")):
-            return PlainTextResponse("another origin", 403, HEADERS)
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return PlainTextResponse("another site", 403, HEADERS)
-        given = request.url.path.removeprefix("/").partition("/")[0]
-        if not secrets.compare_digest(given.encode(), self.token.encode()):
-            return PlainTextResponse("not found", 404, HEADERS)
-        return None
-
-
 def make_app(sources: Sources, hosts: tuple[str, ...], token: str) -> Starlette:
     """The application: the page under `/TOKEN/`, and its questions under `/TOKEN/api/`."""
     lock = threading.Lock()  # Starlette answers in threads, which must not share the sources.
 
-    def page(request: Request) -> Response:
-        name = request.path_params.get("name", "")
-        if name not in PAGE_FILES:
-            return PlainTextResponse("not found", 404, HEADERS)
-        return FileResponse(Path(__file__).parent / "page" / (name or "explore.html"), headers=HEADERS)
+    async def only_the_page(request: Request, answer: RequestResponseEndpoint) -> Response:
+        response = _refusal(request, hosts, token) or await answer(request)
+        response.headers.update(HEADERS)
+        return response
+
+    def file(name: str) -> Callable[[Request], Response]:
+        return lambda request: FileResponse(Path(__file__).parent / "page" / name)
 
     def answer(question: Callable[[Any], dict[str, Any]]) -> Callable[[Request], Response]:
         def endpoint(request: Request) -> Response:
             try:
                 with lock:
-                    return JSONResponse(question(request.query_params), 200, HEADERS)
+                    return JSONResponse(question(request.query_params))
             except (PilekitError, OSError) as error:
-                return JSONResponse({"error": visible(str(error))}, 400, HEADERS)
+                return JSONResponse({"error": visible(str(error))}, 400)
             except (KeyError, ValueError, IndexError):
-                return JSONResponse({"error": "the page does not ask this"}, 400, HEADERS)
+                return JSONResponse({"error": "the page does not ask this"}, 400)
 
         return endpoint
 
@@ -101,8 +74,21 @@ def make_app(sources: Sources, hosts: tuple[str, ...], token: str) -> Starlette:
         "scored": lambda asked: sources.scored(_natural(asked["start"])),
     }
     routes = [Route(f"/{token}/api/{name}", answer(question)) for name, question in questions.items()]
-    routes += [Route(f"/{token}/", page), Route(f"/{token}/{{name}}", page)]
-    return Starlette(routes=routes, middleware=[Middleware(OnlyThePage, hosts=hosts, token=token)])
+    routes += [Route(f"/{token}/{path}", file(path or "explore.html")) for path in ("", "explore.js", "explore.css")]
+    return Starlette(routes=routes, middleware=[Middleware(BaseHTTPMiddleware, dispatch=only_the_page)])
+
+
+def _refusal(request: Request, hosts: tuple[str, ...], token: str) -> Response | None:
+    """The answer to a request for another host, from another origin, or without the token; None for the page's own."""
+    headers = request.headers
+    if headers.getlist("host") not in [[host] for host in hosts]:
+        return PlainTextResponse("another host", 403)
+    if any(origin not in [f"http://{host}" for host in hosts] for origin in headers.getlist("origin")):
+        return PlainTextResponse("another origin", 403)
+    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        return PlainTextResponse("another site", 403)
+    given = request.url.path.removeprefix("/").partition("/")[0]
+    return None if secrets.compare_digest(given.encode(), token.encode()) else PlainTextResponse("not found", 404)
 
 
 def _natural(text: str) -> int:

@@ -29,14 +29,21 @@ from pilekit.shards.verify.findings import some_names
 
 logger = logging.getLogger(__name__)
 
-COMMANDS = {
-    "dedup": "dedup",
-    "cleaning": "clean",
-    "decontamination": "decontaminate",
-    "substrings": "substrings",
-    "run": "train",
+KINDS = {
+    "corpus": ("Corpus", "stats"),
+    "stats": ("Corpus", "stats"),
+    "verify": ("Corpus", "verify"),
+    "dedup": ("Deduplication", "dedup"),
+    "cleaning": ("Cleaning", "clean"),
+    "decontamination": ("Decontamination", "decontaminate"),
+    "substrings": ("Repeated passages", "substrings"),
+    "run": ("Training", "train"),
+    "bpb": ("Bits per byte", "bpb"),
+    "compared": ("Bits per byte", "bpb"),
 }
-"""The kinds of headers that a report shows, and the commands that write them."""
+"""The kinds of artefacts in the order of the page, each with the title of its section and its command."""
+
+WITH_HEADER = ("dedup", "cleaning", "decontamination", "substrings", "run")
 
 DEPTH = 3
 """How many levels below a given folder are searched."""
@@ -46,7 +53,7 @@ DEPTH = 3
 class Artefact:
     """An artefact that a report shows, and the source of numbers on the page.
 
-    kind      a key of `COMMANDS`, or "stats", "verify", "bpb", "corpus" or "compared"
+    kind      a key of `KINDS`
     path      the folder or file; for several, their names
     command   a command that makes it with these settings
     content   a corpus's paths, a folder's header, a saved output, or results of `pilekit bpb`
@@ -125,9 +132,9 @@ def _artefact(file: Path, given: bool) -> Artefact | None:
         return Artefact("bpb", folder, command, result, inputs, of["pilekit"], given)
     if file.name == HEADER_FILE:
         header = read_header(folder)
-        if (kind := header.kind) not in COMMANDS or (file.parent / RESULT_FILE).is_file():
+        if (kind := header.kind) not in WITH_HEADER or (file.parent / RESULT_FILE).is_file():
             return None
-        command = line(COMMANDS[kind], *_arguments(header, folder), "--out", folder)
+        command = line(KINDS[kind][1], *_arguments(header, folder), "--out", folder)
         return Artefact(kind, folder, command, header, some_names(header.inputs), header.pilekit, given)
     saved = read_output(file)
     if saved is None and given:

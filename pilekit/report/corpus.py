@@ -117,12 +117,3 @@ def _table(stats: CorpusStats, manifest: Manifest) -> FittedTable[SubsetStats]:
     known = Column[SubsetStats]("Epochs", lambda row: f"{epochs[row.name]:.4g}" if row.name in epochs else DASH)
     table = stats.table()
     return FittedTable(table.rows, [*table.columns, *seen, known], table.totals)
-
-
-def findings_content(saved: SavedFindings) -> dict[str, Any]:
-    """The findings of `pilekit verify`."""
-    rows = [
-        (one.shard, *(DASH if at is None else f"{at:,}" for at in (one.frame, one.line, one.byte)), one.problem)
-        for one in saved.findings
-    ]
-    return {"saved": saved, "rows": rows}

@@ -26,13 +26,12 @@ from pilekit.dedup.show.removed_pairs import RemovedPair, readable, spread_pairs
 from pilekit.dedup.show.side_by_side import diff_rows
 from pilekit.dedup.show.word_diff import word_diff
 from pilekit.dedup.sketch.bands import Bands
-from pilekit.errors import PilekitError, counted, visible
-from pilekit.fitted_table import rounded_count
+from pilekit.errors import PilekitError
 from pilekit.progress import Report
 from pilekit.report.cuts import read_summary, shares_of
 from pilekit.report.figures import axes_of, legend, svg_of
 from pilekit.report.recall import intervals, measured_recall
-from pilekit.stats.plot import INK, LONGEST_NAME, OBSERVED, PAPER
+from pilekit.stats.plot import INK, OBSERVED, PAPER
 
 EXAMPLES, CLUSTERS = 20, 20
 MOST_IN_MATRIX = 24
@@ -72,14 +71,12 @@ def dedup_content(folder: Path, header: Header, advance: Report) -> dict[str, An
         texts = pair_texts([*pairs, *kept], finished_run(folder), advance)
     except PilekitError as error:
         content["failure"] = error
-    recall, measured = _s_curve(header, [text for text, _ in texts], folder)
     return {
         **content,
         "similarities": _histogram(counts, folder),
-        "matrix": _matrix(subsets, folder),
+        "matrix": _matrix(subsets),
         "across": [(one, other, f"{count:,}") for one, other, count in subsets if one != other][:EXAMPLES],
-        "recall": recall,
-        "measured": measured,
+        "recall": _s_curve(header, [text for text, _ in texts], folder),
         "clusters": clusters,
         "beginnings": [" ".join(text[:200].split()) for text, _ in texts[len(pairs) :]],
         "pairs": [
@@ -137,59 +134,36 @@ def _histogram(counts: pa.Table, folder: Path) -> Markup:
     return svg_of(figure, f"Similarities in {folder}")
 
 
-def _matrix(pairs: Sequence[Pair], folder: Path) -> dict[str, Any]:
-    """The figure of the subsets with the most, and the number of those and of all."""
-    from matplotlib.colors import LogNorm
-
+def _matrix(subsets: Sequence[Pair]) -> dict[str, Any]:
+    """The counts of the subsets with the most, and the number of all subsets."""
     totals: Counter[str] = Counter()
-    for subset, kept_subset, count in pairs:
+    for subset, kept_subset, count in subsets:
         totals.update({subset: count})
         totals.update({kept_subset: count})
-    shown = [name for name, _ in totals.most_common(MOST_IN_MATRIX)]
-    cells = np.zeros((len(shown), len(shown)), dtype=np.int64)
-    for subset, kept_subset, count in pairs:
-        if subset in shown and kept_subset in shown:
-            cells[shown.index(subset), shown.index(kept_subset)] = count
-    side = 0.34 * max(len(shown), 6)
-    figure, axes = axes_of(side + 1.9, side + 2.1, grid="both")
-    axes.grid(visible=False)
-    norm = LogNorm(1, max(10, int(cells.max())))
-    axes.pcolormesh(np.ma.masked_equal(cells, 0), cmap="Blues", norm=norm, edgecolor="none")
-    for at, column in zip(*np.nonzero(cells), strict=True):
-        style = {"color": "#fefefe" if norm(cells[at, column]) > 0.55 else "#111111", "fontsize": 6.5}
-        text = rounded_count(int(cells[at, column]))
-        axes.text(column + 0.5, at + 0.5, text, ha="center", va="center", **style)
-    names, middles = [visible(name, LONGEST_NAME) for name in shown], np.arange(len(shown)) + 0.5
-    axes.set_xticks(middles, names, parse_math=False, rotation=60, ha="right", rotation_mode="anchor", color=INK)
-    axes.set_yticks(middles, names, parse_math=False, color=INK)
-    axes.set_ylim(len(shown), 0)
-    axes.set_xlabel("subset of the kept document")
-    axes.set_ylabel("subset of the removed document")
-    return {"svg": svg_of(figure, f"Subsets of duplicates, {folder}"), "shown": len(shown), "of": len(totals)}
+    cells = {(subset, kept_subset): count for subset, kept_subset, count in subsets}
+    return {"shown": [name for name, _ in totals.most_common(MOST_IN_MATRIX)], "of": len(totals), "cells": cells}
 
 
-def _s_curve(header: Header, texts: Sequence[str], folder: Path) -> tuple[Markup, str]:
+def _s_curve(header: Header, texts: Sequence[str], folder: Path) -> dict[str, Any]:
+    """The figure of the recall, computed and measured, and both at the threshold."""
     of, threshold = header.parameters, float(header.parameters["threshold"])
     bands = Bands(of["bands"], of["rows"])
-    measured = measured_recall(dict.fromkeys(texts), bands, of["ngram"], of["seed"])
     figure, axes = axes_of(3.0)
     similarities = np.linspace(0, 1, 201)
     computed = [100 * bands.probability(one) for one in similarities]
     axes.plot(similarities, computed, color=OBSERVED, label=f"{bands.bands} bands of {bands.rows} rows")
     axes.axvline(threshold, color=INK, linewidth=1, linestyle="--", label=f"threshold {threshold:g}")
-    note = f"At the threshold, {100 * bands.probability(threshold):.2f} % of the pairs are compared."
-    if measured:
+    if measured := measured_recall(dict.fromkeys(texts), bands, of["ngram"], of["seed"]):
         at = [one.similarity for one in measured]
         shares = np.array([one.found / one.pairs for one in measured])
         errors = np.abs(intervals(measured) - shares)
         axes.errorbar(at, 100 * shares, 100 * errors, fmt="o", color=PAPER, markersize=4, label="measured")
-        near = min(measured, key=lambda one: abs(one.similarity - threshold))
-        pairs = sum(one.pairs for one in measured)
-        note += (
-            f" Measured on {counted(pairs, 'edited copy', 'edited copies')} of texts of this corpus, with 95 % "
-            f"intervals: {100 * near.found / near.pairs:.2f} % at {near.similarity:.3f}."
-        )
     axes.set_xlabel("Jaccard similarity")
     axes.set_ylabel("compared, %")
     legend(axes)
-    return svg_of(figure, f"S-curve of {folder}"), note
+    return {
+        "svg": svg_of(figure, f"S-curve of {folder}"),
+        "at_threshold": bands.probability(threshold),
+        "copies": sum(one.pairs for one in measured),
+        "near": min(measured, key=lambda one: abs(one.similarity - threshold), default=None),
+    }

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from importlib.resources import files
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -20,31 +20,18 @@ from markupsafe import Markup
 
 from pilekit import __version__
 from pilekit.artifacts.atomic_write import check_target, write_atomically
+from pilekit.artifacts.header import Header
 from pilekit.corpus import Corpus, Manifest, load_manifest
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.fitted_table import Column, FittedTable, rounded_bytes, rounded_count
 from pilekit.progress import Report
 from pilekit.report.bits import compared_content, result_content
-from pilekit.report.collect import COMMANDS, Artefact, find_artefacts, left_out_if_found, line
-from pilekit.report.corpus import corpus_content, findings_content, stats_of
+from pilekit.report.collect import KINDS, Artefact, find_artefacts, left_out_if_found, line
+from pilekit.report.corpus import corpus_content, stats_of
 from pilekit.report.cuts import cleaning_content, cut_content
 from pilekit.report.dedup import dedup_content
 from pilekit.report.training import training_content
-from pilekit.stats.summary import corpus_stats
-
-TITLES = {
-    "corpus": "Corpus",
-    "stats": "Corpus",
-    "verify": "Corpus",
-    "dedup": "Deduplication",
-    "cleaning": "Cleaning",
-    "decontamination": "Decontamination",
-    "substrings": "Repeated passages",
-    "run": "Training",
-    "bpb": "Bits per byte",
-    "compared": "Bits per byte",
-}
-"""The kinds of artefacts in the order of the page, each with the title of its section."""
+from pilekit.stats.summary import CorpusStats, corpus_stats
 
 
 def write_report(
@@ -82,12 +69,12 @@ def write_report(
     shown: dict[str, list[Markup]] = {}
     sources: list[Artefact] = []
     environment = _environment()
-    for one in sorted(artefacts, key=lambda one: list(TITLES).index(one.kind)):
+    for one in sorted(artefacts, key=lambda one: list(KINDS).index(one.kind)):
         with left_out_if_found(one.given, left_out):
             content = _content(one, described, tokenizer, advance)
             template = environment.get_template(f"{one.kind}.html")
             part = template.render(**content, source=one, number=len(sources) + 1)
-            shown.setdefault(TITLES[one.kind], []).append(Markup(part))
+            shown.setdefault(KINDS[one.kind][0], []).append(Markup(part))
             sources.append(one)
     if not shown:
         why = f": {left_out[0]}" if left_out else ""
@@ -101,34 +88,28 @@ def write_report(
 def _content(one: Artefact, manifest: Manifest, tokenizer: Any, advance: Report) -> dict[str, Any]:
     """The data of an artefact for its template. PilekitError if it is damaged or not finished."""
     folder, of = Path(one.path), one.content
-    if one.kind in COMMANDS and one.kind != "run" and not of.finished:
-        command = COMMANDS[one.kind]
-        raise PilekitError(f"{visible(str(folder))}: is not finished; run the same `pilekit {command}` again")
-    match one.kind:
-        case "corpus":
-            corpus = Corpus(of, manifest)
+    if isinstance(of, Header) and one.kind != "run" and not of.finished:
+        raise PilekitError(f"{visible(one.path)}: is not finished; run the same `pilekit {KINDS[one.kind][1]}` again")
+    makers: dict[str, Callable[[], dict[str, Any]]] = {
+        "corpus": lambda: corpus_content(_counted(Corpus(of, manifest), tokenizer, advance), manifest, one.path),
+        "stats": lambda: corpus_content(stats_of(of, manifest), manifest, one.path),
+        "verify": lambda: {"saved": of},
+        "dedup": lambda: dedup_content(folder, of, advance),
+        "cleaning": lambda: cleaning_content(folder, of),
+        "decontamination": lambda: cut_content(folder),
+        "substrings": lambda: cut_content(folder),
+        "run": lambda: training_content(folder),
+        "bpb": lambda: result_content(of, one.path),
+        "compared": lambda: compared_content(of, one.path),
+    }
+    return makers[one.kind]()
 
-            def report(amount: int) -> None:
-                advance("counting", amount, corpus.size or 0)
 
-            stats = corpus_stats(corpus, copies=True, tokenizer=tokenizer, advance=report)
-            return corpus_content(stats, manifest, one.path)
-        case "stats":
-            return corpus_content(stats_of(of, manifest), manifest, one.path)
-        case "verify":
-            return findings_content(of)
-        case "dedup":
-            return dedup_content(folder, of, advance)
-        case "cleaning":
-            return cleaning_content(folder, of)
-        case "run":
-            return training_content(folder)
-        case "bpb":
-            return result_content(of, one.path)
-        case "compared":
-            return compared_content(of, one.path)
-        case _:
-            return cut_content(folder)
+def _counted(corpus: Corpus, tokenizer: Any, advance: Report) -> CorpusStats:
+    def report(amount: int) -> None:
+        advance("counting", amount, corpus.size or 0)
+
+    return corpus_stats(corpus, copies=True, tokenizer=tokenizer, advance=report)
 
 
 def _environment() -> Environment:
@@ -143,7 +124,12 @@ def _environment() -> Environment:
     )
     environment.tests["number"] = re.compile(r"[-+~]?[\d.,]+( ?[kMGTP]?B?| %)?((–| to )[-+]?[\d.]+)?|–").fullmatch
     environment.filters["lines"] = lambda text: Markup("\n").join(map(visible, text.expandtabs(4).split("\n")))
-    environment.filters |= {"count": rounded_count, "bytes": rounded_bytes, "commas": "{:,}".format}
+    environment.filters |= {
+        "count": rounded_count,
+        "bytes": rounded_bytes,
+        "commas": "{:,}".format,
+        "log10": math.log10,
+    }
     environment.globals |= {"table_of": _table_of, "counted": counted}
     return environment
 
@@ -154,8 +140,7 @@ def _table_of(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> FittedTab
 
 
 def _page(environment: Environment, **content: Any) -> str:
-    templates = files("pilekit.report").joinpath("templates")
-    script, style = (templates.joinpath(name).read_text("utf-8") for name in ("report.js", "report.css"))
+    script, style = (environment.get_template(name).render() for name in ("report.js", "report.css"))
     return environment.get_template("report.html").render(
         **content,
         script=Markup(script),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pilekit.doctor import machine, rates
-from pilekit.doctor.machine import packages, tokenizer_backend
+from pilekit.doctor.machine import packages
 from tests.cli.running import run, run_json
 from tests.tokenize.making import byte_level_bpe, saved
 
@@ -48,7 +48,7 @@ def test_without_a_tokenizer_commands_that_tokenize_have_no_rate(tmp_path: Path)
 
 def test_a_bad_tokenizer_and_a_missing_folder_are_named(tmp_path: Path) -> None:
     (tmp_path / "none.json").write_text("{}")
-    (fact,) = tokenizer_backend(str(tmp_path / "none.json"))
+    *_, fact = machine.machine(tmp_path, str(tmp_path / "none.json"))
     assert fact.bad
     assert "is not a tokenizer.json" in fact.found
     with pytest.raises(machine.PilekitError, match="no such folder"):
