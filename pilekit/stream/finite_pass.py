@@ -26,7 +26,7 @@ from pilekit.errors import PilekitError
 from pilekit.stream.batch.build_batches import BatchBuilder, Item
 from pilekit.stream.order.lane_grid import Share
 from pilekit.stream.pack.lane import rows_between, rows_in
-from pilekit.stream.pack.window import Place, RowRange
+from pilekit.stream.pack.window import Place, Window
 from pilekit.stream.record import WorkerPart
 
 _ENDLESS = 1 << 62
@@ -104,8 +104,7 @@ def pass_batches(
                 given = rows_between(rows, wanted - first, wanted - first + share.batch_size)
                 after = lane.place
                 if given and (number + 1) % accumulation:
-                    last = given[-1]
-                    after = Place(*last.window.after[last.first_row + last.count - 1].tolist())
+                    after = Place(*given[-1].after[-1].tolist())
                 missing = share.batch_size - rows_in(given)
                 if missing and builder.writer is None:  # untokenized: the first documents of the pass again
                     row = wanted + share.batch_size - missing
@@ -129,9 +128,9 @@ def _first_row(share: Share, number: int) -> int:
     return step * share.grid.global_batch_size + (share.rank * share.grad_accum + part) * share.batch_size
 
 
-def _rows_again(builder: BatchBuilder, begin: Place, row: int, count: int) -> list[RowRange]:
+def _rows_again(builder: BatchBuilder, begin: Place, row: int, count: int) -> list[Window]:
     """`count` rows of the pass from number `row` on; the first row follows the last."""
-    found: list[RowRange] = []
+    found: list[Window] = []
     while count:
         lane = builder.lane(0, begin, 0)
         try:

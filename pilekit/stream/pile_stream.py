@@ -47,7 +47,7 @@ from pilekit.stream.order.lane_grid import Grid, Share, batch_sizes, given_lanes
 from pilekit.stream.order.repeats import exact_repeats
 from pilekit.stream.order.topology import rank_of_world
 from pilekit.stream.pack.tokenized import Encoding
-from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, RowRange
+from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, Window
 from pilekit.stream.read.document_selection import OTHER, DocumentSelection, checked_filters
 from pilekit.stream.read.mixture import exact_weights
 from pilekit.stream.read.plan import choose_plan
@@ -559,7 +559,7 @@ class PileStream(IterableDataset[Batch]):
         whole, rows = Share(self.grid, 0, 1, 1), self._rows_of_step(step, reached)
         return self._builder.batch(whole, step, rows, np.zeros(0, np.int64), np.zeros((0, 3), np.int64))
 
-    def _rows_of_step(self, step: int, reached: Reached | None) -> list[RowRange]:
+    def _rows_of_step(self, step: int, reached: Reached | None) -> list[Window]:
         check_number("step", step, 0)
         if isinstance(self.corpus, TokenCorpus):
             self.corpus.needs_table("peek")

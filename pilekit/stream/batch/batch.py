@@ -22,7 +22,7 @@ from pilekit.errors import PilekitError, visible
 from pilekit.stream.batch.mlm import Masking, mask
 from pilekit.stream.batch.write_columns import write
 from pilekit.stream.pack.rows import Int64
-from pilekit.stream.pack.window import Pieces, RowRange
+from pilekit.stream.pack.window import Pieces, Window
 from pilekit.stream.read.lane_documents import SHARD, SUBSET
 
 _NARROWED = {(torch.device("cpu"), torch.int64), (torch.device("cpu"), torch.int32)}
@@ -155,7 +155,7 @@ class BatchWriter:
     eos_id: int
     masking: Masking | None = None
 
-    def batch(self, parts: Sequence[RowRange], pieces: Pieces, shard_names: Sequence[str]) -> Batch:
+    def batch(self, parts: Sequence[Window], pieces: Pieces, shard_names: Sequence[str]) -> Batch:
         """The batch of all these rows.
 
         pieces       the pieces of the rows
@@ -172,7 +172,7 @@ class BatchWriter:
         names = {shard: shard_names[shard] for shard in set(pieces.table[:, SHARD].tolist())}
         return Batch({name: tensors[name] for name in self.outputs}, pieces, names)
 
-    def _write(self, parts: Sequence[RowRange], pieces: Pieces, columns: dict[str, Int64]) -> None:
+    def _write(self, parts: Sequence[Window], pieces: Pieces, columns: dict[str, Int64]) -> None:
         masked = self.masking is not None and not {"input_ids", "labels"}.isdisjoint(columns)
         if masked:  # masking reads and writes both columns
             shape = (len(pieces.per_row), self.seq_len)
@@ -180,17 +180,17 @@ class BatchWriter:
         given = [columns[name].reshape(-1) if name in columns else _NO_COLUMN for name in COLUMNS]
         row = 0
         for part in parts:
-            documents, rows = part.window.documents, part.window.rows
+            documents, rows = part.documents, part.rows
             write(
                 *(documents.ids, documents.offsets, documents.table[:, SUBSET].copy()),
                 *(rows.document, rows.begin, rows.length, rows.start),
-                *(part.first_row, part.count, row, self.seq_len, self.eos_id, self.pad_id),
+                *(row, self.seq_len, self.eos_id, self.pad_id),
                 *given,
             )
-            row += part.count
+            row += len(part)
         if masked:
             assert self.masking is not None
-            keys = [part.window.row_keys[part.first_row : part.first_row + part.count] for part in parts]
+            keys = [part.row_keys for part in parts]
             row_of = np.repeat(np.arange(row), pieces.per_row)
             used = np.bincount(row_of, pieces.length, row).astype(np.int64)
             ids, labels = (columns[name].reshape(-1) for name in ("input_ids", "labels"))

@@ -22,7 +22,7 @@ from pilekit.stream.batch.batch import BatchWriter
 from pilekit.stream.order.lane_grid import Grid, Share
 from pilekit.stream.pack.lane import Lane, rows_in
 from pilekit.stream.pack.tokenized import Encoding, encoded
-from pilekit.stream.pack.window import Place, RowRange, Turns, padding, pieces_of
+from pilekit.stream.pack.window import Place, Turns, Window, padding, pieces_of
 from pilekit.stream.read.lane_documents import SKIPPED, SUBSET, LaneSource
 from pilekit.stream.record import batch_state
 
@@ -68,7 +68,7 @@ class BatchBuilder:
             Turns(before, self.per_visit),
         )
 
-    def batch(self, share: Share, number: int, given: Sequence[RowRange], lanes: Int64, places: Int64) -> Item:
+    def batch(self, share: Share, number: int, given: Sequence[Window], lanes: Int64, places: Int64) -> Item:
         """Batch `number` of the rows given, with its `stream_state`. Rows without documents fill it up.
 
         lanes, places   int64 [k], [k, 3]: the lanes it read, and their places after it
@@ -89,18 +89,14 @@ class BatchBuilder:
         batch["stream_state"] = torch.from_numpy(state)
         return batch
 
-    def named(self, given: Sequence[RowRange]) -> list[list[tuple[str, int]]]:
+    def named(self, given: Sequence[Window]) -> list[list[tuple[str, int]]]:
         """For each row, the (shard name, document number) of its documents."""
         return pieces_of([padding(0), *given]).documents(self.encoding.shard_names)
 
 
-def _raw_item(given: Sequence[RowRange], batch_size: int, state: Int64) -> RawDocument | RawBatch:
-    """Row r of a window is its document r."""
-    documents = [
-        document
-        for some in given
-        for document in some.window.documents.stored[some.first_row : some.first_row + some.count]
-    ]
+def _raw_item(given: Sequence[Window], batch_size: int, state: Int64) -> RawDocument | RawBatch:
+    """Each row is one document."""
+    documents = [some.documents.stored[document] for some in given for document in some.rows.document.tolist()]
     item = RawDocument(*documents[0]) if batch_size == 1 else RawBatch(documents)
     item.stream_state = state
     return item
@@ -115,7 +111,7 @@ def build_batches(builder: BatchBuilder, share: Share, places: Int64, numbers: r
     try:
         for number in numbers:
             read = share.read_by(number)
-            given: list[RowRange] = []
+            given: list[Window] = []
             after = []
             for lane in read.tolist():
                 if lane not in lanes:
@@ -134,7 +130,7 @@ def rows_of_step(
     step: int,
     known: Sequence[tuple[int, Int64, set[int]]],
     reached: Reached | None = None,
-) -> list[RowRange]:
+) -> list[Window]:
     """The rows of optimizer step `step`, for all ranks.
 
     known     (a step, the places of all lanes before it, the lanes for which these places are right)
@@ -155,7 +151,7 @@ def rows_of_step(
         before = len(range(column.start, at, grid.columns))
         visits = len(range(column.start, step, grid.columns)) - before
         begun[lane] = Place(*places[lane].tolist()), before * grid.per_visit, visits * grid.per_visit
-    found: list[RowRange] = []
+    found: list[Window] = []
     done, total = 0, sum(left for _, _, left in begun.values())
     for number, (place, before, left) in begun.items():
         opened = builder.lane(number, place, before)

@@ -26,7 +26,7 @@ _read_only = types.Array(types.int64, 1, "C", readonly=True)
 _ids = types.Array(types.uint32, 1, "C", readonly=True)
 
 
-@compiled(types.void(_ids, *[_read_only] * 6, *[_int64] * 6, *[_column] * 5))
+@compiled(types.void(_ids, *[_read_only] * 6, *[_int64] * 4, *[_column] * 5))
 def write(
     ids: npt.NDArray[np.uint32],
     offsets: Int64,
@@ -35,8 +35,6 @@ def write(
     begin: Int64,
     length: Int64,
     start: Int64,
-    first_row: int,
-    count: int,
     row: int,
     seq_len: int,
     eos_id: int,
@@ -47,16 +45,16 @@ def write(
     doc_ids: Int64,
     subset_ids: Int64,
 ) -> None:
-    """Write the rows `first_row` .. `first_row + count` of a window, with padding, as the batch's rows from `row` on.
+    """Write the rows of a window, with padding, as the batch's rows from `row` on.
 
     ids, offsets, document_subsets   as in `TokenizedDocuments`
     document, begin, length, start   as in `Rows`
     input_ids ...                    int64 [rows x seq_len], flat, or [0]
     """
-    for turn in range(count):
+    for turn in range(len(start) - 1):
         at = (row + turn) * seq_len
         row_begin, row_end = at, at + seq_len
-        pieces = start[first_row + turn], start[first_row + turn + 1]
+        pieces = start[turn], start[turn + 1]
         for piece in range(pieces[0], pieces[1]):
             here = document[piece]
             source = offsets[here] + begin[piece]

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
 from pilekit.errors import PilekitError
-from pilekit.stream.pack.window import Layout, Place, RowRange, TokenizedDocuments, Turns, Window, windows
+from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments, Turns, Window, windows
 
 _MOST_EMPTY = 1000
 """After this number of consecutive windows without a token, the corpus counts as empty."""
@@ -35,17 +35,18 @@ class Lane:
         self.place = place
         self._layout, self._opened = layout, opened
         self._windows = windows(documents, lane, place, layout, turns or Turns())
-        self._left: RowRange | None = None  # rows left of the current window
+        self._window: Window | None = None  # the window whose first `_given` rows were given; None: all were
+        self._given = 0
 
-    def give(self, count: int) -> list[RowRange]:
+    def give(self, count: int) -> list[Window]:
         """The lane's next `count` rows, from one window or more. Fewer only if the documents end."""
         given = []
-        while count > 0 and (left := self._left or self._next()) is not None:
-            some = min(count, left.count)
-            given.append(left.part(0, some))
-            self._left = left.part(some, left.count) if some < left.count else None
-            self.place = Place(*left.window.after[left.first_row + some - 1].tolist())
-            count -= some
+        while count > 0 and (window := self._window or self._next()) is not None:
+            end = min(self._given + count, len(window))
+            given.append(window.part(self._given, end))
+            self._window, self._given = (window, end) if end < len(window) else (None, 0)
+            self.place = Place(*window.after[end - 1].tolist())
+            count -= len(given[-1])
         return given
 
     def skip(self, count: int) -> int:
@@ -60,12 +61,11 @@ class Lane:
         if self._opened is not None:
             self._opened.close()
 
-    def _next(self) -> RowRange | None:
-        """The rows of the next window that has rows. None at the documents' end."""
-        window: Window
+    def _next(self) -> Window | None:
+        """The next window that has rows. None at the documents' end."""
         for empty, window in enumerate(self._windows):
-            if len(window.rows):
-                return RowRange(window, 0, len(window.rows))
+            if len(window):
+                return window
             if empty == _MOST_EMPTY:
                 raise PilekitError(
                     f"no tokens in {_MOST_EMPTY:,} windows of {self._layout.window} documents: their texts are empty; "
@@ -74,17 +74,17 @@ class Lane:
         return None
 
 
-def rows_in(given: Sequence[RowRange]) -> int:
-    """The number of rows in these ranges."""
-    return sum(some.count for some in given)
+def rows_in(given: Sequence[Window]) -> int:
+    """The number of rows in these windows."""
+    return sum(map(len, given))
 
 
-def rows_between(given: Sequence[RowRange], begin: int, end: int) -> list[RowRange]:
-    """Rows `begin` .. `end` of these ranges, or fewer if they end before."""
+def rows_between(given: Sequence[Window], begin: int, end: int) -> list[Window]:
+    """Rows `begin` .. `end` of these windows, or fewer if they end before."""
     found = []
     for some in given:
-        first, last = max(begin, 0), min(end, some.count)
+        first, last = max(begin, 0), min(end, len(some))
         if first < last:
             found.append(some.part(first, last))
-        begin, end = begin - some.count, end - some.count
+        begin, end = begin - len(some), end - len(some)
     return found

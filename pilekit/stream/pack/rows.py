@@ -34,6 +34,12 @@ class Rows:
     def __len__(self) -> int:
         return len(self.start) - 1
 
+    def part(self, begin: int, end: int) -> Rows:
+        """Rows `begin` .. `end`."""
+        start = self.start[begin : end + 1]
+        pieces = slice(start[0], start[-1])
+        return Rows(self.document[pieces], self.begin[pieces], self.length[pieces], start - start[0])
+
     def take(self, chosen: Int64) -> Rows:
         """The rows `chosen`, int64 [n], in that order."""
         counts = np.diff(self.start)[chosen]

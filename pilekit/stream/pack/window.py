@@ -100,7 +100,7 @@ class TokenizedDocuments:
 
 @dataclass(frozen=True)
 class Window:
-    """Documents and their rows.
+    """Documents, and all or some of the rows that are made of them.
 
     row_keys  uint64 [rows]: a hash of each row's first piece, unique to this use of the piece
     after     int64 [rows, 3]: the lane's place after each row
@@ -111,18 +111,13 @@ class Window:
     row_keys: UInt64
     after: Int64
 
+    def __len__(self) -> int:
+        return len(self.rows)
 
-@dataclass(frozen=True)
-class RowRange:
-    """Some rows of a window: `count` from `first_row` on."""
-
-    window: Window
-    first_row: int
-    count: int
-
-    def part(self, begin: int, end: int) -> RowRange:
-        """Rows `begin` .. `end` of this range."""
-        return RowRange(self.window, self.first_row + begin, end - begin)
+    def part(self, begin: int, end: int) -> Window:
+        """The window with only the rows `begin` .. `end`, as views."""
+        some = slice(begin, end)
+        return Window(self.documents, self.rows.part(begin, end), self.row_keys[some], self.after[some])
 
 
 class Pieces(NamedTuple):
@@ -149,24 +144,21 @@ class Pieces(NamedTuple):
         return self.by_row(list(zip(names, self.table[:, NUMBER].tolist(), strict=True)))
 
 
-def pieces_of(parts: Sequence[RowRange]) -> Pieces:
+def pieces_of(parts: Sequence[Window]) -> Pieces:
     """The pieces of the rows of `parts`, which has at least one entry."""
     found = []
     for part in parts:
-        rows = part.window.rows
-        start = rows.start[part.first_row : part.first_row + part.count + 1]
-        pieces = slice(start[0], start[-1])
-        table = part.window.documents.table[rows.document[pieces]]
-        found.append((start[1:] - start[:-1], rows.length[pieces], rows.begin[pieces], table))
+        rows, table = part.rows, part.documents.table[part.rows.document]
+        found.append((rows.start[1:] - rows.start[:-1], rows.length, rows.begin, table))
     return Pieces(*map(np.concatenate, zip(*found, strict=True)))
 
 
-def padding(count: int) -> RowRange:
+def padding(count: int) -> Window:
     """`count` rows without documents."""
     none = np.zeros(0, np.int64)
     documents = TokenizedDocuments(np.zeros(0, np.uint32), np.zeros(1, np.int64), document_table(0))
     rows = Rows(none, none, none, np.zeros(count + 1, np.int64))
-    return RowRange(Window(documents, rows, np.zeros(count, np.uint64), np.zeros((count, 3), np.int64)), 0, count)
+    return Window(documents, rows, np.zeros(count, np.uint64), np.zeros((count, 3), np.int64))
 
 
 def joined(parts: Sequence[TokenizedDocuments]) -> TokenizedDocuments:

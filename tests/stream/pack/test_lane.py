@@ -13,7 +13,7 @@ from pilekit.errors import PilekitError
 from pilekit.stream.batch.batch import OUTPUTS, BatchWriter
 from pilekit.stream.pack.lane import Lane, rows_in
 from pilekit.stream.pack.tokenized import Encoding, encoded
-from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, RowRange, Turns, pieces_of
+from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, Turns, Window, pieces_of
 from pilekit.stream.read.lane_documents import SKIPPED, SUBSET, LaneDocuments, document_table
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from tests.stream.collecting import rows_of
@@ -89,7 +89,7 @@ def expected(source: Memory, how: Encoding) -> list[Row]:
     return [columns(row, SEQ_LEN, PAD) for row in lane_rows(uses(source, how), plan)]
 
 
-def rows(parts: list[RowRange], how: Encoding) -> list[Row]:
+def rows(parts: list[Window], how: Encoding) -> list[Row]:
     """The rows that a lane gave, in the reference's form."""
     assert how.tokenizer is not None
     assert how.tokenizer.eos_id is not None
@@ -97,7 +97,7 @@ def rows(parts: list[RowRange], how: Encoding) -> list[Row]:
     return rows_of(writer.batch(parts, pieces_of(parts), ["s"]), SUBSETS) if parts else []
 
 
-def skipped_before(parts: list[RowRange]) -> int:
+def skipped_before(parts: list[Window]) -> int:
     pieces = pieces_of(parts)
     return int(pieces.table[:, SKIPPED][pieces.begin == 0].sum())
 
