@@ -31,6 +31,9 @@ _NARROWED = {(torch.device("cpu"), torch.int64), (torch.device("cpu"), torch.int
 COLUMNS = ("input_ids", "labels", "position_ids", "doc_ids", "subset_ids")
 """The outputs with an entry for each token, in their order in a batch."""
 
+_TOKENS = ("input_ids", "labels")
+"""The columns that are always written: labels are made from the ids, and masking reads and writes both."""
+
 OUTPUTS = (*COLUMNS, "cu_seqlens", "max_seqlen")
 """All names that `outputs` may contain; `stream_state` is always there."""
 
@@ -161,10 +164,7 @@ class BatchWriter:
         pieces       the pieces of the rows
         shard_names  by the shard numbers of the windows
         """
-        rows = len(pieces.per_row)
-        columns = {name: np.empty((rows, self.seq_len), np.int64) for name in COLUMNS if name in self.outputs}
-        self._write(parts, pieces, columns)
-        tensors = {name: torch.from_numpy(column) for name, column in columns.items()}
+        tensors = {name: torch.from_numpy(column) for name, column in self._columns(parts, pieces).items()}
         if not {"cu_seqlens", "max_seqlen"}.isdisjoint(self.outputs):
             borders = segment_borders(pieces, self.seq_len)
             tensors["cu_seqlens"] = torch.from_numpy(borders.astype(np.int32))
@@ -172,12 +172,11 @@ class BatchWriter:
         names = {shard: shard_names[shard] for shard in set(pieces.table[:, SHARD].tolist())}
         return Batch({name: tensors[name] for name in self.outputs}, pieces, names)
 
-    def _write(self, parts: Sequence[Window], pieces: Pieces, columns: dict[str, Int64]) -> None:
-        masked = self.masking is not None and not {"input_ids", "labels"}.isdisjoint(columns)
-        if masked:  # masking reads and writes both columns
-            shape = (len(pieces.per_row), self.seq_len)
-            columns = {"input_ids": np.empty(shape, np.int64), "labels": np.empty(shape, np.int64), **columns}
-        given = [columns[name].reshape(-1) if name in columns else _NO_COLUMN for name in COLUMNS]
+    def _columns(self, parts: Sequence[Window], pieces: Pieces) -> dict[str, Int64]:
+        """The columns int64 [rows, seq_len]; [0, seq_len] if neither the batch nor another column needs it."""
+        written = {*_TOKENS, *self.outputs}
+        count = len(pieces.per_row)
+        columns = {name: np.empty((count * (name in written), self.seq_len), np.int64) for name in COLUMNS}
         row = 0
         for part in parts:
             documents, rows = part.documents, part.rows
@@ -185,19 +184,14 @@ class BatchWriter:
                 *(documents.ids, documents.offsets, documents.table[:, SUBSET].copy()),
                 *(rows.document, rows.begin, rows.length, rows.start),
                 *(row, self.seq_len, self.eos_id, self.pad_id),
-                *given,
+                *(column.reshape(-1) for column in columns.values()),
             )
             row += len(part)
-        if masked:
-            assert self.masking is not None
-            keys = [part.row_keys for part in parts]
-            row_of = np.repeat(np.arange(row), pieces.per_row)
-            used = np.bincount(row_of, pieces.length, row).astype(np.int64)
-            ids, labels = (columns[name].reshape(-1) for name in ("input_ids", "labels"))
-            mask(ids, labels, np.concatenate(keys), used, self.masking)
-
-
-_NO_COLUMN: Int64 = np.empty(0, np.int64)
+        if self.masking is not None:
+            keys = np.concatenate([part.row_keys for part in parts])
+            used = np.bincount(np.repeat(np.arange(row), pieces.per_row), pieces.length, row)
+            mask(columns["input_ids"], columns["labels"], keys, used.astype(np.int64), self.masking)
+        return columns
 
 
 def segment_borders(pieces: Pieces, seq_len: int) -> Int64:

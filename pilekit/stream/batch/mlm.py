@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numba import types
 
 from pilekit.errors import PilekitError, visible
-from pilekit.kernels import compiled
+from pilekit.shuffle import mix
 from pilekit.stream.batch.write_columns import IGNORED
 from pilekit.stream.pack.rows import Int64, UInt64
 from pilekit.tokenize import Tokenizer
@@ -71,56 +70,31 @@ class Masking:
 def mask(input_ids: Int64, labels: Int64, row_keys: UInt64, used: Int64, masking: Masking) -> None:
     """Mask `input_ids` in place, and set `labels`: the original where a token was chosen, -100 elsewhere.
 
-    input_ids, labels   int64 [rows x seq_len], flat
+    input_ids, labels   int64 [rows, seq_len]
     row_keys            uint64 [rows]
     used                int64 [rows]: tokens at each row's beginning that are not padding
+
+    Three hashes decide on token i of a row: mix(key, i) >> 32, its lower 32 bits, and mix(key, i, 0) >> 32.
     """
-    _mask(input_ids, labels, row_keys, used, masking.never, masking.mask_id, masking.ordinary)
+    place = np.arange(input_ids.shape[1])
+    drawn = mix(row_keys[:, None], place)
+    row, column = np.nonzero((drawn >> _HALF < _share(CHOSEN)) & (place < used[:, None]))
+    may_change = ~np.isin(input_ids[row, column], masking.never)
+    row, column = row[may_change], column[may_change]
+    tokens, action = input_ids[row, column], drawn[row, column] & _LOWER
+    labels.fill(IGNORED)
+    labels[row, column] = tokens
+    nth = ((mix(row_keys[row], column, 0) >> _HALF) * np.uint64(masking.ordinary) >> _HALF).astype(np.int64)
+    # Before the n-th token that is not special stand the special tokens that have at most n others before them.
+    others = nth + np.searchsorted(masking.never - np.arange(len(masking.never)), nth, side="right")
+    kinds = [action < _share(MASKED), action < _share(MASKED + REPLACED)]
+    input_ids[row, column] = np.select(kinds, [np.int64(masking.mask_id), others], tokens)
 
 
-_HALF = 1 << 32
-_CHOSEN = np.uint64(int(CHOSEN * _HALF))
-_MASKED = np.uint64(int(MASKED * _HALF))
-_REPLACED = np.uint64(int((MASKED + REPLACED) * _HALF))
-_column = types.Array(types.int64, 1, "C")
-_read_only = types.Array(types.int64, 1, "C", readonly=True)
-_keys = types.Array(types.uint64, 1, "C", readonly=True)
+_HALF = np.uint64(32)
+_LOWER = np.uint64((1 << 32) - 1)
 
 
-@compiled(types.uint64(types.uint64, types.uint64))
-def _round(state: np.uint64, part: np.uint64) -> np.uint64:
-    """One round of `shuffle.mix`."""
-    state = (state ^ part) + np.uint64(0x9E3779B97F4A7C15)
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))
-
-
-@compiled(types.void(_column, _column, _keys, _read_only, _read_only, types.int64, types.int64))
-def _mask(
-    input_ids: Int64, labels: Int64, row_keys: UInt64, used: Int64, never: Int64, mask_id: int, ordinary: int
-) -> None:
-    """Three hashes decide on token i of a row: mix(key, i) >> 32, its lower 32 bits, and mix(key, i, 0) >> 32."""
-    seq_len = len(input_ids) // max(1, len(row_keys))
-    labels[:] = IGNORED
-    for row in range(len(row_keys)):
-        key = _round(np.uint64(0), row_keys[row])
-        for i in range(used[row]):
-            drawn = _round(key, np.uint64(i))
-            if drawn >> np.uint64(32) >= _CHOSEN:
-                continue
-            at = row * seq_len + i
-            token = input_ids[at]
-            nearest = np.searchsorted(never, token)
-            if nearest < len(never) and never[nearest] == token:
-                continue
-            labels[at] = token
-            action = drawn & np.uint64(0xFFFFFFFF)
-            if action < _MASKED:
-                input_ids[at] = mask_id
-            elif action < _REPLACED:
-                word = _round(drawn, np.uint64(0)) >> np.uint64(32)
-                other = np.int64((word * np.uint64(ordinary)) >> np.uint64(32))  # the n-th token that is not special
-                for special in never:
-                    other += other >= special
-                input_ids[at] = other
+def _share(of_hashes: float) -> np.uint64:
+    """The number below which this share of all hashes of 32 bits lies."""
+    return np.uint64(int(of_hashes * (1 << 32)))

@@ -1,8 +1,8 @@
 """`write`: rows of a window written into a batch's columns, the stream's only loop over single tokens.
 
 It is compiled and releases the GIL. It reads the tokenizer's own buffer and writes the final int64 columns, so no token
-is copied in between. Each column has its own inner loop, which the compiler turns into vector instructions. A column of
-length 0 is not written.
+is copied in between. Each column has its own inner loop, which the compiler turns into vector instructions. A column
+after `labels` that has length 0 is not written.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def write(
 
     ids, offsets, document_subsets   as in `TokenizedDocuments`
     document, begin, length, start   as in `Rows`
-    input_ids ...                    int64 [rows x seq_len], flat, or [0]
+    input_ids ...                    int64 [rows x seq_len], flat; all but the first two may be [0]
     """
     for turn in range(len(start) - 1):
         at = (row + turn) * seq_len
@@ -60,18 +60,14 @@ def write(
             source = offsets[here] + begin[piece]
             end = at + length[piece]
             from_text = min(length[piece], offsets[here + 1] - source)  # one less than the length if EOD ends the piece
-            if len(input_ids) > 0:
-                for i in range(from_text):
-                    input_ids[at + i] = np.int64(ids[source + i])
-                if at + from_text < end:
-                    input_ids[end - 1] = eos_id
-            if len(labels) > 0:
-                for i in range(from_text):
-                    labels[at + i] = np.int64(ids[source + i])
-                if at + from_text < end:
-                    labels[end - 1] = eos_id
-                if begin[piece] == 0 or at > row_begin:  # nothing before it in the row predicts it
-                    labels[at] = IGNORED
+            for i in range(from_text):
+                input_ids[at + i] = np.int64(ids[source + i])
+            if at + from_text < end:
+                input_ids[end - 1] = eos_id
+            for i in range(at, end):
+                labels[i] = input_ids[i]
+            if begin[piece] == 0 or at > row_begin:  # nothing before it in the row predicts it
+                labels[at] = IGNORED
             if len(position_ids) > 0:
                 for i in range(end - at):
                     position_ids[at + i] = i
@@ -81,10 +77,8 @@ def write(
                 subset_ids[at:end] = document_subsets[here]
             at = end
         if at < row_end:
-            if len(input_ids) > 0:
-                input_ids[at:row_end] = pad_id
-            if len(labels) > 0:
-                labels[at:row_end] = IGNORED
+            input_ids[at:row_end] = pad_id
+            labels[at:row_end] = IGNORED
             if len(position_ids) > 0:
                 position_ids[at:row_end] = 0
             if len(doc_ids) > 0:

@@ -18,9 +18,9 @@ Int64 = np.ndarray
 
 def applied(tokens: Int64, keys: Int64, used: list[int], masking: Masking) -> tuple[Int64, Int64]:
     """(input_ids, labels) of `tokens`, int64 [rows, seq_len]."""
-    input_ids, labels = tokens.flatten(), np.full(tokens.size, 12345)
+    input_ids, labels = tokens.copy(), np.full(tokens.shape, 12345)
     mask(input_ids, labels, keys, np.array(used, np.int64), masking)
-    return input_ids.reshape(tokens.shape), labels.reshape(tokens.shape)
+    return input_ids, labels
 
 
 @given(
