@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.corpus import Manifest, resolve_subsets
+from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
 from pilekit.shuffle import Int64, mix
 
@@ -93,3 +94,13 @@ def stays(
         draw = (mix(seed, _REPEATS, epoch, shards, numbers) >> np.uint64(11)) * 2.0**-53
         result |= last & (draw < more)
     return result
+
+
+def staying(
+    batch: DocumentBatch, repeats: Mapping[str, float], seed: int, epoch: int, copy: int, shard: int
+) -> DocumentBatch:
+    """The documents of the batch, which is of shard number `shard`, that are read in copy `copy` of their unit."""
+    if not repeats:
+        return batch
+    factors = np.array([repeats.get(label, 1.0) for label in batch.subsets])
+    return batch.where(stays(seed, epoch, copy, factors, np.array(shard), batch.numbers))

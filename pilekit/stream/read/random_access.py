@@ -20,15 +20,13 @@ from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.pipeline import Pipeline
 from pilekit.shards.random_access.document_reader import OpenReaders
 from pilekit.shuffle import Int64
-from pilekit.stream.order.repeats import stays
+from pilekit.stream.order.repeats import staying
 from pilekit.stream.order.unit_sequence import Sequence, Unit
 from pilekit.stream.read.lane_documents import ORDER, LaneDocuments, document_table
 from pilekit.stream.read.token_files import TokenIndex
 
 if TYPE_CHECKING:
     from pilekit.stream.read.document_selection import DocumentSelection
-
-_LISTS = ("texts", "subsets", "records")
 
 _MOST_DROPPED = 1 << 20
 """A lane that drops this many documents in a row (or 100 epochs), and its share of an epoch, is an error."""
@@ -72,37 +70,33 @@ class RandomAccess:
         order = self.sequence.order(unit)
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
-        parts = []
+        tables, texts, subsets, records = [document_table(0)], [], [], []
         begin = 0
         for shard, lines in self.selected.locate(unit.begin, unit.end):
             for kept in self._kept(unit, shard, lines):
                 at = np.minimum(np.searchsorted(lines, kept.numbers), len(lines) - 1)
                 if not np.array_equal(lines[at], kept.numbers):
                     raise self._made_up()
-                order_of, records = rank[begin + at], kept.raw_lines() if self.selected.records else ()
-                table = document_table(len(kept), position=position, order=order_of, shard=shard, number=kept.numbers)
-                parts.append(LaneDocuments(table, kept.texts, kept.subsets, records))
+                columns = {"order": rank[begin + at], "shard": shard, "number": kept.numbers}
+                tables.append(document_table(len(kept), position=position, **columns))
+                texts += kept.texts
+                subsets += kept.subsets
+                records += kept.raw_lines() if self.selected.records else ()
             begin += len(lines)
-        table = np.concatenate([document_table(0), *(part.table for part in parts)])
+        table = np.concatenate(tables)
         in_order = np.argsort(table[:, ORDER])
         if (np.diff(table[:, ORDER][in_order]) == 0).any():
             raise self._made_up()
         chosen = in_order[np.searchsorted(table[:, ORDER][in_order], document) :]
-        texts, subsets, records = (
-            [every[i] for i in chosen.tolist()] if every else []
-            for every in ([one for part in parts for one in getattr(part, name)] for name in _LISTS)
-        )
-        return LaneDocuments(table[chosen], texts, subsets, records)
+        lists = ([every[i] for i in chosen.tolist()] if every else [] for every in (texts, subsets, records))
+        return LaneDocuments(table[chosen], *lists)
 
     def _kept(self, unit: Unit, shard: int, lines: Int64) -> Iterator[DocumentBatch]:
         """The documents of these lines that this copy of the unit keeps, after the filters."""
         # Only the first copy has all subsets.
         labels = {label for label, factor in self.selected.repeats.items() if factor > unit.copy} if unit.copy else None
         batch = self._batch(shard, lines, labels)
-        if self.selected.repeats and len(batch):
-            factors = np.array([self.selected.repeats.get(label, 1.0) for label in batch.subsets])
-            staying = stays(self.sequence.seed, unit.epoch, unit.copy, factors, np.array(shard), batch.numbers)
-            batch = batch.where(staying)
+        batch = staying(batch, self.selected.repeats, self.sequence.seed, unit.epoch, unit.copy, shard)
         return iter(self._filters([batch]) if len(batch) else ())
 
     def _batch(self, shard: int, lines: Int64, labels: Collection[str] | None) -> DocumentBatch:

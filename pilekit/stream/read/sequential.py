@@ -12,7 +12,7 @@ were made. Other shards can be rewritten with `pilekit reframe`, so that streams
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import closing
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from pilekit.pipeline.pipeline import Pipeline
 from pilekit.shards.read.reader import ShardReader, read
 from pilekit.shards.read.unchanged import check_version
 from pilekit.shuffle import Int64, permutation
-from pilekit.stream.order.repeats import stays
+from pilekit.stream.order.repeats import staying
 from pilekit.stream.read.lane_documents import SKIPPED, LaneDocuments, document_table
 
 if TYPE_CHECKING:
@@ -116,8 +116,9 @@ class Sequential:
         with read(
             shard, wanted, self._selected.on_error, manifest=self._selected.corpus.manifest, start=document
         ) as reader:
-            batches = self._staying(_with_bad_lines(reader, bad), epoch, index, copy)
-            for batch in self._stages(batches):
+            repeats, seed = self._selected.repeats, self._selected.seed
+            batches = (staying(batch, repeats, seed, epoch, copy, index) for batch in _with_bad_lines(reader, bad))
+            for batch in self._stages(batch for batch in batches if len(batch)):
                 if not len(batch):
                     continue
                 if batch.numbers[0] < document or bool(np.any(np.diff(batch.numbers) <= 0)):
@@ -141,17 +142,6 @@ class Sequential:
             return None
         names = self._selected.subsets if self._selected.subsets is not None else tuple(self._selected.repeats)
         return tuple(name for name in names if self._selected.repeats.get(name, 1.0) > copy)
-
-    def _staying(
-        self, batches: Iterator[DocumentBatch], epoch: int, shard: int, copy: int
-    ) -> Generator[DocumentBatch, None, None]:
-        """The documents that this copy keeps, by their repeats."""
-        for batch in batches:
-            if self._selected.repeats:
-                factors = np.array([self._selected.repeats.get(name, 1.0) for name in batch.subsets])
-                batch = batch.where(stays(self._selected.seed, epoch, copy, factors, np.array(shard), batch.numbers))
-            if len(batch):
-                yield batch
 
     def _nothing(self, lane: int) -> PilekitError:
         names = visible(", ".join(self._selected.corpus.shards[index].name for index in self._shards_of(lane)), 200)
