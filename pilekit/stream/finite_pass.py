@@ -17,6 +17,7 @@ between steps with other numbers of ranks, workers and micro-batches.
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -83,11 +84,10 @@ def pass_batches(
 
     Returns whether any rank or worker has a batch left after `behind`.
     """
-    lane = builder.lane(0, place, _rows_before(share, behind))
     size, accumulation = share.grid.global_batch_size, share.grad_accum
     resumed_at = at = _rows_before(share, behind)
     next_step = (behind + 1) // accumulation
-    try:
+    with closing(builder.lane(0, place, at)) as lane:
         for step, of_step in groupby(numbers, lambda number: number // accumulation):
             at += lane.skip(step * size - at)
             first, rows = at, lane.give((step + 1) * size - at)
@@ -111,8 +111,6 @@ def pass_batches(
                     given += _rows_again(builder, begin, row % at if at > resumed_at else row, missing)
                 yield builder.batch(share, number, given, np.zeros(1, np.int64), np.array([after], np.int64))
         return at >= (next_step + 1) * size if drop_last else at > next_step * size
-    finally:
-        lane.close()
 
 
 def _rows_before(share: Share, number: int) -> int:
@@ -132,12 +130,8 @@ def _rows_again(builder: BatchBuilder, begin: Place, row: int, count: int) -> li
     """`count` rows of the pass from number `row` on; the first row follows the last."""
     found: list[Window] = []
     while count:
-        lane = builder.lane(0, begin, 0)
-        try:
-            passed = lane.skip(row)
-            given = lane.give(count)
-        finally:
-            lane.close()
+        with closing(builder.lane(0, begin, 0)) as lane:
+            passed, given = lane.skip(row), lane.give(count)
         if not passed and not given:
             raise PilekitError("the documents of the pass cannot be read again; give drop_last=True, or save them")
         found += given

@@ -546,8 +546,8 @@ class PileStream(IterableDataset[Batch]):
     def peek(self, step: int, reached: Reached | None = None) -> list[list[tuple[str, int]]]:
         """The documents of optimizer step `step`, of all ranks: for each row, (shard name, document number) by doc_id.
 
-        Reads and tokenizes every lane of the step's column, from the record (or the loaded state) if that is not past
-        the step, else from the beginning. The cost of a step far ahead is that of training up to it in one process,
+        Reads and tokenizes every lane of the step's column, from the loaded state (or, with one rank, the record) if
+        that is not past the step, else from the beginning. The cost of a step far ahead is that of training up to it in one process,
         divided by the grid's columns. For a step after the end of a finite pass the list is empty.
 
         reached   called now and then with the number of samples already passed before the step, and their total
@@ -563,12 +563,11 @@ class PileStream(IterableDataset[Batch]):
         check_number("step", step, 0)
         if isinstance(self.corpus, TokenCorpus):
             self.corpus.needs_table("peek")
-        every, record = set(range(self.grid.lanes)), self._handed_out.record
-        known = [] if self._changes else [(0, self._first(), every)]
+        known, record = [] if self._changes else [(0, self._first())], self._handed_out.record
         if self._known is not None:
-            known.append((*self._known, every))
-        if record.batch % self.grad_accum == 0:
-            known.append((record.batch // self.grad_accum, record.places, set(self.share.lanes().tolist())))
+            known.append(self._known)
+        if self.world_size == 1 and record.batch % self.grad_accum == 0:  # other ranks' lanes are not recorded
+            known.append((record.batch // self.grad_accum, record.places))
         return rows_of_step(self._builder, self.grid, step, known, reached)
 
     def explain(self) -> Explanation:

@@ -8,6 +8,7 @@ for all ranks, without handing out the steps before it.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,59 +109,47 @@ def build_batches(builder: BatchBuilder, share: Share, places: Int64, numbers: r
     places   int64 [L, 3]: the place of each lane before the first of these batches that reads it
     """
     lanes: dict[int, Lane] = {}
-    try:
+    with ExitStack() as opened:
         for number in numbers:
             read = share.read_by(number)
             given: list[Window] = []
             after = []
             for lane in read.tolist():
                 if lane not in lanes:
-                    lanes[lane] = builder.lane(lane, Place(*places[lane].tolist()), share.rows_before(number))
+                    begun = builder.lane(lane, Place(*places[lane].tolist()), share.rows_before(number))
+                    lanes[lane] = opened.enter_context(closing(begun))
                 given += lanes[lane].give(share.per_lane)
                 after.append(lanes[lane].place)
             yield builder.batch(share, number, given, read, np.array(after, np.int64).reshape(-1, 3))
-    finally:
-        for open_lane in lanes.values():
-            open_lane.close()
 
 
 def rows_of_step(
-    builder: BatchBuilder,
-    grid: Grid,
-    step: int,
-    known: Sequence[tuple[int, Int64, set[int]]],
-    reached: Reached | None = None,
+    builder: BatchBuilder, grid: Grid, step: int, known: Sequence[tuple[int, Int64]], reached: Reached | None = None
 ) -> list[Window]:
     """The rows of optimizer step `step`, for all ranks.
 
-    known     (a step, the places of all lanes before it, the lanes for which these places are right)
+    known     steps, and the places of all lanes before each
     reached   called now and then with the number of rows already passed before the step, and their total
 
     PilekitError if no place before the step is known.
     """
-    column = range(step % grid.columns, grid.lanes, grid.columns)
-    begun = {}
-    for lane in column:
-        usable = [(at, places) for at, places, lanes in known if at <= step and lane in lanes]
-        if not usable:
-            raise PilekitError(
-                f"step {step} was made with other subsets or repeats, or lies before what is known of it; load a state "
-                "from before it"
-            )
-        at, places = max(usable, key=lambda pair: pair[0])
-        before = len(range(column.start, at, grid.columns))
-        visits = len(range(column.start, step, grid.columns)) - before
-        begun[lane] = Place(*places[lane].tolist()), before * grid.per_visit, visits * grid.per_visit
+    usable = [(at, places) for at, places in known if at <= step]
+    if not usable:
+        raise PilekitError(
+            f"step {step} was made with other subsets or repeats, or lies before what is known of it; load a state "
+            "from before it"
+        )
+    at, places = max(usable, key=lambda pair: pair[0])
+    column = step % grid.columns
+    before, until = (len(range(column, border, grid.columns)) * grid.per_visit for border in (at, step))
     found: list[Window] = []
-    done, total = 0, sum(left for _, _, left in begun.values())
-    for number, (place, before, left) in begun.items():
-        opened = builder.lane(number, place, before)
-        try:
-            while left > 0 and (passed := opened.skip(min(left, 64))):
+    done, total = 0, (until - before) * grid.rows
+    for number in range(column, grid.lanes, grid.columns):
+        with closing(builder.lane(number, Place(*places[number].tolist()), before)) as lane:
+            left = until - before
+            while left > 0 and (passed := lane.skip(min(left, 64))):
                 left, done = left - passed, done + passed
                 if reached is not None:
                     reached(done, total)
-            found += opened.give(grid.per_visit)
-        finally:
-            opened.close()
+            found += lane.give(grid.per_visit)
     return found
