@@ -547,8 +547,8 @@ class PileStream(IterableDataset[Batch]):
         """The documents of optimizer step `step`, of all ranks: for each row, (shard name, document number) by doc_id.
 
         Reads and tokenizes every lane of the step's column, from the loaded state (or, with one rank, the record) if
-        that is not past the step, else from the beginning. The cost of a step far ahead is that of training up to it in one process,
-        divided by the grid's columns. For a step after the end of a finite pass the list is empty.
+        that is not past the step, else from the beginning. The cost of a step far ahead is that of training up to it in
+        one process, divided by the grid's columns. For a step after the end of a finite pass the list is empty.
 
         reached   called now and then with the number of samples already passed before the step, and their total
         """

@@ -19,9 +19,9 @@ import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from pilekit.errors import PilekitError, visible
+from pilekit.shuffle import Int64
 from pilekit.stream.batch.mlm import Masking, mask
 from pilekit.stream.batch.write_columns import write
-from pilekit.stream.pack.rows import Int64
 from pilekit.stream.pack.window import Pieces, Window
 from pilekit.stream.read.lane_documents import SHARD, SUBSET
 

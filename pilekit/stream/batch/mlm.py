@@ -14,9 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from pilekit.errors import PilekitError, visible
-from pilekit.shuffle import mix
+from pilekit.shuffle import Int64, UInt64, mix
 from pilekit.stream.batch.write_columns import IGNORED
-from pilekit.stream.pack.rows import Int64, UInt64
 from pilekit.tokenize import Tokenizer
 
 CHOSEN = 0.15

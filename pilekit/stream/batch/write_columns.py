@@ -12,7 +12,7 @@ import numpy.typing as npt
 from numba import types
 
 from pilekit.kernels import compiled
-from pilekit.stream.pack.rows import Int64
+from pilekit.shuffle import Int64
 
 IGNORED = -100
 """The label that Hugging Face's and torch's losses leave out."""

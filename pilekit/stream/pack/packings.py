@@ -1,4 +1,7 @@
-"""The packings: functions from the lengths of documents to `Rows`; they see no token.
+"""The packings: functions from the lengths of documents to `Rows`, the layout of the documents in rows.
+
+A piece is a run of one document's tokens, its EOD counted. A row is pieces side by side, with padding at its end. A
+packing sees no token, so tokens are copied only once, into the batch.
 
 best_fit   best-fit-decreasing: the longest piece is placed first. Each piece goes into the open row with the least free
            space that still holds it; of rows with equal space, into the row opened first. A document that fits in a row
@@ -10,10 +13,43 @@ none       one document a row
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from dataclasses import dataclass
 
 import numpy as np
 
-from pilekit.stream.pack.rows import Int64, Rows
+from pilekit.shuffle import Int64
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows made of pieces of documents.
+
+    document  int64 [pieces]: the document in its window
+    begin     int64 [pieces]: tokens of the document before the piece
+    length    int64 [pieces]: tokens, at least 1. A token after the document's last one is its EOD
+    start     int64 [rows + 1], from 0: row r is the pieces `start[r]:start[r + 1]`, at least one
+    """
+
+    document: Int64
+    begin: Int64
+    length: Int64
+    start: Int64
+
+    def __len__(self) -> int:
+        return len(self.start) - 1
+
+    def part(self, begin: int, end: int) -> Rows:
+        """Rows `begin` .. `end`."""
+        start = self.start[begin : end + 1]
+        pieces = slice(start[0], start[-1])
+        return Rows(self.document[pieces], self.begin[pieces], self.length[pieces], start - start[0])
+
+    def take(self, chosen: Int64) -> Rows:
+        """The rows `chosen`, int64 [n], in that order."""
+        counts = np.diff(self.start)[chosen]
+        start = np.concatenate(([0], np.cumsum(counts)))
+        piece = np.arange(start[-1]) + np.repeat(self.start[chosen] - start[:-1], counts)
+        return Rows(self.document[piece], self.begin[piece], self.length[piece], start)
 
 
 def pieces(lengths: Int64, seq_len: int) -> tuple[Int64, Int64, Int64]:

@@ -12,7 +12,7 @@ import orjson
 
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.random_access.document_reader import StoredDocument, meta_of
-from pilekit.stream.pack.rows import Int64
+from pilekit.shuffle import Int64
 from pilekit.stream.pack.window import Layout, TokenizedDocuments, gathered
 from pilekit.stream.read.lane_documents import NUMBER, SHARD, SUBSET, LaneDocuments
 from pilekit.stream.read.token_files import TokenIndex

@@ -17,9 +17,8 @@ import numpy.typing as npt
 
 from pilekit.errors import PilekitError
 from pilekit.shards.random_access.document_reader import StoredDocument
-from pilekit.shuffle import mix
-from pilekit.stream.pack.packings import best_fit, concat, separate, unused
-from pilekit.stream.pack.rows import Int64, Rows, UInt64
+from pilekit.shuffle import Int64, UInt64, mix
+from pilekit.stream.pack.packings import Rows, best_fit, concat, separate, unused
 from pilekit.stream.read.lane_documents import NUMBER, ORDER, POSITION, SHARD, SKIPPED, Table, document_table
 
 T = TypeVar("T")
