@@ -139,15 +139,17 @@ class DocumentBatch:
     def take(self, indices: Iterable[int]) -> DocumentBatch:
         """The documents at `indices`, which must increase: stages drop documents but never reorder them."""
         chosen = list(indices)
+        return self._at(chosen, [self.texts[i] for i in chosen], self.edited)
+
+    def _at(self, chosen: list[int], texts: list[str], edited: frozenset[int]) -> DocumentBatch:
+        """The documents at `chosen` with these texts; `edited`: indices of this batch that are edited then."""
         return replace(
             self,
-            texts=[self.texts[i] for i in chosen],
+            texts=texts,
             subsets=[self.subsets[i] for i in chosen],
             numbers=self.numbers[chosen] if chosen else self.numbers[:0],
             lines=None if self.lines is None else [self.lines[i] for i in chosen],
-            edited=frozenset(new for new, old in enumerate(chosen) if old in self.edited)
-            if self.edited
-            else self.edited,
+            edited=frozenset(new for new, old in enumerate(chosen) if old in edited) if edited else frozenset(),
         )
 
     def where(self, keep: Sequence[bool] | npt.NDArray[np.bool_]) -> DocumentBatch:
@@ -170,12 +172,4 @@ class DocumentBatch:
         if not pieces:
             return self
         parts = [(i, text) for i, old in enumerate(self.texts) for text in pieces.get(i, [old])]
-        places = [place for place, _ in parts]
-        return replace(
-            self,
-            texts=[text for _, text in parts],
-            subsets=[self.subsets[i] for i in places],
-            numbers=self.numbers[places] if places else self.numbers[:0],
-            lines=None if self.lines is None else [self.lines[i] for i in places],
-            edited=frozenset(new for new, old in enumerate(places) if old in pieces or old in self.edited),
-        )
+        return self._at([place for place, _ in parts], [text for _, text in parts], self.edited.union(pieces))

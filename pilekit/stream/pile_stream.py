@@ -31,12 +31,7 @@ from pilekit.progress import Reached, byte_progress
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.read.reader import OnError
 from pilekit.shuffle import Int64
-from pilekit.stream.arguments import (
-    MOST_TOKENS_IN_ROW,
-    check_number,
-    check_one_of,
-    tokenizer_of,
-)
+from pilekit.stream.arguments import MOST_TOKENS_IN_ROW, check_number, check_one_of, tokenizer_of
 from pilekit.stream.batch.batch import DEFAULT_OUTPUTS, Batch, BatchWriter, checked_outputs
 from pilekit.stream.batch.build_batches import BatchBuilder, Item, build_batches, rows_of_step
 from pilekit.stream.batch.mlm import Masking
@@ -223,11 +218,9 @@ class PileStream(IterableDataset[Batch]):
             self._writer = self._packed_rows(self._tokenizer, layout, objective, outputs)
         ids = {name: index for index, name in enumerate(self.subset_names)}
         names = tuple(shard.name for shard in self.corpus.shards)
-        text_field, token_files = (
-            self.corpus.manifest.text_field,
-            [i for i in plan.indexes if isinstance(i, TokenIndex)],
-        )
-        self._encoding = Encoding(layout, self._tokenizer, ids, ids[OTHER], names, text_field, token_files)
+        token_files = [index for index in plan.indexes if isinstance(index, TokenIndex)]
+        field = self.corpus.manifest.text_field
+        self._encoding = Encoding(layout, self._tokenizer, ids, ids[OTHER], names, field, token_files)
         self._passes: Passes | None = None if epochs is None else Passes(epochs, drop_last)
         rows, columns = (1, 1) if epochs else self._given_lanes or self._selected.default_lanes(batch, self.world_size)
         grid = Grid(rows, columns, batch, self._selected.plan.name, finite=epochs is not None)
@@ -289,7 +282,6 @@ class PileStream(IterableDataset[Batch]):
         self._part: WorkerPart | None = None  # in a DataLoader worker that iterates: its part of the batches
         self._begun = False  # whether this DataLoader worker has iterated
         self._loaded_part: object = None  # the worker's part in the state that was loaded into this worker
-        self.begin()
 
     def _first(self) -> Int64:
         """The places at which all lanes begin, int64 [L, 3]."""
@@ -351,11 +343,11 @@ class PileStream(IterableDataset[Batch]):
         return self.unrecorded_batches()
 
     def _recorded_batches(self) -> Generator[Item, None, None]:
-        iteration = self.begin()
+        handed_out = self.begin()
         for batch in self._made(WorkerPart()):
-            self._handed_out.iterated(state_of(batch))
+            handed_out.iterated(state_of(batch))
             yield batch
-            if self._iteration is not iteration:
+            if self._handed_out is not handed_out:
                 raise PilekitError(
                     "this iterator's batches no longer count, because a state was loaded, an epoch set or another "
                     "iteration begun since; resume with a new iter(stream)"
@@ -398,11 +390,10 @@ class PileStream(IterableDataset[Batch]):
             self._builder, self.share, self._passes, begin, place, record.batch, part, again=not self._handed_out.loaded
         )
 
-    def begin(self) -> object:
+    def begin(self) -> HandedOut:
         """Begin an iteration after the last batch that the previous iteration handed out."""
-        self._handed_out.begin()
-        self._iteration = object()
-        return self._iteration
+        self._handed_out = self._handed_out.next_iteration()
+        return self._handed_out
 
     def pass_ended(self) -> None:
         """Note that an iteration has given its last batch: a finite pass begins again."""

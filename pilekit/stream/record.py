@@ -143,7 +143,7 @@ class Record:
 
 
 class HandedOut:
-    """The record of the batches handed out. Iterating counts them, until `advance` is called in an iteration.
+    """The record of the batches that an iteration handed out. Iterating counts them, until `advance` is called.
 
     pass_begin   the places at which a finite pass begins; None: the stream is endless
     """
@@ -152,12 +152,12 @@ class HandedOut:
         self.record = record
         self.loaded = loaded  # whether nothing was handed out since a state was loaded
         self._pass_begin = pass_begin
-        self.begin()
-
-    def begin(self) -> None:
-        """Begin an iteration after the last batch that the previous iteration handed out."""
-        self._before = self.record.copy()
+        self._before = record.copy()
         self._by_advance = False
+
+    def next_iteration(self) -> HandedOut:
+        """The record of an iteration after the last batch that this iteration handed out."""
+        return HandedOut(self.record, self._pass_begin, self.loaded)
 
     def iterated(self, state: Int64) -> None:
         """Count the batch with this state, which an iterator is giving."""

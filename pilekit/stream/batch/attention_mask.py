@@ -43,13 +43,11 @@ def document_mask(batch: Mapping[str, Tensor], *, dense: bool = False, causal: b
         mask = (segments[:, :, None] == segments[:, None, :])[:, None]
         return mask.tril_() if causal else mask
 
-    def bidirectional(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
-        return segments[b, q_idx] == segments[b, kv_idx]
+    def attends(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        same = segments[b, q_idx] == segments[b, kv_idx]
+        return (q_idx >= kv_idx) & same if causal else same
 
-    def up_to_itself(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
-        return (q_idx >= kv_idx) & (segments[b, q_idx] == segments[b, kv_idx])
-
-    return up_to_itself if causal else bidirectional
+    return attends
 
 
 def _segments(batch: Mapping[str, Tensor]) -> Tensor:

@@ -60,14 +60,8 @@ class BatchBuilder:
     def lane(self, lane: int, place: Place, before: int) -> Lane:
         """The lane from `place`, which follows its first `before` rows."""
         documents = self.source.documents(lane, place.position, place.document)
-        return Lane(
-            encoded(documents, self.encoding),
-            lane,
-            place,
-            self.encoding.layout,
-            documents,
-            Turns(before, self.per_visit),
-        )
+        some, turns = encoded(documents, self.encoding), Turns(before, self.per_visit)
+        return Lane(some, lane, place, self.encoding.layout, turns, documents)
 
     def batch(self, share: Share, number: int, given: Sequence[Window], lanes: Int64, places: Int64) -> Item:
         """Batch `number` of the rows given, with its `stream_state`. Rows without documents fill it up.

@@ -19,8 +19,8 @@ _MOST_EMPTY = 1000
 class Lane:
     """The rows of `documents`, which begin at `place` of lane `lane`. `self.place` is the place after the last row.
 
-    opened   the generator that reads the documents; `close` closes it
     turns    the rows given before `place`, and per visit; only the order of rows with "none" depends on them
+    opened   the generator that reads the documents; `close` closes it
     """
 
     def __init__(
@@ -29,12 +29,12 @@ class Lane:
         lane: int,
         place: Place,
         layout: Layout,
+        turns: Turns,
         opened: Generator[Any, None, None] | None = None,
-        turns: Turns | None = None,
     ) -> None:
         self.place = place
         self._layout, self._opened = layout, opened
-        self._windows = windows(documents, lane, place, layout, turns or Turns())
+        self._windows = windows(documents, lane, place, layout, turns)
         self._window: Window | None = None  # the window whose first `_given` rows were given; None: all were
         self._given = 0
 

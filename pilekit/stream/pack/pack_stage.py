@@ -71,7 +71,7 @@ class Pack:
         shards: dict[str, int] = {}
         layout = Layout(self.seq_len, self.packing, self.window, self.append_eod, self.seed)
         documents = _documents(batches, subset_ids, shards)
-        lane = Lane(documents, 0, Place(0, 0), layout, turns=Turns(0, self.batch_size))
+        lane = Lane(documents, 0, Place(0, 0), layout, Turns(0, self.batch_size))
         pad_id = self.eos_id if self.pad_id is None else self.pad_id
         writer = BatchWriter(self.seq_len, self.outputs, pad_id, self.eos_id, self.masking)
         while rows := lane.give(self.batch_size):

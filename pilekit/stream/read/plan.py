@@ -11,6 +11,7 @@ length of the first frame. For random access, missing indexes are made, and the 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -64,10 +65,8 @@ def choose_plan(corpus: Corpus, *, on_error: OnError = "raise", advance: Advance
     found = find_indexes(corpus)
     # Text is not shorter than its stored form: a corpus whose stored form is too large does not fit in memory.
     may_be_held = sum(map(_stored_size, corpus.shards, found)) <= HELD_BYTES
-    if not may_be_held:
-        for shard, known in zip(corpus.shards, found, strict=True):
-            if reason := _reason(shard, _frame_sizes(shard, known)):
-                return Plan("sequential", reason)
+    if not may_be_held and (reason := _too_long(corpus, found)):
+        return Plan("sequential", reason)
     if missing := found.count(None):
         logger.info("indexing %d of %d shards, which is done once", missing, len(found))
     indexes = tuple(index_corpus(corpus, on_error=on_error, advance=advance, whole=False, found=found))
@@ -76,22 +75,23 @@ def choose_plan(corpus: Corpus, *, on_error: OnError = "raise", advance: Advance
             raise bad_line_error(bad_lines(shard, index).examples[0])
     if may_be_held and sum(index.header.content_bytes for index in indexes) <= HELD_BYTES:
         return Plan("random", f"the corpus's text, at most {HELD_BYTES >> 20} MiB, is held whole", indexes)
-    for shard, index in zip(corpus.shards, indexes, strict=True):
-        if reason := _reason(shard, _frame_sizes(shard, index)):
-            return Plan("sequential", reason)
+    if reason := _too_long(corpus, indexes):
+        return Plan("sequential", reason)
     return Plan("random", "all shards have frames small enough to be decoded for a few documents", indexes)
 
 
-def _reason(shard: Shard, sizes: Int64) -> str | None:
-    """Why frames of these sizes are too long; None if they are not, or if no sizes are known."""
-    total = float(sizes.sum())
-    mean = float(np.square(sizes, dtype=np.float64).sum()) / total if total else 0.0
-    if mean <= MOST_DECODED:
-        return None
-    return (
-        f"{visible(shard.name)} has frames of {mean / 2**20:,.0f} MiB or more, which must be decoded from the "
-        "beginning to reach a document"
-    )
+def _too_long(corpus: Corpus, indexes: Sequence[ShardIndex | None]) -> str | None:
+    """The reason why the frames of a shard are too long; None if those of all shards are short, or not known."""
+    for shard, index in zip(corpus.shards, indexes, strict=True):
+        sizes = _frame_sizes(shard, index)
+        total = float(sizes.sum())
+        mean = float(np.square(sizes, dtype=np.float64).sum()) / total if total else 0.0
+        if mean > MOST_DECODED:
+            return (
+                f"{visible(shard.name)} has frames of {mean / 2**20:,.0f} MiB or more, which must be decoded from the "
+                "beginning to reach a document"
+            )
+    return None
 
 
 def _frame_sizes(shard: Shard, index: ShardIndex | None) -> Int64:

@@ -68,7 +68,7 @@ def encoding(tokenizer: Tokenizer, packing: Packing, window: int = 4, append_eod
 def lane_at(source: Memory, place: Place, how: Encoding, before: int = 0) -> Lane:
     """Lane 7 of the source."""
     documents = source.documents(7, place.position, place.document)
-    return Lane(encoded(documents, how), 7, place, how.layout, documents, Turns(before, 1))
+    return Lane(encoded(documents, how), 7, place, how.layout, Turns(before, 1), documents)
 
 
 def uses(source: Memory, how: Encoding) -> Iterator[Document]:
