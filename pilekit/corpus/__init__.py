@@ -10,28 +10,22 @@ from pilekit.corpus.manifest import (
     Manifest,
     PublishedResult,
     PublishedTable,
-    Release,
-    ReleaseFile,
     Subset,
     Totals,
     load_manifest,
 )
 from pilekit.corpus.names import UNLABELLED, normalised, resolve_subsets, split_names, subsets_or_all
-from pilekit.corpus.shard import SHARD_SUFFIXES, Shard, Split, shard_of
+from pilekit.corpus.shard import Shard, shard_of
 
 __all__ = [
     "BUNDLED",
-    "SHARD_SUFFIXES",
     "UNLABELLED",
     "Corpus",
     "Manifest",
     "Part",
     "PublishedResult",
     "PublishedTable",
-    "Release",
-    "ReleaseFile",
     "Shard",
-    "Split",
     "Subset",
     "Totals",
     "load_manifest",

@@ -145,10 +145,7 @@ class DocumentSelection:
                 bits = mask.bits
                 if isinstance(index, TokenIndex):
                     bits = index.kept(mask, self.dedup)
-                elif (
-                    mask.header.lines > some.lines
-                    or (some.numbers(max(0, len(some) - 1), len(some)) >= mask.header.lines).any()
-                ):
+                elif not some.end <= mask.header.lines <= some.lines:
                     raise PilekitError(
                         f"{visible(shard.path)}: has {counted(some.lines, 'line')}, but what was deduplicated in "
                         f"{visible(str(self.dedup))} under its name has {mask.header.lines:,}; run `pilekit dedup` on "
