@@ -20,12 +20,14 @@ from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Annotated
 
+import msgspec
 import numpy as np
 
 from pilekit.errors import PilekitError
 from pilekit.stream.batch.build_batches import BatchBuilder, Item
-from pilekit.stream.order.lane_grid import Share
+from pilekit.stream.order.lane_grid import Positive, Share
 from pilekit.stream.pack.lane import rows_between, rows_in
 from pilekit.stream.pack.window import Place, Window
 from pilekit.stream.record import WorkerPart
@@ -40,9 +42,9 @@ class Passes:
     drop_last   leave out an incomplete last step instead of padding it
     """
 
-    epochs: int
+    epochs: Positive
     drop_last: bool
-    epoch: int = 0
+    epoch: Annotated[int, msgspec.Meta(ge=0)] = 0
 
     def borders(self, positions: int) -> tuple[int, int]:
         """The first position of the iteration and the one after its last; `positions` is the number in an epoch."""

@@ -17,7 +17,7 @@ import importlib.metadata
 import logging
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -445,17 +445,8 @@ class PileStream(IterableDataset[Batch]):
                 "a worker knows only its own part of the stream's state; use stream.loader(), or a DataLoader that "
                 "leaves the state to stream.advance(batch) in the main process"
             )
-        grid = self.grid
-        plan = StatePlan(
-            name=grid.plan,
-            rows=grid.rows,
-            columns=grid.columns,
-            global_batch_size=grid.global_batch_size,
-            unit=self._unit,
-            window=self.window,
-            per_epoch=self._selected.per_epoch(self._unit),
-            **({} if self._passes is None else asdict(self._passes)),
-        )
+        per_epoch = self._selected.per_epoch(self._unit)
+        plan = StatePlan(grid=self.grid, passes=self._passes, unit=self._unit, window=self.window, per_epoch=per_epoch)
         record = self._handed_out.record
         step, batch = divmod(record.batch, self.grad_accum)
         state = StreamState(
@@ -497,7 +488,7 @@ class PileStream(IterableDataset[Batch]):
             state = {name: value for name, value in state.items() if name != "worker"}
         loaded, counts = loaded_state(state, self.rank, self.world_size)
         was = changed_fields(loaded, self._fingerprint, strict)
-        wanted: dict[str, Any] = {"name": self.grid.plan, "window": self.window, "epochs": None}
+        wanted: dict[str, Any] = {"plan": self.grid.plan, "window": self.window, "epochs": None}
         if self._passes is not None:
             wanted |= {"epochs": self._passes.epochs, "drop_last": self._passes.drop_last}
         if self._given_lanes is not None:
@@ -505,11 +496,10 @@ class PileStream(IterableDataset[Batch]):
         batch_size, grad_accum, whole = self._given_sizes
         if whole is not None:
             wanted["global_batch_size"] = whole
-        grid = grid_for(loaded, wanted)
+        grid = grid_for(loaded, {**wanted, "finite": self.grid.finite})
         accumulation = accumulation_for(loaded, grid, self.world_size, batch_size, grad_accum)
         grid.share(self.rank, self.world_size, accumulation)  # refuse before anything changes
-        if self._passes is not None:
-            self._passes = replace(self._passes, epoch=loaded.plan.epoch)
+        self._passes = loaded.plan.passes
         self._settle(grid, loaded.plan.unit, accumulation)
         places, self._changes = loaded.places(), list(loaded.changes)
         if was:

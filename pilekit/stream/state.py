@@ -12,6 +12,7 @@ The functions at the end check whether a state fits a stream.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import msgspec
@@ -21,37 +22,28 @@ import xxhash
 
 from pilekit.errors import PilekitError, visible
 from pilekit.shuffle import Int64
-from pilekit.stream.order.lane_grid import MOST_SAMPLES, Grid, Plan, Share, batch_sizes
+from pilekit.stream.finite_pass import Passes
+from pilekit.stream.order.lane_grid import Grid, Positive, Share, batch_sizes
 
-STATE_VERSION = 6
+STATE_VERSION = 7
 
 MAY_CHANGE = ("subsets", "repeats")
 """Fields of the fingerprint that may differ with `strict=False`."""
 
-_SHOWN = {"name": "plan", "rows": "lanes' rows", "columns": "lanes' columns"}
+_SHOWN = {"rows": "lanes' rows", "columns": "lanes' columns"}
 """Names of a state's plan fields in messages, where they differ from the field's name."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
-_Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class StatePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The grid and the units of a run. `epochs`, `drop_last` and `epoch` are for finite passes."""
+    """The grid and the units of a run, and its passes if it is finite."""
 
-    name: Plan
-    rows: _Positive
-    columns: _Positive
-    global_batch_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_SAMPLES)]
-    unit: _Positive
-    window: _Positive
-    per_epoch: _Positive
-    epochs: _Positive | None = None
-    drop_last: bool | None = None
-    epoch: _Count = 0
-
-    def grid(self) -> Grid:
-        """The run's grid."""
-        return Grid(self.rows, self.columns, self.global_batch_size, self.name, finite=self.epochs is not None)
+    grid: Grid
+    passes: Passes | None
+    unit: Positive
+    window: Positive
+    per_epoch: Positive
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -77,8 +69,8 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     step: _Count
     batch: _Count
     rank: _Count | None
-    world_size: _Positive
-    grad_accum: _Positive
+    world_size: Positive
+    grad_accum: Positive
     lanes: bytes
     counts: Counts
     changes: list[dict[str, Any]]
@@ -120,7 +112,7 @@ def read_state(state: object) -> StreamState:
         raise PilekitError(damaged.format("its checksum does not fit"))
     try:
         found = msgspec.convert(dict(state), StreamState)
-        if len(found.lanes) != 24 * found.plan.grid().lanes or (found.rank or 0) >= found.world_size:
+        if len(found.lanes) != 24 * found.plan.grid.lanes or (found.rank or 0) >= found.world_size:
             raise ValueError("its lanes and ranks do not fit its grid")
     except ValueError as error:
         raise PilekitError(damaged.format(visible(str(error), 200))) from error
@@ -150,7 +142,7 @@ def merge(states: Sequence[object]) -> StreamState:
             f"the states are of rank {', '.join(map(str, ranks[:20]))} of {first.world_size}: a rank is missing or is "
             "there twice; give each rank's state once, or one merged state alone"
         )
-    places, grid = first.places(), first.plan.grid()
+    places, grid = first.places(), first.plan.grid
     subsets: dict[str, tuple[int, int]] = {}
     for part in parts:
         if part.rank is not None:
@@ -202,10 +194,13 @@ def changed_fields(loaded: StreamState, own: Mapping[str, Any], strict: bool) ->
 
 def grid_for(loaded: StreamState, wanted: Mapping[str, Any]) -> Grid:
     """The state's grid; PilekitError if the state's plan differs from `wanted`, the stream's own arguments."""
+    plan = loaded.plan
+    passes = {"epochs": None} if plan.passes is None else asdict(plan.passes)
+    theirs = {**asdict(plan.grid), **passes, "window": plan.window}
     for field, value in wanted.items():
-        if getattr(loaded.plan, field) != value:
-            raise _misfit(_SHOWN.get(field, field), getattr(loaded.plan, field), value)
-    return loaded.plan.grid()
+        if theirs.get(field) != value:
+            raise _misfit(_SHOWN.get(field, field), theirs.get(field), value)
+    return plan.grid
 
 
 def accumulation_for(

@@ -107,9 +107,9 @@ PILEKIT = (
     + """
 path = SETTINGS.pop("path")
 stream = stream_of({"raw": SHARD, "reframed": REFRAMED, "from tokens": FOLDER + "/tokens"}[path], **SETTINGS)
-state = stream.state_dict()["plan"]
+grid = stream.grid
 batches = iter(stream)
-for _ in range(4 * state["columns"]):
+for _ in range(4 * grid.columns):
     next(batches)
 first, first_encoded, started, used = given(stream), encoded, time.perf_counter(), time.process_time()
 tokens = 0
@@ -119,7 +119,7 @@ while tokens < int(TOKENS):
     tokens = given(stream) - first
     tokens = tokens if path == "from tokens" else min(tokens, encoded - first_encoded)
 seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - used
-print(json.dumps({"amount": tokens, "seconds": seconds, "cpu_seconds": cpu_seconds, "plan": state["name"]}))
+print(json.dumps({"amount": tokens, "seconds": seconds, "cpu_seconds": cpu_seconds, "plan": grid.plan}))
 """
 )
 

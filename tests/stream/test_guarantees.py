@@ -74,7 +74,8 @@ def test_default_lanes_are_the_documented_ones(corpora: Corpora, settings: Setti
     found, state = run(corpora["mixed"].folder, {**changes, "batch_size": 48}, batches=6)
     assert found == wanted
     plan = json.loads(state)["plan"]
-    assert (plan["rows"], plan["columns"], plan["unit"]) == (24, 4, unit_of(len(corpora["mixed"].lines), 96))
+    grid = plan["grid"]
+    assert (grid["rows"], grid["columns"], plan["unit"]) == (24, 4, unit_of(len(corpora["mixed"].lines), 96))
 
 
 @pytest.mark.parametrize("packing", ["best_fit", "concat", pytest.param("none", marks=pytest.mark.slow)])
@@ -98,7 +99,7 @@ def test_single_frames_are_read_as_the_reference_reads_them(
             ]
         assert steps_of([batches for batches, _ in results], grad_accum) == counted(steps[step : step + 8])
         states = [state for _, state in results]
-        assert json.loads(states[0])["plan"]["name"] == "sequential"
+        assert json.loads(states[0])["plan"]["grid"]["plan"] == "sequential"
         step += 8
 
 

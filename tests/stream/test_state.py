@@ -98,8 +98,11 @@ def test_a_missing_or_wrong_field_is_refused(good: dict[str, Any]) -> None:
     def turned(value: Any) -> Any:
         return {name: turned(value[name]) for name in reversed(value)} if isinstance(value, dict) else value
 
+    def with_grid(**changes: Any) -> dict[str, Any]:
+        return {"plan": {**good["plan"], "grid": {**good["plan"]["grid"], **changes}}}
+
     assert read_state(turned(good)) == read_state(good)
-    for field in [*good, "plan.rows", "plan.unit"]:
+    for field in [*good, "plan.grid.rows", "plan.unit"]:
         state = json.loads(json.dumps(good))
         at, names = state, field.split(".")
         for name in names[:-1]:
@@ -109,15 +112,15 @@ def test_a_missing_or_wrong_field_is_refused(good: dict[str, Any]) -> None:
             read_state(state if field == "xxh3" else with_checksum(state))
     short = base64.b64encode(np.zeros(45, "<i8").tobytes()).decode()
     changes: list[tuple[dict[str, Any], str]] = [
-        ({"version": 1}, "has version 1, and this pilekit reads version 6"),
+        ({"version": 1}, "has version 1, and this pilekit reads version 7"),
         ({"version": "\x1b[31m"}, r"version \\x1b\[31m"),
         ({"lanes": short}, "its lanes and ranks do not fit its grid"),
         ({"lanes": "?" * 512}, "lanes"),
         ({"rank": 2}, "its lanes and ranks"),
         ({"step": -1}, "step"),
-        ({"plan": {**good["plan"], "name": "other"}}, "other"),
-        ({"plan": {**good["plan"], "rows": 5}}, "5 rows of lanes cannot share"),
-        ({"plan": {**good["plan"], "rows": 3, "global_batch_size": 1 << 61}}, "global_batch_size"),
+        (with_grid(plan="other"), "other"),
+        (with_grid(rows=5), "5 rows of lanes cannot share"),
+        (with_grid(rows=3, global_batch_size=1 << 61), "global_batch_size"),
     ]
     for change, message in changes:
         with pytest.raises(PilekitError, match=message) as raised:

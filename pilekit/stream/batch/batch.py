@@ -184,7 +184,7 @@ class BatchWriter:
                 *(documents.ids, documents.offsets, documents.table[:, SUBSET].copy()),
                 *(rows.document, rows.begin, rows.length, rows.start),
                 *(row, self.seq_len, self.eos_id, self.pad_id),
-                *(column.reshape(-1) for column in columns.values()),
+                tuple(column.reshape(-1) for column in columns.values()),
             )
             row += len(part)
         if self.masking is not None:

@@ -26,7 +26,7 @@ _read_only = types.Array(types.int64, 1, "C", readonly=True)
 _ids = types.Array(types.uint32, 1, "C", readonly=True)
 
 
-@compiled(types.void(_ids, *[_read_only] * 6, *[_int64] * 4, *[_column] * 5))
+@compiled(types.void(_ids, *[_read_only] * 6, *[_int64] * 4, types.UniTuple(_column, 5)))
 def write(
     ids: npt.NDArray[np.uint32],
     offsets: Int64,
@@ -39,18 +39,16 @@ def write(
     seq_len: int,
     eos_id: int,
     pad_id: int,
-    input_ids: Int64,
-    labels: Int64,
-    position_ids: Int64,
-    doc_ids: Int64,
-    subset_ids: Int64,
+    columns: tuple[Int64, Int64, Int64, Int64, Int64],
 ) -> None:
     """Write the rows of a window, with padding, as the batch's rows from `row` on.
 
     ids, offsets, document_subsets   as in `TokenizedDocuments`
     document, begin, length, start   as in `Rows`
-    input_ids ...                    int64 [rows x seq_len], flat; all but the first two may be [0]
+    columns                          input_ids, labels, position_ids, doc_ids and subset_ids: int64 [rows x seq_len],
+                                     flat; all but the first two may be [0]
     """
+    input_ids, labels, position_ids, doc_ids, subset_ids = columns
     for turn in range(len(start) - 1):
         at = (row + turn) * seq_len
         row_begin, row_end = at, at + seq_len
@@ -77,11 +75,6 @@ def write(
                 subset_ids[at:end] = document_subsets[here]
             at = end
         if at < row_end:
-            input_ids[at:row_end] = pad_id
-            labels[at:row_end] = IGNORED
-            if len(position_ids) > 0:
-                position_ids[at:row_end] = 0
-            if len(doc_ids) > 0:
-                doc_ids[at:row_end] = NO_DOCUMENT
-            if len(subset_ids) > 0:
-                subset_ids[at:row_end] = NO_DOCUMENT
+            for column, padding in zip(columns, (pad_id, IGNORED, 0, NO_DOCUMENT, NO_DOCUMENT)):  # noqa: B905 (numba)
+                if len(column) > 0:
+                    column[at:row_end] = padding

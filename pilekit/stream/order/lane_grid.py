@@ -18,8 +18,9 @@ micro-batches of a step then share their lanes, so with a > 1 only one worker is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+import msgspec
 import numpy as np
 
 from pilekit.errors import PilekitError, counted, visible
@@ -36,18 +37,19 @@ MOST_LANES = 1 << 20
 """The most lanes in a grid. Each lane holds a window of documents, so a larger number is a mistake."""
 
 Plan = Literal["random", "sequential"]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 @dataclass(frozen=True)
 class Grid:
-    """R `rows` x M `columns` of lanes, serving steps of `global_batch_size` samples.
+    """R `rows` x M `columns` of lanes, serving steps of `global_batch_size` samples; a part of the stream's state.
 
     finite  for finite passes: all ranks and workers read the same lane, and each keeps its own samples (finite_pass.py)
     """
 
-    rows: int
-    columns: int
-    global_batch_size: int
+    rows: Positive
+    columns: Positive
+    global_batch_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_SAMPLES)]
     plan: Plan = "random"
     finite: bool = False
 
