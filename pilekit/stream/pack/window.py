@@ -68,6 +68,10 @@ class Layout:
     append_eod: bool
     seed: int
 
+    def lengths(self, some: TokenizedDocuments) -> Int64:
+        """Tokens of each document, its EOD counted, int64 [documents]."""
+        return some.offsets[1:] - some.offsets[:-1] + self.append_eod
+
 
 @dataclass(frozen=True)
 class TokenizedDocuments:
@@ -208,23 +212,19 @@ def windows(
     documents: Iterable[TokenizedDocuments], lane: int, place: Place, layout: Layout, turns: Turns
 ) -> Iterator[Window]:
     """The windows of a lane from `place` on, after `turns.before` rows of the lane; one may have no rows."""
-
-    def lengths(some: TokenizedDocuments) -> Int64:
-        found: Int64 = np.diff(some.offsets) + layout.append_eod
-        return found
-
     if layout.packing == "concat":
-        yield from _running_windows(documents, lengths, lane, place, layout)
+        yield from _running_windows(documents, lane, place, layout)
         return
     begin, given = place, place.offset_in_window
     before = turns.before - given
-    for parts in gathered(documents, lengths, layout.window):
+    for parts in gathered(documents, layout.lengths, layout.window):
         some = joined(parts)
         parts.clear()
-        if layout.packing == "none" and (in_rows := lengths(some) > 1).any():
+        lengths = layout.lengths(some)
+        if layout.packing == "none" and (in_rows := lengths > 1).any():
             # The first document that gets a row counts the bad lines before those of the window that get none.
             some.table[np.argmax(in_rows), SKIPPED] += some.table[~in_rows, SKIPPED].sum()
-        rows = (best_fit if layout.packing == "best_fit" else separate)(lengths(some), layout.seq_len)
+        rows = (best_fit if layout.packing == "best_fit" else separate)(lengths, layout.seq_len)
         keys = _row_keys(some, rows, lane, layout.seed)
         # Best fit makes the fullest rows first, so rows are shuffled by their keys.
         order = (
@@ -258,35 +258,31 @@ def _by_turn(rows: Rows, keys: UInt64, before: int, layout: Layout, turns: Turns
 
 
 def _running_windows(
-    documents: Iterable[TokenizedDocuments],
-    lengths: Callable[[TokenizedDocuments], Int64],
-    lane: int,
-    place: Place,
-    layout: Layout,
+    documents: Iterable[TokenizedDocuments], lane: int, place: Place, layout: Layout
 ) -> Iterator[Window]:
     rest: list[TokenizedDocuments] = []
     begin = place.offset_in_window  # tokens of the first document that are in earlier rows
     resumed = begin > 0
     for some in documents:
-        if resumed and (tuple(some.table[0, :2].tolist()) != place[:2] or lengths(some)[0] <= begin):
+        if resumed and (tuple(some.table[0, :2].tolist()) != place[:2] or layout.lengths(some)[0] <= begin):
             raise _changed(place)
         resumed = False
         whole = joined([*rest, some])
-        rows = concat(lengths(whole), layout.seq_len, begin)
-        yield _running_window(whole, rows, lengths(whole), lane, layout)
-        document, begin = unused(lengths(whole), begin + len(rows) * layout.seq_len)
+        rows = concat(layout.lengths(whole), layout.seq_len, begin)
+        yield _running_window(whole, rows, lane, layout)
+        document, begin = unused(layout.lengths(whole), begin + len(rows) * layout.seq_len)
         rest = [whole.part(document, len(whole))] if document < len(whole) else []
     if resumed:
         raise _changed(place)
     if rest:
-        rows = concat(lengths(rest[0]), layout.seq_len, begin, last=True)
-        yield _running_window(rest[0], rows, lengths(rest[0]), lane, layout)
+        rows = concat(layout.lengths(rest[0]), layout.seq_len, begin, last=True)
+        yield _running_window(rest[0], rows, lane, layout)
 
 
-def _running_window(some: TokenizedDocuments, rows: Rows, lengths: Int64, lane: int, layout: Layout) -> Window:
+def _running_window(some: TokenizedDocuments, rows: Rows, lane: int, layout: Layout) -> Window:
     last = rows.start[1:] - 1
     document, used = rows.document[last], rows.begin[last] + rows.length[last]
-    whole = used == lengths[document]
+    whole = used == layout.lengths(some)[document]
     table = some.table[document]
     after = np.stack((table[:, POSITION], table[:, ORDER] + whole, np.where(whole, 0, used)), axis=1)
     return Window(some, rows, _row_keys(some, rows, lane, layout.seed), after)
