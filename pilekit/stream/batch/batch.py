@@ -177,16 +177,16 @@ class BatchWriter:
         written = {*_TOKENS, *self.outputs}
         count = len(pieces.per_row)
         columns = {name: np.empty((count * (name in written), self.seq_len), np.int64) for name in COLUMNS}
+        flat = tuple(column.reshape(-1) for column in columns.values())
         row = 0
         for part in parts:
             documents, rows = part.documents, part.rows
             write(
                 *(documents.ids, documents.offsets, documents.table[:, SUBSET].copy()),
                 *(rows.document, rows.begin, rows.length, rows.start),
-                *(row, self.seq_len, self.eos_id, self.pad_id),
-                tuple(column.reshape(-1) for column in columns.values()),
+                *(row, self.seq_len, self.eos_id, self.pad_id, flat),
             )
-            row += len(part)
+            row += len(rows)
         if self.masking is not None:
             keys = np.concatenate([part.row_keys for part in parts])
             used = np.bincount(np.repeat(np.arange(row), pieces.per_row), pieces.length, row)

@@ -91,7 +91,11 @@ class BatchBuilder:
 
 def _raw_item(given: Sequence[Window], batch_size: int, state: Int64) -> RawDocument | RawBatch:
     """Each row is one document."""
-    documents = [some.documents.stored[document] for some in given for document in some.rows.document.tolist()]
+    documents = [
+        some.documents.stored[document]
+        for some in given
+        for document in some.rows.document[some.rows.start[:-1]].tolist()
+    ]
     item = RawDocument(*documents[0]) if batch_size == 1 else RawBatch(documents)
     item.stream_state = state
     return item

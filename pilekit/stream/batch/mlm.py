@@ -77,17 +77,19 @@ def mask(input_ids: Int64, labels: Int64, row_keys: UInt64, used: Int64, masking
     """
     place = np.arange(input_ids.shape[1])
     drawn = mix(row_keys[:, None], place)
-    row, column = np.nonzero((drawn >> _HALF < _share(CHOSEN)) & (place < used[:, None]))
-    may_change = ~np.isin(input_ids[row, column], masking.never)
-    row, column = row[may_change], column[may_change]
-    tokens, action = input_ids[row, column], drawn[row, column] & _LOWER
+    chosen = np.flatnonzero((drawn >> _HALF < _share(CHOSEN)) & (place < used[:, None]))
+    ids, drawn = input_ids.reshape(-1), drawn.reshape(-1)
+    chosen = chosen[np.isin(ids[chosen], masking.never, invert=True)]
+    tokens, drawn = ids[chosen], drawn[chosen]
     labels.fill(IGNORED)
-    labels[row, column] = tokens
-    nth = ((mix(row_keys[row], column, 0) >> _HALF) * np.uint64(masking.ordinary) >> _HALF).astype(np.int64)
-    # Before the n-th token that is not special stand the special tokens that have at most n others before them.
-    others = nth + np.searchsorted(masking.never - np.arange(len(masking.never)), nth, side="right")
-    kinds = [action < _share(MASKED), action < _share(MASKED + REPLACED)]
-    input_ids[row, column] = np.select(kinds, [np.int64(masking.mask_id), others], tokens)
+    labels.reshape(-1)[chosen] = tokens
+    # One round more, of 0, is mix(key, i, 0). It draws the n-th token that is not special. Before that token stand the
+    # special tokens that have at most n others before them.
+    nth = ((mix(drawn) >> _HALF) * np.uint64(masking.ordinary) >> _HALF).astype(np.int64)
+    other = nth + np.searchsorted(masking.never - np.arange(len(masking.never)), nth, side="right")
+    action = drawn & _LOWER
+    replaced = np.where(action < _share(MASKED + REPLACED), other, tokens)
+    ids[chosen] = np.where(action < _share(MASKED), masking.mask_id, replaced)
 
 
 _HALF = np.uint64(32)

@@ -21,12 +21,12 @@ NO_DOCUMENT = -1
 """The value of `doc_ids` and `subset_ids` on padding."""
 
 _int64 = types.int64
-_column = types.Array(types.int64, 1, "C")
+_columns = types.UniTuple(types.Array(types.int64, 1, "C"), 5)  # type: ignore[no-untyped-call]
 _read_only = types.Array(types.int64, 1, "C", readonly=True)
 _ids = types.Array(types.uint32, 1, "C", readonly=True)
 
 
-@compiled(types.void(_ids, *[_read_only] * 6, *[_int64] * 4, types.UniTuple(_column, 5)))
+@compiled(types.void(_ids, *[_read_only] * 6, *[_int64] * 4, _columns))
 def write(
     ids: npt.NDArray[np.uint32],
     offsets: Int64,
@@ -39,7 +39,7 @@ def write(
     seq_len: int,
     eos_id: int,
     pad_id: int,
-    columns: tuple[Int64, Int64, Int64, Int64, Int64],
+    columns: tuple[Int64, ...],
 ) -> None:
     """Write the rows of a window, with padding, as the batch's rows from `row` on.
 

@@ -42,11 +42,12 @@ class Lane:
         """The lane's next `count` rows, from one window or more. Fewer only if the documents end."""
         given = []
         while count > 0 and (window := self._window or self._next()) is not None:
-            end = min(self._given + count, len(window))
-            given.append(window.part(self._given, end))
-            self._window, self._given = (window, end) if end < len(window) else (None, 0)
+            begin, rows = self._given, len(window.rows)
+            end = min(begin + count, rows)
+            given.append(window.part(begin, end))
+            self._window, self._given = (window, end) if end < rows else (None, 0)
             self.place = Place(*window.after[end - 1].tolist())
-            count -= len(given[-1])
+            count -= end - begin
         return given
 
     def skip(self, count: int) -> int:
@@ -64,7 +65,7 @@ class Lane:
     def _next(self) -> Window | None:
         """The next window that has rows. None at the documents' end."""
         for empty, window in enumerate(self._windows):
-            if len(window):
+            if len(window.rows):
                 return window
             if empty == _MOST_EMPTY:
                 raise PilekitError(
@@ -76,15 +77,15 @@ class Lane:
 
 def rows_in(given: Sequence[Window]) -> int:
     """The number of rows in these windows."""
-    return sum(map(len, given))
+    return sum(len(some.rows) for some in given)
 
 
 def rows_between(given: Sequence[Window], begin: int, end: int) -> list[Window]:
     """Rows `begin` .. `end` of these windows, or fewer if they end before."""
     found = []
     for some in given:
-        first, last = max(begin, 0), min(end, len(some))
+        first, last = max(begin, 0), min(end, len(some.rows))
         if first < last:
             found.append(some.part(first, last))
-        begin, end = begin - len(some), end - len(some)
+        begin, end = begin - len(some.rows), end - len(some.rows)
     return found

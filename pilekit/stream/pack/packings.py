@@ -27,7 +27,7 @@ class Rows:
     document  int64 [pieces]: the document in its window
     begin     int64 [pieces]: tokens of the document before the piece
     length    int64 [pieces]: tokens, at least 1. A token after the document's last one is its EOD
-    start     int64 [rows + 1], from 0: row r is the pieces `start[r]:start[r + 1]`, at least one
+    start     int64 [rows + 1]: row r is the pieces `start[r]:start[r + 1]`, at least one
     """
 
     document: Int64
@@ -39,10 +39,8 @@ class Rows:
         return len(self.start) - 1
 
     def part(self, begin: int, end: int) -> Rows:
-        """Rows `begin` .. `end`."""
-        start = self.start[begin : end + 1]
-        pieces = slice(start[0], start[-1])
-        return Rows(self.document[pieces], self.begin[pieces], self.length[pieces], start - start[0])
+        """Rows `begin` .. `end`, among all pieces."""
+        return Rows(self.document, self.begin, self.length, self.start[begin : end + 1])
 
     def take(self, chosen: Int64) -> Rows:
         """The rows `chosen`, int64 [n], in that order."""

@@ -114,9 +114,6 @@ class Window:
     row_keys: UInt64
     after: Int64
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
     def part(self, begin: int, end: int) -> Window:
         """The window with only the rows `begin` .. `end`, as views."""
         some = slice(begin, end)
@@ -151,8 +148,10 @@ def pieces_of(parts: Sequence[Window]) -> Pieces:
     """The pieces of the rows of `parts`, which has at least one entry."""
     found = []
     for part in parts:
-        rows, table = part.rows, part.documents.table[part.rows.document]
-        found.append((rows.start[1:] - rows.start[:-1], rows.length, rows.begin, table))
+        rows, start = part.rows, part.rows.start
+        pieces = slice(start[0], start[-1])
+        table = part.documents.table[rows.document[pieces]]
+        found.append((start[1:] - start[:-1], rows.length[pieces], rows.begin[pieces], table))
     return Pieces(*map(np.concatenate, zip(*found, strict=True)))
 
 

@@ -70,7 +70,8 @@ class RandomAccess:
         order = self.sequence.order(unit)
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
-        tables, texts, subsets, records = [document_table(0)], [], [], []
+        tables, texts, subsets = [document_table(0)], [], []
+        records: list[bytes | memoryview] = []
         begin = 0
         for shard, lines in self.selected.locate(unit.begin, unit.end):
             for kept in self._kept(unit, shard, lines):

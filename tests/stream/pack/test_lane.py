@@ -175,4 +175,4 @@ def test_texts_without_tokens_and_unknown_labels(tokenizer: Tokenizer) -> None:
         lane_at(surrogate, Place(2, 0), encoding(tokenizer, "concat")).give(1)
     other = Memory([Unit([(1, "a", "unheard of", 0)])], 2)
     (part,) = lane_at(other, Place(2, 0), encoding(tokenizer, "best_fit")).give(1)
-    assert part.window.documents.table[:, SUBSET].tolist() == [2]
+    assert part.documents.table[:, SUBSET].tolist() == [2]
