@@ -184,7 +184,8 @@ class BatchWriter:
             write(
                 *(documents.ids, documents.offsets, documents.table[:, SUBSET].copy()),
                 *(rows.document, rows.begin, rows.length, rows.start),
-                *(row, self.seq_len, self.eos_id, self.pad_id, flat),
+                *(row, self.seq_len, self.eos_id, self.pad_id),
+                flat,
             )
             row += len(rows)
         if self.masking is not None:
