@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 import torch
 from torch import nn
@@ -44,9 +44,7 @@ from pilekit.train.model.blocks import blocks_of
 from pilekit.train.model.build import model_shape
 from pilekit.train.step.chunked_loss import ROWS
 from pilekit.train.step.optimizer import lr_scales, muon_parameters
-
-Stage = Literal[0, 1, 2, 3]
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+from pilekit.train.step.sharding import DTYPES, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,33 +108,32 @@ def estimate(config: TrainConfig, world_size: int) -> Estimate:
     lr_scales(shape, config.optimizer)  # refuses a pattern that matches nothing
     micro_batches = train.global_batch_size // world_size // train.micro_batch_size
     sharing = parallel.shard or world_size
-    held = {
-        stage: held_bytes(shape, stage=stage, world_size=sharing, dtype=dtype, micro_batches=micro_batches)
-        for stage in get_args(Stage)
-    }
     for_muon = muon_parameters(shape, config.optimizer)
     matrices = [parameter for name, parameter in shape.named_parameters() if name in for_muon]
-    for stage, each in held.items():  # Muon keeps one mean instead of two, and no number of steps
-        spared = 4 * _numbers(matrices, sharing if stage else 1) + 4 * len(matrices)
-        averages = each.gradients if train.ema else 0  # 4 bytes of each trained parameter too
-        held[stage] = replace(each, optimizer=each.optimizer - spared + averages)
+    teacher = None
     if config.teacher.path is not None:
         teacher = model_shape(ModelConfig(path=config.teacher.path), tokenizer, config.data.seq_len, train.objective)
-        size = DTYPES[config.teacher.dtype].itemsize
-        for stage, each in held.items():
-            of = held_bytes(teacher, stage=stage, world_size=sharing, dtype=torch.float32, micro_batches=1)
-            held[stage] = replace(each, teacher=(of.parameters + of.gathered) * size // 4)
     activations = activation_bytes(shape, config)
+    stages = []
+    for stage in get_args(Stage):
+        held = held_bytes(shape, stage=stage, world_size=sharing, dtype=dtype, micro_batches=micro_batches)
+        # Muon keeps one mean instead of two, and no number of steps.
+        spared = 4 * _numbers(matrices, sharing if stage else 1) + 4 * len(matrices)
+        averages = held.gradients if train.ema else 0  # 4 bytes of each trained parameter too
+        held = replace(held, optimizer=held.optimizer - spared + averages)
+        if teacher is not None:
+            of = held_bytes(teacher, stage=stage, world_size=sharing, dtype=torch.float32, micro_batches=1)
+            size = DTYPES[config.teacher.dtype].itemsize
+            held = replace(held, teacher=(of.parameters + of.gathered) * size // 4)
+        offload = parallel.offload and stage > 0
+        stages.append(_at_peak(stage, held, activations, micro_batches, offload=offload))
     return Estimate(
         parameters=sum(parameter.numel() for parameter in shape.parameters()),
         world_size=world_size,
         micro_batches=micro_batches,
         world_sizes=world_sizes(config),
         chosen=parallel.zero,
-        stages=[
-            _at_peak(stage, each, activations, micro_batches, offload=parallel.offload and stage > 0)
-            for stage, each in held.items()
-        ],
+        stages=stages,
     )
 
 
@@ -183,11 +180,8 @@ def activation_bytes(model: PreTrainedModel, config: TrainConfig) -> int:
 
     Models that change their logits, other than by scaling or a soft cap, also hold all of their logits.
     """
-    rows, seq_len, recomputed = (
-        config.train.micro_batch_size,
-        config.data.seq_len,
-        config.parallel.activation_checkpoint,
-    )
+    rows, seq_len = config.train.micro_batch_size, config.data.seq_len
+    recomputed = config.parallel.activation_checkpoint
     is_causal, dtype = config.train.objective == "clm", DTYPES[config.precision.dtype]
     blocks, tokens = blocks_of(model), rows * seq_len
     width: int = cast("Any", model).get_output_embeddings().weight.shape[1]

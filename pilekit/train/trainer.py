@@ -289,8 +289,8 @@ class Trainer:
     def _accumulate_gradients(self, batch: Batch, targets: int) -> torch.Tensor:
         """Add up, micro-batch by micro-batch, the gradient of the mean loss over all `targets` of the step.
 
-        Returns the losses of this rank's targets, float32, as `clm_loss` or `mlm_loss` gives them. If no rank has a
-        target, nothing is computed and the result is empty.
+        Returns the losses of this rank's targets, float32, as `StepLoss` gives them. If no rank has a target, nothing
+        is computed and the result is empty.
         """
         if targets == 0:
             return torch.empty(len(batch["labels"]), 0)

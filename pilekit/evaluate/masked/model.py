@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.model.causal import PROBE_TOKENS, changed_ids, differ, predicting, probe_ids
 from pilekit.evaluate.model.load import MASKED, load_model, positions_of
+from pilekit.evaluate.model.logit_transform import UNCHANGED, LogitTransform
 from pilekit.stream.batch.attention_mask import document_mask
 
 ALONE_TOLERANCE = 1e-3
@@ -45,6 +46,11 @@ class MaskedLM:
     def head(self) -> nn.Linear:
         """The last matrix, from width to vocabulary."""
         return cast("nn.Linear", cast("Any", self.model).get_output_embeddings())
+
+    @property
+    def transform(self) -> LogitTransform | None:
+        """The change from the head's output to logits, as of a `CausalLM`; None if logits need the whole model."""
+        return UNCHANGED if self.head_by_place else None
 
 
 def load_masked_lm(

@@ -77,11 +77,11 @@ def build_on(
     """
     built: list[CausalLM | MaskedLM] = []
 
-    def build() -> tuple[PreTrainedConfig, set[str], bool | LogitTransform | None]:
+    def build() -> tuple[PreTrainedConfig, set[str], LogitTransform | None]:
         lm = build_model(source, tokenizer, seq_len=seq_len, seed=seed, objective=objective, lora=lora)
         built.append(lm)
         frozen = {name for name, parameter in lm.model.named_parameters() if not parameter.requires_grad}
-        return lm.model.config, frozen, lm.head_by_place if isinstance(lm, MaskedLM) else lm.transform
+        return lm.model.config, frozen, lm.transform
 
     def build_empty() -> CausalLM | MaskedLM:
         from transformers.initialization import no_init_weights  # not in transformers 4
@@ -93,10 +93,10 @@ def build_on(
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name not in frozen)
         if objective == "mlm":
-            return MaskedLM(model, tokens_of(model), head_by_place=head is True)
-        return CausalLM.of(model, head if isinstance(head, LogitTransform) else None)
+            return MaskedLM(model, tokens_of(model), head_by_place=transform is not None)
+        return CausalLM.of(model, transform)
 
-    made, frozen, head = ranks.on_rank0(build)  # the head is found by running the model; only rank 0 can run it
+    made, frozen, transform = ranks.on_rank0(build)  # only rank 0 can run the model, which finds the transform
     lm = ranks.on_all_ranks(lambda: built[0] if built else build_empty())
     lm.model.train()
     return lm

@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pilekit.evaluate.model.logit_transform import UNCHANGED, LogitTransform
+from pilekit.train.config.sections import TeacherConfig
 
 ROWS = 1024
 """Rows whose logits are held at a time. Fewer rows are slower in bf16 with a wide head, because each chunk's share of
@@ -41,27 +42,24 @@ as long."""
 
 @dataclass(frozen=True, slots=True)
 class Taught:
-    """A teacher's predictions of the same targets, and the weights of both losses.
+    """A teacher's predictions of the same targets.
 
-    states         [rows, width of the teacher]: the input of its head
+    states    [rows, width of the teacher]: the input of its head
     weight, bias, transform   its head; the vocabulary is the student's
-    temperature    divides both models' logits
-    kl             weight of the divergence, times the temperature squared, which keeps its gradient's size
-    cross_entropy  weight of the loss against the targets
+    settings  the temperature, which divides both models' logits, and the weights of the losses. The divergence is also
+              multiplied by the temperature squared, which keeps its gradient's size
     """
 
     states: Tensor
     weight: Tensor
     bias: Tensor | None
     transform: LogitTransform
-    temperature: float
-    kl: float
-    cross_entropy: float
+    settings: TeacherConfig
 
     def logits(self, rows: slice, dtype: torch.dtype) -> Tensor:
         """The teacher's logits of some rows, divided by the temperature."""
         made = torch.mm(self.states[rows], self.weight.T).to(dtype)
-        return self.transform(made if self.bias is None else made + self.bias) / self.temperature
+        return self.transform(made if self.bias is None else made + self.bias) / self.settings.temperature
 
 
 def chunked_cross_entropy(
@@ -171,13 +169,14 @@ def _turn_into_gradient(
         each[part] = log_shares.gather(1, chosen).squeeze(1).neg_()
         gradient = log_shares.exp_().scatter_add_(1, chosen, log_shares.new_full(chosen.shape, -1.0))
         if taught is not None:
+            settings = taught.settings
             of_teacher = taught.logits(slice(first + begin, first + begin + len(exact)), exact_type).log_softmax(-1)
-            of_student = torch.log_softmax(exact / taught.temperature, dim=-1)
+            of_student = torch.log_softmax(exact / settings.temperature, dim=-1)
             shares = of_teacher.exp()
-            total += taught.kl * taught.temperature**2 * (shares * of_teacher.sub_(of_student)).sum()
-            total += taught.cross_entropy * each[part].sum()
-            gradient.mul_(taught.cross_entropy)
-            gradient.add_(of_student.exp_().sub_(shares), alpha=taught.kl * taught.temperature)
+            total += settings.kl * settings.temperature**2 * (shares * of_teacher.sub_(of_student)).sum()
+            total += settings.cross_entropy * each[part].sum()
+            gradient.mul_(settings.cross_entropy)
+            gradient.add_(of_student.exp_().sub_(shares), alpha=settings.kl * settings.temperature)
         logits[part] = transform.backward_(gradient, exact)
     return each, total
 

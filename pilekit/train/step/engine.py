@@ -43,6 +43,7 @@ from pilekit.train.step.loss_scale import LossScale
 from pilekit.train.step.losses import StepLoss
 from pilekit.train.step.optimizer import build_optimizer, measured_step, sum_of_squares, update_means
 from pilekit.train.step.sharding import (
+    DTYPES,
     before_micro_batch,
     gather_rest,
     is_first_copy,
@@ -108,8 +109,7 @@ class Engine:
         if parallel.compile:
             for block in blocks:
                 block.compile()
-        cut: Any = {"stage": parallel.zero, "offload": parallel.offload, "group": parallel.shard}
-        shard(self._step_loss, blocks, ranks, dtype=precision.dtype, **cut)
+        shard(self._step_loss, blocks, ranks, parallel, DTYPES[precision.dtype])
         self._step_loss.train()
         self._counts = ranks.is_first or any(is_sharded(p) and is_first_copy(p) for p in lm.model.parameters())
         self.optimizer: Optimizer = build_optimizer(lm.model, config.optimizer, config.train.ema)
@@ -122,7 +122,7 @@ class Engine:
         scale  ranks / targets of the whole step on all ranks, because gradients are averaged over ranks
         last   this is the last micro-batch before `update`
 
-        The losses are float32, from `clm_loss` or `mlm_loss`, and stay on the device: nothing waits for them.
+        The losses are float32, from `StepLoss`, and stay on the device: nothing waits for them.
         """
         before_micro_batch(self._step_loss, self._stage, last=last)
         if self.loss_scale is not None:

@@ -44,38 +44,36 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from pilekit.engine.ranks import Ranks
+from pilekit.train.config.sections import ParallelConfig
 
 Stage = Literal[0, 1, 2, 3]
-Dtype = Literal["fp32", "bf16", "fp16"]
-_COMPUTING_TYPE = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def shard(
     root: nn.Module,
     blocks: Sequence[nn.Module],
     ranks: Ranks,
-    *,
-    stage: Stage,
-    dtype: Dtype,
-    offload: bool,
-    group: int | None = None,
+    parallel: ParallelConfig,
+    dtype: torch.dtype = torch.float32,
 ) -> None:
     """Cut `root` in place, with each of `blocks` as a group, and fill it with rank 0's numbers, on the ranks' device.
 
     Trained parameters are float32. All become DTensors with the same names, unless a single rank in float32 leaves
-    them alone. With `offload`, parameters, gradients and the optimizer's state stay in the CPU's memory between uses.
-    Each `group` of ranks, in order, shares one copy; None: all ranks do.
+    them alone. `parallel` has the stage, whether parameters, gradients and the optimizer's state stay in the CPU's
+    memory between uses (`offload`), and how many ranks, in order, share one copy (`shard`; None: all). Parameters are
+    gathered as copies in `dtype`; float32: as they are.
     """
     for name, parameter in root.named_parameters():
         # A bfloat16 master would silently learn next to nothing.
         if parameter.requires_grad and parameter.dtype != torch.float32:
             raise TypeError(f"{name} is {parameter.dtype}, but masters are float32")
-    if ranks.world_size == 1 and dtype == "fp32" and not (offload and ranks.device.type != "cpu"):
+    stage, offload, group = parallel.zero, parallel.offload, parallel.shard
+    if ranks.world_size == 1 and dtype == torch.float32 and not (offload and ranks.device.type != "cpu"):
         root.to(ranks.device)
         return
     whole = {name: parameter.detach() for name, parameter in root.named_parameters() if ranks.is_first}
-    computing = _COMPUTING_TYPE[dtype]
-    summing = None if computing is None else torch.float32
+    computing, summing = (None, None) if dtype == torch.float32 else (dtype, torch.float32)
     settings: dict[str, Any] = {
         "mesh": ranks.mesh if group in (None, ranks.world_size) else _groups(ranks, group),
         "mp_policy": MixedPrecisionPolicy(param_dtype=computing, reduce_dtype=summing),

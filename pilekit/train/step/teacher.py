@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,14 +17,11 @@ from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.evaluate.model.causal import CausalLM
-from pilekit.evaluate.model.logit_transform import UNCHANGED
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.model.blocks import blocks_of
 from pilekit.train.step.chunked_loss import Taught
 from pilekit.train.step.losses import head_states
-from pilekit.train.step.sharding import gather_rest, release, shard
-
-TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+from pilekit.train.step.sharding import DTYPES, gather_rest, release, shard
 
 
 class Teacher:
@@ -33,26 +29,21 @@ class Teacher:
 
     def __init__(self, lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks) -> None:
         self._lm, self._settings, self._attention = lm, config.teacher, config.data.attention
-        self.cosine = config.teacher.cosine
         model: nn.Module = lm.model
-        model.requires_grad_(False).to(TYPES[config.teacher.dtype]).eval()
+        model.requires_grad_(False).to(DTYPES[config.teacher.dtype]).eval()
         self._root = _Root(model)
-        parallel = config.parallel
-        cut: Any = {"stage": parallel.zero, "offload": parallel.offload, "group": parallel.shard}
-        shard(self._root, blocks_of(model), ranks, dtype="fp32", **cut)
+        shard(self._root, blocks_of(model), ranks, config.parallel)
 
     @contextmanager
     def lesson(self, batch: Mapping[str, Tensor], places: Tensor) -> Iterator[Taught]:
         """Yield the teacher's predictions at these flat places of the batch's targets, with its gathered head."""
-        lm, settings = self._lm, self._settings
+        lm = self._lm
         with torch.no_grad():
             gather_rest(self._root)
             states = head_states(lm, batch, self._attention, places)
-        head: Any = lm.head
-        transform = lm.transform if isinstance(lm, CausalLM) and lm.transform else UNCHANGED
-        weights = settings.temperature, settings.kl, settings.cross_entropy
+        assert lm.transform is not None, "which `check_teacher` has proven"
         try:
-            yield Taught(states, head.weight, head.bias, transform, *weights)
+            yield Taught(states, lm.head.weight, lm.head.bias, lm.transform, self._settings)
         finally:
             release(self._root)
 
@@ -72,7 +63,7 @@ def check_teacher(teacher: CausalLM | MaskedLM, lm: CausalLM | MaskedLM, config:
     """Raise PilekitError unless `teacher` can teach `lm`; both are whole."""
     name = f"teacher.path = {visible(config.teacher.path or '')}"
     for of, model in ((name, teacher), ("the model", lm)):
-        if model.head_by_place is False if isinstance(model, MaskedLM) else model.transform is None:
+        if model.transform is None:
             kind = visible(str(model.model.config.model_type), 60)
             raise PilekitError(
                 f"{of}: the head of a {kind} model cannot be used alone, so it takes no part in distillation"

@@ -17,6 +17,7 @@ from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.evaluate.model.logit_transform import UNCHANGED, LogitTransform
 from pilekit.train.config.file import load_config
+from pilekit.train.config.sections import TeacherConfig
 from pilekit.train.model.from_teacher import kept_blocks
 from pilekit.train.step.chunked_loss import Taught, chunked_cross_entropy
 from pilekit.train.step.losses import StepLoss
@@ -62,7 +63,8 @@ def test_the_loss_in_chunks_is_the_formula(
     divergence = functional.kl_div(soft.log_softmax(-1), shares.log_softmax(-1), reduction="sum", log_target=True)
     right = 0.3 * temperature**2 * divergence + 0.9 * functional.cross_entropy(student, targets, reduction="sum")
 
-    taught = Taught(*teacher, transforms[1], temperature, 0.3, 0.9)
+    weights = TeacherConfig(temperature=temperature, kl=0.3, cross_entropy=0.9)
+    taught = Taught(*teacher, transforms[1], weights)
     found, each = chunked_cross_entropy(*leaves, targets, transform=transforms[0], rows=chunk, taught=taught)
 
     torch.testing.assert_close(found, right)

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm
 from pilekit.evaluate.model.logit_transform import UNCHANGED
-from pilekit.train.step.losses import clm_loss, count_targets, subset_sums
+from pilekit.train.step.losses import StepLoss, count_targets, subset_sums
 from tests.tiny.logit_transforms import LOGIT_TRANSFORMS, transforming_model
 from tests.tiny.models import Family, tiny_model
 from tests.train.step.test_chunked_loss import Watched
@@ -100,10 +100,10 @@ def test_losses_and_gradients_are_those_of_the_model(family: str) -> None:
     batch = packed([5, 3, 20, 0, 7, 1])
     for attention in get_args(Attention):
         right = torch.tensor(plain_nll(lm, batch, attention), dtype=torch.float64)
-        loss, nll = clm_loss(lm, batch, attention=attention, scale=0.25)
+        loss, nll = StepLoss(lm, attention=attention)(batch, 0.25)
         loss.backward()
         found = gradients(lm)
-        whole, whole_nll = clm_loss(dataclasses.replace(lm, transform=None), batch, attention=attention, scale=0.25)
+        whole, whole_nll = StepLoss(dataclasses.replace(lm, transform=None), attention=attention)(batch, 0.25)
         whole.backward()
 
         assert right.count_nonzero() == count_targets(batch)
@@ -117,7 +117,7 @@ def test_losses_and_gradients_are_those_of_the_model(family: str) -> None:
     (0.25 * functional.cross_entropy(logits[:, :-1].flatten(0, 1), targets, reduction="sum")).backward()
     assert_same_gradients(found, gradients(lm))  # those of "causal", through the model's own forward
     if family in LOGIT_TRANSFORMS:  # the transform matters, or this would show nothing
-        without, _ = clm_loss(dataclasses.replace(lm, transform=UNCHANGED), batch, attention="causal", scale=0.25)
+        without, _ = StepLoss(dataclasses.replace(lm, transform=UNCHANGED), attention="causal")(batch, 0.25)
         assert abs((loss - without).item()) > 0.01 * loss.item()
 
 
@@ -128,17 +128,17 @@ def test_the_head_runs_only_where_a_target_is(family: str) -> None:
     few = torch.full_like(batch["labels"], -100)
     few[3, 17] = few[8, 2] = 5
     with Watched() as watched:
-        clm_loss(lm, {**batch, "labels": few}, attention="document", scale=1.0)[0].backward()
+        StepLoss(lm, attention="document")({**batch, "labels": few}, 1.0)[0].backward()
     assert watched.largest < few.numel() * VOCABULARY / 2
     lm.model.zero_grad()
     none = {**batch, "labels": torch.full_like(few, -100)}
-    loss, nll = clm_loss(lm, none, attention="document", scale=0.5)
+    loss, nll = StepLoss(lm, attention="document")(none, 0.5)
     loss.backward()
     assert (loss.item(), count_targets(none)) == (0, 0)
     assert torch.equal(nll, torch.zeros(len(few), 30))
     assert all(torch.equal(grad, torch.zeros_like(grad)) for grad in gradients(lm).values())
     one_token = packed([1], seq_len=1)
-    loss, nll = clm_loss(lm, one_token, attention="document", scale=1.0)
+    loss, nll = StepLoss(lm, attention="document")(one_token, 1.0)
     assert (loss.item(), nll.shape, count_targets(one_token)) == (0.0, (2, 0), 0)
 
 

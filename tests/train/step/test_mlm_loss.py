@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pilekit.evaluate.masked.model import MaskedLM
-from pilekit.train.step.losses import count_targets, mlm_loss
+from pilekit.train.step.losses import StepLoss, count_targets
 from tests.tiny.masked import FAMILIES, PAD, called, tiny
 from tests.train.step.test_losses import packed
 
@@ -56,10 +56,10 @@ def test_loss_and_gradients_are_those_of_each_document_alone(family: str, attent
     assert (batch["doc_ids"] < 0).any()
     right = plain_nll(lm, batch, attention)
 
-    loss, nll = mlm_loss(lm, batch, attention=attention, scale=0.25)
+    loss, nll = StepLoss(lm, attention=attention)(batch, 0.25)
     loss.backward()  # type: ignore[no-untyped-call]
     found = gradients(lm)
-    whole_loss, whole_nll = mlm_loss(replace(lm, head_by_place=False), batch, attention=attention, scale=0.25)
+    whole_loss, whole_nll = StepLoss(replace(lm, head_by_place=False), attention=attention)(batch, 0.25)
     whole_loss.backward()  # type: ignore[no-untyped-call]
 
     assert nll.shape == batch["labels"].shape
@@ -79,7 +79,7 @@ def test_batches_without_a_target_and_with_a_row_of_padding(family: str) -> None
         batch[name][-1] = value
     batch["labels"][:] = -100
     for attention in get_args(Attention):
-        loss, nll = mlm_loss(lm, batch, attention=attention, scale=1.0)
+        loss, nll = StepLoss(lm, attention=attention)(batch, 1.0)
         loss.backward()  # type: ignore[no-untyped-call]
         assert loss.item() == 0
         assert torch.equal(nll, torch.zeros(batch["labels"].shape))
