@@ -26,7 +26,6 @@ from pathlib import Path
 import msgspec
 import torch
 import xxhash
-from msgspec import structs
 from transformers import PreTrainedModel
 
 from pilekit.engine.ranks import join, lost_rank
@@ -47,10 +46,8 @@ from pilekit.train.engines import build_engine, check_engine
 from pilekit.train.evaluation import evaluate, open_held_out
 from pilekit.train.launch.environment import adopt_slurm
 from pilekit.train.launch.interrupt import first_interrupt
-from pilekit.train.log.alerts import against_waiting
-from pilekit.train.log.figures import figures
+from pilekit.train.log.alerts import MemoryGrowth, against_waiting
 from pilekit.train.log.logs import open_logs
-from pilekit.train.log.memory import MemoryGrowth
 from pilekit.train.log.metrics import StepBitsPerByte, StepMetrics, step_memory
 from pilekit.train.log.mfu import full_speed
 from pilekit.train.log.peek import inspect_step_command
@@ -204,20 +201,9 @@ class Trainer:
                                 stream=self.stream.state_dict(),
                             )
                             seconds = time.perf_counter() - started
-                            metrics = figures(
-                                *(done, sums, update),
-                                lr=lr,
-                                rates=rates_by_group(engine.optimizer, lr),
-                                scale=scale,
-                                tokens=tokens,
-                                places=self.stream.global_batch_size * self.stream.seq_len,
-                                seconds=seconds,
-                                full_speed=self._full_speed,
-                            )
+                            metrics = self._figures(done, sums, update, tokens, lr=lr, scale=scale, seconds=seconds)
                             if config.log.memory and ranks.is_first:
                                 growth.write(done.step, sums.memory)
-                            if self._is_measured(done.step):
-                                metrics = structs.replace(metrics, bpb=self._bits_per_byte())
                             failed = error_of(metrics, log, on_step)
                             with part("checkpoint"):
                                 checkpoints.poll()
@@ -302,19 +288,54 @@ class Trainer:
             nlls.append(self.engine.forward_backward(part, scale=self.ranks.world_size / targets, last=last))
         return torch.cat(nlls).cpu()
 
+    def _figures(
+        self,
+        done: Progress,
+        sums: StepSums,
+        update: Update,
+        tokens: int,
+        *,
+        lr: float,
+        scale: float | None,
+        seconds: float,
+    ) -> StepMetrics:
+        """The line of metrics.jsonl for step `done.step`, which trained on `tokens` and took `seconds`.
+
+        If it is time, it measures bits per byte, in which all ranks take part.
+        """
+        stream, speed = self.stream, tokens / seconds
+        return StepMetrics(
+            step=done.step,
+            loss=sums.loss if math.isfinite(sums.loss) else None,
+            loss_by_subset=sums.by_subset,
+            lr=lr,
+            lr_by_group=rates_by_group(self.engine.optimizer, lr),
+            grad_norm=None if update.skipped else update.grad_norm,
+            update_norm=update.update_norm,
+            tokens=done.tokens,
+            padding=1 - tokens / (stream.global_batch_size * stream.seq_len),
+            tokens_per_second=speed,
+            data_wait=min(1.0, sums.waited / seconds),
+            step_seconds=seconds,
+            memory_bytes=max(sums.memory.get("GPU", sums.memory["CPU"])),
+            mfu=None if self._full_speed is None else speed / self._full_speed,
+            loss_scale=scale,
+            skipped=done.skipped,
+            bpb=self._bits_per_byte(done.step),
+        )
+
     def _peek(self, checkpoints: Checkpoints, step: int) -> str:
         """The command that shows the documents of a step (from 1)."""
         return inspect_step_command(self.config, self.stream, step, checkpoints.before(step))
 
-    def _is_measured(self, step: int) -> bool:
-        """Whether bits per byte are measured after this step: every `train.eval_every` steps, and after the last."""
-        return self.held_out is not None and (step % self.config.train.eval_every == 0 or step == self.config.steps)
-
-    def _bits_per_byte(self) -> StepBitsPerByte:
-        assert self.held_out is not None
-        limit, on_error = self.config.train.eval_limit, self.config.data.on_error
-        result = evaluate(self.engine, self.tokenizer, self.held_out, self.ranks, limit=limit, on_error=on_error)
-        return StepBitsPerByte.of(result)
+    def _bits_per_byte(self, step: int) -> StepBitsPerByte | msgspec.UnsetType:
+        """Bits per byte after this step: every `train.eval_every` steps, and after the last; else UNSET."""
+        train, held_out = self.config.train, self.held_out
+        if held_out is None or (step % train.eval_every and step != self.config.steps):
+            return msgspec.UNSET
+        on_error = self.config.data.on_error
+        found = evaluate(self.engine, self.tokenizer, held_out, self.ranks, limit=train.eval_limit, on_error=on_error)
+        return StepBitsPerByte(overall=found.overall.bpb, subsets={name: of.bpb for name, of in found.subsets.items()})
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[RunFolder, Checkpoints, Iterator[Batch]]]:

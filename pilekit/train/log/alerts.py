@@ -1,4 +1,4 @@
-"""Warnings while a model trains: waiting for data, a loss that stays high, a gradient far out of line.
+"""Warnings while a model trains: waiting for data, a high loss, a gradient far out of line, memory that grows.
 
 No warning stops the run: people judge whether a loss will come down again. Each warning names the step and the command
 that shows the step's documents. Figures are compared with earlier figures of the same run, so a large model or a hard
@@ -9,6 +9,9 @@ corpus causes none:
     divergence  the mean loss of 50 steps has been far above the lowest such mean for 50 steps in a row: by a quarter,
                 and at least half a nat
     spike       a gradient's norm is more than ten times the median of up to 100 steps before. At most one per 100 steps
+    memory      the lowest memory of a rank in 50 steps has been above that of the 50 steps before, in each of six such
+                spans in a row, as with a leak. Memory goes up and down within a step and while caches fill, so only the
+                lowest counts. Warned of once for each rank and kind of memory
 
 A resumed run reads the earlier losses and norms from metrics.jsonl.
 """
@@ -18,21 +21,29 @@ from __future__ import annotations
 import logging
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 
+from pilekit.fitted_table import rounded_bytes
 from pilekit.stream.pile_stream import PileStream
 from pilekit.train.log.metrics import StepMetrics
 
 logger = logging.getLogger(__name__)
 
 SPAN = 50
-"""Steps whose time or loss is averaged; also the number of steps for which a loss must stay high."""
+"""Steps whose time or loss is averaged, and of which the lowest memory counts; also the number of steps for which a
+loss must stay high."""
 FIRST_STEPS = 10
 """Steps after a start whose waiting does not count."""
 STALL = 0.2
 SPIKE = 10.0
 NORMS = 100
 FEWEST_NORMS = 20
+SPANS = 6
+"""Spans of `SPAN` steps in which memory must grow."""
+LEAST = 2**20
+"""The fewest bytes by which a span must exceed the one before; `SHARE` is the smallest share."""
+SHARE = 0.002
 
 
 class Watch:
@@ -111,6 +122,40 @@ class Watch:
             f"{median:.3g}); it was clipped to train.clip_norm. If the loss suffers, lower that or optimizer.lr; "
             f"the step's documents are shown by: {self._peek(metrics.step)}"
         )
+
+
+class MemoryGrowth:
+    """Tracks the memory of all ranks after every step."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._now: dict[tuple[str, int], int] = {}
+        self._spans: deque[dict[tuple[str, int], int]] = deque(maxlen=SPANS)
+        self._told: set[tuple[str, int]] = set()
+
+    def write(self, step: int, memory: Mapping[str, Sequence[int]]) -> None:
+        """Record the bytes of each rank after `step`, by kind of memory; log warnings."""
+        for kind, of_ranks in memory.items():
+            for rank, size in enumerate(of_ranks):
+                self._now[kind, rank] = min(size, self._now.get((kind, rank), size))
+        self._steps += 1
+        if self._steps % SPAN:
+            return
+        self._spans.append(self._now)
+        self._now = {}
+        if len(self._spans) < SPANS:
+            return
+        for key in self._spans[-1].keys() - self._told:
+            sizes = [span[key] for span in self._spans]
+            if all(later - size >= max(LEAST, SHARE * size) for size, later in pairwise(sizes)):
+                self._told.add(key)
+                kind, rank = key
+                logger.warning(
+                    "step %s: the %s memory of rank %d grows steadily: %s %d steps ago, %s now. If it is about to run "
+                    "out, stop the run and repeat the command: it resumes with the same results. log.memory = false "
+                    "turns this off",
+                    *(f"{step:,}", kind, rank, rounded_bytes(sizes[0]), SPAN * (SPANS - 1), rounded_bytes(sizes[-1])),
+                )
 
 
 def against_waiting(stream: PileStream) -> str:

@@ -11,7 +11,7 @@ from pilekit.engine.ranks import Ranks
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.log.alerts import Watch
 from pilekit.train.log.metrics import MetricsLog, StepMetrics, read_metrics
-from pilekit.train.log.viewers import Viewer, open_tensorboard, open_wandb
+from pilekit.train.log.viewers import open_tensorboard, open_wandb
 from pilekit.train.run_folder import RunFolder
 
 
@@ -26,11 +26,11 @@ def open_logs(
     alone. If lines cannot be written at the end of the block, all ranks raise. `remedy` and `peek` are
     those of `Watch`.
     """
-    logs: list[MetricsLog | Viewer] = []
+    logs: list[Callable[[StepMetrics], None]] = []
     watches: list[Watch] = []
 
     def begin() -> None:
-        logs.append(opened.enter_context(MetricsLog(run.metrics_file, resume_step=step)))
+        logs.append(opened.enter_context(MetricsLog(run.metrics_file, resume_step=step)).write)
         if config.log.tensorboard:
             logs.append(opened.enter_context(open_tensorboard(run.path / "tensorboard", resume_step=step)))
         if config.log.wandb:
@@ -41,15 +41,11 @@ def open_logs(
         measured = metrics.bpb is not msgspec.UNSET
         if metrics.step % config.log.every == 0 or metrics.step == config.steps or measured:
             for log in logs:
-                log.write(metrics)
+                log(metrics)
         for watch in watches:
             watch.write(metrics)
-
-    def end() -> None:
-        for log in logs:
-            log.close()
 
     with ExitStack() as opened:
         ranks.on_rank0(begin)
         yield write
-        ranks.on_rank0(end)
+        ranks.on_rank0(opened.close)

@@ -27,7 +27,6 @@ import msgspec
 from pilekit.artifacts.atomic_write import check_target, write_atomically
 from pilekit.artifacts.own_file import open_own
 from pilekit.errors import PilekitError, visible
-from pilekit.evaluate.results.result import BitsPerByte
 
 if TYPE_CHECKING:
     import torch  # imported on use: reading metrics does not need it, and it takes seconds
@@ -42,11 +41,6 @@ class StepBitsPerByte(msgspec.Struct, frozen=True, kw_only=True):
     """All documents, weighted by their bytes."""
     subsets: dict[str, float | None]
     """Each subset that has documents."""
-
-    @classmethod
-    def of(cls, result: BitsPerByte) -> StepBitsPerByte:
-        """The figures of an evaluation."""
-        return cls(overall=result.overall.bpb, subsets={name: score.bpb for name, score in result.subsets.items()})
 
 
 class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,11 +39,9 @@ parallel.activation_checkpoint = "none"; if collectives are high in the table, a
 _MARK = "pilekit::"
 
 
-@contextmanager
-def part(name: Literal["data", "checkpoint", "step"]) -> Iterator[None]:
-    """Mark the block as waiting for data, as saving, or as a whole step."""
-    with record_function(_MARK + name):
-        yield
+def part(name: Literal["data", "checkpoint", "step"]) -> record_function:
+    """Mark the block of a `with` as waiting for data, as saving, or as a whole step."""
+    return record_function(_MARK + name)
 
 
 class Profile(AbstractContextManager["Profile"]):

@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -31,6 +32,9 @@ UPLOAD_SECONDS = 120
 """The longest wait for Weights & Biases at the end of a run; the rest stays on disk, for `wandb sync`."""
 LONGEST_TAG = 120
 
+Write = Callable[[StepMetrics], None]
+"""Shows the figures of a step; control characters in their names are made visible."""
+
 
 def check_viewers(config: TrainConfig) -> None:
     """Raise PilekitError if `[log]` asks for a package that is not installed."""
@@ -44,55 +48,43 @@ def check_viewers(config: TrainConfig) -> None:
             )
 
 
-class Viewer(AbstractContextManager["Viewer"]):
-    """Passes figures on until the first failure; a context manager.
+@contextmanager
+def _viewer(
+    add: Callable[[dict[str, float], int], None], close: Callable[[], None], where: str, title: str
+) -> Iterator[Write]:
+    """Yield a function that shows a step's figures, until the first failure.
 
     add     takes the numbers of a step by name, and the step
     close   sends or writes what is still in memory
     where   the place of the files, for a warning
     title   the viewer's name
     """
+    has_failed = False
 
-    def __init__(
-        self, add: Callable[[dict[str, float], int], None], close: Callable[[], None], where: str, title: str
-    ) -> None:
-        self._add, self._close, self._where, self._title = add, close, where, title
-        self._ended = False
-
-    def write(self, metrics: StepMetrics) -> None:
-        """Add a point for each figure of `numbers_of`; control characters in names are made visible."""
-        with self._surviving():
-            if not self._ended:
-                numbers = {visible(name, LONGEST_TAG): number for name, number in numbers_of(metrics)}
-                self._add(numbers, metrics.step)
-
-    def close(self) -> None:
-        """Write what is still in memory."""
-        with self._surviving():
-            if not self._ended:
-                self._ended = True
-                self._close()
-
-    @contextmanager
-    def _surviving(self) -> Iterator[None]:
+    def attempt(work: Callable[..., None], *given: Any) -> None:
+        nonlocal has_failed
         try:
-            yield
+            if not has_failed:
+                work(*given)
         except Exception as error:  # a viewer's own errors have no common class
-            self._ended = True
-            logger.warning(
-                "%s; nothing more is written for %s until the run is started again",
-                _not_written(self._where, error),
-                self._title,
-            )
+            has_failed = True
+            why = _not_written(where, error)
+            logger.warning("%s; nothing more is written for %s until the run is started again", why, title)
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def write(metrics: StepMetrics) -> None:
+        numbers = {visible(name, LONGEST_TAG): number for name, number in numbers_of(metrics)}
+        attempt(add, numbers, metrics.step)
+
+    try:
+        yield write
+    finally:
+        attempt(close)
 
 
-def open_tensorboard(folder: Path, *, resume_step: int) -> Viewer:
-    """Append to the event files of a folder, which is made if missing; steps after `resume_step` are hidden.
+def open_tensorboard(folder: Path, *, resume_step: int) -> AbstractContextManager[Write]:
+    """A context that yields a function, which appends a step's figures to the event files of a folder.
 
-    Raises PilekitError if the folder cannot be made.
+    The folder is made if missing. Steps after `resume_step` are hidden. Raises PilekitError if it cannot be made.
     """
     from torch.utils.tensorboard import SummaryWriter  # takes seconds
 
@@ -107,11 +99,13 @@ def open_tensorboard(folder: Path, *, resume_step: int) -> Viewer:
         for name, number in numbers.items():
             writer.add_scalar(name, number, step)
 
-    return Viewer(add, writer.close, where, "TensorBoard")
+    return _viewer(add, writer.close, where, "TensorBoard")
 
 
-def open_wandb(folder: Path, config: TrainConfig) -> Viewer:
-    """Begin the page of the run in `folder`, or continue it; its files are in `wandb` there.
+def open_wandb(folder: Path, config: TrainConfig) -> AbstractContextManager[Write]:
+    """A context that yields a function, which adds a step's figures to the page of the run in `folder`.
+
+    The page is continued if the run has one. Its files are in `wandb` of the folder.
 
     The package's own variables decide the rest: WANDB_MODE=offline, WANDB_PROJECT (default: pilekit), WANDB_API_KEY.
     Raises PilekitError if it cannot begin.
@@ -140,7 +134,7 @@ def open_wandb(folder: Path, config: TrainConfig) -> Viewer:
         if step >= shown:
             run.log(numbers, step=step)
 
-    return Viewer(add, run.finish, "wandb", "Weights & Biases")
+    return _viewer(add, run.finish, "wandb", "Weights & Biases")
 
 
 def _not_written(where: str, error: Exception) -> str:

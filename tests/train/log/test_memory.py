@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.train.config.file import load_config
-from pilekit.train.log import memory
-from pilekit.train.log.memory import LEAST, SHARE, SPAN, SPANS, MemoryGrowth
+from pilekit.train.log import alerts
+from pilekit.train.log.alerts import LEAST, SHARE, SPAN, SPANS, MemoryGrowth
 from pilekit.train.trainer import Trainer
 from tests.train.runs import tiny_run
 
@@ -21,14 +21,14 @@ def told(sizes: list[dict[str, list[int]]]) -> list[tuple[int, str, int]]:
     found: list[tuple[int, str, int]] = []
     handler = logging.Handler()
     handler.emit = lambda record: found.append((now[0], record.args[1], record.args[2]))  # type: ignore[method-assign, index, arg-type]
-    logging.getLogger("pilekit.train.log.memory").addHandler(handler)
+    logging.getLogger("pilekit.train.log.alerts").addHandler(handler)
     growth, now = MemoryGrowth(), [0]
     try:
         for step, each in enumerate(sizes, 1):
             now[0] = step
             growth.write(step, each)
     finally:
-        logging.getLogger("pilekit.train.log.memory").removeHandler(handler)
+        logging.getLogger("pilekit.train.log.alerts").removeHandler(handler)
     return found
 
 
@@ -56,8 +56,8 @@ def test_the_warnings_are_those_of_a_reference_that_sees_the_whole_run(data: st.
 def test_a_run_that_leaks_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "SPAN", 2)
-    monkeypatch.setattr(memory, "SPANS", 3)
+    monkeypatch.setattr(alerts, "SPAN", 2)
+    monkeypatch.setattr(alerts, "SPANS", 3)
     made, leak = tiny_run(tmp_path, steps=14, micro_batch_size=4), []
     for setting in ("false", "true"):
         config = load_config(made / "tiny.toml", [f"log.memory={setting}"])

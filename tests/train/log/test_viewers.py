@@ -71,13 +71,13 @@ def read_wandb(folder: Path) -> list[tuple[str, dict[str, list[tuple[int, float]
 
 def test_a_resumed_run_shows_each_step_once(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "tensorboard"
-    with open_tensorboard(folder, resume_step=0) as log:
+    with open_tensorboard(folder, resume_step=0) as write:
         for step in range(1, 6):
-            log.write(metrics(step, loss=100.0 + step))
+            write(metrics(step, loss=100.0 + step))
     bpb = StepBitsPerByte(overall=1.25, subsets={"Gutenberg (PG-19)": 1.5, "Pile-CC": None})
-    with open_tensorboard(folder, resume_step=3) as log:
-        log.write(metrics(4, loss=204, grad_norm=None))
-        log.write(metrics(7, loss=207, bpb=bpb, loss_by_subset={"a\x1b[31m\nb": 1.0, "x" * 1000: 2.0}))
+    with open_tensorboard(folder, resume_step=3) as write:
+        write(metrics(4, loss=204, grad_norm=None))
+        write(metrics(7, loss=207, bpb=bpb, loss_by_subset={"a\x1b[31m\nb": 1.0, "x" * 1000: 2.0}))
     found = read_tensorboard(folder)
     assert found["loss"] == [(1, 101), (2, 102), (3, 103), (4, 204), (7, 207)]
     assert [step for step, _ in found["grad_norm"]] == [1, 2, 3, 7]
@@ -91,11 +91,10 @@ def test_a_full_disk_ends_the_log_and_not_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(viewers, "FLUSH_SECONDS", 0)
-    log = open_tensorboard(tmp_path / "log", resume_step=0)
     with files_limited_to(4096):
-        for step in range(1, 400):
-            log.write(metrics(step))
-        log.close()
+        with open_tensorboard(tmp_path / "log", resume_step=0) as write:
+            for step in range(1, 400):
+                write(metrics(step))
         for thread in threading.enumerate():
             if "WriterThread" in type(thread).__name__:
                 thread.join()
@@ -137,11 +136,11 @@ def test_a_page_that_fails_ends_with_one_warning(
     begun: list[Any] = []
     begin = wandb.init
     monkeypatch.setattr(wandb, "init", lambda **given: begun.append(begin(**given)) or begun[0])
-    with open_wandb(tmp_path, load_config(SMALL)) as log:
-        log.write(metrics(1))
+    with open_wandb(tmp_path, load_config(SMALL)) as write:
+        write(metrics(1))
         begun[0].finish()
-        log.write(metrics(2))
-        log.write(metrics(3))
+        write(metrics(2))
+        write(metrics(3))
     (warning,) = [message for message in caplog.messages if "Weights & Biases" in message]
     assert "nothing more is written for Weights & Biases until the run is started again" in warning
     ((_, points),) = read_wandb(tmp_path / "wandb")
