@@ -14,7 +14,7 @@ import re
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -67,6 +67,19 @@ def write_json(path: Path, value: Any) -> Path:
     with write_atomically(path) as file:
         file.write(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
     return path
+
+
+def flush(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk, so that a power cut keeps their order.
+
+    Raises OSError, but not for a folder on a network file system that cannot flush folders.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        with suppress(OSError) if path.is_dir() else nullcontext():
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def final_name(name: str) -> str:

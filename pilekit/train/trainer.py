@@ -343,11 +343,7 @@ class Trainer:
         config, ranks = self.config, self.ranks
         with ExitStack() as opened:
             run = ranks.on_rank0(lambda: opened.enter_context(open_run(self.out, config)))
-            checkpoints = Checkpoints(
-                *(run.checkpoints, run.latest_file, ranks),
-                keep_last=config.checkpoint.keep_last,
-                asynchronous=config.checkpoint.asynchronous,
-            )
+            checkpoints = Checkpoints(run.checkpoints, run.latest_file, ranks, config.checkpoint)
             opened.callback(checkpoints.close)
             batches = opened.enter_context(closing(open_batches(self.stream, config)))
             try:

@@ -17,31 +17,32 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from pilekit.artifacts.atomic_write import PARTIAL, write_atomically
+from pilekit.artifacts.atomic_write import PARTIAL, flush, write_atomically
+from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
-from pilekit.train.checkpoint.manifest import Damaged, State, verify
+from pilekit.train.checkpoint.manifest import Damaged, verify
 from pilekit.train.run_folder import steps_in
 
 logger = logging.getLogger(__name__)
 
 
 def find_checkpoint(
-    checkpoints: Path, check: Callable[[Path], State] = verify, steps: Sequence[int] | None = None
+    checkpoints: Path, ranks: Ranks | None = None, steps: Sequence[int] | None = None
 ) -> tuple[Path | None, dict[Path, str]]:
     """The newest checkpoint that verifies, and the newer, damaged ones with the reasons. Changes nothing.
 
-    Returns None if there is no checkpoint at all; raises PilekitError if there are some and none is good. `check`
-    verifies a folder or raises `Damaged`. `steps` is a result of `steps_in` that all ranks share.
+    Returns None if there is no checkpoint at all; raises PilekitError if there are some and none is good. With `ranks`,
+    all ranks call this together, and `steps` is a result of `steps_in` that they share.
     """
     damaged: dict[Path, str] = {}
     for step in reversed(steps_in(checkpoints) if steps is None else steps):
         folder = checkpoints / f"step-{step}"
         try:
-            state = check(folder)
+            state = verify(folder, ranks)
             if state.progress.step != step:
                 raise Damaged(f"it holds step {state.progress.step}")
         except Damaged as damage:
@@ -109,13 +110,3 @@ def remove(path: Path) -> None:
             path.unlink(missing_ok=True)
     except OSError as error:
         logger.warning("%s cannot be removed: %s; remove it yourself", visible(str(path)), error.strerror)
-
-
-def flush(folder: Path) -> None:
-    """Flush the names in a folder to disk, so that a power cut keeps their order."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # some network file systems cannot do it
-            os.fsync(handle)
-    finally:
-        os.close(handle)

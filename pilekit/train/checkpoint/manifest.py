@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import math
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -128,7 +128,7 @@ def write_state(folder: Path, progress: Progress, config: Mapping[str, Any], fil
         pilekit=__version__,
         torch=str(torch.__version__),
         progress=progress,
-        config=_without_infinities(dict(config)),
+        config=json.loads(json.dumps(config), parse_constant=lambda number: str(float(number))),
         files=dict(files),
     )
     body = msgspec.json.format(msgspec.json.encode(state), indent=2)
@@ -143,13 +143,9 @@ def read_state(folder: Path) -> State:
 
     Raises `Damaged`, or PilekitError if another version of pilekit wrote it in another format.
     """
+    path = folder / STATE_FILE
     with _naming_damage(STATE_FILE, folder):
-        content = read_own(folder / STATE_FILE)
-    return decode_state(content, folder / STATE_FILE)
-
-
-def decode_state(content: bytes, path: Path) -> State:
-    """Decode the bytes of a `state.json`; `path` is for messages. Raises as `read_state` does."""
+        content = read_own(path)
     try:
         signed = msgspec.json.decode(content, type=_Signed)
         if xxhash.xxh3_128_hexdigest(bytes(signed.state)) != signed.xxh3:
@@ -245,11 +241,3 @@ def _naming_damage(name: str, folder: Path) -> Iterator[None]:
             ) from error
         missing = isinstance(error, FileNotFoundError)
         raise Damaged(f"it has no {name}" if missing else f"{name} cannot be read: {error.strerror}") from error
-
-
-def _without_infinities(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_infinities(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_infinities(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import logging
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
@@ -28,20 +26,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pilekit.artifacts.atomic_write import PARTIAL
+from pilekit.artifacts.atomic_write import PARTIAL, flush
 from pilekit.engine.ranks import Ranks, lost_rank
 from pilekit.errors import PilekitError, visible
-from pilekit.train.checkpoint.folders import (
-    find_checkpoint,
-    finish_killed_saves,
-    flush,
-    point_to,
-    prune,
-    put_in_place,
-    remove,
-)
+from pilekit.train.checkpoint.folders import find_checkpoint, finish_killed_saves, point_to, prune, put_in_place, remove
 from pilekit.train.checkpoint.manifest import Damaged, Progress, own_sums, verify, write_state
 from pilekit.train.checkpoint.tensors import TensorSave, load_tensors, state_tensors, write_tensors
+from pilekit.train.config.sections import CheckpointConfig
 from pilekit.train.run_folder import steps_in
 
 logger = logging.getLogger(__name__)
@@ -52,21 +43,15 @@ T = TypeVar("T")
 class Checkpoints:
     """The checkpoints of one run. All ranks call every method together.
 
-    folder           RUN/checkpoints, which need not exist
-    latest           RUN/latest, a text file that names the newest
-    keep_last        how many to keep
-    asynchronous     whether `save` returns before the checkpoint is written
-
-    blocked_seconds  how long training has waited for its checkpoints so far
-    saved            the steps that have been saved, in order
+    folder     RUN/checkpoints, which need not exist
+    latest     RUN/latest, a text file that names the newest
+    settings   how many to keep, and whether `save` returns before the checkpoint is written
+    saved      the folders of the steps that have been loaded or saved, in order
     """
 
-    def __init__(self, folder: Path, latest: Path, ranks: Ranks, *, keep_last: int, asynchronous: bool) -> None:
-        self.blocked_seconds = 0.0
-        self.saved: list[int] = []
-        self._folder, self._latest, self._ranks = folder, latest, ranks
-        self._keep_last, self._asynchronous = keep_last, asynchronous
-        self._loaded: dict[int, Path] = {}
+    def __init__(self, folder: Path, latest: Path, ranks: Ranks, settings: CheckpointConfig) -> None:
+        self.saved: dict[int, Path] = {}
+        self._folder, self._latest, self._ranks, self._settings = folder, latest, ranks, settings
         self._verified: Path | None = None
         self._damaged: list[Path] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -91,7 +76,7 @@ class Checkpoints:
             return steps_in(self._folder)
 
         steps = ranks.on_rank0(tidy)
-        found, damaged = find_checkpoint(self._folder, lambda folder: verify(folder, ranks), steps)
+        found, damaged = find_checkpoint(self._folder, ranks, steps)
         if found is not None and ranks.is_first:
             named = "; ".join(f"{visible(str(folder))} is damaged ({reason})" for folder, reason in damaged.items())
             if named:
@@ -115,13 +100,13 @@ class Checkpoints:
                 "checkpoints of a run"
             ) from damage
         load_tensors(folder, model, optimizer, self._ranks)
-        self._loaded = {state.progress.step: folder}
+        self.saved = {state.progress.step: folder}
         return state.progress
 
     def before(self, step: int) -> Path | None:
         """The newest checkpoint from before step `step` (from 1) that was saved or loaded and still exists."""
-        known = self._loaded | {saved: self._folder / f"step-{saved}" for saved in self.saved}
-        return next((known[n] for n in sorted(known, reverse=True) if n < step and known[n].is_dir()), None)
+        steps = [number for number, folder in self.saved.items() if number < step and folder.is_dir()]
+        return self.saved[max(steps)] if steps else None
 
     def save(self, model: nn.Module, optimizer: Optimizer, progress: Progress, config: Mapping[str, Any]) -> None:
         """Begin to save the state as `step-N`, after the previous save has ended. If not `asynchronous`, wait for it.
@@ -129,26 +114,24 @@ class Checkpoints:
         Parameters and optimizer state must not change until `before_update` returns. A checkpoint that cannot be
         written (a full disk) is a warning; the earlier checkpoints are kept.
         """
-        with self._blocking():
+        self._wait()
+        self._verified = None
+        save = _Save(progress, dict(config), TensorSave(state_tensors(model, optimizer, self._ranks), self._ranks))
+        cuda = self._ranks.device.type == "cuda"
+        if self._settings.asynchronous:
+            for key in save.tensors.values.keys() & {f"model.{name}" for name, _ in model.named_buffers()}:
+                save.tensors.values[key] = save.tensors.values[key].clone()  # a forward may change a buffer
+            save.copy_after = torch.cuda.current_stream(self._ranks.device).record_event() if cuda else None
+        else:
+            save.copied.set()
+        self._running = save, self._thread.submit(self._write, save)
+        if not self._settings.asynchronous:
             self._wait()
-            self._verified = None
-            save = _Save(progress, dict(config), TensorSave(state_tensors(model, optimizer, self._ranks), self._ranks))
-            cuda = self._ranks.device.type == "cuda"
-            if self._asynchronous:
-                for key in save.tensors.values.keys() & {f"model.{name}" for name, _ in model.named_buffers()}:
-                    save.tensors.values[key] = save.tensors.values[key].clone()  # a forward may change a buffer
-                save.copy_after = torch.cuda.current_stream(self._ranks.device).record_event() if cuda else None
-            else:
-                save.copied.set()
-            self._running = save, self._thread.submit(self._write, save)
-            if not self._asynchronous:
-                self._wait()
 
     def before_update(self) -> None:
         """Wait until the running save has copied the state. Call this before each step of the optimizer."""
-        if self._running is not None and not self._running[0].copied.is_set():
-            with self._blocking():
-                self._running[0].copied.wait()
+        if self._running is not None:
+            self._running[0].copied.wait()
 
     def poll(self) -> None:
         """If the running save has ended, take its result: warn if it could not be written, else raise its error."""
@@ -157,8 +140,7 @@ class Checkpoints:
 
     def finish(self) -> None:
         """Wait for the running save. Raises PilekitError if the last save could not be written."""
-        with self._blocking():
-            self._wait(warn=False)
+        self._wait(warn=False)
         if self._unwritten is not None:
             raise self._unwritten
 
@@ -178,15 +160,8 @@ class Checkpoints:
             if warn and self._ranks.is_first:
                 logger.warning("%s; training continues, and earlier checkpoints are kept", unwritten.what)
         else:
-            self.saved.append(save.progress.step)
-
-    @contextmanager
-    def _blocking(self) -> Iterator[None]:
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.blocked_seconds += time.perf_counter() - started
+            step = save.progress.step
+            self.saved[step] = self._folder / f"step-{step}"
 
     def _write(self, save: _Save) -> None:
         """In the thread: copy and write the tensors, write the manifest, and put the folder in place."""
@@ -198,7 +173,7 @@ class Checkpoints:
 
         def prepare() -> None:
             try:
-                if self._asynchronous:
+                if self._settings.asynchronous:
                     copies = _copied(save.tensors.values, self._copies, save.copy_after, ranks.device)
                     save.tensors.values = self._copies = copies
             finally:
@@ -214,7 +189,7 @@ class Checkpoints:
                 flush(partial)
                 put_in_place(partial, final)
                 point_to(self._latest, final)
-                prune(self._folder, save.progress.step, self._keep_last, self._damaged)
+                prune(self._folder, save.progress.step, self._settings.keep_last, self._damaged)
                 self._damaged = []
 
         try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import shutil
 from collections.abc import Mapping
 from itertools import pairwise
@@ -23,6 +22,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoTokenizer, GenerationConfig
 
+from pilekit.artifacts.atomic_write import flush
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.evaluate.model.causal import CausalLM
@@ -70,13 +70,13 @@ def export_model(
             (partial / "config.toml").write_bytes(config.encode())
         for file in partial.iterdir():
             file.chmod(partial.stat().st_mode & 0o666)  # safetensors would let only the owner read
-            _flush(file)
-        _flush(partial)
+            flush(file)
+        flush(partial)
         if folder.exists():
             folder.rename(replaced)
         partial.rename(folder)
         shutil.rmtree(replaced, ignore_errors=True)
-        _flush(folder.parent)
+        flush(folder.parent)
         if not only_adapters:
             _warn_of_another_tokenizer(folder, tokenizer, lm.model.config.model_type)
     except BaseException as error:
@@ -163,12 +163,3 @@ def _warn_of_another_tokenizer(folder: Path, tokenizer: Tokenizer, model_type: s
             visible(str(folder)),
             visible(model_type, 60),
         )
-
-
-def _flush(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

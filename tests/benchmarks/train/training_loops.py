@@ -267,12 +267,23 @@ def saving(task: dict[str, Any]) -> None:
     made: list[Timed] = []
 
     class Timed(Checkpoints):
-        """Remembers how long the thread took to write each save."""
+        """Remembers how long the thread took to write each save, and how long training has waited for saves so far."""
 
         def __init__(self, *arguments: Any, **settings: Any) -> None:
             super().__init__(*arguments, **settings)
             self.written: list[float] = []
+            self.blocked_seconds = 0.0
             made.append(self)
+
+        def save(self, *arguments: Any, **settings: Any) -> None:
+            started = time.perf_counter()
+            super().save(*arguments, **settings)
+            self.blocked_seconds += time.perf_counter() - started
+
+        def before_update(self) -> None:
+            started = time.perf_counter()
+            super().before_update()
+            self.blocked_seconds += time.perf_counter() - started
 
         def _write(self, *arguments: Any, **settings: Any) -> None:
             started = time.perf_counter()
@@ -290,7 +301,7 @@ def saving(task: dict[str, Any]) -> None:
             blocked.append(made[0].blocked_seconds)
 
     trainer.Trainer(config, task["run"]).fit(on_step)
-    folder = Path(task["run"], "checkpoints", f"step-{made[0].saved[-1]}")
+    folder = Path(task["run"], "checkpoints", f"step-{max(made[0].saved)}")
     turns.tell(
         blocked=[after - before for before, after in pairwise(blocked)],
         written=made[0].written[: len(blocked) - 1],

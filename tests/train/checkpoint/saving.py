@@ -16,6 +16,7 @@ from pilekit.engine.ranks import Ranks
 from pilekit.evaluate.ranks import alone
 from pilekit.train.checkpoint.manifest import INDEX_FILE, STATE_FILE, Progress
 from pilekit.train.checkpoint.saving import Checkpoints
+from pilekit.train.config.sections import CheckpointConfig
 
 CONFIG = {"a": {"b": 1}}
 
@@ -72,9 +73,8 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 def checkpoints_in(
     run: Path, ranks: Ranks | None = None, *, keep_last: int = 2, asynchronous: bool = False
 ) -> Checkpoints:
-    return Checkpoints(
-        run / "checkpoints", run / "latest", ranks or alone(), keep_last=keep_last, asynchronous=asynchronous
-    )
+    settings = CheckpointConfig(keep_last=keep_last, asynchronous=asynchronous)
+    return Checkpoints(run / "checkpoints", run / "latest", ranks or alone(), settings)
 
 
 def progress_of(step: int) -> Progress:

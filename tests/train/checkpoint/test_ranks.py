@@ -202,13 +202,13 @@ def save_on_a_full_disk(run: Path, full: int) -> tuple[str | None, list[str]]:
         with files_limited_to(500 if ranks.rank == full else resource.RLIM_INFINITY):
             checkpoints.save(*small(ranks, 2), progress_of(2), CONFIG)
             error = error_of(checkpoints.finish)
-        assert checkpoints.saved == []
+        assert list(checkpoints.saved) == []
         ranks.gather(None)
         assert steps_in(run) == {"step-1"}
         ranks.gather(None)
         checkpoints.save(*small(ranks, 3), progress_of(3), CONFIG)
         checkpoints.finish()
-        assert checkpoints.saved == [3]
+        assert list(checkpoints.saved) == [3]
     finally:
         logging.getLogger("pilekit").removeHandler(warned)
     return error, warned.lines
