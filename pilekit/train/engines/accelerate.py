@@ -38,16 +38,10 @@ class AccelerateEngine(Adapter):
     """An `Engine` around an `accelerate.Accelerator`."""
 
     def __init__(self, lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks) -> None:
-        from accelerate import Accelerator  # type: ignore[import-not-found, unused-ignore]
-        from accelerate.commands.config.config_args import (  # type: ignore[import-not-found, unused-ignore]
-            load_config_from_file,
-        )
-        from accelerate.state import AcceleratorState, GradientState  # type: ignore[import-not-found, unused-ignore]
-        from accelerate.utils import (  # type: ignore[import-not-found, unused-ignore]
-            DistributedType,
-            FullyShardedDataParallelPlugin,
-            GradientAccumulationPlugin,
-        )
+        from accelerate import Accelerator
+        from accelerate.commands.config.config_args import load_config_from_file
+        from accelerate.state import AcceleratorState, GradientState
+        from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin, GradientAccumulationPlugin
 
         super().__init__(lm, config, ranks)
         self._clip_norm = config.train.clip_norm

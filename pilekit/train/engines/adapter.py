@@ -50,10 +50,6 @@ class Adapter(Engine):
         loss, nll = self._wrapped(here, scale)
         return loss * self._micro_batches, nll
 
-    def _set_rate(self, lr: float) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr * group.get("lr_scale", 1.0)
-
     def load(self, read: Callable[[nn.Module, Optimizer], T]) -> T:
         """See `Engine`; refused in the middle of a step, because the package cannot drop a gradient."""
         self._check_between_steps()

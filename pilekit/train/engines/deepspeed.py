@@ -17,12 +17,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
-from typing import TypeVar, cast
+from typing import TypeVar
 from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.optim import AdamW, Optimizer
 
 from pilekit.engine.ranks import Ranks
@@ -33,6 +33,7 @@ from pilekit.train.config.engine_file import engine_settings
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.engines.adapter import Adapter, settings_refused
 from pilekit.train.step.engine import Update
+from pilekit.train.step.sharding import whole_parameters
 
 T = TypeVar("T")
 
@@ -45,8 +46,8 @@ class DeepSpeedEngine(Adapter):
     def __init__(self, lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks) -> None:
         if ranks.device.type == "cpu":
             os.environ.setdefault("DS_ACCELERATOR", "cpu")  # must be set before the import
-        import deepspeed  # type: ignore[import-not-found, unused-ignore]
-        from deepspeed.utils import logger  # type: ignore[import-not-found, unused-ignore]
+        import deepspeed
+        from deepspeed.utils import logger
 
         for handler in logger.handlers:  # standard output is for results only
             handler.setStream(sys.stderr)
@@ -109,15 +110,21 @@ class DeepSpeedEngine(Adapter):
         """See `Engine`; from stage 1 on, every call gathers the state."""
         if self._stage == 0:
             return super().state()
-        shares = {name: own_share(self._whole(name), self._ranks) for name in self._parameters}
+        read = self._deepspeed.utils
+        shares = {
+            name: own_share(read.safe_get_full_fp32_param(whole), self._ranks)
+            for name, whole in self._parameters.items()
+        }
         model = module_of(shares, dict(self.lm.model.named_buffers()), self._stored)
         named = dict(model.named_parameters())
         optimizer = AdamW(list(named.items()), fused=True)
         if self._stepped:
             steps = next(iter(self.optimizer.state.values()))["step"]  # the same for all parameters
             for name, parameter in named.items():
-                moments = {kind: own_share(self._whole(name, kind), self._ranks) for kind in MOMENTS}
-                optimizer.state[parameter] = {"step": steps.clone(), **moments}
+                optimizer.state[parameter] = {"step": steps.clone()}
+                for kind in MOMENTS:
+                    moment = read.safe_get_full_optimizer_state(self._parameters[name], kind)
+                    optimizer.state[parameter][kind] = own_share(moment, self._ranks)
         return model, optimizer
 
     def load(self, read: Callable[[nn.Module, Optimizer], T]) -> T:
@@ -152,35 +159,16 @@ class DeepSpeedEngine(Adapter):
             state["step"].fill_(max(steps, default=0.0))
         return result
 
-    def _whole(self, name: str, kind: str | None = None) -> Tensor:
-        """The whole float32 master of a parameter, or one of its moments; all ranks must call this."""
-        read = self._deepspeed.utils
-        if kind is None:
-            return read.safe_get_full_fp32_param(self._parameters[name])  # type: ignore[no-any-return]
-        return read.safe_get_full_optimizer_state(self._parameters[name], kind)  # type: ignore[no-any-return]
-
     def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """See `Engine`."""
         if self._stage == 0:
-            yield from super().full_parameters()
-            return
-        stored = [(name, buffer) for name, buffer in self.lm.model.named_buffers() if name in self._stored]
-        for name in self._parameters:
-            whole = self._whole(name)
-            yield name, whole.cpu() if self._ranks.is_first else torch.empty(0)
-        for name, buffer in stored:
-            yield name, buffer.detach().cpu() if self._ranks.is_first else torch.empty(0)
+            return super().full_parameters()
+        return whole_parameters(self.lm.model, self._ranks, self._deepspeed.utils.safe_get_full_fp32_param)
 
 
 def own_share(whole: Tensor, ranks: Ranks) -> Tensor:
     """This rank's copy of its part of a tensor that all ranks hold whole, cut as FSDP2 cuts."""
-    if whole.dim() == 0:
-        return whole.clone()
-    parts = torch.chunk(whole, ranks.world_size)
-    part = parts[ranks.rank].clone() if ranks.rank < len(parts) else whole[:0].clone()
-    return DTensor.from_local(
-        part, ranks.mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=whole.contiguous().stride()
-    )
+    return distribute_tensor(whole, ranks.mesh, [Shard(0)], src_data_rank=None) if whole.dim() else whole.clone()
 
 
 def _whole_of(tensor: Tensor) -> Tensor:
@@ -190,13 +178,8 @@ def _whole_of(tensor: Tensor) -> Tensor:
 def module_of(parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], stored: set[str]) -> nn.Module:
     """A module with these parameters and buffers under their names; the buffers in `stored` are in its state_dict."""
     root = nn.Module()
-    for name, tensor in (*parameters.items(), *buffers.items()):
-        *path, last = name.split(".")
-        home = root
-        for part in path:
-            home = cast("nn.Module", home._modules.setdefault(part, nn.Module()))
-        if name in parameters:
-            home.register_parameter(last, nn.Parameter(tensor))
-        else:
-            home.register_buffer(last, tensor, persistent=name in stored)
+    # The names have dots, which `register_parameter` and `register_buffer` refuse.
+    root._parameters.update({name: nn.Parameter(tensor) for name, tensor in parameters.items()})
+    root._buffers.update(buffers)
+    root._non_persistent_buffers_set = buffers.keys() - stored
     return root

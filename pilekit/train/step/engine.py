@@ -147,8 +147,7 @@ class Engine:
             factor = min(1.0, self._clip_norm / (norm + 1e-6)) / loss_scale
             if factor != 1.0 and gradients:
                 torch._foreach_mul_(gradients, factor)
-            for group in self.optimizer.param_groups:
-                group["lr"] = lr * group.get("lr_scale", 1.0)
+            self._set_rate(lr)
             moved = self._norm(measured_step(self.optimizer))
             update_means(self.optimizer)
         self.optimizer.zero_grad()
@@ -158,6 +157,10 @@ class Engine:
             except PilekitError as error:  # on all ranks
                 raise self._ranks.error(str(error)) from None
         return Update(norm, skipped=not finite, update_norm=moved)
+
+    def _set_rate(self, lr: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr * group.get("lr_scale", 1.0)
 
     def _norm(self, squares: Tensor) -> float:
         """The norm of all ranks' parts as one vector, from the sum of squares of this rank's; equal on all ranks."""

@@ -26,11 +26,33 @@ from torch.optim import AdamW, Muon, Optimizer
 from pilekit.errors import PilekitError, visible
 from pilekit.train.config.sections import OptimizerConfig
 from pilekit.train.model.blocks import blocks_of
-from pilekit.train.step.combined import Combined
 from pilekit.train.step.sharding import own_part
 
 MEASURED = 2**26
 """About how many numbers are stepped and measured at once: 256 MiB."""
+
+
+class Combined(Optimizer):
+    """Optimizers of different parameters as one: their groups, and one state, so checkpoints see a single optimizer."""
+
+    def __init__(self, parts: Sequence[Optimizer]) -> None:
+        # The constructor of `Optimizer` would make groups and a state of its own.
+        self.parts = parts
+        self.defaults = {}
+        self.state = parts[0].state
+        self.param_groups = [group for part in parts for group in part.param_groups]
+        for part in parts:
+            part.state = self.state
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """A step of each part."""
+        for part in self.parts:
+            part.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Reset all gradients."""
+        for part in self.parts:
+            part.zero_grad(set_to_none)
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig, ema: float = 0.0) -> Optimizer:
