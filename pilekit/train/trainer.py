@@ -28,11 +28,10 @@ import torch
 import xxhash
 from transformers import PreTrainedModel
 
-from pilekit.engine.ranks import join, lost_rank
+from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.masked.model import MaskedLM, keeps_documents_apart
 from pilekit.evaluate.model.causal import CausalLM, isolates_documents
-from pilekit.evaluate.model.device import is_out_of_memory
 from pilekit.stream.batch.batch import Batch
 from pilekit.stream.pile_stream import PileStream
 from pilekit.train.checkpoint.manifest import Progress
@@ -58,7 +57,7 @@ from pilekit.train.model.export import export_model
 from pilekit.train.model.lora import merged
 from pilekit.train.run_folder import RunFolder, check_start, open_run, take_config
 from pilekit.train.step.engine import Update
-from pilekit.train.step.failed_step import failed_compilation, failed_step
+from pilekit.train.step.failed_step import explained, failed_step
 from pilekit.train.step.losses import StepSums, count_targets
 from pilekit.train.step.optimizer import rates_by_group
 from pilekit.train.step.schedule import learning_rate
@@ -346,22 +345,8 @@ class Trainer:
             checkpoints = Checkpoints(run.checkpoints, run.latest_file, ranks, config.checkpoint)
             opened.callback(checkpoints.close)
             batches = opened.enter_context(closing(open_batches(self.stream, config)))
-            try:
+            with explained(ranks):
                 yield run, checkpoints, batches
-            except (RuntimeError, MemoryError) as error:
-                if lost := lost_rank(error, ranks):
-                    raise lost from error
-                if what := failed_compilation(error):
-                    raise PilekitError(
-                        f"rank {ranks.rank}: the model's blocks cannot be compiled here ({what}); set parallel.compile "
-                        "= false, or another precision.dtype"
-                    ) from error
-                if is_out_of_memory(error):
-                    raise PilekitError(
-                        f"rank {ranks.rank} is out of memory; lower train.micro_batch_size or data.seq_len, set "
-                        'parallel.activation_checkpoint = "full", or share more with parallel.zero'
-                    ) from error
-                raise
 
     def _begin(self, run: RunFolder, checkpoints: Checkpoints) -> Progress:
         """Load the newest checkpoint, if there is one, into weights, optimizer and stream; returns the progress."""

@@ -1,4 +1,4 @@
-"""Report a step that failed: its documents, or the reason why blocks cannot be compiled.
+"""Report a step that failed: its documents, or the reason of torch's error.
 
 A loss or gradient that is not a number is found before the optimizer moves. So the weights are still those of the step
 before, and are saved: the next run resumes there. `failed-step-N.json` names all documents of the step.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,9 @@ import orjson
 import torch
 
 from pilekit.artifacts.atomic_write import write_atomically
-from pilekit.engine.ranks import Ranks
+from pilekit.engine.ranks import Ranks, lost_rank
 from pilekit.errors import PilekitError, visible
+from pilekit.evaluate.model.device import is_out_of_memory
 from pilekit.stream.batch.batch import Batch
 from pilekit.train.run_folder import RunFolder
 
@@ -92,11 +95,25 @@ def _is_written(file: Path, content: dict[str, Any]) -> bool:
     return True
 
 
-def failed_compilation(error: BaseException) -> str | None:
-    """The reason why torch.compile failed, in one line; None for any other error."""
-    dynamo = sys.modules.get("torch._dynamo.exc")  # importing it takes seconds
-    if dynamo is None or not isinstance(error, dynamo.TorchDynamoException):
-        return None
-    cause = getattr(error, "inner_exception", error)
-    first, *_ = str(cause).split("\n", 1)
-    return visible(f"{type(cause).__name__}: {first}", 200)
+@contextmanager
+def explained(ranks: Ranks) -> Iterator[None]:
+    """Inside, an error of torch that has a known cause is a PilekitError that names it."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if lost := lost_rank(error, ranks):
+            raise lost from error
+        dynamo = sys.modules.get("torch._dynamo.exc")  # importing it takes seconds
+        if dynamo is not None and isinstance(error, dynamo.TorchDynamoException):
+            cause = getattr(error, "inner_exception", error)
+            what = visible(f"{type(cause).__name__}: {str(cause).partition(chr(10))[0]}", 200)
+            raise PilekitError(
+                f"rank {ranks.rank}: the model's blocks cannot be compiled here ({what}); set parallel.compile = "
+                "false, or another precision.dtype"
+            ) from error
+        if is_out_of_memory(error):
+            raise PilekitError(
+                f"rank {ranks.rank} is out of memory; lower train.micro_batch_size or data.seq_len, set "
+                'parallel.activation_checkpoint = "full", or share more with parallel.zero'
+            ) from error
+        raise
