@@ -12,10 +12,6 @@ rank without a batch in the last round repeats the last batch, and its result is
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise
-
-import numpy as np
-import torch
 
 from pilekit.corpus import Corpus, load_manifest
 from pilekit.engine.ranks import Ranks, lost_rank
@@ -80,19 +76,15 @@ def shared_out(ranks: Ranks) -> Share:
     """Divide forward passes among the ranks; all ranks get all losses."""
 
     def share(batches: Sequence[Windows], forward: Forward) -> Iterable[list[Float64]]:
-        sizes = [[row.tokens for row in batch] for batch in batches]
-        starts = [0, *accumulate(map(sum, sizes))]
-        sums = torch.zeros(starts[-1], dtype=torch.float64)
+        own: dict[int, list[Float64]] = {}
         for first in range(0, len(batches), ranks.world_size):
             number = first + ranks.rank
             try:
                 losses = forward(batches[min(number, len(batches) - 1)])
             except PilekitError as error:
                 raise (lost_rank(error.__cause__, ranks) if error.__cause__ else None) or error from error.__cause__
-            if number < len(batches):
-                sums[starts[number] : starts[number + 1]] = torch.from_numpy(np.concatenate(losses))
-        found = ranks.sum(sums).cpu().numpy()
-        ends = (np.cumsum(of[:-1]) for of in sizes)
-        return [np.split(found[begin:end], at) for (begin, end), at in zip(pairwise(starts), ends, strict=True)]
+            own[number] = losses
+        of_all = {number: losses for part in ranks.gather(own) for number, losses in part.items()}
+        return [of_all[number] for number in range(len(batches))]
 
     return share

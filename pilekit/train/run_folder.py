@@ -48,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 KIND, STARTS = "run", "starts"
 LOCK_FILE = ".lock"
+AVERAGED = "-ema"
+"""The end of the names of folders that hold the running mean of the weights, with `train.ema`."""
 _STEP = re.compile(r"step-(0|[1-9][0-9]*)")
 
 FIXED = (
@@ -107,19 +109,9 @@ class RunFolder:
         return self.path / "model"
 
     @property
-    def averaged_model(self) -> Path:
-        """The model_dir of the running mean of its weights, with `train.ema`."""
-        return self.path / "model-ema"
-
-    @property
     def adapter(self) -> Path:
         """The trained adapters, with `[lora]`."""
         return self.path / "adapter"
-
-    @property
-    def averaged_adapter(self) -> Path:
-        """The running mean of the adapters, with `[lora]` and `train.ema`."""
-        return self.path / "adapter-ema"
 
     @property
     def is_begun(self) -> bool:
@@ -239,15 +231,10 @@ def _check_origin(folder: Path, config: TrainConfig) -> None:
 def take_config(run: RunFolder, config: TrainConfig, checkpoint: Path | None) -> None:
     """Write `config`, which `check_start` has passed, as the run's config; log what changed.
 
-    checkpoint   the checkpoint from which the run resumes; None if it starts at the first step. Raises PilekitError,
-                 with nothing written, if the run has checkpoints nevertheless: all are damaged
+    checkpoint   the checkpoint from which the run resumes; None if it has none and starts at the first step
     """
     name = visible(str(run.path))
     if checkpoint is None:
-        if run.newest_step() is not None:
-            raise PilekitError(
-                f"{name}: all of its checkpoints are damaged; remove the folder checkpoints to start over"
-            )
         if run.is_begun:
             logger.warning("%s: has no checkpoint to resume from, so it starts over", name)
     elif run.config_file.exists():
@@ -290,8 +277,8 @@ def _check_folder(run: RunFolder, name: str) -> None:
         raise PilekitError(f"{name}: cannot be the folder of a run: {why}; name another with --out") from error
     if HEADER_FILE in entries:
         read_header(run.path, KIND)
-        written = run.model, run.averaged_model, run.adapter, run.averaged_adapter
-        refuse_linked_folders(run.path / "checkpoints", *written)
+        written = "checkpoints", "model", f"model{AVERAGED}", "adapter", f"adapter{AVERAGED}"
+        refuse_linked_folders(*(run.path / name for name in written))
     # A start that was killed leaves no more than these.
     elif others := [entry for entry in entries if entry != LOCK_FILE and not entry.startswith(f"{HEADER_FILE}.")]:
         raise PilekitError(

@@ -55,7 +55,7 @@ from pilekit.train.log.viewers import check_viewers
 from pilekit.train.model.build import build_on, fingerprint, use_attention
 from pilekit.train.model.export import export_model
 from pilekit.train.model.lora import merged
-from pilekit.train.run_folder import RunFolder, check_start, open_run, take_config
+from pilekit.train.run_folder import AVERAGED, RunFolder, check_start, open_run, take_config
 from pilekit.train.step.engine import Update
 from pilekit.train.step.failed_step import explained, failed_step
 from pilekit.train.step.losses import StepSums, count_targets
@@ -218,14 +218,15 @@ class Trainer:
                 model = run.adapter if config.lora.rank and not config.lora.merge else run.model
                 if finished and (metrics is not None or not ranks.on_rank0(model.exists)):
                     if config.train.ema:
-                        self._export(run.averaged_model, run.averaged_adapter, dict(engine.averaged_parameters()))
-                    self._export(run.model, run.adapter, dict(engine.full_parameters()))
+                        self._export(run, AVERAGED, dict(engine.averaged_parameters()))
+                    self._export(run, "", dict(engine.full_parameters()))
                 checkpoints.finish()
             return Finished(done.step, done.tokens, not finished, model if finished else None, metrics)
 
-    def _export(self, model: Path, adapter: Path, weights: dict[str, torch.Tensor]) -> None:
+    def _export(self, run: RunFolder, ending: str, weights: dict[str, torch.Tensor]) -> None:
         """Write the model; with `[lora]`, write its adapters instead, and with lora.merge the merged model too."""
         lm, lora = self.engine.lm, self.config.lora
+        model, adapter = (folder.with_name(folder.name + ending) for folder in (run.model, run.adapter))
         export = partial(export_model, lm=lm, tokenizer=self.tokenizer, config=to_toml(self.config))
         if lora.rank:
             self.ranks.on_rank0(lambda: export(adapter, weights=weights, only_adapters=True))

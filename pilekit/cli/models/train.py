@@ -244,7 +244,9 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
     score = f"; score it with: pilekit bpb {visible(shlex.quote(str(finished.model)))}"
     click.echo(f"the model is in {model}{score if config.train.objective == 'clm' else ''}")
     if config.train.ema:
-        click.echo(f"the running mean of its weights is in {visible(str(run.averaged_model))}")
+        from pilekit.train.run_folder import AVERAGED
+
+        click.echo(f"the running mean of its weights is in {model}{AVERAGED}")
 
 
 def _print_estimate(config: TrainConfig, world_size: int, *, as_json: bool) -> None:

@@ -41,7 +41,6 @@ def check(config: TrainConfig) -> None:
 
     Each single value has passed `typed` already. A config without a model passes: `Trainer` may get it as an object.
     """
-    check_versions()
     held = dict(values(config))
     _check_sources(config)
     for name, holds, rule in _rules(config):

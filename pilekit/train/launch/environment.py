@@ -51,10 +51,7 @@ def described(ranks: Ranks) -> str:
         device += " (mps cannot share a model over ranks, and is not used)"
     if ranks.world_size == 1:
         return f"1 rank, on {device}"
-    by = next(
-        (name for name, sign in _SIGNS.items() if sign in os.environ),
-        "its environment",
-    )
+    by = next((name for name, sign in _SIGNS.items() if sign in os.environ), "its environment")
     talk = "nccl, and gloo between steps" if "nccl" in str(dist.get_backend_config()) else "gloo"
     return f"{counted(ranks.world_size, 'rank')} started by {by}, on {device}; they talk by {talk}"
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import fnmatch
 import json
-from collections.abc import Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, cast
 
@@ -239,17 +238,14 @@ def _copy_weights(given: PreTrainedModel, model: PreTrainedModel) -> None:
 
 
 def _adapt_and_freeze(model: PreTrainedModel, source: Source, lora: LoraConfig, seed: int) -> None:
-    """Add the adapters of `lora`, and freeze the parameters that `[model]` freezes."""
+    """Add the adapters of `lora`, and freeze the parameters that `[model]` freezes.
+
+    PilekitError for a pattern without a match, or if no parameter is left to train.
+    """
     base = source.path if isinstance(source, ModelConfig) else source.name_or_path
     add_adapters(model, lora, seed=seed, base=base)
-    if isinstance(source, ModelConfig):
-        _freeze(model, source.freeze)
-
-
-def _freeze(model: PreTrainedModel, patterns: Sequence[str] | None) -> None:
-    """Freeze the parameters whose names match; PilekitError for a pattern without a match, or if none is left."""
     names = [name for name, _ in model.named_parameters()]
-    for pattern in patterns or ():
+    for pattern in (isinstance(source, ModelConfig) and source.freeze) or ():
         if not (matching := fnmatch.filter(names, pattern)):
             raise PilekitError(
                 f'model.freeze: "{visible(pattern, 100)}" matches no parameter; names are such as '
@@ -270,8 +266,6 @@ def _from_config(made: PreTrainedConfig, kind: Kind) -> PreTrainedModel:
 
 def _preset(name: str, tokenizer: Tokenizer, seq_len: int) -> PreTrainedConfig:
     """The configuration of a preset for this tokenizer and, if it is a Pythia, for this row length."""
-    if name not in PRESETS:
-        raise PilekitError(f'model.preset "{visible(name, 60)}" is none of {", ".join(PRESETS)}')
     width, blocks, heads = PRESETS[name]
     if name in MASKED_PRESETS:
         masked = RobertaConfig(

@@ -6,7 +6,7 @@ Everything outside of blocks (embeddings, final norm, head) is the teacher's.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -37,19 +37,12 @@ def with_blocks(made: PreTrainedConfig, kept: int, what: str) -> PreTrainedConfi
 
 
 def copy_blocks(teacher: nn.Module, student: nn.Module) -> None:
-    """Copy the teacher's weights into `student`, a model of the configuration that `with_blocks` made."""
-    first, blocks = blocks_of(student)[0], blocks_of(teacher)
-    of_list = next(
-        name
-        for name, module in student.named_modules()
-        if isinstance(module, nn.ModuleList) and any(block is first for block in module)
-    )
-    numbers = {place: number for number, place in enumerate(kept_blocks(len(blocks), len(blocks_of(student))))}
-    weights: dict[str, Any] = {}
-    for name, value in teacher.state_dict().items():
-        place, _, rest = name.removeprefix(f"{of_list}.").partition(".")
-        if not name.startswith(f"{of_list}."):
-            weights[name] = value
-        elif int(place) in numbers:
-            weights[f"{of_list}.{numbers[int(place)]}.{rest}"] = value
-    student.load_state_dict(weights)
+    """Copy the teacher's weights into `student`, a model of the configuration that `with_blocks` made.
+
+    The teacher loses its other blocks, so that its names are the student's.
+    """
+    first, kept = blocks_of(teacher)[0], len(blocks_of(student))
+    blocks = next(module for module in teacher.modules() if isinstance(module, nn.ModuleList) and first in module)
+    for number in sorted(set(range(len(blocks))) - set(kept_blocks(len(blocks), kept)), reverse=True):
+        del blocks[number]
+    student.load_state_dict(teacher.state_dict())

@@ -164,7 +164,6 @@ def test_sizes_that_do_not_fit_are_refused_with_both_numbers(tokenizer: Tokenize
 
 def test_folders_without_a_model_are_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
     for config, message in (
-        (ModelConfig(preset="pythia-15m"), r'^model.preset "pythia-15m" is none of pythia-14m, pythia-31m'),
         (ModelConfig(config=str(tmp_path)), "config.json: cannot be read"),
         (ModelConfig(path=str(tmp_path / "nowhere")), "there is no such model"),
         (ModelConfig(path=str(tmp_path)), "has no config.json"),
