@@ -14,9 +14,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
+from pilekit.train import config as package
 from pilekit.train.config.check import check_model, check_world, world_sizes
 from pilekit.train.config.file import load_config, to_toml
 from pilekit.train.config.sections import (
+    SECTIONS,
     DataConfig,
     LogConfig,
     ModelConfig,
@@ -55,6 +57,10 @@ def refusal(path: str | Path, *changes: str) -> str:
         load_config(path, changes)
     assert is_one_line(str(raised.value)), raised.value
     return str(raised.value).removeprefix(str(path))
+
+
+def test_every_section_is_a_class_of_the_package() -> None:
+    assert all(getattr(package, kind.__name__) is kind for kind in SECTIONS.values())
 
 
 # Files and --set
