@@ -47,7 +47,7 @@ from pilekit.stream.read.document_selection import OTHER, DocumentSelection, che
 from pilekit.stream.read.mixture import exact_weights
 from pilekit.stream.read.plan import choose_plan
 from pilekit.stream.read.token_files import TokenCorpus, TokenIndex, corpus_of
-from pilekit.stream.record import HandedOut, Record, WorkerPart, state_of, take_state
+from pilekit.stream.record import HandedOut, Record, WorkerPart, remove_state, state_of
 from pilekit.stream.state import (
     Counts,
     StatePlan,
@@ -205,7 +205,7 @@ class PileStream(IterableDataset[Batch]):
             seed=seed,
             shuffle=shuffle,
             on_error=on_error,
-            records=self.is_raw,
+            raw=self.is_raw,
             cache=None if cache is None else FrameCache.at(cache, cache_bytes),
         )
         if shares is not None:
@@ -219,8 +219,7 @@ class PileStream(IterableDataset[Batch]):
         ids = {name: index for index, name in enumerate(self.subset_names)}
         names = tuple(shard.name for shard in self.corpus.shards)
         token_files = [index for index in plan.indexes if isinstance(index, TokenIndex)]
-        field = self.corpus.manifest.text_field
-        self._encoding = Encoding(layout, self._tokenizer, ids, ids[OTHER], names, field, token_files)
+        self._encoding = Encoding(layout, self._tokenizer, ids, ids[OTHER], names, token_files)
         self._passes: Passes | None = None if epochs is None else Passes(epochs, drop_last)
         rows, columns = (1, 1) if epochs else self._given_lanes or self._selected.default_lanes(batch, self.world_size)
         grid = Grid(rows, columns, batch, self._selected.plan.name, finite=epochs is not None)
@@ -430,7 +429,7 @@ class PileStream(IterableDataset[Batch]):
         stream itself may call it to count a batch only from this point.
         """
         self._handed_out.advance(state_of(batch))
-        take_state(batch)
+        remove_state(batch)
 
     # State
 

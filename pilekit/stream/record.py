@@ -68,14 +68,12 @@ def state_of(item: Any) -> Int64:
     return state
 
 
-def take_state(item: Any) -> Int64:
-    """Return the item's `stream_state`, and remove it from the item."""
-    state = state_of(item)
+def remove_state(item: Any) -> None:
+    """Remove the item's `stream_state`, which `state_of` has found."""
     if isinstance(item, dict):
         del item["stream_state"]
     else:
         item.stream_state = None
-    return state
 
 
 @dataclass

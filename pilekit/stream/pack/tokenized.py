@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.random_access.document_reader import StoredDocument, meta_of
 from pilekit.shuffle import Int64
 from pilekit.stream.pack.window import Layout, TokenizedDocuments, gathered
 from pilekit.stream.read.lane_documents import NUMBER, SHARD, SUBSET, LaneDocuments
@@ -27,7 +25,6 @@ class Encoding:
     tokenizer     None: documents are not tokenized
     subset_ids    by subset name; other names get `other_subset`
     shard_names   by a document's shard number
-    text_field    the field of a record that holds the text
     token_files   by a document's shard number, if documents come from token files
     """
 
@@ -36,7 +33,6 @@ class Encoding:
     subset_ids: Mapping[str, int]
     other_subset: int
     shard_names: Sequence[str]
-    text_field: str = "text"
     token_files: Sequence[TokenIndex] = ()
 
     def ids_of(self, subsets: Iterable[str]) -> Int64:
@@ -93,9 +89,4 @@ def _as_stored(piece: LaneDocuments, encoding: Encoding) -> TokenizedDocuments:
     """Documents without tokens. With an EOD, seq_len 1 and packing "concat", each becomes one row."""
     table = piece.table.copy()
     table[:, SUBSET] = encoding.ids_of(piece.subsets)
-    stored = []
-    for text, subset, document, line in zip(piece.texts, piece.subsets, table.tolist(), piece.records, strict=True):
-        meta = meta_of(orjson.loads(line), encoding.text_field)
-        name = encoding.shard_names[document[SHARD]]
-        stored.append(StoredDocument(text, meta, subset, document[NUMBER], name))
-    return TokenizedDocuments(np.zeros(0, np.uint32), np.zeros(len(piece) + 1, np.int64), table, stored)
+    return TokenizedDocuments(np.zeros(0, np.uint32), np.zeros(len(piece) + 1, np.int64), table, piece.texts)

@@ -17,9 +17,11 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
+import orjson
 import xxhash
 
 from pilekit.corpus import UNLABELLED, Corpus
@@ -29,7 +31,7 @@ from pilekit.documents import DocumentBatch, check_labels
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage, described
 from pilekit.shards.index.format import warn_of_bad_lines
-from pilekit.shards.random_access.document_reader import OpenReaders
+from pilekit.shards.random_access.document_reader import OpenReaders, StoredDocument, meta_of
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.random_access.selected_lines import SelectedLines, lines_of_subsets
 from pilekit.shards.read.open import is_parquet
@@ -67,7 +69,7 @@ class DocumentSelection:
     repeats    factors that are not 1, by exact name
     filters    document stages
     dedup      folder of a finished dedup
-    records    whether to give the documents' records too
+    raw        whether to give whole documents, for a stream without a tokenizer
     cache      the cache of remote shards' frames
 
     count      under random access: the number of selected documents; else None
@@ -86,7 +88,7 @@ class DocumentSelection:
     seed: int = 0
     shuffle: bool = True
     on_error: OnError = "raise"
-    records: bool = False
+    raw: bool = False
     cache: FrameCache | None = None
 
     def __post_init__(self) -> None:
@@ -189,6 +191,14 @@ class DocumentSelection:
     def selects(self, label: str) -> bool:
         """Whether the selection keeps documents with this label."""
         return (self.subsets is None or label in self.subsets) and self.repeats.get(label) != 0
+
+    def contents(self, batch: DocumentBatch) -> list[Any]:
+        """The texts of the batch or, if the stream gives whole documents, these as `StoredDocument`."""
+        if not self.raw:
+            return batch.texts
+        metas = (meta_of(orjson.loads(line), self.corpus.manifest.text_field) for line in batch.raw_lines())
+        columns = zip(batch.texts, metas, batch.subsets, batch.numbers.tolist(), strict=True)
+        return [StoredDocument(*document, batch.shard) for document in columns]
 
     @property
     def skipped(self) -> int | None:

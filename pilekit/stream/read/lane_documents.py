@@ -7,7 +7,7 @@ does not depend on dropped documents, and reading can resume at every place.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -41,15 +41,14 @@ class LaneDocuments:
     """Some documents of one unit of a lane, in the unit's order. There may be none.
 
     table      [n], with increasing orders
-    texts      list of str, [n]; of documents in token files, list of their ids
+    texts      list of str, [n]; of documents in token files, list of their ids; for a stream of untokenized documents,
+               list of `StoredDocument`
     subsets    list of str, [n]; `(none)` for a document without a label
-    records    the documents' lines as JSON, [n], if the stream gives untokenized documents; otherwise empty
     """
 
     table: Table
     texts: list[Any]
     subsets: list[str]
-    records: Sequence[bytes | memoryview] = ()
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -57,7 +56,7 @@ class LaneDocuments:
     def part(self, begin: int, end: int) -> LaneDocuments:
         """Documents `begin` .. `end`."""
         some = slice(begin, end)
-        return LaneDocuments(self.table[some], self.texts[some], self.subsets[some], self.records[some])
+        return LaneDocuments(self.table[some], self.texts[some], self.subsets[some])
 
 
 class LaneSource(Protocol):

@@ -71,7 +71,6 @@ class RandomAccess:
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
         tables, texts, subsets = [document_table(0)], [], []
-        records: list[bytes | memoryview] = []
         begin = 0
         for shard, lines in self.selected.locate(unit.begin, unit.end):
             for kept in self._kept(unit, shard, lines):
@@ -80,17 +79,15 @@ class RandomAccess:
                     raise self._made_up()
                 columns = {"order": rank[begin + at], "shard": shard, "number": kept.numbers}
                 tables.append(document_table(len(kept), position=position, **columns))
-                texts += kept.texts
+                texts += self.selected.contents(kept)
                 subsets += kept.subsets
-                records += kept.raw_lines() if self.selected.records else ()
             begin += len(lines)
         table = np.concatenate(tables)
         in_order = np.argsort(table[:, ORDER])
         if (np.diff(table[:, ORDER][in_order]) == 0).any():
             raise self._made_up()
-        chosen = in_order[np.searchsorted(table[:, ORDER][in_order], document) :]
-        lists = ([every[i] for i in chosen.tolist()] if every else [] for every in (texts, subsets, records))
-        return LaneDocuments(table[chosen], *lists)
+        chosen = in_order[np.searchsorted(table[:, ORDER][in_order], document) :].tolist()
+        return LaneDocuments(table[chosen], [texts[i] for i in chosen], [subsets[i] for i in chosen])
 
     def _kept(self, unit: Unit, shard: int, lines: Int64) -> Iterator[DocumentBatch]:
         """The documents of these lines that this copy of the unit keeps, after the filters."""

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Generator
 from contextlib import closing
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -132,8 +133,7 @@ class Sequential:
                 )
                 while bad and bad[0] < document:
                     table[np.searchsorted(batch.numbers, bad.popleft()), SKIPPED] += 1
-                records = batch.raw_lines() if self._selected.records else ()
-                yield LaneDocuments(table, batch.texts, batch.subsets, records)
+                yield LaneDocuments(table, self._selected.contents(batch), batch.subsets)
         check_version(shard.path, version)
 
     def _wanted(self, copy: int) -> tuple[str, ...] | None:
@@ -156,18 +156,13 @@ class Sequential:
 def _with_bad_lines(reader: ShardReader, bad: deque[int]) -> Generator[DocumentBatch, None, None]:
     """The reader's batches. The line numbers of bad lines before a batch's end are added to `bad`, increasing."""
     known = 0
-
-    def tell() -> None:
-        nonlocal known
+    for batch in chain(reader, [None]):
         listed = [example.line - 1 for example in reader.skipped.examples]
         reader.skipped.examples.clear()  # the list is bounded; bad lines beyond it count as its last
         count, known = reader.skipped.count - known, reader.skipped.count
         bad.extend(listed + listed[-1:] * (count - len(listed)))
-
-    for batch in reader:
-        tell()
-        yield batch
-    tell()
+        if batch is not None:
+            yield batch
 
 
 @lru_cache(maxsize=256)
