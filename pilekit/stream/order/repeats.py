@@ -14,12 +14,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from pilekit.corpus import Manifest, resolve_subsets
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
-from pilekit.shuffle import Int64, mix
+from pilekit.shuffle import mix
 
 _REPEATS = 3
 """Keeps these hashes apart from others of the same seed."""
@@ -77,25 +76,6 @@ def copies(repeats: Mapping[str, float], subsets: Sequence[str] | None) -> int:
     return max(1, math.ceil(max(factors)))
 
 
-def stays(
-    seed: int, epoch: int, copy: int, factors: npt.NDArray[np.float64], shards: npt.NDArray[np.integer], numbers: Int64
-) -> npt.NDArray[np.bool_]:
-    """Which documents are read in copy `copy` of their unit in `epoch`, bool [n].
-
-    factors   float64 [n] >= 0: the factor of each document's subset
-    shards    integer [n] or []: index of each document's shard in the corpus
-    numbers   int64 [n]: line numbers
-    """
-    whole = np.floor(factors)
-    more = factors - whole
-    result: npt.NDArray[np.bool_] = copy < whole
-    last = copy == whole
-    if (last & (more > 0)).any():
-        draw = (mix(seed, _REPEATS, epoch, shards, numbers) >> np.uint64(11)) * 2.0**-53
-        result |= last & (draw < more)
-    return result
-
-
 def staying(
     batch: DocumentBatch, repeats: Mapping[str, float], seed: int, epoch: int, copy: int, shard: int
 ) -> DocumentBatch:
@@ -103,4 +83,5 @@ def staying(
     if not repeats:
         return batch
     factors = np.array([repeats.get(label, 1.0) for label in batch.subsets])
-    return batch.where(stays(seed, epoch, copy, factors, np.array(shard), batch.numbers))
+    draw = (mix(seed, _REPEATS, epoch, shard, batch.numbers) >> np.uint64(11)) * 2.0**-53  # from 0, below 1
+    return batch.where(draw < factors - copy)

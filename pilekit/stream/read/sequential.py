@@ -106,16 +106,13 @@ class Sequential:
     def _unit(self, lane: int, position: int, document: int, bad: deque[int]) -> Generator[LaneDocuments, None, None]:
         """The documents of one (shard, copy) from line `document` on."""
         epoch, index, copy = self._at(lane, position)
-        wanted = self._wanted(copy)
-        if wanted == ():
-            return
         shard = self._selected.corpus.shards[index]
         if shard.path == STANDARD_INPUT and position > 0:
             raise PilekitError("standard input (-) can be read only once; give epochs=1, or save it to a file first")
         version = self._selected.versions[index]
         check_version(shard.path, version)
         with read(
-            shard, wanted, self._selected.on_error, manifest=self._selected.corpus.manifest, start=document
+            shard, self._wanted(copy), self._selected.on_error, manifest=self._selected.corpus.manifest, start=document
         ) as reader:
             repeats, seed = self._selected.repeats, self._selected.seed
             batches = (staying(batch, repeats, seed, epoch, copy, index) for batch in _with_bad_lines(reader, bad))
@@ -137,10 +134,10 @@ class Sequential:
         check_version(shard.path, version)
 
     def _wanted(self, copy: int) -> tuple[str, ...] | None:
-        """The subsets that have documents in this copy; None: all subsets."""
+        """The subsets that have documents in this copy, at least one; None: all subsets."""
         if self._selected.subsets is None and copy == 0:
             return None
-        names = self._selected.subsets if self._selected.subsets is not None else tuple(self._selected.repeats)
+        names = self._selected.subsets or self._selected.repeats
         return tuple(name for name in names if self._selected.repeats.get(name, 1.0) > copy)
 
     def _nothing(self, lane: int) -> PilekitError:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from pilekit.corpus import load_manifest
+from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
-from pilekit.stream.order.repeats import exact_repeats, stays
+from pilekit.stream.order.repeats import exact_repeats, staying
 
 PILE = load_manifest("pile")
 
@@ -17,10 +18,11 @@ PILE = load_manifest("pile")
 @pytest.mark.parametrize("factor", [0.0, 0.25, 1.0, 1.5, 2.0, 3.75])
 def test_each_document_is_used_floor_or_ceil_times(factor: float) -> None:
     numbers = np.arange(20_000)
-    factors = np.full(len(numbers), factor)
+    batch = DocumentBatch([""] * len(numbers), ["ArXiv"] * len(numbers), "s", numbers)
     chosen = []
     for epoch in range(2):
-        uses = np.sum([stays(1, epoch, copy, factors, np.array(0), numbers) for copy in range(5)], axis=0)
+        kept = [staying(batch, {"ArXiv": factor}, 1, epoch, copy, 0).numbers for copy in range(5)]
+        uses = np.bincount(np.concatenate(kept), minlength=len(numbers))
         assert set(np.unique(uses)) <= {math.floor(factor), math.ceil(factor)}
         more = factor - math.floor(factor)
         assert abs(uses.sum() / len(numbers) - factor) <= 4 * (more * (1 - more) / len(numbers)) ** 0.5
