@@ -33,7 +33,7 @@ def test_a_taught_student_has_fewer_bits_per_byte(tmp_path: Path) -> None:
     words = ["".join(draw.choices("abcdefghijklmnop", k=draw.randint(2, 7))) for _ in range(400)]
     followers = {word: draw.choices(words, k=6) for word in words}
     write_text(tmp_path / "train.jsonl", 4000, draw, followers)
-    write_text(tmp_path / "val.jsonl", 150, draw, followers)
+    write_text(tmp_path / "val.jsonl", 80, draw, followers)
     tiny_tokenizer(tmp_path / "tokenizer")
     shape: dict[str, Any] = {"hidden_size": 48, "intermediate_size": 128, "max_position_embeddings": 64}
     for name, blocks in (("large", 12), ("small", 6)):
@@ -52,7 +52,7 @@ def test_a_taught_student_has_fewer_bits_per_byte(tmp_path: Path) -> None:
         assert found is not None
         return found
 
-    teacher = trained("teacher", "large", 400)
-    models = trained("alone", "small", 200), trained("taught", "small", 200, path=teacher)
+    teacher = trained("teacher", "large", 250)
+    models = trained("alone", "small", 120), trained("taught", "small", 120, path=teacher)
     alone, taught = (bits_per_byte(model, tmp_path / "val.jsonl", out=f"{model}-bpb") for model in models)
     assert compare([alone, taught]).against[0].overall.interval[1] < 0
