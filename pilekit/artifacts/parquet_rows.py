@@ -1,7 +1,11 @@
-"""Parquet files that are written row by row, in row groups, or joined, and appear when they are complete."""
+"""Parquet files that are written row by row, in row groups, or joined, and appear when they are complete.
+
+`in_row_groups` gives the tables to write as row groups, from batches of any size.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +39,25 @@ class ParquetRows:
         if self._rows:
             self._writer.write_table(pa.Table.from_pylist(self._rows, schema=self._schema))
         self._rows = []
+
+
+def in_row_groups(batches: Iterable[pa.RecordBatch], rows: int, most_bytes: int = sys.maxsize) -> Iterator[pa.Table]:
+    """The same rows in tables of `rows` rows, the last one of fewer; also of fewer once they take `most_bytes`."""
+    held: list[pa.RecordBatch] = []
+    count = size = 0
+    for batch in batches:
+        held.append(batch)
+        count, size = count + len(batch), size + batch.nbytes
+        if count >= rows or size >= most_bytes:
+            # One dictionary for the labels of a table, or its batches would be written one by one.
+            table = pa.Table.from_batches(held).unify_dictionaries()
+            whole = count // rows * rows or count
+            for begin in range(0, whole, rows):
+                yield table.slice(begin, min(rows, whole - begin))
+            held = table.slice(whole).to_batches()
+            count, size = count - whole, sum(rest.nbytes for rest in held)
+    if held:
+        yield pa.Table.from_batches(held).unify_dictionaries()
 
 
 def required(**columns: pa.DataType) -> pa.Schema:

@@ -1,9 +1,9 @@
 """The sketch of a shard: a Parquet file with everything that matching needs of its documents.
 
-A row for each selected document, in the shard's order: `number`, `text_bytes`, `subset`, the xxh3_128 of its text
-(`hash_high`, `hash_low`) and a key for each band (`key_000`, ...). Columns are stored plain in row groups of 65,536, so
-each is read without the others, at the speed of the disk and in bounded memory. The `SketchHeader` in the file's
-metadata describes the whole shard, documents of other subsets included.
+A row for each selected document, in the shard's order: `number`, `text_bytes`, `subset` (a place in the header's
+`counts`), the xxh3_128 of its text (`hash_high`, `hash_low`) and a key for each band (`key_000`, ...). Columns are
+stored plain in row groups of 65,536, so each is read without the others, at the speed of the disk and in bounded
+memory. The `SketchHeader` in the file's metadata describes the whole shard, documents of other subsets included.
 
 Pages have checksums and the header has a sum, so damage is an error and never a wrong answer.
 """
@@ -24,11 +24,12 @@ import pyarrow.parquet as pq
 import xxhash
 
 from pilekit import __version__
+from pilekit.artifacts.parquet_rows import required
 from pilekit.corpus import Shard
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.fingerprint import Fingerprint, fingerprint
 
-FORMAT = 1
+FORMAT = 2
 SUFFIX = ".parquet"
 ROWS_PER_GROUP = 1 << 16
 
@@ -55,10 +56,7 @@ class SketchHeader(msgspec.Struct, frozen=True, kw_only=True):
     subsets: list[str] | None
     """The selected subsets, exact names in alphabetical order; None: all."""
     ngram: int
-    num_perm: int
-    seed: int
     bands: int
-    rows: int
     lines: Count
     """One more than the number of the last document, selected or not."""
     skipped: Count
@@ -66,7 +64,7 @@ class SketchHeader(msgspec.Struct, frozen=True, kw_only=True):
     examples: list[tuple[Count, str]]
     """The first bad lines: (line counted from 1, reason)."""
     counts: dict[str, tuple[Count, Count]]
-    """(documents, UTF-8 bytes of their texts) of each subset, selected or not, in alphabetical order."""
+    """(documents, UTF-8 bytes of their texts) of each subset, selected or not, in the order of first occurrence."""
 
 
 @dataclass(frozen=True)
@@ -84,42 +82,27 @@ class ShardSketch:
 
     @property
     def subset_names(self) -> list[str]:
-        """The names for the numbers in the column `subset` of `chunks`."""
+        """The names for the numbers in the column `subset`."""
         return list(self.header.counts)
 
     def chunks(self, columns: Sequence[str]) -> Iterator[dict[str, Column]]:
         """These columns of the rows, 65,536 rows at a time; `PilekitError` if they are damaged.
 
-        `number` and `text_bytes` are uint32, `subset` int32 (see `subset_names`), all others uint64.
+        `number`, `text_bytes` and `subset` (see `subset_names`) are uint32, all others uint64.
         """
         with _opened(self.path) as table:
             for group in range(table.metadata.num_row_groups):
-                rows = table.read_row_group(group, columns=list(columns), use_threads=False).combine_chunks()
-                yield {name: self._values(rows[name]) for name in columns}
-
-    def _values(self, column: pa.ChunkedArray) -> Column:
-        values: Column
-        if not pa.types.is_dictionary(column.type):
-            values = column.to_numpy()
-            return values
-        labels = column.combine_chunks()
-        places = {name: place for place, name in enumerate(self.header.counts)}
-        dictionary = np.array([places[label] for label in labels.dictionary.to_pylist()], dtype=np.int32)
-        values = dictionary[labels.indices.to_numpy()]
-        return values
+                rows = table.read_row_group(group, columns=list(columns), use_threads=False)
+                values = {name: rows[name].to_numpy() for name in columns}
+                if "subset" in values and values["subset"].max() >= len(self.header.counts):
+                    raise ValueError("it has documents of subsets that its header lacks")
+                yield values
 
 
 def sketch_schema(bands: int) -> pa.Schema:
     """The columns of a sketch with this number of bands."""
-    types = {
-        "number": pa.uint32(),
-        "text_bytes": pa.uint32(),
-        "subset": pa.dictionary(pa.int32(), pa.string()),
-        "hash_high": pa.uint64(),
-        "hash_low": pa.uint64(),
-        **{key_column(band): pa.uint64() for band in range(bands)},
-    }
-    return pa.schema([pa.field(name, type, nullable=False) for name, type in types.items()])
+    small, large = ("number", "text_bytes", "subset"), ("hash_high", "hash_low", *map(key_column, range(bands)))
+    return required(**dict.fromkeys(small, pa.uint32()), **dict.fromkeys(large, pa.uint64()))
 
 
 def key_column(band: int) -> str:

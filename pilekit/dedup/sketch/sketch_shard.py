@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,9 +18,10 @@ import xxhash
 
 from pilekit import __version__
 from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.parquet_rows import in_row_groups
 from pilekit.corpus import Manifest, Shard, resolve_subsets
 from pilekit.dedup.sketch.bands import Bands
-from pilekit.dedup.sketch.minhash import SEED, band_keys, permutations, signatures
+from pilekit.dedup.sketch.minhash import band_keys, permutations, signatures
 from pilekit.dedup.sketch.shingles import Bytes, Int64, UInt64
 from pilekit.dedup.sketch.sketch_format import (
     FORMAT,
@@ -71,67 +72,53 @@ def sketch_shard(
 
     The folder belongs to a job (`output_folder`), so a sketch in it was made of this shard with these settings.
     """
-    now = fingerprint(shard.path)
-    format = record_format(manifest)
-    made_of: dict[str, Any] = {
-        "shard": shard.name,
-        "size": now.size,
-        "sample": now.sample,
-        "text_field": format.text_field,
-        "label_path": ".".join(format.label_path),
-        "subsets": None if subsets is None else sorted(resolve_subsets(*subsets, manifest=manifest)),
-        "ngram": ngram,
-        "num_perm": bands.num_perm,
-        "seed": SEED,
-        "bands": bands.bands,
-        "rows": bands.rows,
-    }
     place = folder / f"{shard.name}{SUFFIX}"
     if is_fresh(place, shard):
         sketch = load_sketch(place)
         if on_error == "raise" and sketch.header.skipped:
             line, reason = sketch.header.examples[0]
             raise bad_line_error(BadLine(shard.path, line, visible(reason)))
-        advance(now.size)
+        advance(sketch.header.size)
         return sketch
 
+    now, format = fingerprint(shard.path), record_format(manifest)
+    selected = None if subsets is None else sorted(resolve_subsets(*subsets, manifest=manifest))
     threads = usable_cpus() if threads is None else threads
     counts = Counts()
-    a, b = permutations(bands.num_perm)
-
-    def keys(batch: _Batch) -> UInt64:
-        return band_keys(signatures(batch.data, batch.offsets, ngram, a, b), bands.bands, bands.rows)
-
     with (
         write_atomically(place) as file,
         pq.ParquetWriter(
             file,
             sketch_schema(bands.bands),
             compression="none",
-            use_dictionary=["subset"],
+            use_dictionary=False,
             write_statistics=False,
             write_page_checksum=True,
         ) as writer,
     ):
         with read(shard, None, on_error, manifest=manifest, advance=advance, ahead=threads > 1) as reader:
-            texts = _Texts(reader, counts, made_of["subsets"])
-            rows = _RowGroups(writer, counts)
-            workers = min(threads - 1, MAX_THREADS)
-            for some, keys_of_some in map_in_threads(keys, texts, workers, size_of=lambda batch: len(batch.data)):
-                rows.add(some, keys_of_some)
-                del some  # A large text must not be held while the next is read.
-            rows.flush()
+            texts = _Texts(reader, counts, selected)
+            # In whole groups of one chunk, a sketch does not depend on the batches that were read.
+            for table in in_row_groups(_rows(texts, bands, ngram, threads), ROWS_PER_GROUP):
+                writer.write_table(table.combine_chunks(), row_group_size=ROWS_PER_GROUP)
         if inputs is not None:
             inputs.check(shard)
         documents = counts.lengths.sum(axis=1).tolist()
         header = SketchHeader(
             format=FORMAT,
             pilekit=__version__,
+            shard=shard.name,
+            size=now.size,
+            sample=now.sample,
+            text_field=format.text_field,
+            label_path=".".join(format.label_path),
+            subsets=selected,
+            ngram=ngram,
+            bands=bands.bands,
             lines=texts.lines,
             skipped=reader.skipped.count,
             examples=[(bad.line, bad.reason) for bad in reader.skipped.examples],
-            counts={label: (documents[row], int(counts.bytes[row])) for label, row in sorted(counts.groups.items())},
-            **made_of,
+            counts={label: (documents[row], int(counts.bytes[row])) for label, row in counts.groups.items()},
         )
         text = msgspec.json.encode(header)
         writer.add_key_value_metadata({HEADER_KEY: text, SUM_KEY: xxhash.xxh3_64_hexdigest(text).encode()})
@@ -191,38 +178,18 @@ class _Texts:
                 yield _Batch(numbers, labels, data.pop(), offsets, hashes)
 
 
-class _RowGroups:
-    """Writes rows in groups of the same size, so that a sketch does not depend on batches."""
+def _rows(texts: Iterable[_Batch], bands: Bands, ngram: int, threads: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a sketch. Threads compute the keys while further texts are read."""
+    a, b = permutations(bands.num_perm)
+    schema = sketch_schema(bands.bands)
+    types = [field.type.to_pandas_dtype() for field in schema]
 
-    def __init__(self, writer: pq.ParquetWriter, counts: Counts):
-        self._writer, self._groups = writer, counts.groups
-        self._held: list[UInt64] = []
-        self._rows = 0
+    def keys(batch: _Batch) -> UInt64:
+        return band_keys(signatures(batch.data, batch.offsets, ngram, a, b), bands.bands, bands.rows)
 
-    def add(self, batch: _Batch, keys: UInt64) -> None:
-        """Take documents and their band keys, uint64 [bands, documents]."""
-        columns = [batch.numbers, np.diff(batch.offsets), batch.labels, *batch.hashes, *keys]
-        self._held.append(np.stack([column.astype(np.uint64) for column in columns]))
-        self._rows += len(batch.numbers)
-        if self._rows >= ROWS_PER_GROUP:
-            self.flush(ROWS_PER_GROUP)
-
-    def flush(self, least: int = 1) -> None:
-        """Write row groups while at least this many rows are held."""
-        rows = np.concatenate(self._held, axis=1) if self._held else np.empty((0, 0), dtype=np.uint64)
-        while rows.shape[1] >= least:
-            self._write(rows[:, :ROWS_PER_GROUP])
-            rows = rows[:, ROWS_PER_GROUP:]
-        self._held, self._rows = [rows.copy()] if rows.shape[1] else [], rows.shape[1]
-
-    def _write(self, rows: UInt64) -> None:
-        # By numpy: the first use of Arrow's dictionary_encode imports all compute functions, 30 ms in each process.
-        labels, codes = np.unique(rows[2], return_inverse=True)
-        names = list(self._groups)
-        subsets = pa.DictionaryArray.from_arrays(
-            codes.astype(np.int32), pa.array([names[label] for label in labels], pa.string())
-        )
-        columns = [rows[0].astype(np.uint32), rows[1].astype(np.uint32), subsets, *rows[3:]]
-        schema = sketch_schema(len(rows) - 5)
-        table = pa.Table.from_arrays([pa.array(column) for column in columns], schema=schema)
-        self._writer.write_table(table, row_group_size=ROWS_PER_GROUP)
+    workers = min(threads - 1, MAX_THREADS)
+    for batch, batch_keys in map_in_threads(keys, texts, workers, size_of=lambda batch: len(batch.data)):
+        columns = [batch.numbers, np.diff(batch.offsets), batch.labels, *batch.hashes, *batch_keys]
+        del batch  # A large text must not be held while the next is read.
+        arrays = [pa.array(column.astype(type)) for column, type in zip(columns, types, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)

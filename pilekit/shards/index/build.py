@@ -212,12 +212,14 @@ def write_index(
     with write_atomically(place) as file:
         import pyarrow.parquet as pq
 
+        from pilekit.artifacts.parquet_rows import in_row_groups
+
         with pq.ParquetWriter(
             file, index_schema(), compression="zstd", use_dictionary=["subset"], write_page_checksum=True
         ) as writer:
             documents = text_bytes = 0
             subsets: set[str] = set()
-            for table in _row_groups(rows):
+            for table in in_row_groups(_batches(rows), ROWS_PER_GROUP, WRITTEN_BYTES):
                 writer.write_table(table, row_group_size=len(table))
                 if len(subsets) <= MAX_SUBSETS:
                     for part in table["subset"].chunks:  # unique() would import pyarrow.compute: 0.1 s
@@ -251,27 +253,13 @@ def write_index(
     return ShardIndex(place, header, scan.frames, built=True)
 
 
-def _row_groups(parts: Iterable[DocumentRows]) -> Iterator[pa.Table]:
-    """The same rows in tables of 100,000 rows, or of fewer rows if they take much memory."""
+def _batches(parts: Iterable[DocumentRows]) -> Iterator[pa.RecordBatch]:
+    """The rows as batches of an index's columns."""
     import pyarrow as pa
 
-    held: list[pa.RecordBatch] = []
-    rows = size = 0
     for part in parts:
-        if not len(part.numbers):
-            continue
-        codes = pa.array(part.codes, pa.int32())
-        subsets = pa.DictionaryArray.from_arrays(codes, pa.array(part.labels, pa.string()))
-        columns = [part.numbers, subsets, part.text_bytes, part.text_hashes]
-        held.append(pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=index_schema()))
-        rows, size = rows + len(held[-1]), size + held[-1].nbytes
-        if rows >= ROWS_PER_GROUP or size >= WRITTEN_BYTES:
-            # One dictionary for the labels of a table, or its batches would be written one by one.
-            table = pa.Table.from_batches(held).unify_dictionaries()
-            whole = rows // ROWS_PER_GROUP * ROWS_PER_GROUP or rows
-            for begin in range(0, whole, ROWS_PER_GROUP):
-                yield table.slice(begin, min(ROWS_PER_GROUP, whole - begin))
-            held = table.slice(whole).to_batches()
-            rows, size = rows - whole, sum(rest.nbytes for rest in held)
-    if held:
-        yield pa.Table.from_batches(held).unify_dictionaries()
+        if len(part.numbers):
+            codes = pa.array(part.codes, pa.int32())
+            subsets = pa.DictionaryArray.from_arrays(codes, pa.array(part.labels, pa.string()))
+            columns = [part.numbers, subsets, part.text_bytes, part.text_hashes]
+            yield pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=index_schema())
