@@ -247,28 +247,28 @@ class _Run:
     ) -> dict[str, Any]:
         """Write `removed.parquet` and the masks, then check and note the summary."""
         folder = self.output.folder
-        repeated = {subset.name for subset in self.corpus.manifest.subsets if (subset.epochs or 0) > 1}
-        train = {shard.name for shard in self.corpus.shards if shard.split in ("train", None)}
+        only, masks = self.parameters["only"], [_mask_file(self.output, shard) for shard in self.corpus.shards]
         removed = write_removed(
             folder / REMOVED,
             population,
             decisions,
             header={"parameters": self.parameters, "inputs": self.inputs.fingerprints},
-            is_repeated=lambda shard, subset: subset in repeated and shard in train,
+            repeated_labels={subset.name for subset in self.corpus.manifest.subsets if (subset.epochs or 0) > 1},
+            repeated_shards={shard.name for shard in self.corpus.shards if shard.split in ("train", None)},
         )
-        only, masks = self.parameters["only"], [_mask_file(self.output, shard) for shard in self.corpus.shards]
-        kept: dict[str, tuple[int, int]] = {}
-        for place, shard in enumerate(self.corpus.shards):
-            row = len(population.sketches) - len(sketches) + place
-            counts = mask_shard(
-                masks[place], shard, population, row, decisions, only=only, manifest=self.corpus.manifest
-            )
-            for name, (documents, size) in counts.items():
-                before = kept.get(name, (0, 0))
-                kept[name] = (before[0] + documents, before[1] + size)
-        threshold = self.parameters["threshold"]
+        kept = np.zeros((2, len(population.labels)), dtype=np.int64)
+        for place, shard in enumerate(self.corpus.shards, len(population.sketches) - len(sketches)):
+            mask, manifest = _mask_file(self.output, shard), self.corpus.manifest
+            kept += mask_shard(mask, shard, population, place, decisions, only=only, manifest=manifest)
         summary = summarize(
-            sketches, kept, removed, only=only, bands=self.bands, threshold=threshold, compared=compared
+            sketches,
+            population.labels,
+            kept,
+            removed,
+            only=only,
+            bands=self.bands,
+            threshold=self.parameters["threshold"],
+            compared=compared,
         )
         bad_lines = [[place, *example] for place, sketch in enumerate(sketches) for example in sketch.header.examples]
         records = {"summary": summary, "bad_lines": bad_lines[:LISTED_BAD_LINES]}

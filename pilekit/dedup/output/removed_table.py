@@ -10,8 +10,7 @@ near-duplicate of the same kept document, with the same similarity.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ import pyarrow.parquet as pq
 from pilekit import __version__
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.external_sort import Table
+from pilekit.artifacts.parquet_rows import required
 from pilekit.dedup.match.population import Ids, Population, ids_of
 from pilekit.dedup.scratch_space import scratch_array
 from pilekit.dedup.sketch.shingles import Int64
@@ -40,36 +40,17 @@ CORPORA = ("this", "against")
 ROWS_PER_GROUP = 1 << 16
 
 _NAMES = pa.dictionary(pa.int32(), pa.string())
-SCHEMA = pa.schema(
-    [
-        pa.field(name, type, nullable=False)
-        for name, type in {
-            "shard": _NAMES,
-            "number": pa.int64(),
-            "subset": _NAMES,
-            "kept_shard": _NAMES,
-            "kept_number": pa.int64(),
-            "kept_subset": _NAMES,
-            "similarity": pa.float64(),
-            "reason": _NAMES,
-            "kept_corpus": _NAMES,
-        }.items()
-    ]
+SCHEMA = required(
+    shard=_NAMES,
+    number=pa.int64(),
+    subset=_NAMES,
+    kept_shard=_NAMES,
+    kept_number=pa.int64(),
+    kept_subset=_NAMES,
+    similarity=pa.float64(),
+    reason=_NAMES,
+    kept_corpus=_NAMES,
 )
-
-
-class Removals(NamedTuple):
-    """Some removed documents.
-
-    removed, kept   ids
-    similarity      float64, 1 for exact copies
-    reason          `EXACT` or `NEAR`
-    """
-
-    removed: Int64
-    kept: Ids
-    similarity: npt.NDArray[np.float64]
-    reason: npt.NDArray[np.uint8]
 
 
 class Decisions:
@@ -97,18 +78,18 @@ class Decisions:
         found: npt.NDArray[np.bool_] = self._rows["reason"][begin:end] != KEPT
         return found
 
-    def removals(self, size: int) -> Iterator[Removals]:
-        """All removed documents by id, `size` at a time."""
+    def removals(self, size: int) -> Iterator[tuple[Int64, npt.NDArray[Any]]]:
+        """(ids, a row for each with reason, kept id and similarity) of all removed documents, `size` at a time."""
         ids = np.empty(0, dtype=np.int64)
         for begin in range(0, len(self._rows), _AT_A_TIME):
             ids = np.append(ids, begin + np.flatnonzero(self.removed(begin, begin + _AT_A_TIME)))
             while len(ids) >= size:
-                yield self._removals(ids[:size])
+                yield ids[:size], self._reasons(ids[:size])
                 ids = ids[size:]
         if len(ids):
-            yield self._removals(ids)
+            yield ids, self._reasons(ids)
 
-    def _removals(self, ids: Int64) -> Removals:
+    def _reasons(self, ids: Int64) -> npt.NDArray[Any]:
         rows = self._rows[ids]
         copies = np.flatnonzero(rows["reason"] == EXACT)
         keepers = self._rows[rows["kept"][copies]]
@@ -116,19 +97,20 @@ class Decisions:
         rows[copies[removed_too]] = keepers[removed_too]
         if self._rows["reason"][rows["kept"]].any():
             raise ValueError("a document was removed for the sake of a removed one")
-        return Removals(ids, rows["kept"], rows["similarity"], rows["reason"])
+        return rows
 
 
-@dataclass
-class RemovedCounts:
-    """Removed documents and their bytes of text, by subset: (exact copies, near-duplicates).
+class RemovedCounts(NamedTuple):
+    """Removed documents.
 
-    repeated    exact copies that are repeated on purpose, by `is_repeated`
+    documents    exact copies and near-duplicates of each label, int64 [2, labels]
+    text_bytes   int64 [labels]
+    repeated     exact copies that are repeated on purpose
     """
 
-    documents: dict[str, tuple[int, int]] = field(default_factory=dict)
-    bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
-    repeated: int = 0
+    documents: Int64
+    text_bytes: Int64
+    repeated: int
 
 
 def write_removed(
@@ -137,57 +119,44 @@ def write_removed(
     decisions: Decisions,
     *,
     header: Mapping[str, Any],
-    is_repeated: Callable[[str, str], bool],
+    repeated_labels: Collection[str],
+    repeated_shards: Collection[str],
 ) -> RemovedCounts:
     """Write all removals to `path`.
 
-    header        how the file was made, stored in it
-    is_repeated   whether copies in this shard (its name) and this subset are intended
+    header             how the file was made, stored in it
+    repeated_labels    copies with these labels in `repeated_shards` are intended
     """
     shards = [sketch.header.shard for sketch in population.sketches]
-    names = list(dict.fromkeys(shards))
-    name_of = np.array([names.index(shard) for shard in shards] if len(names) < len(shards) else range(len(shards)))
+    codes = {shard: code for code, shard in enumerate(dict.fromkeys(shards))}
+    names, name_of = list(codes), np.array([codes[shard] for shard in shards])
     labels = population.labels
-    counts = np.zeros((2, 2, len(labels)), dtype=np.int64)  # documents or bytes, reason, label
-    repeated = 0
-
-    def place_of(ids: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        return np.searchsorted(population.base, ids.astype(np.int64), side="right") - 1
-
-    def table(some: Removals) -> pa.Table:
-        document, kept = population.table[some.removed], population.table[some.kept]
-        return pa.Table.from_arrays(
-            [
-                _named(name_of[place_of(some.removed)], names),
+    label_repeats = np.array([label in repeated_labels for label in labels], dtype=bool)
+    shard_repeats = np.array([shard in repeated_shards for shard in shards], dtype=bool)
+    counts, text_bytes, repeated = np.zeros((2, len(labels)), np.int64), np.zeros(len(labels), np.int64), 0
+    with write_atomically(path) as file, pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
+        for ids, rows in decisions.removals(ROWS_PER_GROUP):
+            document, kept = population.table[ids], population.table[rows["kept"]]
+            place, kept_place = (np.searchsorted(population.base, some, "right") - 1 for some in (ids, rows["kept"]))
+            columns = [
+                _named(name_of[place], names),
                 pa.array(document["number"].astype(np.int64)),
                 _named(document["label"], labels),
-                _named(name_of[place_of(some.kept)], names),
+                _named(name_of[kept_place], names),
                 pa.array(kept["number"].astype(np.int64)),
                 _named(kept["label"], labels),
-                pa.array(some.similarity),
-                _named(some.reason - EXACT, REASONS),
-                _named(some.kept < population.first_own, CORPORA),
-            ],
-            schema=SCHEMA,
-        )
-
-    with write_atomically(path) as file, pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
-        for some in decisions.removals(ROWS_PER_GROUP):
-            writer.write_table(table(some))
-            documents = population.table[some.removed]
-            label = documents["label"].astype(np.int64)
-            np.add.at(counts[0], (some.reason - EXACT, label), 1)
-            np.add.at(counts[1], (some.reason - EXACT, label), documents["text_bytes"])
-            exact = some.reason == EXACT
-            where, copies = np.unique(place_of(some.removed)[exact] * len(labels) + label[exact], return_counts=True)
-            for one, count in zip(where.tolist(), copies.tolist(), strict=True):
-                repeated += count * is_repeated(shards[one // len(labels)], labels[one % len(labels)])
+                pa.array(rows["similarity"]),
+                _named(rows["reason"] - EXACT, REASONS),
+                _named(rows["kept"] < population.first_own, CORPORA),
+            ]
+            writer.write_table(pa.Table.from_arrays(columns, schema=SCHEMA))
+            np.add.at(counts, (rows["reason"] - EXACT, document["label"]), 1)
+            np.add.at(text_bytes, document["label"], document["text_bytes"])
+            exact = rows["reason"] == EXACT
+            repeated += int(np.count_nonzero(exact & shard_repeats[place] & label_repeats[document["label"]]))
         text = msgspec.json.encode({"format": FORMAT, "pilekit": __version__, "kind": "removed documents", **header})
         writer.add_key_value_metadata({b"pilekit": text})
-    of_label = [
-        {label: (int(exact), int(near)) for label, exact, near in zip(labels, *kind, strict=True)} for kind in counts
-    ]
-    return RemovedCounts(of_label[0], of_label[1], repeated)
+    return RemovedCounts(counts, text_bytes, repeated)
 
 
 def _named(codes: npt.NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:

@@ -10,19 +10,23 @@ Skipped: bad lines, which have no subset. Left out: documents of other subsets, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from pilekit.dedup.compare.resolve import Counts
 from pilekit.dedup.output.removed_table import RemovedCounts
 from pilekit.dedup.sketch.bands import Bands
+from pilekit.dedup.sketch.shingles import Int64
 from pilekit.dedup.sketch.sketch_format import ShardSketch
 from pilekit.errors import PilekitError, visible
 
 
 def summarize(
     sketches: Iterable[ShardSketch],
-    kept: Mapping[str, tuple[int, int]],
+    labels: Sequence[str],
+    kept: Int64,
     removed: RemovedCounts,
     *,
     only: bool,
@@ -32,36 +36,28 @@ def summarize(
 ) -> dict[str, Any]:
     """The summary as `summary.json` holds it; `PilekitError` if the counts do not add up.
 
-    kept    (documents, bytes of text) of each subset
+    labels    in alphabetical order
+    kept      (documents, bytes of text) of each label, int64 [2, labels]
     """
-    read: dict[str, list[int]] = {}
+    read, place_of = np.zeros_like(kept), {label: place for place, label in enumerate(labels)}
     skipped, selected = 0, None
     for sketch in sketches:
         skipped += sketch.header.skipped
         selected = sketch.header.subsets
-        for name, counts in sketch.header.counts.items():
-            read[name] = [one + more for one, more in zip(read.get(name, [0, 0]), counts, strict=True)]
+        for label, documents_and_bytes in sketch.header.counts.items():
+            read[:, place_of[label]] += documents_and_bytes
 
     subsets: dict[str, dict[str, Any]] = {}
-    for name, (documents, size) in sorted(read.items(), key=lambda item: (-item[1][1], item[0])):
-        exact, near = removed.documents.get(name, (0, 0))
-        one: dict[str, Any] = {
-            "read": documents,
-            "kept": kept.get(name, (0, 0))[0],
-            "removed": exact + near,
-            "exact": exact,
-            "near": near,
-            "skipped": 0,
-        }
-        if only:
-            one["left_out"] = 0 if selected is None or name in selected else documents
-        one["bytes"] = {
-            "read": size,
-            "kept": kept.get(name, (0, 0))[1],
-            "removed": sum(removed.bytes.get(name, (0, 0))),
-        }
-        _check(one, f"subset {visible(name)}")
-        subsets[name] = one
+    rows = np.vstack([read, kept, removed.documents, removed.text_bytes]).T
+    for place in np.argsort(-read[1], kind="stable").tolist():  # labels are in alphabetical order
+        documents, read_bytes, stay, kept_bytes, exact, near, removed_bytes = rows[place].tolist()
+        if documents:
+            label = labels[place]
+            one = {"read": documents, "kept": stay, "removed": exact + near, "exact": exact, "near": near, "skipped": 0}
+            if only:
+                one["left_out"] = 0 if selected is None or label in selected else documents
+            subsets[label] = {**one, "bytes": {"read": read_bytes, "kept": kept_bytes, "removed": removed_bytes}}
+            _check(subsets[label], f"subset {visible(label)}")
 
     total: dict[str, Any] = {
         count: sum(one[count] for one in subsets.values())
