@@ -26,7 +26,7 @@ from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.job_folder import LOCK_FILE, Output
 from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
 from pilekit.corpus.shard import STANDARD_INPUT, check_stems, is_url, stem
-from pilekit.dedup.compare.resolve import Counts, Resolver
+from pilekit.dedup.compare.resolve import Counts, resolve
 from pilekit.dedup.compare.store_shingles import store_shingles
 from pilekit.dedup.match.candidates import find_candidates
 from pilekit.dedup.match.exact import find_exact
@@ -237,10 +237,9 @@ class _Run:
                 population, shards, flagged, scratch / "sets", jobs=jobs, advance=stored, engine=engine, lock=lock
             )
             resolved = self._progress("comparing", _ROW_BYTES * candidates.rows.count, _ROW_BYTES)
-            edges = Resolver(candidates, store, self.parameters["threshold"], own, memory // 4, advance=resolved)
-            for table in edges:
-                decisions.add_near(table)
-        return population, decisions, edges.counts
+            threshold, add = self.parameters["threshold"], decisions.add_near
+            compared = resolve(candidates, store, threshold, own, memory // 4, add, advance=resolved)
+        return population, decisions, compared
 
     def record(
         self, sketches: Sequence[ShardSketch], population: Population, decisions: Decisions, compared: Counts
@@ -307,9 +306,7 @@ class _Run:
 def _population(
     folder: Path, *, sketches: Sequence[ShardSketch], keep: Keep, before: Sequence[EarlierRun]
 ) -> Population:
-    earlier = (
-        (sketch, mask.unpacked()) for run in before for sketch, mask in zip(run.sketches(), run.masks(), strict=True)
-    )
+    earlier = (pair for run in before for pair in zip(run.sketches(), run.masks(), strict=True))
     return Population(sketches, keep, folder, earlier)
 
 

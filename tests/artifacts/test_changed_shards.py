@@ -190,7 +190,7 @@ def test_a_shard_that_is_mended_after_a_stopped_dedup_is_compared_anew(
     (data / "00.jsonl").write_bytes(damaged)
     (data / "01.jsonl").write_bytes(LINES[480])
     with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
-        patched.setattr(steps, "Resolver", lambda *arguments, **options: 1 // 0)
+        patched.setattr(steps, "resolve", lambda *arguments, **options: 1 // 0)
         COMMANDS["dedup"](str(data), out)
     with (data / "00.jsonl").open("rb+") as file:
         file.seek(place)

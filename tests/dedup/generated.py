@@ -22,7 +22,7 @@ from types import SimpleNamespace
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.dedup.compare.resolve import Counts, Resolver
+from pilekit.dedup.compare.resolve import Counts, resolve
 from pilekit.dedup.compare.shingle_store import ShingleStore
 from pilekit.dedup.match.candidates import find_candidates
 from pilekit.dedup.match.exact import find_exact
@@ -135,10 +135,8 @@ def decide_generated(folder: Path, documents: int, memory: int) -> tuple[Decisio
     candidates = find_candidates(population, range(BANDS), copies, folder, memory, jobs=2)
     with candidates.rows:
         store = write_store(folder / "sets", documents, candidates.flagged)
-        edges = Resolver(candidates, store, THRESHOLD, folder, memory // 4)
-        for table in edges:
-            decisions.add_near(table)
-    return decisions, edges.counts
+        counts = resolve(candidates, store, THRESHOLD, folder, memory // 4, decisions.add_near)
+    return decisions, counts
 
 
 @dataclass(frozen=True)

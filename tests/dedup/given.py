@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.corpus import shard_of
-from pilekit.dedup.compare.resolve import Counts, Resolver
+from pilekit.dedup.compare import resolve as module
+from pilekit.dedup.compare.resolve import Counts
 from pilekit.dedup.compare.shingle_store import ShingleStore, ends_file, sets_file
 from pilekit.dedup.match.candidates import Candidates
 from pilekit.dedup.sketch.bands import Bands
@@ -84,11 +85,12 @@ def given_candidates(
     folder.mkdir(parents=True, exist_ok=True)
     candidates = Candidates(documents, folder, 1 << 20)
     rows = [(later, 0, earlier) for later, earlier in pairs]
-    candidates.add(np.array(rows, dtype=np.uint64).reshape(-1, 3).T, np.empty((2, 0), dtype=np.uint64))
+    candidates.add(np.array(rows, dtype=np.uint64).reshape(-1, 3).T)
     for number, run in enumerate(runs, 1):
         ranks = np.array(run, dtype=np.uint64)
         rows = np.stack([ranks, np.full_like(ranks, number), np.zeros_like(ranks)])
-        candidates.add(rows, np.array([[number], [len(run)]], dtype=np.uint64))
+        rows[2, :1] = len(run)
+        candidates.add(rows)
     return candidates
 
 
@@ -116,13 +118,14 @@ def given_store(folder: Path, sets: Sequence[Iterable[int] | Values], *, shards:
 
 def resolve(candidates: Candidates, store: ShingleStore, threshold: float, folder: Path, memory: int) -> Resolved:
     """All edges and the counts."""
-    resolver = Resolver(candidates, store, threshold, folder, memory)
+    tables: list[Values] = []
+    counts = module.resolve(candidates, store, threshold, folder, memory, tables.append)
     edges = [
         Edge(removed, kept, float(np.uint64(similarity).view(np.float64)))
-        for table in resolver
+        for table in tables
         for removed, kept, similarity in table.T.tolist()
     ]
-    return Resolved(edges, resolver.counts)
+    return Resolved(edges, counts)
 
 
 def resolve_given(

@@ -44,8 +44,9 @@ try:
 except MemoryError:
     decisions, counts = decide_generated(folder / "all", documents, memory)
     with (folder / "removals").open("wb") as file:
-        for some in decisions.removals(1 << 16):
-            file.write(np.stack([column.astype(np.float64) for column in some], axis=1).data)
+        for ids, rows in decisions.removals(1 << 16):
+            columns = ids, rows["kept"], rows["similarity"], rows["reason"]
+            file.write(np.stack([column.astype(np.float64) for column in columns], axis=1).data)
     print(json.dumps(counts))
 """
 

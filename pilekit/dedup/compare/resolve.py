@@ -19,7 +19,7 @@ Decisions depend on the candidates and the threshold alone, not on memory.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,82 +58,63 @@ class Counts(NamedTuple):
     hot_documents: int
 
 
-class Resolver:
-    """Decides all candidates. Iterate over its edges, once; then `counts` is complete.
+def resolve(
+    candidates: Candidates,
+    store: ShingleStore,
+    threshold: float,
+    folder: Path,
+    memory: int,
+    add: Callable[[Table], None],
+    *,
+    advance: Advance | None = None,
+) -> Counts:
+    """Decide all candidates; returns how much was compared.
 
-    store     the shingle sets of the candidates
-    folder    for scratch files
-    memory    bytes of sets that may stay mapped
+    folder    for flags and representatives, in files without names
+    memory    bytes of the store that may be mapped
+    add       receives the edges: (rank of the removed document, rank of a kept one, bits of the float64 similarity),
+              ascending
     advance   receives the number of further candidates that were decided
     """
+    counts, removed = np.zeros(COUNTS, dtype=np.int64), scratch_array(folder, np.bool_, len(candidates.flagged))
+    hot_runs = np.concatenate([np.empty((2, 0), dtype=np.uint64), *candidates.runs], axis=1)
+    hashes, first = np.unique(hot_runs[0], return_index=True)
+    # Each hot run gets a word of state and as many words for representatives as it may need.
+    words = np.minimum(hot_runs[1, first], 1 + MOST_REPRESENTATIVES)
+    begins = (np.cumsum(words) - words).astype(np.int64)
+    representatives = scratch_array(folder, np.uint64, int(words.sum()))
+    left, unmapped = candidates.rows.count, _mapped_bytes()
+    for ranks, run_hashes, others in _whole_documents(candidates.rows.chunks()):
+        # A row of a member of a hot run gets the place of the run's words, and their number.
+        places = np.full(len(ranks), -1)
+        members = np.flatnonzero(run_hashes)
+        runs = np.searchsorted(hashes, run_hashes[members])
+        places[members], others[members] = begins[runs], words[runs]
+        counts[ROWS] = 0
+        while counts[ROWS] < len(ranks):
+            counts[TOUCHED] = 0
+            sets, most = store.mapped, _MOST_TOUCHED
+            add(decide(ranks, places, others, sets, threshold, representatives, removed, most, counts))
+            if _mapped_bytes() - unmapped > memory:
+                store.release()
+                unmapped = _mapped_bytes()
+        left -= len(ranks)
+        if advance is not None:
+            advance(len(ranks))
+    if advance is not None:
+        advance(left)  # `rows.count` counts a row each time it was found; each was decided once
+    return Counts(*counts[[COMPARED, HOT_RUNS, HOT_DOCUMENTS]].tolist())
 
-    def __init__(
-        self,
-        candidates: Candidates,
-        store: ShingleStore,
-        threshold: float,
-        folder: Path,
-        memory: int,
-        *,
-        advance: Advance | None = None,
-    ):
-        self._candidates, self._store, self._threshold = candidates, store, threshold
-        self._folder, self._memory, self._advance = folder, memory, advance
-        self._counts = np.zeros(COUNTS, dtype=np.int64)
 
-    @property
-    def counts(self) -> Counts:
-        """How much was compared so far."""
-        return Counts(*self._counts[[COMPARED, HOT_RUNS, HOT_DOCUMENTS]].tolist())
-
-    def __iter__(self) -> Iterator[Table]:
-        """(rank of the removed document, rank of a kept one, bits of the float64 similarity), ascending."""
-        counts, removed = self._counts, scratch_array(self._folder, np.bool_, len(self._candidates.flagged))
-        hot_runs = np.concatenate([np.empty((2, 0), dtype=np.uint64), *self._candidates.runs], axis=1)
-        hashes, first = np.unique(hot_runs[0], return_index=True)
-        # Each hot run gets a word of state and as many words for representatives as it may need.
-        words = np.minimum(hot_runs[1, first], 1 + MOST_REPRESENTATIVES)
-        begins = (np.cumsum(words) - words).astype(np.int64)
-        representatives = scratch_array(self._folder, np.uint64, int(words.sum()))
-        left, unmapped = self._candidates.rows.count, _mapped_bytes()
-        for ranks, run_hashes, others in self._whole_documents():
-            # A row of a member of a hot run gets the place of the run's words, and their number.
-            places = np.full(len(ranks), -1)
-            members = np.flatnonzero(run_hashes)
-            runs = np.searchsorted(hashes, run_hashes[members])
-            places[members], others[members] = begins[runs], words[runs]
-            counts[ROWS] = 0
-            while counts[ROWS] < len(ranks):
-                counts[TOUCHED] = 0
-                yield decide(
-                    ranks,
-                    places,
-                    others,
-                    self._store.mapped,
-                    self._threshold,
-                    representatives,
-                    removed,
-                    _MOST_TOUCHED,
-                    counts,
-                )
-                if _mapped_bytes() - unmapped > self._memory:
-                    self._store.release()
-                    unmapped = _mapped_bytes()
-            left -= len(ranks)
-            if self._advance is not None:
-                self._advance(len(ranks))
-        if self._advance is not None:
-            self._advance(left)  # `rows.count` counts a row each time it was found; each was decided once
-
-    def _whole_documents(self) -> Iterator[Table]:
-        """The candidates' rows, in tables that end where the rows of a document end."""
-        held = np.empty((3, 0), dtype=np.uint64)
-        for table in self._candidates.rows.chunks():
-            held = np.concatenate([held, table], axis=1)
-            cut = int(np.searchsorted(held[0], held[0, -1]))
-            yield held[:, :cut].copy()  # because the caller writes into it
-            held = held[:, cut:]
-        yield held
+def _whole_documents(tables: Iterable[Table]) -> Iterator[Table]:
+    """The same rows, in tables that end where the rows of a document end."""
+    held = np.empty((3, 0), dtype=np.uint64)
+    for table in tables:
+        held = np.concatenate([held, table], axis=1)
+        cut = int(np.searchsorted(held[0], held[0, -1]))
+        yield held[:, :cut].copy()  # because the caller writes into it
+        held = held[:, cut:]
+    yield held
 
 
 def _mapped_bytes() -> int:

@@ -19,9 +19,8 @@ neither memory nor threads change it. 20 million documents with 21 bands take ab
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,7 @@ import numpy.typing as npt
 
 from pilekit.artifacts.external_sort import RowSort, Table
 from pilekit.dedup.match.population import Flags, Population, Ranks, ids_of
-from pilekit.dedup.match.repeated import may_be_repeated, note_values, repeated_bytes, repeated_table
+from pilekit.dedup.match.repeated import repeated_bytes, repeated_rows
 from pilekit.dedup.scratch_space import scratch_array
 from pilekit.dedup.sketch.shingles import UInt64, mixed
 from pilekit.dedup.sketch.sketch_format import key_column
@@ -55,7 +54,8 @@ class Candidates:
     """The documents and pairs to compare.
 
     flagged   a flag for each document, by id: whether it is in a pair or in a hot run
-    rows      (later rank, 0, earlier rank) of pairs and (rank, hash of the run, 0) of members of hot runs; distinct
+    rows      (later rank, 0, earlier rank) of pairs and (rank, hash of the run, length) of members of hot runs,
+              distinct; only the row of a run's first member has the length, the others have 0
     runs      (hash, length) of hot runs, uint64 [2, runs]; some occur several times
     """
 
@@ -64,13 +64,14 @@ class Candidates:
         self.rows = RowSort(folder, 3, memory, distinct=True)
         self.runs: list[Table] = []
 
-    def add(self, rows: Table, runs: Table) -> None:
-        """Take rows and hot runs; repetitions are allowed."""
+    def add(self, rows: Table) -> None:
+        """Take rows; repetitions are allowed."""
+        is_pair = rows[1] == 0
         self.flagged[ids_of(rows[0])] = True
-        self.flagged[ids_of(rows[2, rows[1] == 0])] = True
+        self.flagged[ids_of(rows[2, is_pair])] = True
         self.rows.add(rows)
-        if runs.shape[1]:
-            self.runs.append(runs)
+        if not is_pair.all():
+            self.runs.append(rows[1:, ~is_pair & (rows[2] > 0)])
 
 
 def find_candidates(
@@ -104,12 +105,12 @@ def find_candidates(
     groups = np.array_split(bands, min(len(bands), turns * threads))
 
     def find(group: npt.NDArray[np.int64]) -> None:
-        columns = [key_column(band) for band in group.tolist()]
-        for rows in _sorted_keys(chunks, columns, documents, folder, per_thread // len(columns)):
+        columns = [[key_column(band)] for band in group.tolist()]
+        for rows in repeated_rows(chunks, columns, documents, folder, per_thread // len(columns)):
             for keys, ranks in _whole_runs(rows):
                 found = _candidates_in(keys, ranks, seen)
                 with lock:
-                    candidates.add(*found)
+                    candidates.add(found)
 
     def chunks(columns: Sequence[str]) -> Iterator[tuple[Ranks, dict[str, UInt64]]]:
         """Ranks and keys of all documents except exact copies."""
@@ -142,31 +143,6 @@ class _Stopped(Exception):
     """Another thread has failed, or the run is interrupted."""
 
 
-def _sorted_keys(
-    chunks: Callable[[Sequence[str]], Iterator[tuple[Ranks, dict[str, UInt64]]]],
-    columns: Sequence[str],
-    documents: int,
-    folder: Path,
-    memory: int,
-) -> Iterator[Iterator[Table]]:
-    """For each column, within `memory` bytes: (key, rank) of all documents that may share their key, ascending."""
-    size = min(repeated_bytes(documents), memory // 3)
-    tables = {column: repeated_table(size) for column in columns}
-    for _, keys in chunks(columns):
-        for column, table in tables.items():
-            note_values(table, keys[column])
-    with ExitStack() as stack:
-        sorts = {column: stack.enter_context(RowSort(folder, 2, memory - size)) for column in columns}
-        for ranks, keys in chunks(columns):
-            for column, table in tables.items():
-                some = may_be_repeated(table, keys[column])
-                sorts[column].add(np.stack([keys[column][some], ranks[some]]))
-        tables.clear()
-        for rows in sorts.values():
-            yield rows.chunks()
-            rows.close()
-
-
 def _whole_runs(tables: Iterable[Table]) -> Iterator[Table]:
     """The same rows, in tables that end where a run ends, or at a multiple of `LONGEST_RUN` of its members."""
     held = np.empty((2, 0), dtype=np.uint64)
@@ -184,8 +160,8 @@ def _in_whole_runs(keys: UInt64) -> int:
     return before_last or len(keys) // (LONGEST_RUN + 1) * LONGEST_RUN
 
 
-def _candidates_in(keys: UInt64, ranks: Ranks, seen: UInt64) -> tuple[Table, Table]:
-    """The rows and hot runs of whole runs, for `Candidates.add`; recently seen runs are left out."""
+def _candidates_in(keys: UInt64, ranks: Ranks, seen: UInt64) -> Table:
+    """The rows of whole runs, for `Candidates.add`; recently seen runs are left out."""
     begins, lengths = _runs_in(keys)
     has_own = ranks[begins + lengths - 1] >= _OWN  # The last member has the highest rank.
     begins, lengths = begins[has_own], lengths[has_own]
@@ -201,8 +177,10 @@ def _candidates_in(keys: UInt64, ranks: Ranks, seen: UInt64) -> tuple[Table, Tab
         sizes = lengths[hot]
         ends = np.cumsum(sizes)
         members = np.repeat(begins[hot] - (ends - sizes), sizes) + np.arange(ends[-1])
-        rows.append(np.stack([ranks[members], np.repeat(hashes[hot], sizes), np.zeros(len(members), dtype=np.uint64)]))
-    return np.concatenate(rows, axis=1), np.stack([hashes[hot], lengths[hot].astype(np.uint64)])
+        length_at_first = np.zeros(len(members), dtype=np.uint64)
+        length_at_first[ends - sizes] = sizes
+        rows.append(np.stack([ranks[members], np.repeat(hashes[hot], sizes), length_at_first]))
+    return np.concatenate(rows, axis=1)
 
 
 def _runs_in(keys: UInt64) -> tuple[Int64, Int64]:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pilekit.artifacts.external_sort import RowSort, Table, with_first
+from pilekit.artifacts.external_sort import Table, with_first
 from pilekit.dedup.match.population import Population
-from pilekit.dedup.match.repeated import may_be_repeated, note_values, repeated_bytes, repeated_table
+from pilekit.dedup.match.repeated import repeated_rows
 
 
 def find_exact(population: Population, folder: Path, memory: int) -> Iterator[Table]:
@@ -22,13 +22,7 @@ def find_exact(population: Population, folder: Path, memory: int) -> Iterator[Ta
 
     Copies within earlier runs are included: they take no part in matching, but are not removed.
     """
-    with RowSort(folder, 3, memory // 2) as texts:
-        table = repeated_table(min(repeated_bytes(population.documents), memory // 4))
-        for _, columns in population.chunks(["hash_low"]):
-            note_values(table, columns["hash_low"])
-        for ranks, columns in population.chunks(["hash_high", "hash_low"]):
-            some = may_be_repeated(table, columns["hash_low"])
-            texts.add(np.stack([columns["hash_high"][some], columns["hash_low"][some], ranks[some]]))
-        del table
-        for rows, first in with_first(texts.chunks(), 2):
+    columns, memory = [["hash_low", "hash_high"]], 3 * memory // 4
+    for tables in repeated_rows(population.chunks, columns, population.documents, folder, memory):
+        for rows, first in with_first(tables, 2):
             yield np.stack([first[2], rows[2]])[:, first[2] != rows[2]]

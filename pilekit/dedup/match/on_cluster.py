@@ -44,9 +44,8 @@ def find_on_cluster(
     candidates = Candidates(len(copies), scratch_folder(engine.scratch), 3 * memory // 8)
     for path in files:
         with path.open("rb") as file:
-            while len(table := np.load(file)) == 3:
-                candidates.add(table, np.empty((2, 0), dtype=np.uint64))
-            candidates.add(np.empty((3, 0), dtype=np.uint64), table)
+            while file.peek(1):
+                candidates.add(np.load(file))
     return candidates
 
 
@@ -60,7 +59,7 @@ def _match(
     memory: int,
     threads: int,
 ) -> None:
-    """Write tables of the bands' rows, ascending and distinct, then a table of their hot runs."""
+    """Write tables of the bands' rows, ascending and distinct."""
     (bands, path), own = item, scratch_folder(scratch)
     population = make(own)
     if path.exists():
@@ -71,4 +70,3 @@ def _match(
     with found.rows, write_atomically(path) as file:
         for table in found.rows.chunks():
             np.save(file, table)
-        np.save(file, np.concatenate([np.empty((2, 0), dtype=np.uint64), *found.runs], axis=1))

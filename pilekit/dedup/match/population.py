@@ -24,6 +24,7 @@ import numpy.typing as npt
 from pilekit.dedup.scratch_space import scratch_array
 from pilekit.dedup.sketch.sketch_format import ShardSketch
 from pilekit.errors import PilekitError, visible
+from pilekit.shards.keep_mask import KeepMask
 
 Keep = Literal["longest", "first"]
 Ranks = npt.NDArray[np.uint64]
@@ -67,27 +68,24 @@ class Population:
         sketches: Sequence[ShardSketch],
         keep: Keep,
         folder: Path,
-        against: Iterable[tuple[ShardSketch, Flags]] = (),
+        against: Iterable[tuple[ShardSketch, KeepMask]] = (),
     ):
         """Number the documents of `sketches`, which are in corpus order.
 
         keep      "longest": of similar documents the longest is kept, of equally long ones the first; or "first"
         folder    for the table
-        against   sketches of earlier runs, each with a bool by document number: whether the run kept it
+        against   sketches of earlier runs, each with the mask of the documents that the run kept
         """
         self.keep = keep
-        self.sketches: list[ShardSketch] = []
-        self._masks: list[npt.NDArray[np.uint8]] = []
-        for sketch, mask in against:
-            if len(mask) < sketch.header.lines:
+        pairs = list(against)
+        for sketch, mask in pairs:
+            if mask.header.lines < sketch.header.lines:
                 raise PilekitError(f"{visible(sketch.header.shard)}: its mask is too short for its sketch")
-            self.sketches.append(sketch)
-            self._masks.append(np.packbits(mask, bitorder="little"))
-        earlier = len(self.sketches)
-        self.sketches.extend(sketches)
+        self.sketches = [*(sketch for sketch, _ in pairs), *sketches]
+        self._masks = [mask for _, mask in pairs]
         self.base = np.cumsum([0, *(sketch.documents for sketch in self.sketches)], dtype=np.int64)
         self.documents = int(self.base[-1])
-        self.first_own = int(self.base[earlier])
+        self.first_own = int(self.base[len(pairs)])
         if self.documents > MAX_DOCUMENTS:
             raise PilekitError(
                 f"{self.documents:,} documents are more than can be compared at once ({MAX_DOCUMENTS:,}); take fewer "
@@ -118,8 +116,7 @@ class Population:
                 begin += len(rows)
                 ranks = ranks_of(ids, rows["text_bytes"], self.keep, against=place < len(self._masks))
                 if place < len(self._masks):
-                    mask, numbers = self._masks[place], rows["number"]
-                    kept = (mask[numbers >> 3] >> (numbers & 7).astype(np.uint8)) & 1 == 1
+                    kept = self._masks[place].keeps(rows["number"])
                     ranks, chunk = ranks[kept], {name: column[kept] for name, column in chunk.items()}
                 if len(ranks):
                     yield ranks, chunk

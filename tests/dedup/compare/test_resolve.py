@@ -1,4 +1,4 @@
-"""`Resolver` against the plain definition, and in hot runs: every removal is proven, and the cost is linear."""
+"""`resolve` against the plain definition, and in hot runs: every removal is proven, and the cost is linear."""
 
 from __future__ import annotations
 

@@ -15,6 +15,8 @@ from pilekit.dedup.match.population import MAX_DOCUMENTS, Population, ids_of, ra
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.sketch_format import ShardSketch
 from pilekit.errors import PilekitError
+from pilekit.shards.fingerprint import Fingerprint
+from pilekit.shards.keep_mask import read_mask, write_mask
 from tests.dedup.given import sketch
 from tests.shards.making import record
 
@@ -57,7 +59,9 @@ def test_ranks_sort_documents_in_keeper_order(
     """Documents of earlier runs come first, and only those that the run kept."""
     own = sketched(tmp_path_factory.mktemp("own"), shards, subsets)
     before = sketched(tmp_path_factory.mktemp("earlier"), [[text for text, _ in earlier]]) if earlier else []
-    mask = np.array([*(kept for _, kept in earlier), False], dtype=np.bool_)
+    path = tmp_path_factory.getbasetemp() / "earlier.mask"
+    write_mask(path, "00.jsonl", Fingerprint(0, ""), np.array([kept for _, kept in earlier], dtype=np.bool_))
+    mask = read_mask(path)
     population = Population(own, keep, tmp_path_factory.getbasetemp(), [(one, mask) for one in before])
 
     documents = [(number, text) for number, (text, _) in enumerate(earlier)]
