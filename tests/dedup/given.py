@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.corpus import shard_of
+from pilekit.corpus import Shard, shard_of
 from pilekit.dedup.compare import resolve as module
 from pilekit.dedup.compare.resolve import Counts
 from pilekit.dedup.compare.shingle_store import ShingleStore, ends_file, sets_file
@@ -18,6 +18,8 @@ from pilekit.dedup.match.candidates import Candidates
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.sketch_format import ShardSketch
 from pilekit.dedup.sketch.sketch_shard import sketch_shard
+from pilekit.shards.fingerprint import Inputs
+from pilekit.shards.read.unchanged import version_of
 
 Values = npt.NDArray[np.uint64]
 
@@ -28,8 +30,14 @@ OWN = 1 << 63
 def sketch(path: Path, folder: Path, **settings: Any) -> ShardSketch:
     """The sketch of the shard at `path`, written into `folder`."""
     defaults: dict[str, Any] = {"bands": Bands(5, 3), "ngram": 3, "subsets": None, "manifest": None}
-    defaults |= {"on_error": "raise", "advance": lambda amount: None}
-    return sketch_shard(shard_of(str(path)), folder=folder, **(defaults | settings))
+    defaults |= {"on_error": "raise", "advance": lambda amount: None, "threads": 2}
+    shard = shard_of(str(path))
+    return sketch_shard(shard, folder=folder, inputs=inputs_of(shard), **(defaults | settings))
+
+
+def inputs_of(shard: Shard) -> Inputs:
+    """The inputs of a job that begins now and reads this shard."""
+    return Inputs({}, {shard.name: version_of(shard.path)})
 
 
 class ListedPopulation:

@@ -144,7 +144,10 @@ class _Stopped(Exception):
 
 
 def _whole_runs(tables: Iterable[Table]) -> Iterator[Table]:
-    """The same rows, in tables that end where a run ends, or at a multiple of `LONGEST_RUN` of its members."""
+    """The same rows, in tables that end where a run ends, or with the first `LONGEST_RUN` members of a longer one.
+
+    The tables given are shorter than that, so a longer run comes to the beginning of the held rows before it ends.
+    """
     held = np.empty((2, 0), dtype=np.uint64)
     for table in tables:
         held = np.concatenate([held, table], axis=1)
@@ -155,9 +158,10 @@ def _whole_runs(tables: Iterable[Table]) -> Iterator[Table]:
 
 
 def _in_whole_runs(keys: UInt64) -> int:
-    """How many rows come before the last run, which may continue; if it is the only run, how many can be cut off."""
-    before_last = int(np.searchsorted(keys, keys[-1]))
-    return before_last or len(keys) // (LONGEST_RUN + 1) * LONGEST_RUN
+    """How many rows come before the last run, which may continue, or are to be cut off from the first one."""
+    if len(keys) > LONGEST_RUN and keys[LONGEST_RUN] == keys[0]:
+        return LONGEST_RUN
+    return int(np.searchsorted(keys, keys[-1]))
 
 
 def _candidates_in(keys: UInt64, ranks: Ranks, seen: UInt64) -> Table:
@@ -184,11 +188,8 @@ def _candidates_in(keys: UInt64, ranks: Ranks, seen: UInt64) -> Table:
 
 
 def _runs_in(keys: UInt64) -> tuple[Int64, Int64]:
-    """(begins, lengths) of the runs of at least two equal keys; runs of more than `LONGEST_RUN` are cut."""
+    """(begins, lengths) of the runs of at least two equal keys."""
     begins = np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
-    lengths = np.diff(np.append(begins, len(keys)))
-    for i in np.flatnonzero(lengths > LONGEST_RUN)[::-1].tolist():  # backwards: inserting moves later entries
-        begins = np.insert(begins, i + 1, np.arange(begins[i] + LONGEST_RUN, begins[i] + lengths[i], LONGEST_RUN))
     lengths = np.diff(np.append(begins, len(keys)))
     return begins[lengths > 1], lengths[lengths > 1]
 

@@ -38,9 +38,9 @@ def clean_shard(
     *,
     path: Path,
     mask: Path,
+    inputs: Inputs,
     threads: int,
     manifest: Manifest,
-    inputs: Inputs | None = None,
 ) -> list[Path]:
     """Write the lines that the mask at `mask` keeps as the shard at `path`, with its index; returns both paths.
 
@@ -62,8 +62,7 @@ def clean_shard(
         def written() -> Fingerprint:
             if kept.lines != keep.header.kept:
                 raise shard_changed(shard)
-            if inputs is not None:
-                inputs.check(shard)
+            inputs.check(shard)
             file.flush()
             return fingerprint(file.name)
 

@@ -35,7 +35,7 @@ from pilekit.dedup.sketch.sketch_format import (
     sketch_schema,
 )
 from pilekit.documents import DocumentBatch
-from pilekit.engine import Advance, usable_cpus
+from pilekit.engine import Advance
 from pilekit.engine.in_threads import map_in_threads
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.fingerprint import Inputs, changed_at, fingerprint
@@ -60,15 +60,15 @@ def sketch_shard(
     manifest: Manifest | None,
     on_error: OnError,
     folder: Path,
-    threads: int | None = None,
-    inputs: Inputs | None = None,
+    inputs: Inputs,
+    threads: int,
 ) -> ShardSketch:
     """Read the shard once and write its sketch into `folder`, or take the sketch of an earlier run.
 
     advance    receives further amounts of stored bytes
     subsets    their documents are sketched, others only counted; in any spelling that the manifest knows
-    threads    CPUs this shard may use; None: all usable ones. The sketch does not depend on it
     inputs     the job's inputs: `ShardChanged` if the shard has changed since the job began
+    threads    CPUs this shard may use; the sketch does not depend on it
 
     The folder belongs to a job (`output_folder`), so a sketch in it was made of this shard with these settings.
     """
@@ -83,7 +83,6 @@ def sketch_shard(
 
     now, format = fingerprint(shard.path), record_format(manifest)
     selected = None if subsets is None else sorted(resolve_subsets(*subsets, manifest=manifest))
-    threads = usable_cpus() if threads is None else threads
     counts = Counts()
     with (
         write_atomically(place) as file,
@@ -101,8 +100,7 @@ def sketch_shard(
             # In whole groups of one chunk, a sketch does not depend on the batches that were read.
             for table in in_row_groups(_rows(texts, bands, ngram, threads), ROWS_PER_GROUP):
                 writer.write_table(table.combine_chunks(), row_group_size=ROWS_PER_GROUP)
-        if inputs is not None:
-            inputs.check(shard)
+        inputs.check(shard)
         documents = counts.lengths.sum(axis=1).tolist()
         header = SketchHeader(
             format=FORMAT,

@@ -15,6 +15,7 @@ from pilekit.shards.fingerprint import fingerprint
 from pilekit.shards.index.build import build_index
 from pilekit.shards.index.format import find_index, load_index
 from pilekit.shards.keep_mask import write_mask
+from tests.dedup.given import inputs_of
 from tests.shards import making
 
 
@@ -25,8 +26,10 @@ def check_clean(folder: Path, lines: list[bytes], kept: list[bool], content: byt
     shard.write_bytes(b"".join(making.zstd_frame(content[i : i + size]) for i in range(0, max(1, len(content)), size)))
     write_mask(folder / "mask", "a.jsonl", fingerprint(str(shard)), np.array(kept, dtype=np.bool_))
     source, manifest = shard_of(str(shard)), load_manifest()
-    mask = folder / "mask"
-    files = clean_shard(source, lambda amount: None, path=out, mask=mask, threads=threads, manifest=manifest)
+    mask, inputs = folder / "mask", inputs_of(source)
+    files = clean_shard(
+        source, lambda amount: None, path=out, mask=mask, inputs=inputs, threads=threads, manifest=manifest
+    )
     if not any(kept):
         assert files == []
         assert not out.exists()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -150,12 +151,9 @@ def test_what_is_no_sketch_is_named(tmp_path: Path, made: ShardSketch, monkeypat
     for name in ("text", "table"):
         with pytest.raises(PilekitError, match=f"{name}: is damaged, or no sketch"):
             load_sketch(tmp_path / name)
-    table = pq.read_table(made.path)
-    labels = pa.array(np.full(len(table), len(made.subset_names), dtype=np.uint32))
-    forged = table.set_column(2, table.schema.field("subset"), labels)
-    pq.write_table(forged, tmp_path / "forged", row_group_size=6553)
-    with pytest.raises(PilekitError, match=r"forged: is damaged, or no sketch .it has documents of subsets"):
-        rows_of(load_sketch(tmp_path / "forged"))
+    forged = msgspec.structs.replace(made.header, counts={"label 0a": (1, 1)})
+    with pytest.raises(PilekitError, match=r"is damaged, or no sketch .it has documents of subsets that its header"):
+        rows_of(ShardSketch(made.path, forged))
     monkeypatch.setattr(sketch_file, "FORMAT", 3)
     with pytest.raises(PilekitError, match="is a sketch of format 2"):
         load_sketch(made.path)
@@ -188,12 +186,10 @@ def test_damage_anywhere_is_an_error_or_changes_nothing(tmp_path: Path) -> None:
 SKETCH = """
 import re, sys
 from pathlib import Path
-from pilekit.corpus import shard_of
 from pilekit.dedup.sketch.bands import Bands
-from pilekit.dedup.sketch.sketch_shard import sketch_shard
+from tests.dedup.given import sketch
 
-settings = dict(bands=Bands(21, 6), ngram=5, subsets=None, manifest=None, on_error="raise")
-sketch_shard(shard_of(sys.argv[1]), lambda amount: None, folder=Path(sys.argv[2]), threads=2, **settings)
+sketch(Path(sys.argv[1]), Path(sys.argv[2]), bands=Bands(21, 6), ngram=5)
 print(int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) >> 10)
 """
 
