@@ -17,7 +17,6 @@ between steps with other numbers of ranks, workers and micro-batches.
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Annotated
@@ -89,7 +88,7 @@ def pass_batches(
     size, accumulation = share.grid.global_batch_size, share.grad_accum
     resumed_at = at = _rows_before(share, behind)
     next_step = (behind + 1) // accumulation
-    with closing(builder.lane(0, place, at)) as lane:
+    with builder.lane(0, place, at) as lane:
         for step, of_step in groupby(numbers, lambda number: number // accumulation):
             at += lane.skip(step * size - at)
             first, rows = at, lane.give((step + 1) * size - at)
@@ -132,7 +131,7 @@ def _rows_again(builder: BatchBuilder, begin: Place, row: int, count: int) -> li
     """`count` rows of the pass from number `row` on; the first row follows the last."""
     found: list[Window] = []
     while count:
-        with closing(builder.lane(0, begin, 0)) as lane:
+        with builder.lane(0, begin, 0) as lane:
             passed, given = lane.skip(row), lane.give(count)
         if not passed and not given:
             raise PilekitError("the documents of the pass cannot be read again; give drop_last=True, or save them")

@@ -7,8 +7,8 @@ for all ranks, without handing out the steps before it.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,11 +57,12 @@ class BatchBuilder:
     writer: BatchWriter | None
     per_visit: int
 
-    def lane(self, lane: int, place: Place, before: int) -> Lane:
-        """The lane from `place`, which follows its first `before` rows."""
-        documents = self.source.documents(lane, place.position, place.document)
-        some, turns = encoded(documents, self.encoding), Turns(before, self.per_visit)
-        return Lane(some, lane, place, self.encoding.layout, turns, documents)
+    @contextmanager
+    def lane(self, lane: int, place: Place, before: int) -> Iterator[Lane]:
+        """The lane from `place`, which follows its first `before` rows; at the end its files are closed."""
+        with closing(self.source.documents(lane, place.position, place.document)) as documents:
+            some, turns = encoded(documents, self.encoding), Turns(before, self.per_visit)
+            yield Lane(some, lane, place, self.encoding.layout, turns)
 
     def batch(self, share: Share, number: int, given: Sequence[Window], lanes: Int64, places: Int64) -> Item:
         """Batch `number` of the rows given, with its `stream_state`. Rows without documents fill it up.
@@ -115,7 +116,7 @@ def build_batches(builder: BatchBuilder, share: Share, places: Int64, numbers: r
             for lane in read.tolist():
                 if lane not in lanes:
                     begun = builder.lane(lane, Place(*places[lane].tolist()), share.rows_before(number))
-                    lanes[lane] = opened.enter_context(closing(begun))
+                    lanes[lane] = opened.enter_context(begun)
                 given += lanes[lane].give(share.per_lane)
                 after.append(lanes[lane].place)
             yield builder.batch(share, number, given, read, np.array(after, np.int64).reshape(-1, 3))
@@ -143,7 +144,7 @@ def rows_of_step(
     found: list[Window] = []
     done, total = 0, (until - before) * grid.rows
     for number in range(column, grid.lanes, grid.columns):
-        with closing(builder.lane(number, Place(*places[number].tolist()), before)) as lane:
+        with builder.lane(number, Place(*places[number].tolist()), before) as lane:
             left = until - before
             while left > 0 and (passed := lane.skip(min(left, 64))):
                 left, done = left - passed, done + passed

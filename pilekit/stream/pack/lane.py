@@ -6,8 +6,7 @@ every rank that reads it gets the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from pilekit.errors import PilekitError
 from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments, Turns, Window, windows
@@ -19,21 +18,14 @@ _MOST_EMPTY = 1000
 class Lane:
     """The rows of `documents`, which begin at `place` of lane `lane`. `self.place` is the place after the last row.
 
-    turns    the rows given before `place`, and per visit; only the order of rows with "none" depends on them
-    opened   the generator that reads the documents; `close` closes it
+    turns   the rows given before `place`, and per visit; only the order of rows with "none" depends on them
     """
 
     def __init__(
-        self,
-        documents: Iterable[TokenizedDocuments],
-        lane: int,
-        place: Place,
-        layout: Layout,
-        turns: Turns,
-        opened: Generator[Any, None, None] | None = None,
+        self, documents: Iterable[TokenizedDocuments], lane: int, place: Place, layout: Layout, turns: Turns
     ) -> None:
         self.place = place
-        self._layout, self._opened = layout, opened
+        self._layout = layout
         self._windows = windows(documents, lane, place, layout, turns)
         self._window: Window | None = None  # the window whose first `_given` rows were given; None: all were
         self._given = 0
@@ -56,11 +48,6 @@ class Lane:
         while left > 0 and (given := self.give(min(left, 64))):  # few at a time, so that old windows are freed
             left -= rows_in(given)
         return count - left
-
-    def close(self) -> None:
-        """Close the generator that reads the documents."""
-        if self._opened is not None:
-            self._opened.close()
 
     def _next(self) -> Window | None:
         """The next window that has rows. None at the documents' end."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
 from pilekit.stream.batch.batch import OUTPUTS, BatchWriter
+from pilekit.stream.batch.build_batches import BatchBuilder
 from pilekit.stream.pack.lane import Lane, rows_in
 from pilekit.stream.pack.tokenized import Encoding, encoded
 from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, Turns, Window, pieces_of
@@ -68,7 +69,7 @@ def encoding(tokenizer: Tokenizer, packing: Packing, window: int = 4, append_eod
 def lane_at(source: Memory, place: Place, how: Encoding, before: int = 0) -> Lane:
     """Lane 7 of the source."""
     documents = source.documents(7, place.position, place.document)
-    return Lane(encoded(documents, how), 7, place, how.layout, Turns(before, 1), documents)
+    return Lane(encoded(documents, how), 7, place, how.layout, Turns(before, 1))
 
 
 def uses(source: Memory, how: Encoding) -> Iterator[Document]:
@@ -118,13 +119,12 @@ def test_a_lane_gives_the_references_rows_and_resumes_from_every_place(
 ) -> None:
     how = encoding(tokenizer, packing, window, append_eod)
     wanted = expected(source, how)
-    lane = lane_at(source, Place(2, 0), how)
     given, places = [], []
-    while part := lane.give(step):
-        places.append(lane.place)
-        given.append(part)
+    with BatchBuilder(source, how, None, 1).lane(7, Place(2, 0), 0) as lane:
+        while part := lane.give(step):
+            places.append(lane.place)
+            given.append(part)
     end = lane.place
-    lane.close()
     assert source.closed == 1
     assert [row for part in given for row in rows(part, how)] == wanted
     assert [rows_in(part) for part in given[:-1]] == [step] * (len(given) - 1)
@@ -138,7 +138,6 @@ def test_a_lane_gives_the_references_rows_and_resumes_from_every_place(
     for behind, place in enumerate(places, 1):
         again = lane_at(source, Place(*place), how, min(behind * step, len(wanted)))
         rest = again.give(len(wanted) + 1)
-        again.close()
         assert rows(rest, how) == wanted[behind * step :]
         assert again.place == end
         if rest:  # counts before and after a place add up, though the window was built twice
