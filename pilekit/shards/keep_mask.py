@@ -61,11 +61,9 @@ class KeepMask:
 
     def keeps(self, numbers: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
         """Whether the documents with these numbers stay; bool [numbers]."""
-        known = numbers < self.header.lines
-        places = np.where(known, numbers, 0).astype(np.int64)
-        if not self.header.lines:
-            return known
-        kept: npt.NDArray[np.bool_] = known & (self.bits[places >> 3] >> (places & 7).astype(np.uint8) & 1 == 1)
+        kept: npt.NDArray[np.bool_] = numbers < self.header.lines
+        places = numbers[kept].astype(np.int64)
+        kept[kept] = self.bits[places >> 3] >> (places & 7).astype(np.uint8) & 1 == 1
         return kept
 
     def unpacked(self) -> npt.NDArray[np.bool_]:

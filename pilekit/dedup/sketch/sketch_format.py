@@ -2,8 +2,9 @@
 
 A row for each selected document, in the shard's order: `number`, `text_bytes`, `subset` (a place in the header's
 `counts`), the xxh3_128 of its text (`hash_high`, `hash_low`) and a key for each band (`key_000`, ...). Columns are
-stored plain in row groups of 65,536, so each is read without the others, at the speed of the disk and in bounded
-memory. The `SketchHeader` in the file's metadata describes the whole shard, documents of other subsets included.
+stored plain (`subset` in a few bits) in row groups of 65,536, so each is read without the others, at the speed of the
+disk and in bounded memory. The `SketchHeader` in the file's metadata describes the whole shard, documents of other
+subsets included.
 
 Pages have checksums and the header has a sum, so damage is an error and never a wrong answer.
 """

@@ -90,7 +90,7 @@ def sketch_shard(
             file,
             sketch_schema(bands.bands),
             compression="none",
-            use_dictionary=False,
+            use_dictionary=["subset"],
             write_statistics=False,
             write_page_checksum=True,
         ) as writer,
