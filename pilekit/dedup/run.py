@@ -246,18 +246,18 @@ class _Run:
     ) -> dict[str, Any]:
         """Write `removed.parquet` and the masks, then check and note the summary."""
         folder = self.output.folder
-        only, masks = self.parameters["only"], [_mask_file(self.output, shard) for shard in self.corpus.shards]
+        shards, manifest, only = self.corpus.shards, self.corpus.manifest, self.parameters["only"]
         removed = write_removed(
             folder / REMOVED,
             population,
             decisions,
             header={"parameters": self.parameters, "inputs": self.inputs.fingerprints},
-            repeated_labels={subset.name for subset in self.corpus.manifest.subsets if (subset.epochs or 0) > 1},
-            repeated_shards={shard.name for shard in self.corpus.shards if shard.split in ("train", None)},
+            repeated_labels={subset.name for subset in manifest.subsets if (subset.epochs or 0) > 1},
+            repeated_shards={shard.name for shard in shards if shard.split in ("train", None)},
         )
-        kept = np.zeros((2, len(population.labels)), dtype=np.int64)
-        for place, shard in enumerate(self.corpus.shards, len(population.sketches) - len(sketches)):
-            mask, manifest = _mask_file(self.output, shard), self.corpus.manifest
+        masks = [_mask_file(self.output, shard) for shard in shards]
+        kept, first = np.zeros((2, len(population.labels)), np.int64), len(population.sketches) - len(sketches)
+        for place, (mask, shard) in enumerate(zip(masks, shards, strict=True), first):
             kept += mask_shard(mask, shard, population, place, decisions, only=only, manifest=manifest)
         summary = summarize(
             sketches,

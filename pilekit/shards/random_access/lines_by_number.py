@@ -244,6 +244,7 @@ class LinesInOrder:
                 read = first + len(lines)
                 end = int(np.searchsorted(numbers, read))
                 yield from [lines[number - first] for number in numbers[found:end].tolist()]
+                del lines  # A long line must not be held while the next is read.
                 found = end
                 if found == len(numbers):
                     return
