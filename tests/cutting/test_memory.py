@@ -55,7 +55,7 @@ def write(path: Path, documents: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    ("command", "documents", "limit"), [("decontaminate", 10_000_000, 70 << 20), ("substrings", 5_000_000, 128 << 20)]
+    ("command", "documents", "limit"), [("decontaminate", 20_000_000, 80 << 20), ("substrings", 5_000_000, 128 << 20)]
 )
 def test_memory_does_not_grow_with_documents(tmp_path: Path, command: str, documents: int, limit: int) -> None:
     (tmp_path / "quiz.jsonl").write_text(f'{{"text":"{PLANTED}"}}\n')
