@@ -38,15 +38,19 @@ class Fact(NamedTuple):
 
 
 def facts(finders: Mapping[str, Callable[[], Any]], failed: str) -> Iterator[Fact]:
-    """What each finder returns, or its error as a fault: a `PilekitError` as it is, any other after `failed`."""
+    """The result of each finder, or its error as a fault: a `PilekitError` as it is, any other after `failed`."""
     for name, find in finders.items():
         try:
             yield Fact(name, find())
         except PilekitError as error:
             yield Fact(name, str(error), bad=True)
         except Exception as error:
-            line = visible(f"{type(error).__name__}: {error}".split("\n", 1)[0], 200)
-            yield Fact(name, f"{failed}: {line}", bad=True)
+            yield Fact(name, f"{failed}: {_reason(error)}", bad=True)
+
+
+def _reason(error: Exception) -> str:
+    """The error in one line."""
+    return visible(f"{type(error).__name__}: {error}".split("\n", 1)[0], 200)
 
 
 def import_of(name: str) -> Any:
@@ -74,7 +78,7 @@ def packages() -> Iterator[Fact]:
             finders[name] = partial(_required, name, line)
         elif extra[1] not in _NOT_LISTED:
             finders[name] = partial(_extra, name, extra[1])
-    yield from facts(finders, "cannot be imported")
+    yield from facts(finders, "cannot be told")
 
 
 def _required(name: str, needed: str) -> str:
@@ -82,7 +86,10 @@ def _required(name: str, needed: str) -> str:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
         raise PilekitError("missing; run `pip install .` again") from None
-    import_of(_MODULES.get(name, name.replace("-", "_")))
+    try:
+        import_of(_MODULES.get(name, name.replace("-", "_")))
+    except Exception as error:
+        raise PilekitError(f"{version}, cannot be imported: {_reason(error)}") from error
     from packaging.requirements import Requirement
 
     wanted = Requirement(needed).specifier
@@ -158,7 +165,11 @@ def _gpus() -> str:
 def _backend(tokenizer: str | None) -> str:
     """The tokenizer's backend; without a tokenizer, whether the fast backend can be loaded."""
     if tokenizer is None:
-        import_of("fastokens")
+        try:
+            import_of("fastokens")
+        except Exception as error:
+            why = _reason(error)
+            raise PilekitError(f"tokenizers alone, which is slow: fastokens fails: {why}") from error
         return "fastokens, for each tokenizer for which it gives the ids of tokenizers"
     loaded = import_of("pilekit.tokenize").load_tokenizer(tokenizer)
     return f"{loaded.backend} for {visible(str(loaded.path))}"

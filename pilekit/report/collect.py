@@ -44,6 +44,7 @@ KINDS = {
 """The kinds of artefacts in the order of the page, each with the title of its section and its command."""
 
 WITH_HEADER = ("dedup", "cleaning", "decontamination", "substrings", "run")
+"""The kinds that a folder's header names."""
 
 DEPTH = 3
 """How many levels below a given folder are searched."""

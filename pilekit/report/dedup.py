@@ -138,8 +138,8 @@ def _matrix(subsets: Sequence[Pair]) -> dict[str, Any]:
     """The counts of the subsets with the most, and the number of all subsets."""
     totals: Counter[str] = Counter()
     for subset, kept_subset, count in subsets:
-        totals.update({subset: count})
-        totals.update({kept_subset: count})
+        totals[subset] += count
+        totals[kept_subset] += count
     cells = {(subset, kept_subset): count for subset, kept_subset, count in subsets}
     return {"shown": [name for name, _ in totals.most_common(MOST_IN_MATRIX)], "of": len(totals), "cells": cells}
 

@@ -84,6 +84,8 @@ def test_broken_missing_and_old_packages_are_named_and_the_rest_is_said(tmp_path
     assert "cannot open\\x1b[31m shared object file" in said["packages"]["torch"]
     assert "more" not in said["packages"]["torch"]
     assert "a panic of Rust" in said["packages"]["fastokens"]
+    assert ", cannot be imported: OSError: libcudart" in said["packages"]["torch"]  # after its version
+    assert said["machine"]["tokenizer backend"].startswith("tokenizers alone, which is slow: fastokens fails: ")
     assert "1.0, but pilekit needs >=2" in said["packages"]["numpy"]
     assert "orjson" in said["measured"]["parse"]
     assert said["measured"]["disk write"] > 0
