@@ -41,6 +41,7 @@ def test_killed_and_started_again(title: str, python: Path, folder: Path, alone:
     calls = 3 * per_step + per_step // 2
     killed = launch(python, WATCHED, "train.py", folder=folder, ranks=ranks, WATCHED_CALLS=str(calls))
     assert killed.code != 0
+    assert all((folder / f"seen-{rank}.jsonl").exists() for rank in range(ranks)), killed.text[-4000:]
     for rank in range(ranks):
         first = seen(folder, rank)
         assert first == wanted[rank][: len(first)], killed.text[-4000:]
