@@ -37,6 +37,10 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 
+QUESTIONS = ("corpus", "documents", "search", "document", "scored", "pairs", "pair")
+"""Methods of `Sources` that the page calls, with its query as their arguments."""
+NUMBERS = ("start", "number", "place")
+
 
 def make_app(sources: Sources, hosts: tuple[str, ...], token: str) -> Starlette:
     """The application: the page under `/TOKEN/`, and its questions under `/TOKEN/api/`."""
@@ -50,30 +54,21 @@ def make_app(sources: Sources, hosts: tuple[str, ...], token: str) -> Starlette:
     def file(name: str) -> Callable[[Request], Response]:
         return lambda request: FileResponse(Path(__file__).parent / "page" / name)
 
-    def answer(question: Callable[[Any], dict[str, Any]]) -> Callable[[Request], Response]:
+    def answer(question: Callable[..., dict[str, Any]]) -> Callable[[Request], Response]:
         def endpoint(request: Request) -> Response:
             try:
+                asked: dict[str, Any] = dict(request.query_params)
+                asked |= {name: _natural(asked[name]) for name in NUMBERS if name in asked}
                 with lock:
-                    return JSONResponse(question(request.query_params))
+                    return JSONResponse(question(**asked))
             except (PilekitError, OSError) as error:
                 return JSONResponse({"error": visible(str(error))}, 400)
-            except (KeyError, ValueError, IndexError):
+            except (TypeError, ValueError, IndexError):
                 return JSONResponse({"error": "the page does not ask this"}, 400)
 
         return endpoint
 
-    questions: dict[str, Callable[[Any], dict[str, Any]]] = {
-        "corpus": lambda asked: sources.corpus(),
-        "documents": lambda asked: sources.documents(asked.get("subset"), _natural(asked["start"])),
-        "search": lambda asked: sources.search(
-            asked["text"], asked.get("subset"), _natural(asked["start"]), exact="exact" in asked
-        ),
-        "document": lambda asked: sources.document(asked["shard"], _natural(asked["number"])),
-        "pairs": lambda asked: sources.pairs(asked.get("subset")),
-        "pair": lambda asked: sources.pair(asked.get("subset"), _natural(asked["place"])),
-        "scored": lambda asked: sources.scored(_natural(asked["start"])),
-    }
-    routes = [Route(f"/{token}/api/{name}", answer(question)) for name, question in questions.items()]
+    routes = [Route(f"/{token}/api/{name}", answer(getattr(sources, name))) for name in QUESTIONS]
     routes += [Route(f"/{token}/{path}", file(path or "explore.html")) for path in ("", "explore.js", "explore.css")]
     return Starlette(routes=routes, middleware=[Middleware(BaseHTTPMiddleware, dispatch=only_the_page)])
 

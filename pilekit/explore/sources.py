@@ -93,16 +93,16 @@ class Sources:
             "tokens": None if self._tokenizer is None else visible(str(self._tokenizer.path)),
         }
 
-    def documents(self, subset: str | None, start: int) -> dict[str, Any]:
+    def documents(self, start: int, subset: str | None = None) -> dict[str, Any]:
         """A page of documents from place `start` among those of the subset; None: of all."""
         of = self._of(subset)
         end = min(len(of), start + PAGE)
         return {"documents": [_listed(one) for one in of[start:end]], "start": start, "of": len(of)}
 
-    def search(self, text: str, subset: str | None, start: int, *, exact: bool) -> dict[str, Any]:
+    def search(self, text: str, start: int, subset: str | None = None, exact: str = "") -> dict[str, Any]:
         """Documents that hold `text`, from place `start` on: those found within a second, and where to resume.
 
-        `exact` distinguishes upper and lower case. `next` is None at the end.
+        `exact`, if not empty, distinguishes upper and lower case. `next` is None at the end.
         """
         of, end, place = self._of(subset), time.monotonic() + SEARCH_SECONDS, start
         found: list[dict[str, Any]] = []
@@ -146,12 +146,12 @@ class Sources:
             found.append({**_place(shard, number, subset, size), "rate": float(rates[place])})
         return {"documents": found, "start": start, "of": len(records)}
 
-    def pairs(self, subset: str | None) -> dict[str, Any]:
+    def pairs(self, subset: str | None = None) -> dict[str, Any]:
         """Removed documents, evenly over the similarities, the least similar first."""
         pairs, total = self._pairs(subset)
         return {"pairs": [_shown_pair(pair) for pair in pairs], "of": total}
 
-    def pair(self, subset: str | None, place: int) -> dict[str, Any]:
+    def pair(self, place: int, subset: str | None = None) -> dict[str, Any]:
         """One of `pairs`: the kept and the removed text as parts, [alike, kept words, removed words]."""
         pair = self._pairs(subset)[0][place]
         assert self._run is not None

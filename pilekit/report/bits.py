@@ -12,9 +12,10 @@ from pilekit.errors import PilekitError
 from pilekit.evaluate.results.compare import LETTERS, compare
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.show.comparison_table import differences_table, verdict
-from pilekit.evaluate.show.plot import draw_comparison, draw_result, legend_below
+from pilekit.evaluate.show.plot import draw_comparison, draw_result, model_name
 from pilekit.evaluate.show.table import figures_table
 from pilekit.report.figures import small_multiples, svg_of
+from pilekit.stats.plot import legend
 
 MOST_COMPARED = 6
 
@@ -22,7 +23,13 @@ MOST_COMPARED = 6
 def result_content(result: BitsPerByte, path: str) -> dict[str, Any]:
     """The figures of one model."""
     svg, marks = _drawn(draw_result(result), f"Bits per byte of {path}")
-    return {"result": result, "model": _model(result), "figures": figures_table(result), "svg": svg, "marks": marks}
+    return {
+        "result": result,
+        "model": model_name(result.protocol["model"]["path"]),
+        "figures": figures_table(result),
+        "svg": svg,
+        "marks": marks,
+    }
 
 
 def compared_content(results: Sequence[BitsPerByte], path: str) -> dict[str, Any]:
@@ -41,7 +48,7 @@ def compared_content(results: Sequence[BitsPerByte], path: str) -> dict[str, Any
     label, xlabel = f"Bits per byte over {len(results)} results, {path}", "step" if by_step else "result, as listed"
     content: dict[str, Any] = {
         "count": len(results),
-        "models": [] if by_step else [_model(result) for result in results],
+        "models": [] if by_step else [model_name(result.protocol["model"]["path"]) for result in results],
         "over": small_multiples([place or 0 for place, _ in ordered], series, label, xlabel),
     }
     try:
@@ -61,13 +68,8 @@ def _drawn(figure: Any, label: str) -> tuple[Markup, str]:
     axes = figure.axes[0]
     below, _, note = axes.get_xlabel().partition("\n")
     axes.set_xlabel(below)
-    legend_below(figure, axes, 2)
+    legend(figure, axes, 2)
     return svg_of(figure, label), f"{note[:1].upper()}{note[1:]}." if note else ""
-
-
-def _model(result: BitsPerByte) -> str:
-    """The end of the model's path, which says more than its beginning."""
-    return "/".join(str(result.protocol["model"]["path"] or "a model").rstrip("/").split("/")[-2:])
 
 
 def _step(result: BitsPerByte) -> int | None:

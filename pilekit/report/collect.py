@@ -24,8 +24,9 @@ from pilekit.corpus.shard import is_url
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.results.result import RESULT_FILE
 from pilekit.evaluate.results.result_folder import read_result
-from pilekit.report.corpus import SavedStats, read_output
+from pilekit.report.corpus import read_output
 from pilekit.shards.verify.findings import some_names
+from pilekit.stats.summary import CorpusStats
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +144,7 @@ def _artefact(file: Path, given: bool) -> Artefact | None:
             f"{visible(str(file))}: is no output of `pilekit stats --json` or `pilekit verify --json`; give one of "
             "these, a folder that a command wrote, or shards"
         )
-    kind = "stats" if isinstance(saved, SavedStats) else "verify"
+    kind = "stats" if isinstance(saved, CorpusStats) else "verify"
     command = f"{line(kind, 'CORPUS', '--json')} > {shlex.quote(str(file))}"
     return None if saved is None else Artefact(kind, str(file), command, saved, given=given)
 

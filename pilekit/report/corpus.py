@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +15,12 @@ from pilekit.artifacts.own_file import read_own
 from pilekit.corpus import Manifest
 from pilekit.errors import PilekitError, visible
 from pilekit.fitted_table import DASH, Column, FittedTable
-from pilekit.report.figures import legend, rows_of, svg_of
+from pilekit.report.figures import WIDTH, svg_of
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.verify.findings import Finding
 from pilekit.stats.histogram import BINS
-from pilekit.stats.plot import MOST_ROWS, draw_lengths, draw_shares
+from pilekit.stats.plot import MOST_ROWS, draw_lengths, draw_shares, legend, rows_of
 from pilekit.stats.summary import CorpusStats, SubsetStats
-
-
-class _Subset(msgspec.Struct, frozen=True):
-    documents: int
-    bytes: int
-    share: float = 1.0
-    mean_bytes: float = math.nan
-    median_bytes: float = math.nan
-    p99_bytes: float = math.nan
-    tokens: int | None = None
-    copies: int | None = None
-
-
-class SavedStats(msgspec.Struct, frozen=True):
-    """The output of `pilekit stats --json`."""
-
-    documents: int
-    bytes: int
-    skipped: int
-    subsets: dict[str, _Subset]
 
 
 class SavedFindings(msgspec.Struct, frozen=True):
@@ -49,50 +30,49 @@ class SavedFindings(msgspec.Struct, frozen=True):
     findings: list[Finding]
 
 
-def read_output(path: Path) -> SavedStats | SavedFindings | None:
+def read_output(path: Path) -> CorpusStats | SavedFindings | None:
     """The saved output of `pilekit stats --json` or `pilekit verify --json`; None if the file is neither."""
     try:
         output = json.loads(read_own(path))  # Not msgspec's decoder: sizes are NaN for empty subsets.
-        if "findings" in output:
-            return msgspec.convert(output, SavedFindings)
-        return msgspec.convert(output, SavedStats)
+        return msgspec.convert(output, SavedFindings) if "findings" in output else _stats(output)
     except OSError as error:
         raise PilekitError(f"{visible(str(path))}: cannot be read: {error.strerror}") from error
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return None
 
 
-def stats_of(saved: SavedStats, manifest: Manifest) -> CorpusStats:
-    """The saved output as a result; its histograms are empty, as the output has none."""
-    weights = {subset.name: subset.weight_percent for subset in manifest.subsets}
+def _stats(output: dict[str, Any]) -> CorpusStats:
+    """The output of `pilekit stats --json` as a result, without histograms and shares of a manifest."""
+    missing = {"paper_share": None, "lengths": np.zeros(BINS, dtype=np.int64)}
 
-    def figures(name: str, one: _Subset) -> SubsetStats:
-        weight, lengths = weights.get(name), np.zeros(BINS, dtype=np.int64)
-        paper_share = None if weight is None else weight / 100
-        return SubsetStats(name=name, paper_share=paper_share, lengths=lengths, **msgspec.structs.asdict(one))
+    def figures(name: str, of: dict[str, Any]) -> SubsetStats:
+        return msgspec.convert({**of, "name": name, **missing}, SubsetStats, dec_hook=lambda _, array: array)
 
-    of = saved.subsets.values()
-    tokens, copies = ([one.tokens for one in of], [one.copies for one in of])
-    total = _Subset(
-        saved.documents,
-        saved.bytes,
-        mean_bytes=saved.bytes / saved.documents if saved.documents else math.nan,
-        tokens=None if None in tokens else sum(filter(None, tokens)),
-        copies=None if None in copies else sum(filter(None, copies)),
-    )
-    subsets = tuple(figures(name, one) for name, one in saved.subsets.items())
-    return CorpusStats(subsets, figures("total", total), SkippedLines(saved.skipped), manifest.name)
+    subsets = tuple(figures(name, of) for name, of in output["subsets"].items())
+    sums = {name: [getattr(one, name) for one in subsets] for name in ("documents", "bytes", "tokens", "copies")}
+    total = {name: None if None in values else sum(values) for name, values in sums.items()}
+    mean = output["bytes"] / (output["documents"] or math.nan)
+    sizes = {"share": 1.0, "mean_bytes": mean, "median_bytes": math.nan, "p99_bytes": math.nan}
+    return CorpusStats(subsets, figures("total", {**total, **sizes}), SkippedLines(output["skipped"]), "")
+
+
+def beside(saved: CorpusStats, manifest: Manifest) -> CorpusStats:
+    """The result with the shares of this manifest."""
+    shares = {one.name: one.weight_percent / 100 for one in manifest.subsets if one.weight_percent is not None}
+    subsets = (replace(one, paper_share=shares.get(one.name)) for one in saved.subsets)
+    return replace(saved, subsets=tuple(subsets), manifest=manifest.name)
 
 
 def corpus_content(stats: CorpusStats, manifest: Manifest, path: str) -> dict[str, Any]:
     """The figures and the table of a corpus."""
-    names = [subset.name for subset in stats.subsets]
+    subsets = stats.subsets[:MOST_ROWS]
+    names = [subset.name for subset in subsets]
     given = "the paper" if manifest.name == "pile" else "the manifest"
-    shares, axes = rows_of(names, 0.36)
-    draw_shares(axes, stats.subsets[:MOST_ROWS], given)
-    legend(axes)
-    lengths, axes = rows_of(names, 0.36)
-    draw_lengths(axes, stats.subsets[:MOST_ROWS])
+    shares, axes = rows_of(names, 0.36, WIDTH, 1.1)
+    draw_shares(axes, subsets, given)
+    legend(shares, axes)
+    lengths, axes = rows_of(names, 0.36, WIDTH, 0.9)
+    draw_lengths(axes, subsets)
     low, high = axes.get_xlim()
     axes.set_xlim(10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high)))  # two labels or more
     return {

@@ -41,7 +41,7 @@ def cleaning_content(folder: Path, header: Header) -> dict[str, Any]:
     label = f"Documents dropped by rule, {folder}"
     return {
         "summary": summary,
-        "svg": bars(names, series, label, "documents", 40) if names else None,
+        "svg": bars(names, series, label, "documents") if names else None,
         "dropped": cleaned.table(),
     }
 

@@ -22,16 +22,16 @@ from pilekit.artifacts.header import Header
 from pilekit.dedup.previous_runs import finished_run
 from pilekit.dedup.result import REMOVED, removals_table
 from pilekit.dedup.show.pair_texts import pair_texts
-from pilekit.dedup.show.removed_pairs import RemovedPair, readable, spread_pairs
+from pilekit.dedup.show.removed_pairs import RemovedPair, read_columns, readable, spread_pairs
 from pilekit.dedup.show.side_by_side import diff_rows
 from pilekit.dedup.show.word_diff import word_diff
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.errors import PilekitError
 from pilekit.progress import Report
 from pilekit.report.cuts import read_summary, shares_of
-from pilekit.report.figures import axes_of, legend, svg_of
+from pilekit.report.figures import WIDTH, svg_of
 from pilekit.report.recall import intervals, measured_recall
-from pilekit.stats.plot import INK, OBSERVED, PAPER
+from pilekit.stats.plot import INK, OBSERVED, PAPER, axes_of, legend
 
 EXAMPLES, CLUSTERS = 20, 20
 MOST_IN_MATRIX = 24
@@ -87,7 +87,7 @@ def dedup_content(folder: Path, header: Header, advance: Report) -> dict[str, An
 
 def _counts(removed: pa.dataset.Dataset) -> pa.Table:
     """The number of removed documents by subset, kept_subset, reason and bin of the similarity: a row for each."""
-    keys = {name: _text(name) for name in ("subset", "kept_subset", "reason")}
+    keys = read_columns("subset", "kept_subset", "reason")
     keys["bin"] = pc.min_element_wise(pc.floor(pc.field("similarity") * BINS), BINS - 1.0).cast(pa.int32())
     steps = {
         "scan": acero.ScanNodeOptions(removed, columns=["subset", "kept_subset", "reason", "similarity"]),
@@ -103,8 +103,7 @@ def _largest_clusters(removed: pa.dataset.Dataset) -> list[dict[str, Any]]:
     A cluster is a kept document and the documents that were removed for it. The kept documents are counted in parts, by
     the lowest bits of their numbers, so that a part's rows fit in memory.
     """
-    numbers = ("kept_number", "number", "similarity")
-    columns = {name: pc.field(name) if name in numbers else _text(name) for name in (*_KEPT, *_FIRST, "similarity")}
+    columns = read_columns(*_KEPT, *_FIRST, "similarity")
     wanted = [([], "count_all"), ("similarity", "min"), *((name, "first") for name in _FIRST)]
     order = [("count_all", "descending"), *((name, "ascending") for name in _KEPT)]
     parts = 1 << (removed.count_rows() // ROWS_AT_ONCE).bit_length()
@@ -118,16 +117,11 @@ def _largest_clusters(removed: pa.dataset.Dataset) -> list[dict[str, Any]]:
     return list(largest[0].rename_columns(names).to_pylist())
 
 
-def _text(name: str) -> Any:
-    """The column as strings. Groups need it: a column of names has a dictionary for each batch."""
-    return pc.field(name).cast(pa.string())
-
-
 def _histogram(counts: pa.Table, folder: Path) -> Markup:
     near = counts.filter(pc.field("reason") != "exact")
     sums = np.bincount(near["bin"], weights=near["count"], minlength=BINS)
     first = int(np.flatnonzero(sums).min(initial=BINS - 1))
-    figure, axes = axes_of(2.8)
+    figure, axes = axes_of(WIDTH, 2.8)
     axes.bar(np.arange(first, BINS) / BINS, sums[first:], 1 / BINS, align="edge", color=OBSERVED)
     axes.set_xlabel("Jaccard similarity to the kept document")
     axes.set_ylabel("near-duplicates")
@@ -148,7 +142,7 @@ def _s_curve(header: Header, texts: Sequence[str], folder: Path) -> dict[str, An
     """The figure of the recall, computed and measured, and both at the threshold."""
     of, threshold = header.parameters, float(header.parameters["threshold"])
     bands = Bands(of["bands"], of["rows"])
-    figure, axes = axes_of(3.0)
+    figure, axes = axes_of(WIDTH, 3.2)
     similarities = np.linspace(0, 1, 201)
     computed = [100 * bands.probability(one) for one in similarities]
     axes.plot(similarities, computed, color=OBSERVED, label=f"{bands.bands} bands of {bands.rows} rows")
@@ -160,7 +154,7 @@ def _s_curve(header: Header, texts: Sequence[str], folder: Path) -> dict[str, An
         axes.errorbar(at, 100 * shares, 100 * errors, fmt="o", color=PAPER, markersize=4, label="measured")
     axes.set_xlabel("Jaccard similarity")
     axes.set_ylabel("compared, %")
-    legend(axes)
+    legend(figure, axes)
     return {
         "svg": svg_of(figure, f"S-curve of {folder}"),
         "at_threshold": bands.probability(threshold),

@@ -18,7 +18,17 @@ import numpy as np
 from markupsafe import Markup
 
 from pilekit.errors import visible
-from pilekit.stats.plot import FAINT, INK, LONGEST_NAME, MOST_ROWS, OBSERVED, PAPER, SERIES, name_rows
+from pilekit.stats.plot import (
+    FAINT,
+    INK,
+    MOST_ROWS,
+    OBSERVED,
+    PAPER,
+    SERIES,
+    legend,
+    plain,
+    rows_of,
+)
 
 WIDTH = 5.6
 """Inches. A figure of this width is readable on a phone, and two fit beside each other on a desk."""
@@ -51,36 +61,9 @@ def svg_of(figure: Any, label: str) -> Markup:
     return Markup(text.replace("<svg", f'<svg role="img" aria-label="{Markup.escape(visible(label))}"', 1))
 
 
-def axes_of(height: float, width: float = WIDTH, *, grid: str = "y") -> tuple[Any, Any]:
-    """(figure, axes), sizes in inches."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots()
-    plain(axes, grid)
-    return figure, axes
-
-
-def plain(axes: Any, grid: str = "y") -> None:
-    """Lines at the left and below, and a faint grid."""
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis=grid, color=FAINT, linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.tick_params(labelsize=9)
-
-
-def rows_of(names: Sequence[str], heights: float = 0.27, longest: int = LONGEST_NAME) -> tuple[Any, Any]:
-    """(figure, axes) with a row for each of the first names, from the top; names have at most `longest` letters."""
-    figure, axes = axes_of(0.9 + heights * max(len(names[:MOST_ROWS]), 2), grid="x")
-    name_rows(axes, names[:MOST_ROWS], longest=longest)
-    return figure, axes
-
-
-def bars(
-    names: Sequence[str], series: Mapping[str, Sequence[float]], label: str, xlabel: str, longest: int = LONGEST_NAME
-) -> Markup:
+def bars(names: Sequence[str], series: Mapping[str, Sequence[float]], label: str, xlabel: str) -> Markup:
     """A bar for each name; the values of several series are stacked."""
-    figure, axes = rows_of(names, longest=longest)
+    figure, axes = rows_of(names[:MOST_ROWS], 0.27, WIDTH, 1.1)
     left = np.zeros(min(len(names), MOST_ROWS))
     for colour, (title, values) in zip(SERIES, series.items(), strict=False):
         shown = np.array(values[:MOST_ROWS], dtype=np.float64)
@@ -88,7 +71,7 @@ def bars(
         left += shown
     axes.set_xlim(0, 1.06 * max(left.max(initial=0), 1e-9))
     axes.set_xlabel(xlabel)
-    legend(axes)
+    legend(figure, axes)
     return svg_of(figure, label)
 
 
@@ -116,13 +99,6 @@ def small_multiples(
         axes.set_visible(False)
     figure.supxlabel(visible(xlabel), fontsize=9)
     return svg_of(figure, label)
-
-
-def legend(axes: Any) -> None:
-    """A legend in a row above the axes, its texts taken literally."""
-    place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.2, "ncols": 3}
-    for text in axes.legend(frameon=False, fontsize=9, columnspacing=1.2, **place).get_texts():
-        text.set_parse_math(False)
 
 
 def palette(count: int) -> list[str]:

@@ -27,7 +27,7 @@ from pilekit.fitted_table import Column, FittedTable, rounded_bytes, rounded_cou
 from pilekit.progress import Report
 from pilekit.report.bits import compared_content, result_content
 from pilekit.report.collect import KINDS, Artefact, find_artefacts, left_out_if_found, line
-from pilekit.report.corpus import corpus_content, stats_of
+from pilekit.report.corpus import beside, corpus_content
 from pilekit.report.cuts import cleaning_content, cut_content
 from pilekit.report.dedup import dedup_content
 from pilekit.report.training import training_content
@@ -79,7 +79,15 @@ def write_report(
     if not shown:
         why = f": {left_out[0]}" if left_out else ""
         raise PilekitError(f"nothing to report in {visible(', '.join(map(str, paths)), 200)}{why}")
-    page = _page(environment, sections=shown, sources=sources, left_out=left_out)
+    script = environment.get_template("report.js").render()
+    page = environment.get_template("report.html").render(
+        sections=shown,
+        sources=sources,
+        left_out=left_out,
+        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        version=__version__,
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    )
     with write_atomically(Path(out)) as file:
         file.write(page.encode("utf-8", "replace"))
     return tuple(shown)
@@ -90,9 +98,15 @@ def _content(one: Artefact, manifest: Manifest, tokenizer: Any, advance: Report)
     folder, of = Path(one.path), one.content
     if isinstance(of, Header) and one.kind != "run" and not of.finished:
         raise PilekitError(f"{visible(one.path)}: is not finished; run the same `pilekit {KINDS[one.kind][1]}` again")
+
+    def counts() -> CorpusStats:
+        size = (corpus := Corpus(of, manifest)).size or 0
+        options = {"copies": True, "tokenizer": tokenizer}
+        return corpus_stats(corpus, **options, advance=lambda done: advance("counting", done, size))
+
     makers: dict[str, Callable[[], dict[str, Any]]] = {
-        "corpus": lambda: corpus_content(_counted(Corpus(of, manifest), tokenizer, advance), manifest, one.path),
-        "stats": lambda: corpus_content(stats_of(of, manifest), manifest, one.path),
+        "corpus": lambda: corpus_content(counts(), manifest, one.path),
+        "stats": lambda: corpus_content(beside(of, manifest), manifest, one.path),
         "verify": lambda: {"saved": of},
         "dedup": lambda: dedup_content(folder, of, advance),
         "cleaning": lambda: cleaning_content(folder, of),
@@ -103,13 +117,6 @@ def _content(one: Artefact, manifest: Manifest, tokenizer: Any, advance: Report)
         "compared": lambda: compared_content(of, one.path),
     }
     return makers[one.kind]()
-
-
-def _counted(corpus: Corpus, tokenizer: Any, advance: Report) -> CorpusStats:
-    def report(amount: int) -> None:
-        advance("counting", amount, corpus.size or 0)
-
-    return corpus_stats(corpus, copies=True, tokenizer=tokenizer, advance=report)
 
 
 def _environment() -> Environment:
@@ -137,15 +144,3 @@ def _environment() -> Environment:
 def _table_of(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> FittedTable[Any]:
     """A table of cells."""
     return FittedTable(list(rows), [Column(title, itemgetter(place)) for place, title in enumerate(titles)])
-
-
-def _page(environment: Environment, **content: Any) -> str:
-    script, style = (environment.get_template(name).render() for name in ("report.js", "report.css"))
-    return environment.get_template("report.html").render(
-        **content,
-        script=Markup(script),
-        style=Markup(style),
-        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        version=__version__,
-        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-    )

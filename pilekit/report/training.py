@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ import numpy.typing as npt
 from pilekit.artifacts.header import read_header
 from pilekit.errors import PilekitError, visible
 from pilekit.fitted_table import DASH
-from pilekit.report.figures import axes_of, palette, small_multiples, svg_of
-from pilekit.stats.plot import INK, MOST_ROWS, OBSERVED
+from pilekit.report.figures import WIDTH, palette, small_multiples, svg_of
+from pilekit.stats.plot import INK, MOST_ROWS, OBSERVED, axes_of
 from pilekit.train.log.metrics import read_metrics
 from pilekit.train.run_folder import STARTS, RunFolder
 
@@ -34,32 +34,36 @@ def training_content(folder: Path) -> dict[str, Any]:
     # A run of an earlier pilekit has no list of its starts.
     restarts = [int(step) for step in read_header(folder).results.get(STARTS, [])[1:]]
     x = np.array([one.step for one in steps], dtype=np.float64)
+    mark = "o-" if len(x) < 5 else "-"  # One point has no line.
     figures = {}
 
-    def draw(title: str, ylabel: str, values: Iterable[float | None], spread: bool = False, **look: Any) -> None:
-        y = np.array([np.nan if value is None else value for value in values])
-        figure, axes = _axes(restarts, ylabel)
-        if spread:
-            axes.plot(*thinned(x, y, 4 * POINTS), color=OBSERVED, linewidth=0.5, alpha=0.35)
-        axes.plot(*thinned(x, y), _mark(x), color=OBSERVED, linewidth=1.4, markersize=4)
-        axes.set(**look)
+    def draw(title: str, ylabel: str, *curves: Iterable[float | None], spread: bool = False, **look: Any) -> None:
+        figure, axes = axes_of(WIDTH, 2.6)
+        for step in restarts:
+            axes.axvline(step, color=INK, linewidth=0.9, linestyle="--")
+        many = title == BY_SUBSET
+        for place, (colour, values) in enumerate(
+            zip(palette(len(curves)) if many else [OBSERVED], curves, strict=True)
+        ):
+            y = np.array([*values], dtype=np.float64)  # None becomes NaN.
+            gid = f"curve-{place}" if many else None
+            if spread:
+                axes.plot(*thinned(x, y, 4 * POINTS), color=colour, linewidth=0.5, alpha=0.35)
+            points = thinned(x, y, POINTS // 4 if many else POINTS)
+            axes.plot(*points, mark, color=colour, linewidth=1.4, markersize=4, gid=gid)
+        axes.set(xlabel="step", ylabel=ylabel, **look)
         figures[title] = svg_of(figure, f"{title} of {folder}")
 
     draw("Loss", "nats per token", [one.loss for one in steps], spread=True)
-    curves, losses = [], []
     seen = Counter(name for one in steps for name in one.loss_by_subset)
-    figure, axes = _axes(restarts, "nats per token")
-    names = [name for name, _ in seen.most_common(MOST_ROWS)]
-    for place, (name, colour) in enumerate(zip(names, palette(len(names)), strict=True)):
-        y = np.array([one.loss_by_subset.get(name, np.nan) for one in steps])
-        look = {"color": colour, "linewidth": 1.3, "markersize": 4, "gid": f"curve-{place}"}
-        axes.plot(*thinned(x, y, POINTS // 4), _mark(x), **look)
-        curves.append((place, name, colour))
-        known = y[~np.isnan(y)]
+    by_subset = {name: [one.loss_by_subset.get(name) for one in steps] for name, _ in seen.most_common(MOST_ROWS)}
+    if by_subset:
+        draw(BY_SUBSET, "nats per token", *by_subset.values())
+    losses = []
+    for name, values in by_subset.items():
+        known = [loss for loss in values if loss is not None]
         tenth = max(1, len(known) // 10)
-        losses.append((name, f"{len(known):,}", f"{known[:tenth].mean():.3f}", f"{known[-tenth:].mean():.3f}"))
-    if names:
-        figures[BY_SUBSET] = svg_of(figure, f"{BY_SUBSET} of {folder}")
+        losses.append((name, f"{len(known):,}", *(f"{np.mean(some):.3f}" for some in (known[:tenth], known[-tenth:]))))
     draw("Learning rate", "learning rate", [one.lr for one in steps], ylim=(0, None))
     draw("Throughput", "tokens per second", [one.tokens_per_second for one in steps], spread=True, ylim=(0, None))
     draw("Waiting for data", "% of the step", [100 * one.data_wait for one in steps], spread=True, ylim=(0, 100))
@@ -79,23 +83,9 @@ def training_content(folder: Path) -> dict[str, Any]:
         "memory": max(one.memory_bytes for one in steps),
         "restarts": len(restarts),
         "figures": figures,
-        "curves": {BY_SUBSET: curves},
+        "curves": {BY_SUBSET: list(zip(by_subset, palette(len(by_subset)), strict=True))},
         "losses": losses,
     }
-
-
-def _axes(restarts: Sequence[int], ylabel: str) -> tuple[Any, Any]:
-    figure, axes = axes_of(2.6)
-    for step in restarts:
-        axes.axvline(step, color=INK, linewidth=0.9, linestyle="--")
-    axes.set_xlabel("step")
-    axes.set_ylabel(ylabel)
-    return figure, axes
-
-
-def _mark(x: Float64) -> str:
-    """The line's style; few steps get points, because one point has no line."""
-    return "o-" if len(x) < 5 else "-"
 
 
 def thinned(x: Float64, y: Float64, points: int = POINTS) -> tuple[Float64, Float64]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from pilekit.stats.summary import CorpusStats, SubsetStats
 
 FORMATS = ("png", "svg", "pdf")
 MOST_ROWS = 40
-LONGEST_NAME = 26
+LONGEST_NAME = 40
 OBSERVED, PAPER, INK, FAINT = "#2f6690", "#e0a458", "#222222", "#d9d9d9"
 SERIES = (OBSERVED, PAPER, "#5b8c5a", "#8e5ea2", "#c0504d")
 
@@ -57,27 +57,64 @@ def draw(stats: CorpusStats) -> Any:
     subsets = stats.subsets[:MOST_ROWS]
     figure = Figure(figsize=(10, 1.7 + 0.36 * max(len(subsets), 2)), layout="constrained")
     shares, lengths = figure.subplots(1, 2, sharey=True, width_ratios=(1, 1.25))
-    for axes in (shares, lengths):
+    for axes, name in ((shares, "Composition"), (lengths, "Document lengths")):
         name_rows(axes, [subset.name for subset in subsets], top=-0.9)
+        axes.set_title(name, loc="left", fontsize=11, color=INK)
     draw_shares(shares, subsets, "the paper" if stats.manifest == "pile" else "the manifest")
     draw_lengths(lengths, subsets)
-    for axes, name in ((shares, "Composition"), (lengths, "Document lengths")):
-        axes.set_title(name, loc="left", fontsize=11, color=INK)
-    title = f"{counted(stats.total.documents)}, {stats.total.bytes:,} bytes of text"
-    if len(stats.subsets) > MOST_ROWS:
-        title += f"; the {MOST_ROWS} largest of {len(stats.subsets):,} subsets"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=INK, parse_math=False)
+    legend(figure, shares)
+    title(figure, f"{counted(stats.total.documents)}, {stats.total.bytes:,} bytes of text", len(stats.subsets))
     return figure
 
 
-def name_rows(axes: Any, names: Sequence[str], *, top: float = -0.6, longest: int = LONGEST_NAME) -> None:
-    """Prepare axes with a row for each name, the first at the top; a name has at most `longest` characters."""
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x", color=FAINT, linewidth=0.6)
+def axes_of(width: float, height: float, grid: Literal["x", "y"] = "y") -> tuple[Any, Any]:
+    """(figure, axes), sizes in inches."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    plain(axes, grid)
+    return figure, axes
+
+
+def plain(axes: Any, grid: Literal["x", "y"] = "y") -> None:
+    """Lines at the left and below, and a faint grid."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis=grid, color=FAINT, linewidth=0.6)
     axes.set_axisbelow(True)
+    axes.tick_params(labelsize=9)
+
+
+def rows_of(names: Sequence[str], row_height: float, width: float = 10, beside: float = 2.0) -> tuple[Any, Any]:
+    """(figure, axes) with a row for each name; `beside` is the height of all but the rows, in inches."""
+    figure, axes = axes_of(width, beside + row_height * max(len(names), 2))
+    name_rows(axes, names)
+    return figure, axes
+
+
+def name_rows(axes: Any, names: Sequence[str], *, top: float = -0.6) -> None:
+    """Prepare axes with a row for each name, the first at the top; long names are cut."""
+    plain(axes, "x")
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(names) - 0.4, top)
-    axes.set_yticks(range(len(names)), [visible(name, longest) for name in names], parse_math=False, color=INK)
+    axes.set_yticks(range(len(names)), [visible(name, LONGEST_NAME) for name in names], parse_math=False, color=INK)
+
+
+def title(figure: Any, text: str, subsets: int) -> None:
+    """A title at the left, which tells how many of the subsets have a row."""
+    more = f"; {MOST_ROWS} of {subsets:,} subsets" if subsets > MOST_ROWS else ""
+    figure.suptitle(text + more, x=0.01, ha="left", fontsize=12, color=INK, parse_math=False)
+
+
+def legend(figure: Any, axes: Any, columns: int = 4) -> None:
+    """A legend of the axes' marks below them, replacing any other; its texts are taken literally."""
+    figure.legends.clear()
+    handles, _ = axes.get_legend_handles_labels()
+    for text in figure.legend(
+        handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=9
+    ).get_texts():
+        text.set_parse_math(False)  # A path may hold anything.
 
 
 def draw_shares(axes: Any, subsets: tuple[SubsetStats, ...], given: str) -> None:
@@ -90,7 +127,6 @@ def draw_shares(axes: Any, subsets: tuple[SubsetStats, ...], given: str) -> None
     if known:
         paper = [100 * (subsets[row].paper_share or 0) for row in known]
         axes.barh(np.array(known) + offset, paper, height, color=PAPER, label=given)
-        axes.legend(loc="lower right", frameon=False)
     axes.set_xlabel("share of the bytes, %")
 
 

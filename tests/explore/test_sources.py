@@ -39,13 +39,13 @@ def test_subsets_and_pages_are_those_of_a_plain_loop(sources: Sources, given: Pa
         wanted = [number for number, label, _ in every if subset in (None, label)]
         listed: list[int] = []
         while True:
-            page = sources.documents(subset, len(listed))
+            page = sources.documents(len(listed), subset)
             assert page["of"] == len(wanted)
             listed += [one["number"] for one in page["documents"]]
             if not page["documents"]:
                 break
         assert listed == wanted
-    assert sources.documents(None, 10**12)["documents"] == []
+    assert sources.documents(10**12)["documents"] == []
 
 
 @pytest.mark.parametrize("seconds", [1.0, 0.0])
@@ -65,7 +65,7 @@ def test_a_search_finds_what_a_plain_loop_finds_however_often_it_pauses(
         found: list[int] = []
         place: int | None = 0
         while place is not None:
-            answer = sources.search(text, subset, place, exact=exact)
+            answer = sources.search(text, place, subset, "1" if exact else "")
             found += [one["number"] for one in answer["documents"]]
             place = answer["next"]
         assert found == [
@@ -104,10 +104,10 @@ def test_scored_documents_come_the_most_expensive_first(sources: Sources, given:
 def test_pairs_are_the_removed_documents_with_both_texts(sources: Sources, given: Path) -> None:
     removed = pq.read_table(given / "dedup" / "removed.parquet").to_pylist()
     text = {number: of for number, _, of in everything(given)}
-    pairs = sources.pairs(None)
+    pairs = sources.pairs()
     assert pairs["of"] == len(removed) == len(pairs["pairs"]) >= 6
     for place, pair in enumerate(pairs["pairs"]):
-        parts = sources.pair(None, place)["parts"]
+        parts = sources.pair(place)["parts"]
         assert "".join(part[1] for part in parts) == visible(text[pair["kept_number"]])
         assert "".join(part[2] for part in parts) == visible(text[pair["number"]])
     labels = {row["subset"] for row in removed}
@@ -115,7 +115,7 @@ def test_pairs_are_the_removed_documents_with_both_texts(sources: Sources, given
 
 
 def test_no_answer_holds_a_control_character(sources: Sources) -> None:
-    answers = [sources.corpus()["shown"], sources.documents(None, 100), sources.pairs(None), sources.scored(0)]
+    answers = [sources.corpus()["shown"], sources.documents(100), sources.pairs(), sources.scored(0)]
     answers += [sources.document(NAME.removesuffix(".zst"), number) for number in range(118, 126)]
     for answer in answers:
         for value in _values(answer):

@@ -62,6 +62,6 @@ def test_bars_are_shares_and_shapes_have_their_top_where_the_documents_are(tmp_p
     assert outline[np.argmin(outline[:, 1]), 0] == pytest.approx(5000, rel=0.1)
     figure = draw(stats_of(tmp_path, *(("x" * (number + 1), f"label {number}") for number in range(MOST_ROWS + 3))))
     assert len(figure.axes[0].containers[0]) == MOST_ROWS
-    assert f"{MOST_ROWS} largest of {MOST_ROWS + 3}" in figure._suptitle.get_text()
+    assert f"{MOST_ROWS} of {MOST_ROWS + 3} subsets" in figure._suptitle.get_text()
     (tmp_path / "b.jsonl").write_bytes(b"\n")
     draw(corpus_stats(tmp_path / "b.jsonl"))  # nothing to draw

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -41,8 +40,9 @@ def pair_texts(
     total = sum(shards[key].size or 0 for key in wanted)
     for key in sorted(wanted):
         manifest = manifest_of(runs[key[0]].parameters)
-        index, report = find_index(shards[key], manifest), partial(_report, advance, total)
-        with closing(DocumentReader(shards[key], index, manifest=manifest, advance=report)) as reader:
+        index = find_index(shards[key], manifest)
+        options: dict[str, Any] = {"manifest": manifest, "advance": lambda done: advance("reading", done, total)}
+        with closing(DocumentReader(shards[key], index, **options)) as reader:
             for document in reader.read(sorted(wanted[key])):
                 texts[*key, document.number] = document.text[:share]
     found = []
@@ -57,10 +57,6 @@ def manifest_of(parameters: Mapping[str, Any]) -> Manifest:
     """A manifest with the text and label fields in a run's parameters."""
     record = {name: parameters[name] for name in ("text_field", "label_path")}
     return msgspec.structs.replace(load_manifest(), **record)
-
-
-def _report(advance: Report, total: int, amount: int) -> None:
-    advance("reading", amount, total)
 
 
 def _kept_in(runs: list[EarlierRun], pair: RemovedPair) -> list[int]:

@@ -42,6 +42,12 @@ class RemovedPair:
     kept_corpus: str
 
 
+def read_columns(*names: str) -> dict[str, Any]:
+    """These columns, names as strings: a column of names has a dictionary for each batch, which groups do not allow."""
+    numbers = ("number", "kept_number", "similarity")
+    return {name: pc.field(name) if name in numbers else pc.field(name).cast(pa.string()) for name in names}
+
+
 def spread_pairs(
     path: Path, count: int, *, subset: str | None = None, min_similarity: float = 0.0
 ) -> tuple[list[RemovedPair], int]:
@@ -50,55 +56,45 @@ def spread_pairs(
     path      the path of `removed.parquet`; PilekitError if it cannot be read
     subset    the subset of the removed documents; exact name
     """
+    columns = read_columns(*RemovedPair.__dataclass_fields__)
+    wanted = columns["similarity"] >= min_similarity
+    if subset is not None:
+        wanted &= columns["subset"] == subset
+    near, exact = (wanted & (columns["reason"] != "exact"), wanted & (columns["reason"] == "exact"))
     with readable(path) as removed:
-        near, exact, lowest, highest = 0, 0, np.inf, -np.inf
-        for _, similarity, is_near, is_exact in _batches(removed, subset, min_similarity):
-            near, exact = near + int(is_near.sum()), exact + int(is_exact.sum())
-            lowest = min(lowest, similarity[is_near].min(initial=np.inf))
-            highest = max(highest, similarity[is_near].max(initial=-np.inf))
-        wanted = min(count, near)
-        targets, held = np.linspace(lowest, highest, wanted) if wanted else np.zeros(0), np.zeros((2, 0))
-        copies = min(exact, count - wanted)
-        places = (2 * np.arange(copies) + 1) * exact // (2 * max(1, copies))
-        chosen, passed = [], 0
-        for first, similarity, is_near, is_exact in _batches(removed, subset, min_similarity):
-            rows = np.stack([similarity, first + np.arange(len(similarity))])
-            held = _outermost(np.concatenate([held, rows[:, is_near]], axis=1), targets)
-            here = np.flatnonzero(is_exact)
-            chosen.append(first + here[places[(places >= passed) & (places < passed + len(here))] - passed])
-            passed += len(here)
-        chosen.append(held[1, _spread(held[0], targets)].astype(np.int64))
-        order = np.sort(np.concatenate(chosen))
-        rows_of = removed.take(order, columns=list(RemovedPair.__dataclass_fields__)).to_pylist()
-    found = [RemovedPair(**row) for row in rows_of]
+        number, lowest, highest = 0, np.inf, -np.inf
+        for batch in removed.to_batches(columns=["similarity"], filter=near):
+            similarity = batch["similarity"].to_numpy()
+            number += len(batch)
+            lowest, highest = similarity.min(initial=lowest), similarity.max(initial=highest)
+        targets = np.linspace(lowest, highest, min(count, number)) if number else np.zeros(0)
+        held = removed.head(0, columns=columns)
+        for batch in removed.to_batches(columns=columns, filter=near):
+            held = pa.concat_tables([held, pa.table(batch)])
+            held = held.take(_outermost(held["similarity"].to_numpy(), targets))
+        exacts = removed.count_rows(filter=exact)
+        copies, passed = min(exacts, count - len(targets)), 0
+        places = (2 * np.arange(copies) + 1) * exacts // (2 * max(1, copies))
+        chosen = [held.take(_spread(held["similarity"].to_numpy(), targets))]
+        for batch in removed.to_batches(columns=columns, filter=exact):
+            here = places[(places >= passed) & (places < passed + len(batch))] - passed
+            chosen.append(pa.table(batch).take(here))
+            passed += len(batch)
+    found = [RemovedPair(**row) for table in chosen for row in table.to_pylist()]
     found.sort(key=lambda pair: (pair.reason == "exact", pair.similarity, pair.shard, pair.number))
-    return found, near + exact
+    return found, number + exacts
 
 
-def _batches(
-    removed: pa.dataset.Dataset, subset: str | None, least: float
-) -> Iterator[tuple[int, Float64, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]]:
-    """For each batch: its first row, the similarities, and which rows are wanted near-duplicates and exact copies."""
-    first = 0
-    for batch in removed.to_batches(columns=["subset", "similarity", "reason"]):
-        similarity, exactly = batch["similarity"].to_numpy(), _equal(batch["reason"], "exact")
-        wanted = similarity >= least
-        if subset is not None:
-            wanted &= _equal(batch["subset"], subset)
-        yield first, similarity, wanted & ~exactly, wanted & exactly
-        first += len(batch)
-
-
-def _outermost(rows: Float64, targets: Float64) -> Float64:
-    """The rows, [similarity or row, rows], by similarity; those that `_spread` may choose, whatever rows follow.
+def _outermost(similarity: Float64, targets: Float64) -> Int64:
+    """The places of the rows by similarity that `_spread` may choose, whatever rows follow.
 
     Between two targets these are the first and the last rows, as many as there are targets.
     """
-    rows = rows[:, np.argsort(rows[0], kind="stable")]
-    between = np.searchsorted(targets, rows[0])
+    order = np.argsort(similarity, kind="stable")
+    between = np.searchsorted(targets, similarity[order])
     begins, ends = np.searchsorted(between, between), np.searchsorted(between, between, "right")
     places = np.arange(len(between))
-    return rows[:, (places - begins < len(targets)) | (ends - places <= len(targets))]
+    return order[(places - begins < len(targets)) | (ends - places <= len(targets))]
 
 
 def _spread(similarity: Float64, targets: Float64) -> Int64:
@@ -111,7 +107,7 @@ def _spread(similarity: Float64, targets: Float64) -> Int64:
 def subsets_of(path: Path) -> list[str]:
     """The subsets of the removed documents, by name."""
     with readable(path) as removed:
-        return sorted(pc.unique(removed.to_table(["subset"])["subset"].cast(pa.string())).to_pylist())
+        return sorted(pc.unique(removed.to_table(read_columns("subset"))["subset"]).to_pylist())
 
 
 @contextmanager
@@ -124,8 +120,3 @@ def readable(path: Path) -> Iterator[pa.dataset.Dataset]:
     except (pa.ArrowException, OSError, LookupError, TypeError) as error:
         reason = visible(str(error).split("\n", 1)[0], 200)
         raise PilekitError(f"{visible(str(path))}: cannot be read ({reason}); run `pilekit dedup` again") from error
-
-
-def _equal(column: Any, value: str) -> npt.NDArray[np.bool_]:
-    equal: npt.NDArray[np.bool_] = pc.equal(column.cast(pa.string()), value).to_numpy(zero_copy_only=False)
-    return equal

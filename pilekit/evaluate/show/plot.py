@@ -18,7 +18,7 @@ from pilekit.corpus import PublishedResult
 from pilekit.errors import counted, visible
 from pilekit.evaluate.results.compare import LETTERS, UNCLEAR, Comparison, Difference
 from pilekit.evaluate.results.result import BitsPerByte
-from pilekit.stats.plot import FAINT, INK, MOST_ROWS, OBSERVED, PAPER, SERIES, name_rows, save_figure
+from pilekit.stats.plot import FAINT, INK, MOST_ROWS, OBSERVED, PAPER, SERIES, legend, rows_of, save_figure, title
 
 PALE = 0.45
 """The opacity of bars with few documents, whose interval is approximate."""
@@ -36,8 +36,9 @@ def draw_result(result: BitsPerByte) -> Any:
     figures = {name: score.bpb for name, score in result.subsets.items() if score.bpb is not None}
     shown = sorted(figures, key=lambda name: -figures[name])[:MOST_ROWS]
     kind = "pseudo-bits per byte" if result.is_masked else "bits per byte"
-    title = f"{_model(result.protocol['model']['path'])}: {kind}, {counted(result.overall.documents)}"
-    figure, axes = _axes(shown, title, len(figures))
+    figure, axes = rows_of(shown, 0.3)
+    model = model_name(result.protocol["model"]["path"])
+    title(figure, f"{model}: {kind}, {counted(result.overall.documents)}", len(figures))
     for row, name in enumerate(shown):
         value, score = figures[name], result.subsets[name]
         axes.barh(row, value, 0.62, color=OBSERVED, alpha=PALE if score.is_approximate else 1)
@@ -55,7 +56,7 @@ def draw_result(result: BitsPerByte) -> Any:
         note += "; marks: published, and by another protocol; the table says what differs"
     axes.set_xlim(left=0)
     axes.set_xlabel(f"{kind}, with 95 % intervals\n{note}")
-    legend_below(figure, axes, 4)
+    legend(figure, axes)
     return figure
 
 
@@ -65,15 +66,15 @@ def draw_comparison(comparison: Comparison) -> Any:
     differing = {name: one.difference for name, one in first.subsets.items() if one.difference is not None}
     shown = sorted(differing, key=lambda name: differing[name])[:MOST_ROWS]
     letters = LETTERS[1 : len(comparison.models)]
-    title = " and ".join(letters) + f" against A, on {counted(first.overall.documents)}"
-    figure, axes = _axes([*shown, "Overall"], title, len(differing), row_height=0.22 + 0.08 * len(letters))
+    figure, axes = rows_of([*shown, "Overall"], 0.22 + 0.08 * len(letters))
+    title(figure, f"{' and '.join(letters)} against A, on {counted(first.overall.documents)}", len(differing))
     axes.axvline(0, color=INK, linewidth=1.2)
     axes.axhline(len(shown) - 0.5, color=FAINT, linewidth=1)
-    axes.plot([], [], " ", label=f"A: {_model(comparison.models[0])}")
+    axes.plot([], [], " ", label=f"A: {model_name(comparison.models[0])}")
     offsets = np.linspace(-0.27, 0.27, len(letters)) if len(letters) > 1 else [0.0]
     for place, (letter, against, offset) in enumerate(zip(letters, comparison.against, offsets, strict=True)):
         colour = SERIES[place % len(SERIES)]
-        axes.plot([], [], "o", color=colour, label=f"{letter}: {_model(comparison.models[place + 1])}")
+        axes.plot([], [], "o", color=colour, label=f"{letter}: {model_name(comparison.models[place + 1])}")
         for row, one in enumerate([*(against.subsets[name] for name in shown), against.overall]):
             _point(axes, one, row + offset, colour)
     kind = "pseudo-bits" if comparison.kind == "masked" else "bits"
@@ -82,7 +83,7 @@ def draw_comparison(comparison: Comparison) -> Any:
         f"← {better} is better      difference to A in {kind} per byte, 95 % intervals      A is better →\n"
         "hollow: not told apart; cross: too few documents for an interval"
     )
-    legend_below(figure, axes, 2)
+    legend(figure, axes, 2)
     return figure
 
 
@@ -108,35 +109,13 @@ def _mark(axes: Any, shown: Sequence[str], columns: Sequence[PublishedResult]) -
         axes.plot([x for x, _ in places], [row for _, row in places], mark, markersize=5.5, **look)
 
 
-def _axes(rows: Sequence[str], title: str, subsets: int, row_height: float = 0.3) -> tuple[Any, Any]:
-    """(figure, axes) with a named row for each of `rows`, the first at the top; heights are inches."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 2.0 + row_height * max(len(rows), 2)), layout="constrained")
-    axes = figure.subplots()
-    name_rows(axes, rows)
-    if subsets > MOST_ROWS:
-        title += f"; {MOST_ROWS} of {subsets:,} subsets"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=INK, parse_math=False)
-    return figure, axes
-
-
-def legend_below(figure: Any, axes: Any, columns: int) -> None:
-    """Draw a legend of the axes' marks with `columns` columns, replacing any other."""
-    figure.legends.clear()
-    handles, _ = axes.get_legend_handles_labels()
-    legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
-    for text in legend.get_texts():
-        text.set_parse_math(False)  # a path may hold anything
-
-
 def _interval(axes: Any, y: float, interval: tuple[float, float] | None, colour: str) -> None:
     """Draw the interval, if there is one."""
     if interval is not None:
         axes.plot(interval, [y, y], "|-", color=colour, linewidth=1.3, markersize=5)
 
 
-def _model(path: str | None) -> str:
+def model_name(path: str | None) -> str:
     """The end of a model's path, which says more than its beginning."""
     name = path or "a model"
     return visible(name if len(name) <= 50 else f"…{name[-49:]}")
