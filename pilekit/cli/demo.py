@@ -70,19 +70,20 @@ for step in range(6):
 """
 
 
-def run(*arguments: str, expected: int = 0, into: Path | None = None) -> None:
+def run(*arguments: str | Path, expected: int = 0, into: Path | None = None) -> None:
     """Print `$ pilekit ARGUMENTS` and run it; PilekitError unless it ends with exit code `expected`.
 
     into   the file for its output, as `> FILE`
     """
-    shown = shlex.join(("pilekit", *arguments)) + (f" > {shlex.quote(str(into))}" if into is not None else "")
+    words = list(map(str, arguments))
+    shown = shlex.join(("pilekit", *words)) + (f" > {shlex.quote(str(into))}" if into is not None else "")
     click.echo(f"\n$ {visible(shown)}")
     sys.stdout.flush()
     with nullcontext() if into is None else write_atomically(into) as output:
         # -P: a file in the current folder must not be imported, as with the installed command.
-        code = subprocess.call([sys.executable, "-P", "-m", "pilekit.cli.main", *arguments], stdout=output)
+        code = subprocess.call([sys.executable, "-P", "-m", "pilekit.cli.main", *words], stdout=output)
     if code != expected:
-        raise PilekitError(f"the demo stopped: `pilekit {arguments[0]}` ended with exit code {code}, not {expected}")
+        raise PilekitError(f"the demo stopped: `pilekit {words[0]}` ended with exit code {code}, not {expected}")
 
 
 @click.command()
@@ -109,57 +110,50 @@ def command(out: Path) -> None:
       pilekit demo
       pilekit demo --out /tmp/demo
     """
-    sources, corpus, train, tokenizer = (
-        out / "sources",
-        out / "corpus",
-        out / "corpus" / "train",
-        out / "tokenizer.json",
-    )
+    sources, corpus, tokenizer = out / "sources", out / "corpus", out / "tokenizer.json"
+    train = corpus / "train"
     if out.is_dir() and any(out.iterdir()) and not sources.is_dir():
         raise PilekitError(f"{visible(str(out))} is not empty and holds no demo; name another folder with --out")
     made = write_demo_sources(sources)
     click.echo(f"{visible(str(sources))}: {'made from' if made else 'kept; it holds'} text that this Python ships")
-    run("assemble", f"{sources / 'demo.toml'}", "--out", f"{corpus}")
+    demo = ("--manifest", "demo")
+    run("assemble", sources / "demo.toml", "--out", corpus)
     reframed, damaged = out / "reframed", out / "damaged" / "00.jsonl.zst"
-    run("reframe", f"{corpus}", "--out", f"{reframed}")
-    run("verify", f"{reframed}", "--manifest", "demo")
+    run("reframe", corpus, "--out", reframed)
+    run("verify", reframed, *demo)
     _damage(reframed / "train" / damaged.name, damaged)
-    run("verify", f"{damaged}", "--manifest", "demo", expected=1)
+    run("verify", damaged, *demo, expected=1)
     for path, code, name in ((reframed, 0, "verify.json"), (damaged, 1, "verify-damaged.json")):
-        run("verify", f"{path}", "--manifest", "demo", "--json", expected=code, into=out / name)
-    unique = f"{out / 'unique'}"
-    run("dedup", f"{train}", "--manifest", "demo", "--out", unique)
+        run("verify", path, *demo, "--json", expected=code, into=out / name)
+    unique = out / "unique"
+    run("dedup", train, *demo, "--out", unique)
     run("duplicates", unique, "--min-similarity", "0.9", "-n", "2")
     rules = ("--subsets", "Python Reference", "--rules", "gopher")
-    run("clean", f"{train}", "--manifest", "demo", *rules, "--out", f"{out / 'clean'}")
-    test = f"{corpus / 'test.jsonl.zst'}"
-    run("decontaminate", f"{train}", "--manifest", "demo", "--against", test, "--out", f"{out / 'decontaminated'}")
-    run("substrings", f"{train}", "--manifest", "demo", "--dedup", unique, "--out", f"{out / 'substrings'}")
-    run("train-tokenizer", f"{train}", "--vocab-size", "4096", "--out", f"{tokenizer}")
-    counting = ("--manifest", "demo", "--tokenizer", f"{tokenizer}", "--copies", "--plot", f"{out / 'stats.png'}")
-    run("stats", f"{corpus}", *counting)
-    run("stream", f"{reframed / 'train'}", "--tokenizer", f"{tokenizer}")
+    run("clean", train, *demo, *rules, "--out", out / "clean")
+    run("decontaminate", train, *demo, "--against", corpus / "test.jsonl.zst", "--out", out / "decontaminated")
+    run("substrings", train, *demo, "--dedup", unique, "--out", out / "substrings")
+    run("train-tokenizer", train, "--vocab-size", "4096", "--out", tokenizer)
+    run("stats", corpus, *demo, "--tokenizer", tokenizer, "--copies", "--plot", out / "stats.png")
+    run("stream", reframed / "train", "--tokenizer", tokenizer)
     with write_atomically(out / "steps.py") as file:
         places = {"corpus": json.dumps(f"{reframed / 'train'}"), "tokenizer": json.dumps(f"{tokenizer}")}
         file.write(STEPS.format(**places).encode())
     _compare_steps(out / "steps.py")
-    halves = [f"{out / 'tokens' / name}" for name in ("first", "second")]
+    halves = [out / "tokens" / name for name in ("first", "second")]
     for half, numbers in zip(halves, ("[01]", "[23]"), strict=True):
-        run("tokenize", f"{train}/0{numbers}.jsonl.zst", "--tokenizer", f"{tokenizer}", "--out", half)
-    run("merge", *halves, "--out", f"{out / 'tokens' / 'demo'}")
-    run("stream", f"{out / 'tokens' / 'demo'}", "--tokenizer", f"{tokenizer}")
+        run("tokenize", f"{train}/0{numbers}.jsonl.zst", "--tokenizer", tokenizer, "--out", half)
+    run("merge", *halves, "--out", out / "tokens" / "demo")
+    run("stream", out / "tokens" / "demo", "--tokenizer", tokenizer)
     with write_atomically(out / "train.toml") as file:
         file.write(CONFIG.format(corpus=json.dumps(f"{train}"), tokenizer=json.dumps(f"{tokenizer}")).encode())
-    held_out = (f"{corpus / 'val.jsonl.zst'}", "--manifest", "demo", "--limit", "10")
+    held_out = (corpus / "val.jsonl.zst", *demo, "--limit", "10")
     one_step = ("--set", "train.steps=1", "--set", "schedule.warmup=1")
     scores = [out / "one-step" / "bpb", out / "trained" / "bpb"]
     for score, changes in zip(scores, (one_step, ("--nproc-per-node", "2")), strict=True):
-        run("train", f"{out / 'train.toml'}", *changes, "--out", f"{score.parent}")
-        plot = f"{score.parent / 'bpb.png'}"
-        run("bpb", f"{score.parent / 'model'}", *held_out, "--out", f"{score}", "--plot", plot)
-    run("bpb", "--compare", *map(str, scores), "--plot", f"{out / 'gain.png'}")
-    page = f"{out / 'report.html'}"
-    run("report", f"{corpus}", f"{out}", "--manifest", "demo", "--tokenizer", f"{tokenizer}", "--out", page)
+        run("train", out / "train.toml", *changes, "--out", score.parent)
+        run("bpb", score.parent / "model", *held_out, "--out", score, "--plot", score.parent / "bpb.png")
+    run("bpb", "--compare", *scores, "--plot", out / "gain.png")
+    run("report", corpus, out, *demo, "--tokenizer", tokenizer, "--out", out / "report.html")
     click.echo(f"\nEverything is in {visible(str(out))}; take any command from above and change it.")
 
 

@@ -39,7 +39,7 @@ def command(
       zstd -dc 00.jsonl.zst | pilekit stats --json -
     """
     from pilekit.artifacts.atomic_write import check_target
-    from pilekit.stats.plot import figure_format, write_figure
+    from pilekit.stats.plot import draw, figure_format, save_figure
     from pilekit.stats.summary import corpus_stats
 
     if plot is not None:  # Refuse a bad target now, not after the counting.
@@ -51,5 +51,5 @@ def command(
     if print_result(stats, as_json) and stats.skipped.count:
         click.echo(f"{counted(stats.skipped.count, 'bad line')} skipped.")
     if plot is not None:
-        write_figure(stats, Path(plot))
+        save_figure(draw(stats), Path(plot))
         click.echo(f"drawn: {visible(plot)}", err=True)

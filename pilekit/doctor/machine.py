@@ -42,10 +42,8 @@ def facts(finders: Mapping[str, Callable[[], Any]], failed: str) -> Iterator[Fac
     for name, find in finders.items():
         try:
             yield Fact(name, find())
-        except PilekitError as error:
-            yield Fact(name, str(error), bad=True)
         except Exception as error:
-            yield Fact(name, f"{failed}: {_reason(error)}", bad=True)
+            yield Fact(name, str(error) if isinstance(error, PilekitError) else f"{failed}: {_reason(error)}", bad=True)
 
 
 def _reason(error: Exception) -> str:

@@ -21,8 +21,9 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from pilekit.errors import PilekitError, visible
 from pilekit.explore.sources import Sources
@@ -51,16 +52,15 @@ def make_app(sources: Sources, hosts: tuple[str, ...], token: str) -> Starlette:
         response.headers.update(HEADERS)
         return response
 
-    def file(name: str) -> Callable[[Request], Response]:
-        return lambda request: FileResponse(Path(__file__).parent / "page" / name)
-
     def answer(question: Callable[..., dict[str, Any]]) -> Callable[[Request], Response]:
         def endpoint(request: Request) -> Response:
             try:
-                asked: dict[str, Any] = dict(request.query_params)
-                asked |= {name: _natural(asked[name]) for name in NUMBERS if name in asked}
+                asked = dict(request.query_params)
+                numbers = {name: int(asked[name]) for name in NUMBERS if name in asked}
+                if min(numbers.values(), default=0) < 0:
+                    raise ValueError(numbers)
                 with lock:
-                    return JSONResponse(question(**asked))
+                    return JSONResponse(question(**{**asked, **numbers}))
             except (PilekitError, OSError) as error:
                 return JSONResponse({"error": visible(str(error))}, 400)
             except (TypeError, ValueError, IndexError):
@@ -68,9 +68,11 @@ def make_app(sources: Sources, hosts: tuple[str, ...], token: str) -> Starlette:
 
         return endpoint
 
+    page = StaticFiles(directory=Path(__file__).parent / "page", html=True)
     routes = [Route(f"/{token}/api/{name}", answer(getattr(sources, name))) for name in QUESTIONS]
-    routes += [Route(f"/{token}/{path}", file(path or "explore.html")) for path in ("", "explore.js", "explore.css")]
-    return Starlette(routes=routes, middleware=[Middleware(BaseHTTPMiddleware, dispatch=only_the_page)])
+    return Starlette(
+        routes=[*routes, Mount(f"/{token}", page)], middleware=[Middleware(BaseHTTPMiddleware, dispatch=only_the_page)]
+    )
 
 
 def _refusal(request: Request, hosts: tuple[str, ...], token: str) -> Response | None:
@@ -84,13 +86,6 @@ def _refusal(request: Request, hosts: tuple[str, ...], token: str) -> Response |
         return PlainTextResponse("another site", 403)
     given = request.url.path.removeprefix("/").partition("/")[0]
     return None if secrets.compare_digest(given.encode(), token.encode()) else PlainTextResponse("not found", 404)
-
-
-def _natural(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError(text)
-    return number
 
 
 def serve(sources: Sources, announce: Callable[[str], None]) -> None:

@@ -12,20 +12,19 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
-import pyarrow.dataset
 
-from pilekit.corpus import Corpus, Manifest
+from pilekit.corpus import Corpus
 from pilekit.dedup.previous_runs import finished_run
 from pilekit.dedup.result import REMOVED
 from pilekit.dedup.show.pair_texts import manifest_of, pair_texts
-from pilekit.dedup.show.removed_pairs import RemovedPair, spread_pairs, subsets_of
+from pilekit.dedup.show.removed_pairs import RemovedPair, readable, spread_pairs, subsets_of
 from pilekit.dedup.show.word_diff import word_diff
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.results.result import TOKENS_FILE
@@ -58,23 +57,22 @@ class Sources:
 
     def __init__(
         self,
-        data: str | Path | Sequence[str | Path] | Corpus,
+        data: str | Path | Corpus,
         *,
-        manifest: Manifest | str | None = None,
         dedup: Path | None = None,
         bpb: Path | None = None,
         tokenizer: str | None = None,
     ):
-        self._documents = PileDocuments(data, manifest=manifest)
+        self._documents = PileDocuments(data)
         self._run = None if dedup is None else finished_run(dedup)
         if self._run is not None:
             for shard in self._run.shards:
                 index_of(shard, manifest=manifest_of(self._run.parameters), on_error="skip")
         self._result = None if bpb is None else read_result(bpb)
-        self._bits = None if bpb is None else _tokens_of(bpb)
         self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
-        if self._result is not None:
-            self._tokenizer = _tokenizer_of(self._result.protocol, self._tokenizer)
+        if bpb is not None and self._result is not None:
+            with readable(bpb / TOKENS_FILE, "the same `pilekit bpb` with --per-token") as self._bits:
+                self._tokenizer = _tokenizer_of(self._result.protocol, self._tokenizer)
         self._labelled = functools.lru_cache(maxsize=64)(self._documents.labelled)
         self._pairs = functools.lru_cache(maxsize=16)(self._spread)
 
@@ -129,7 +127,7 @@ class Sources:
         if self._tokenizer is None:
             return {**shown, "text": _safe(text)}
         ids, spans = self._tokenizer.encode_with_spans(text)
-        bits = {} if self._bits is None else self._bits_of(document, ids, whole=len(text) == len(document.text))
+        bits = {} if self._result is None else self._bits_of(document, ids, whole=len(text) == len(document.text))
         return {**shown, "tokens": _pieces(text, ids, spans, bits)}
 
     def scored(self, start: int) -> dict[str, Any]:
@@ -169,20 +167,12 @@ class Sources:
 
     def _bits_of(self, document: StoredDocument, ids: list[int], *, whole: bool) -> dict[int, float]:
         """Token's place -> its bits; none if the document was not scored."""
-        assert self._bits is not None
         wanted = (pc.field("shard").cast("string") == document.shard) & (pc.field("number") == document.number)
         rows = self._bits.to_table(["index", "token", "bits"], filter=wanted).to_pydict()
         found = {place: (token, bits) for place, token, bits in zip(*rows.values(), strict=True) if place < len(ids)}
         if whole and any(ids[place] != token for place, (token, _) in found.items()):
             raise PilekitError(f"{visible(document.shard)} {document.number}: has other tokens in the result of bpb")
         return {place: bits for place, (token, bits) in found.items() if ids[place] == token}
-
-
-def _tokens_of(bpb: Path) -> pyarrow.dataset.Dataset:
-    path = bpb / TOKENS_FILE
-    if not path.is_file():
-        raise PilekitError(f"{visible(str(path))}: is not there; run the same `pilekit bpb` with --per-token")
-    return pyarrow.dataset.dataset(path, format="parquet")
 
 
 def _tokenizer_of(protocol: dict[str, Any], given: Tokenizer | None) -> Tokenizer:
@@ -217,20 +207,12 @@ def _pieces(text: str, ids: list[int], spans: list[tuple[int, int]], bits: dict[
 
     Tokens that are parts of one character share its bytes, and its text comes with the last of them.
     """
-    if not ids:
-        return []
-    code = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-    begins, ends = np.array(spans, dtype=np.int64).T
-    tokens_of = np.zeros(len(code) + 1, dtype=np.int64)
-    np.add.at(tokens_of, begins, 1)
-    np.add.at(tokens_of, ends, -1)
-    shares = (1.0 + (code >= 0x80) + (code >= 0x800) + (code >= 0x10000)) / np.maximum(np.cumsum(tokens_of)[:-1], 1)
-    before = np.concatenate([[0.0], np.cumsum(shares)])
-    sizes = np.round(before[ends] - before[begins], 6).tolist()
-    cuts = [0, *begins[1:].tolist(), len(text)]
+    tokens_of = Counter(place for begin, end in spans for place in range(begin, end))
+    shares = [len(character.encode()) / (tokens_of[place] or 1) for place, character in enumerate(text)]
+    cuts = [0, *(begin for begin, _ in spans[1:]), len(text)]
     return [
-        [_safe(text[cuts[place] : cuts[place + 1]]), token, sizes[place], bits.get(place)]
-        for place, token in enumerate(ids)
+        [_safe(text[cuts[place] : cuts[place + 1]]), token, round(sum(shares[slice(*span)]), 6), bits.get(place)]
+        for place, (token, span) in enumerate(zip(ids, spans, strict=True))
     ]
 
 

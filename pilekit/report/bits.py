@@ -23,13 +23,8 @@ MOST_COMPARED = 6
 def result_content(result: BitsPerByte, path: str) -> dict[str, Any]:
     """The figures of one model."""
     svg, marks = _drawn(draw_result(result), f"Bits per byte of {path}")
-    return {
-        "result": result,
-        "model": model_name(result.protocol["model"]["path"]),
-        "figures": figures_table(result),
-        "svg": svg,
-        "marks": marks,
-    }
+    model = model_name(result.protocol["model"]["path"])
+    return {"result": result, "model": model, "figures": figures_table(result), "svg": svg, "marks": marks}
 
 
 def compared_content(results: Sequence[BitsPerByte], path: str) -> dict[str, Any]:
@@ -37,11 +32,9 @@ def compared_content(results: Sequence[BitsPerByte], path: str) -> dict[str, Any
 
     Results whose models are checkpoints, `step-N`, come in the order of the steps.
     """
-    steps = [_step(result) for result in results]
-    by_step = None not in steps and len(set(steps)) == len(steps)
-    x = steps if by_step else range(1, len(results) + 1)
-    ordered = sorted(zip(x, results, strict=True), key=lambda pair: pair[0] or 0)
-    results = [result for _, result in ordered]
+    x = sorted(map(_step, results))
+    by_step = x[0] >= 0 and len(set(x)) == len(x)
+    results = sorted(results, key=_step) if by_step else results
     names = dict.fromkeys(name for result in results for name in result.subsets)
     series = {"overall": [result.overall.bpb for result in results]}
     series |= {name: [one.subsets[name].bpb if name in one.subsets else None for one in results] for name in names}
@@ -49,7 +42,7 @@ def compared_content(results: Sequence[BitsPerByte], path: str) -> dict[str, Any
     content: dict[str, Any] = {
         "count": len(results),
         "models": [] if by_step else [model_name(result.protocol["model"]["path"]) for result in results],
-        "over": small_multiples([place or 0 for place, _ in ordered], series, label, xlabel),
+        "over": small_multiples(x if by_step else range(1, len(x) + 1), series, label, xlabel),
     }
     try:
         comparison = compare([results[0], *results[1:][1 - MOST_COMPARED :]])
@@ -72,7 +65,7 @@ def _drawn(figure: Any, label: str) -> tuple[Markup, str]:
     return svg_of(figure, label), f"{note[:1].upper()}{note[1:]}." if note else ""
 
 
-def _step(result: BitsPerByte) -> int | None:
-    """The step in the model's path, if it names one."""
+def _step(result: BitsPerByte) -> int:
+    """The step in the model's path; -1 if it names none."""
     found = re.findall(r"step-(\d{1,15})", str(result.protocol["model"]["path"]))
-    return int(found[-1]) if found else None
+    return int(found[-1]) if found else -1

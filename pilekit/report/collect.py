@@ -31,7 +31,6 @@ from pilekit.stats.summary import CorpusStats
 logger = logging.getLogger(__name__)
 
 KINDS = {
-    "corpus": ("Corpus", "stats"),
     "stats": ("Corpus", "stats"),
     "verify": ("Corpus", "verify"),
     "dedup": ("Deduplication", "dedup"),
@@ -102,7 +101,7 @@ def find_artefacts(paths: Sequence[str | Path], left_out: list[str]) -> list[Art
             corpora.append(path)
         found |= {file: one for file, one in here.items() if file not in found}
     counted = line("stats", *corpora, "--copies")
-    return [*([Artefact("corpus", some_names(corpora), counted, corpora)] if corpora else []), *found.values()]
+    return [*([Artefact("stats", some_names(corpora), counted, corpora)] if corpora else []), *found.values()]
 
 
 def _files(path: str) -> Iterator[tuple[Path, bool]]:

@@ -23,18 +23,11 @@ from pilekit.stats.plot import MOST_ROWS, draw_lengths, draw_shares, legend, row
 from pilekit.stats.summary import CorpusStats, SubsetStats
 
 
-class SavedFindings(msgspec.Struct, frozen=True):
-    """The output of `pilekit verify --json`."""
-
-    ok: bool
-    findings: list[Finding]
-
-
-def read_output(path: Path) -> CorpusStats | SavedFindings | None:
+def read_output(path: Path) -> CorpusStats | list[Finding] | None:
     """The saved output of `pilekit stats --json` or `pilekit verify --json`; None if the file is neither."""
     try:
         output = json.loads(read_own(path))  # Not msgspec's decoder: sizes are NaN for empty subsets.
-        return msgspec.convert(output, SavedFindings) if "findings" in output else _stats(output)
+        return msgspec.convert(output["findings"], list[Finding]) if "findings" in output else _stats(output)
     except OSError as error:
         raise PilekitError(f"{visible(str(path))}: cannot be read: {error.strerror}") from error
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):

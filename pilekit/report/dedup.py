@@ -131,10 +131,9 @@ def _histogram(counts: pa.Table, folder: Path) -> Markup:
 def _matrix(subsets: Sequence[Pair]) -> dict[str, Any]:
     """The counts of the subsets with the most, and the number of all subsets."""
     totals: Counter[str] = Counter()
-    for subset, kept_subset, count in subsets:
-        totals[subset] += count
-        totals[kept_subset] += count
-    cells = {(subset, kept_subset): count for subset, kept_subset, count in subsets}
+    for removed, kept, count in subsets:
+        totals += Counter({removed: count}) + Counter({kept: count})
+    cells = {pair[:2]: pair[2] for pair in subsets}
     return {"shown": [name for name, _ in totals.most_common(MOST_IN_MATRIX)], "of": len(totals), "cells": cells}
 
 

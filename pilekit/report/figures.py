@@ -18,17 +18,7 @@ import numpy as np
 from markupsafe import Markup
 
 from pilekit.errors import visible
-from pilekit.stats.plot import (
-    FAINT,
-    INK,
-    MOST_ROWS,
-    OBSERVED,
-    PAPER,
-    SERIES,
-    legend,
-    plain,
-    rows_of,
-)
+from pilekit.stats.plot import FAINT, INK, MOST_ROWS, OBSERVED, PAPER, SERIES, legend, plain, rows_of
 
 WIDTH = 5.6
 """Inches. A figure of this width is readable on a phone, and two fit beside each other on a desk."""

@@ -64,8 +64,8 @@ def write_report(
     scored = [one for one in artefacts if one.kind == "bpb"]
     if len(scored) > 1:
         names = [one.path for one in scored]
-        results = [one.content for one in scored]
-        artefacts.append(Artefact("compared", ", ".join(names), line("bpb", "--compare", *names), results))
+        command = line("bpb", "--compare", *names)
+        artefacts.append(Artefact("compared", ", ".join(names), command, [one.content for one in scored]))
     shown: dict[str, list[Markup]] = {}
     sources: list[Artefact] = []
     environment = _environment()
@@ -99,15 +99,16 @@ def _content(one: Artefact, manifest: Manifest, tokenizer: Any, advance: Report)
     if isinstance(of, Header) and one.kind != "run" and not of.finished:
         raise PilekitError(f"{visible(one.path)}: is not finished; run the same `pilekit {KINDS[one.kind][1]}` again")
 
-    def counts() -> CorpusStats:
+    def figures() -> CorpusStats:
+        if isinstance(of, CorpusStats):
+            return beside(of, manifest)
         size = (corpus := Corpus(of, manifest)).size or 0
         options = {"copies": True, "tokenizer": tokenizer}
         return corpus_stats(corpus, **options, advance=lambda done: advance("counting", done, size))
 
     makers: dict[str, Callable[[], dict[str, Any]]] = {
-        "corpus": lambda: corpus_content(counts(), manifest, one.path),
-        "stats": lambda: corpus_content(beside(of, manifest), manifest, one.path),
-        "verify": lambda: {"saved": of},
+        "stats": lambda: corpus_content(figures(), manifest, one.path),
+        "verify": lambda: {"findings": of},
         "dedup": lambda: dedup_content(folder, of, advance),
         "cleaning": lambda: cleaning_content(folder, of),
         "decontamination": lambda: cut_content(folder),

@@ -42,9 +42,8 @@ def training_content(folder: Path) -> dict[str, Any]:
         for step in restarts:
             axes.axvline(step, color=INK, linewidth=0.9, linestyle="--")
         many = title == BY_SUBSET
-        for place, (colour, values) in enumerate(
-            zip(palette(len(curves)) if many else [OBSERVED], curves, strict=True)
-        ):
+        colours = palette(len(curves)) if many else [OBSERVED]
+        for place, (colour, values) in enumerate(zip(colours, curves, strict=True)):
             y = np.array([*values], dtype=np.float64)  # None becomes NaN.
             gid = f"curve-{place}" if many else None
             if spread:
@@ -71,8 +70,8 @@ def training_content(folder: Path) -> dict[str, Any]:
         draw("Memory", "GB on the fullest rank", [one.memory_bytes / 1e9 for one in steps], ylim=(0, None))
     measured = [(one.step, one.bpb) for one in steps if one.bpb is not msgspec.UNSET]
     if len(measured) > 1:
-        series = {name: [bpb.subsets.get(name) for _, bpb in measured] for name in measured[-1][1].subsets}
-        series = {"overall": [bpb.overall for _, bpb in measured], **series}
+        series = {"overall": [bpb.overall for _, bpb in measured]}
+        series |= {name: [bpb.subsets.get(name) for _, bpb in measured] for name in measured[-1][1].subsets}
         label = f"Held-out bits per byte of {folder}"
         held_out = small_multiples([step for step, _ in measured], series, label, "step")
         figures["Held-out bits per byte while training"] = held_out

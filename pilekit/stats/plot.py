@@ -37,11 +37,6 @@ def figure_format(path: str | Path) -> str:
     return suffix
 
 
-def write_figure(stats: CorpusStats, path: Path) -> None:
-    """Draw `stats` into the file `path`, whole or not at all."""
-    save_figure(draw(stats), path)
-
-
 def save_figure(figure: Any, path: Path) -> None:
     """Write a matplotlib `Figure` into the file `path`, whole or not at all, in the format of its suffix."""
     file_format = figure_format(path)
@@ -111,9 +106,8 @@ def legend(figure: Any, axes: Any, columns: int = 4) -> None:
     """A legend of the axes' marks below them, replacing any other; its texts are taken literally."""
     figure.legends.clear()
     handles, _ = axes.get_legend_handles_labels()
-    for text in figure.legend(
-        handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=9
-    ).get_texts():
+    made = figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+    for text in made.get_texts():
         text.set_parse_math(False)  # A path may hold anything.
 
 

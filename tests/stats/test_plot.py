@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pilekit import PilekitError
-from pilekit.stats.plot import MOST_ROWS, draw, figure_format, write_figure
+from pilekit.stats.plot import MOST_ROWS, draw, figure_format, save_figure
 from pilekit.stats.summary import CorpusStats, corpus_stats
 from tests.shards import making
 
@@ -25,7 +25,7 @@ def test_the_suffix_chooses_the_format(tmp_path: Path, monkeypatch: pytest.Monke
     stats = stats_of(tmp_path, ("abc", "Github"), ("abcdef", "ArXiv"), ("", "New"))
     for suffix, magic in ((".png", b"\x89PNG"), (".svg", b"<?xml"), (".PDF", b"%PDF")):
         path = tmp_path / suffix / f"figure{suffix}"
-        write_figure(stats, path)
+        save_figure(draw(stats), path)
         assert path.read_bytes().startswith(magic)
         assert [file.name for file in path.parent.iterdir()] == [path.name]
     for name in ("figure.jpg", "figure", "figure.png.txt", "png"):
@@ -39,7 +39,7 @@ def test_the_suffix_chooses_the_format(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Figure, "savefig", fail)
     with pytest.raises(RuntimeError, match="out of ink"):
-        write_figure(stats, tmp_path / "out" / "figure.png")
+        save_figure(draw(stats), tmp_path / "out" / "figure.png")
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -48,7 +48,7 @@ def test_labels_are_text_and_neither_mathematics_nor_escapes(tmp_path: Path) -> 
     assert draw(stats).axes[0].get_yticklabels()[0].get_text() == "$\\frac{1}{$ \\x1b[31m 日本"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        write_figure(stats, tmp_path / "figure.png")
+        save_figure(draw(stats), tmp_path / "figure.png")
 
 
 def test_bars_are_shares_and_shapes_have_their_top_where_the_documents_are(tmp_path: Path) -> None:

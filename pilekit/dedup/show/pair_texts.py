@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -21,35 +22,30 @@ from pilekit.shards.random_access.document_reader import DocumentReader
 MOST_HELD = 100_000_000
 """Characters of all texts in memory. Each text gets the same share, so that each shard is read once."""
 
+_Key = tuple[int, str, int]
+"""A document: the run's place, 0 for the given one, the shard's name, and the number."""
+
 
 def pair_texts(
     pairs: Sequence[RemovedPair], run: EarlierRun, advance: Report = lambda *_: None
 ) -> list[tuple[str, str]]:
     """(kept, removed) texts of each pair; long texts are cut to their beginning."""
     runs = [run, *(runs_before(run) if any(pair.kept_corpus == "against" for pair in pairs) else [])]
-    # Several earlier runs may have kept a document of this shard name and number: read them all.
-    keepers = [[0] if pair.kept_corpus == "this" else _kept_in(runs, pair) for pair in pairs]
-    wanted: dict[tuple[int, str], set[int]] = defaultdict(set)
-    for pair, possible in zip(pairs, keepers, strict=True):
-        wanted[0, pair.shard].add(pair.number)
-        for place in possible:
-            wanted[place, pair.kept_shard].add(pair.kept_number)
-    share = MOST_HELD // max(1, sum(map(len, wanted.values())))
-    texts: dict[tuple[int, str, int], str] = {}
+    keys = [[(0, pair.shard, pair.number), *_keepers(runs, pair)] for pair in pairs]
+    wanted = sorted({key for some in keys for key in some})
     shards = {(place, shard.name): shard for place, one in enumerate(runs) for shard in one.shards}
-    total = sum(shards[key].size or 0 for key in wanted)
-    for key in sorted(wanted):
-        manifest = manifest_of(runs[key[0]].parameters)
-        index = find_index(shards[key], manifest)
+    total = sum(shards[key].size or 0 for key in {key[:2] for key in wanted})
+    texts: dict[_Key, str] = {}
+    for (place, name), some in groupby(wanted, itemgetter(0, 1)):
+        manifest, shard = manifest_of(runs[place].parameters), shards[place, name]
         options: dict[str, Any] = {"manifest": manifest, "advance": lambda done: advance("reading", done, total)}
-        with closing(DocumentReader(shards[key], index, **options)) as reader:
-            for document in reader.read(sorted(wanted[key])):
-                texts[*key, document.number] = document.text[:share]
+        with closing(DocumentReader(shard, find_index(shard, manifest), **options)) as reader:
+            for document in reader.read([number for _, _, number in some]):
+                texts[place, name, document.number] = document.text[: MOST_HELD // len(wanted)]
     found = []
-    for pair, possible in zip(pairs, keepers, strict=True):
-        removed = texts[0, pair.shard, pair.number]
-        kept = [texts[place, pair.kept_shard, pair.kept_number] for place in possible]
-        found.append((_most_fitting(kept, removed, pair.similarity, run.parameters["ngram"]), removed))
+    for pair, (removed, *kept) in zip(pairs, keys, strict=True):
+        fitting = _most_fitting([texts[key] for key in kept], texts[removed], pair.similarity, run.parameters["ngram"])
+        found.append((fitting, texts[removed]))
     return found
 
 
@@ -59,13 +55,16 @@ def manifest_of(parameters: Mapping[str, Any]) -> Manifest:
     return msgspec.structs.replace(load_manifest(), **record)
 
 
-def _kept_in(runs: list[EarlierRun], pair: RemovedPair) -> list[int]:
-    """The indices of the earlier runs that kept a document with the shard and number of the pair's kept one."""
+def _keepers(runs: list[EarlierRun], pair: RemovedPair) -> list[_Key]:
+    """The documents that may be the kept one: several earlier runs may have kept one of this shard and number."""
+    key = (pair.kept_shard, pair.kept_number)
+    if pair.kept_corpus == "this":
+        return [(0, *key)]
     found = []
     for place, run in enumerate(runs[1:], 1):
         for shard, mask in zip(run.shards, run.masks(), strict=True):
             if shard.name == pair.kept_shard and pair.kept_number < mask.header.lines:
-                found += [place] * int(mask.keeps(np.array([pair.kept_number]))[0])
+                found += [(place, *key)] * int(mask.keeps(np.array([pair.kept_number]))[0])
     return found
 
 

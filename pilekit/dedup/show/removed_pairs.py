@@ -111,12 +111,12 @@ def subsets_of(path: Path) -> list[str]:
 
 
 @contextmanager
-def readable(path: Path) -> Iterator[pa.dataset.Dataset]:
-    """The table at `path`; PilekitError if it cannot be read."""
+def readable(path: Path, remedy: str = "`pilekit dedup` again") -> Iterator[pa.dataset.Dataset]:
+    """The table at `path`; PilekitError if it cannot be read, which says to run `remedy`."""
     try:
         yield pa.dataset.dataset(path, format="parquet")
     except FileNotFoundError:
-        raise PilekitError(f"{visible(str(path))}: is not there; run `pilekit dedup` again") from None
+        raise PilekitError(f"{visible(str(path))}: is not there; run {remedy}") from None
     except (pa.ArrowException, OSError, LookupError, TypeError) as error:
         reason = visible(str(error).split("\n", 1)[0], 200)
-        raise PilekitError(f"{visible(str(path))}: cannot be read ({reason}); run `pilekit dedup` again") from error
+        raise PilekitError(f"{visible(str(path))}: cannot be read ({reason}); run {remedy}") from error
