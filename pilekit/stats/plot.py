@@ -82,7 +82,7 @@ def plain(axes: Any, grid: Literal["x", "y"] = "y") -> None:
 
 def rows_of(names: Sequence[str], row_height: float, width: float = 10, beside: float = 2.0) -> tuple[Any, Any]:
     """(figure, axes) with a row for each name; `beside` is the height of all but the rows, in inches."""
-    figure, axes = axes_of(width, beside + row_height * max(len(names), 2))
+    figure, axes = axes_of(width, beside + row_height * max(len(names), 2), "x")
     name_rows(axes, names)
     return figure, axes
 
@@ -117,7 +117,7 @@ def draw_shares(axes: Any, subsets: tuple[SubsetStats, ...], given: str) -> None
     known = [row for row in rows if subsets[row].paper_share is not None]
     height, offset = (0.36, 0.19) if known else (0.6, 0.0)
     shares = [100 * subset.share for subset in subsets]
-    axes.barh(rows - offset, shares, height, color=OBSERVED, label="here")
+    axes.barh(rows - offset, shares, height, color=OBSERVED, label="here" if known else "")
     if known:
         paper = [100 * (subsets[row].paper_share or 0) for row in known]
         axes.barh(np.array(known) + offset, paper, height, color=PAPER, label=given)
