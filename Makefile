@@ -13,9 +13,9 @@ export NO_MKDOCS_2_WARNING := 1
 demo: $(VENV)
 	$(BIN)/pilekit demo --out demo
 
-# Two processes with half of the tests each, in order, so that a file's fixtures are mostly made once. The process that is
-# done first takes tests from the other's end.
-PARALLEL := -n 2 --dist worksteal
+# Three processes with a third of the tests each, in order, so that a file's fixtures are mostly made once. A process that
+# is done takes tests from another's end. Tests wait for processes, disks and pauses, so three keep two cores busy.
+PARALLEL := -n 3 --dist worksteal
 
 test: $(VENV)
 	$(BIN)/pytest $(PARALLEL)

@@ -47,11 +47,11 @@ def peer_environment(
             return python
         print(f"making {folder.relative_to(BENCH.parent)} with {', '.join(requirements)}", file=sys.stderr)
         shutil.rmtree(folder, ignore_errors=True)
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
         own = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
         (own / "below.pth").write_text("\n".join(below))
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, *extra_pip_args, *requirements], check=True, stdout=sys.stderr)
+        pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
+        subprocess.run([*pip, "install", "--quiet", *extra_pip_args, *requirements], check=True, stdout=sys.stderr)
         made.write_text(wanted)
         return python
 
