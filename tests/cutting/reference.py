@@ -6,15 +6,20 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 
 Place = tuple[str, int, int]
 """A word, and where its piece of the text begins and ends."""
 
 
+@cache
+def word_of(piece: str) -> str:
+    return "".join(c for c in piece.lower() if unicodedata.category(c)[0] not in "PS")
+
+
 def words_of(text: str) -> list[Place]:
-    pieces = [(match[0], match.start(), match.end()) for match in re.finditer(r"\S+", text)]
-    kept = [("".join(c for c in piece.lower() if unicodedata.category(c)[0] not in "PS"), *at) for piece, *at in pieces]
+    kept = [(word_of(match[0]), match.start(), match.end()) for match in re.finditer(r"\S+", text)]
     return [(word, begin, end) for word, begin, end in kept if word]
 
 
@@ -27,9 +32,10 @@ def ngrams_of(text: str, ngram: int = 13) -> list[tuple[str, ...]]:
 def spans(text: str, wanted: set[tuple[str, ...]], ngram: int = 13) -> list[tuple[int, int, set[tuple[str, ...]]]]:
     """(begin, end, n-grams) of each span of a text."""
     words, found = words_of(text), []
+    only_words = [word for word, _, _ in words]
     for at in range(len(words)):
         for size in range(min(8, ngram), ngram + 1):
-            hit = tuple(word for word, _, _ in words[at : at + size])
+            hit = tuple(only_words[at : at + size])
             if len(hit) == size and hit in wanted:
                 found.append((at, at + size, {hit}))
     joined: list[tuple[int, int, set[tuple[str, ...]]]] = []
