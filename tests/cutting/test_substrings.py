@@ -49,8 +49,11 @@ def earliest_by_ranks(texts: Sequence[str]) -> list[dict[int, tuple[int, int]]]:
     encoded = [text.encode() for text in texts]
     data = np.frombuffer(b"".join(encoded), np.uint8)
     begins = np.cumsum([0, *map(len, encoded)])
-    rank = data.astype(np.int64)
-    for size in (1, 2, 4, 8, 16, 32):
+    eight = np.zeros(len(data) - 7, np.uint64)
+    for byte in range(8):
+        eight |= data[byte : len(data) - 7 + byte].astype(np.uint64) << np.uint64(8 * byte)
+    rank = np.unique(eight, return_inverse=True)[1]
+    for size in (8, 16, 32):
         rank = np.unique(rank[:-size] * len(data) + rank[size:], return_inverse=True)[1]
     _, window = np.unique(rank[:-36] * len(data) + rank[36:], return_inverse=True)
     places = np.arange(len(window))
