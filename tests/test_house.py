@@ -145,7 +145,7 @@ def test_wheel_and_source_archive_hold_the_manifests_the_types_and_the_licence(t
         assert f"manifests/{name}" in source
     assert {"pilekit/py.typed", "pilekit/cli/main.py"} <= set(wheel)
     assert {f"pilekit/report/templates/report.{kind}" for kind in ("html", "css", "js")} <= set(wheel)
-    assert {f"pilekit/explore/page/explore.{end}" for end in ("html", "js", "css")} <= set(wheel)
+    assert {f"pilekit/explore/page/{name}" for name in ("index.html", "explore.js", "explore.css")} <= set(wheel)
     assert any(name.endswith("licenses/LICENSE") for name in wheel)
     assert not any(name.startswith("tests/") for name in wheel)
     assert {"LICENSE", "README.md", "pyproject.toml", "tests/test_house.py"} <= source
