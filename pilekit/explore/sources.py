@@ -71,8 +71,9 @@ class Sources:
         self._result = None if bpb is None else read_result(bpb)
         self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
         if bpb is not None and self._result is not None:
-            with readable(bpb / TOKENS_FILE, "the same `pilekit bpb` with --per-token") as self._bits:
-                self._tokenizer = _tokenizer_of(self._result.protocol, self._tokenizer)
+            with readable(bpb / TOKENS_FILE, "the same `pilekit bpb` with --per-token") as bits:
+                self._bits = bits
+            self._tokenizer = _tokenizer_of(self._result.protocol, self._tokenizer)
         self._labelled = functools.lru_cache(maxsize=64)(self._documents.labelled)
         self._pairs = functools.lru_cache(maxsize=16)(self._spread)
 

@@ -46,7 +46,8 @@ def _stats(output: dict[str, Any]) -> CorpusStats:
     total = {name: None if None in values else sum(values) for name, values in sums.items()}
     mean = output["bytes"] / (output["documents"] or math.nan)
     sizes = {"share": 1.0, "mean_bytes": mean, "median_bytes": math.nan, "p99_bytes": math.nan}
-    return CorpusStats(subsets, figures("total", {**total, **sizes}), SkippedLines(output["skipped"]), "")
+    skipped = SkippedLines(msgspec.convert(output["skipped"], int))
+    return CorpusStats(subsets, figures("total", {**total, **sizes}), skipped, "")
 
 
 def beside(saved: CorpusStats, manifest: Manifest) -> CorpusStats:

@@ -158,9 +158,12 @@ def test_a_damaged_artefact_is_an_error_if_given_and_left_out_if_found(tmp_path:
     (tmp_path / "made" / "run" / "metrics.jsonl").write_text("")
     with pytest.raises(PilekitError, match=r"nothing to report in .*: .*is no summary"):
         write_report(tmp_path / "made", tmp_path / "other.html")
-    (tmp_path / "other.json").write_text('{"a": 1}')
-    with pytest.raises(PilekitError, match=r"other\.json: is no output of `pilekit stats --json`"):
-        write_report(tmp_path / "other.json", tmp_path / "other.html")
+    counted = {"documents": 0, "bytes": 0, "skipped": 0, "subsets": {}}
+    others = [{"a": 1}, [1], {"findings": 3}, {**counted, "subsets": {"a": {}}}]
+    for other in [*others, *({**counted, name: "x"} for name in counted)]:
+        (tmp_path / "other.json").write_text(json.dumps(other))
+        with pytest.raises(PilekitError, match=r"other\.json: is no output of `pilekit stats --json`"):
+            write_report(tmp_path / "other.json", tmp_path / "other.html")
 
 
 def test_texts_that_cannot_be_read_again_are_not_shown(tmp_path: Path) -> None:
