@@ -3,6 +3,8 @@
 Both panels have a row for each subset, the largest at the top. The left panel shows the subset's share of the bytes
 beside the manifest's. The right one shows the distribution of its documents' sizes on a logarithmic axis, drawn from
 the histogram, each row to the same height, with a tick at the median.
+
+The colours, axes, title and legend serve the figures of `bpb` and of the report too.
 """
 
 from __future__ import annotations
