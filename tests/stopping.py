@@ -16,6 +16,16 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def partial_files(folder: Path) -> list[Path]:
+    """The unfinished files below `folder`; unlike `rglob`, `os.walk` passes over a folder that is removed meanwhile."""
+    return [
+        Path(place, name)
+        for place, _, names in os.walk(folder)
+        for name in names
+        if name.endswith(".partial") and not name.startswith(".lock.")  # the latter: answers of a cluster's nodes
+    ]
+
+
 def stop_when(
     arguments: list[str], moment: Callable[[], bool], stop: Callable[[subprocess.Popen[str]], None]
 ) -> tuple[int, str]:

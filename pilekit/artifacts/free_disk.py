@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pilekit.errors import PilekitError, visible
@@ -23,6 +24,16 @@ def check_free_disk(folder: Path, needed: int, step: str) -> None:
             f"{visible(str(folder))}: {step} needs about {rounded_bytes(needed)}, the disk has {rounded_bytes(free)} "
             "free; make room, or name a folder on another disk with --out"
         )
+
+
+def bytes_below(folder: Path) -> int:
+    """The bytes of the files in `folder` and its subfolders; workers of a killed process may remove some meanwhile."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += Path(place, name).stat().st_size
+    return total
 
 
 @contextmanager

@@ -255,9 +255,12 @@ def _notes_of(header: Header) -> list[_Note]:
 
 def _remove_partials(folder: Path) -> None:
     """Remove the partial files of killed processes."""
-    for partial in folder.rglob(f"*{PARTIAL}"):
-        with suppress(OSError):
-            partial.unlink()
+    # Workers of a killed process may remove folders meanwhile. `os.walk` passes over them, `rglob` raises an error.
+    for place, _, names in os.walk(folder):
+        for name in names:
+            if name.endswith(PARTIAL):
+                with suppress(OSError):
+                    Path(place, name).unlink()
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -23,7 +23,7 @@ import xxhash
 
 from pilekit.artifacts.atomic_write import write_atomically, write_json
 from pilekit.artifacts.file_lock import locked
-from pilekit.artifacts.free_disk import check_free_disk
+from pilekit.artifacts.free_disk import bytes_below, check_free_disk
 from pilekit.artifacts.header import read_header, write_header
 from pilekit.artifacts.job_folder import LOCK_FILE, Output, output_folder
 from pilekit.assemble.assembled import COUNTS, PARTS, AssembledCorpus
@@ -116,9 +116,8 @@ def assemble_corpus(
                 raise _Planned
             names = result["documents"]
             if any(output.result(name) is None for name in names):
-                used = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
                 needed = int(result["text_bytes"] * (SPILLED_PER_TEXT + STORED_PER_TEXT))
-                check_free_disk(folder, needed - used, "assembling")
+                check_free_disk(folder, needed - bytes_below(folder), "assembling")
                 each("spilling", spill_source, sources, note=SPILLED, memory=memory)
             shards = [Shard(name, name, result["text_bytes"] // len(names)) for name in names]
             for name, made in each("writing", write_output, shards, memory=memory).items():

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pilekit.artifacts.free_disk import check_free_disk
+from pilekit.artifacts.free_disk import bytes_below, check_free_disk
 from pilekit.artifacts.parquet_rows import join_tables
 from pilekit.corpus import Corpus, Manifest
 from pilekit.corpus.shard import is_url
@@ -86,8 +86,7 @@ def cut_substrings(
 def _find(job: CutJob, length: int, memory: int) -> tuple[dict[str, Any], list[Path]]:
     """Find all repeats, and write the table."""
     folder, shards, scratch, own = job.output.folder, job.corpus.shards, job.scratch, job.own_scratch
-    there = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    check_free_disk(folder, _SCRATCH_BYTES * job.stored - there, "comparing")
+    check_free_disk(folder, _SCRATCH_BYTES * job.stored - bytes_below(folder), "comparing")
     read = job.each_shard("reading", "anchors", scan, length=length)
     bases = np.cumsum([0, *(of["lines"] for of in read.values())])
     if bases[-1] >= MAX_DOCUMENTS:

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from pilekit.artifacts.atomic_write import write_json
-from pilekit.artifacts.free_disk import check_free_disk
+from pilekit.artifacts.free_disk import bytes_below, check_free_disk
 from pilekit.artifacts.job_folder import LOCK_FILE, Output
 from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
 from pilekit.corpus.shard import STANDARD_INPUT, check_stems, is_url, stem
@@ -158,8 +158,7 @@ def deduplicate(
         if not output.finished:
             run = _Run(corpus, output, bands, parameters, inputs, before, on_error, memory, jobs, advance, engine)
             if records is None:
-                there = sum(path.stat().st_size for path in output.folder.rglob("*") if path.is_file())
-                needed = bytes_needed(run.stored(), bands.bands, clean=write) - there
+                needed = bytes_needed(run.stored(), bands.bands, clean=write) - bytes_below(output.folder)
                 check_free_disk(output.folder, needed, "deduplicating")
                 sketches = run.sketch()
                 records = run.record(sketches, *run.decide(sketches))

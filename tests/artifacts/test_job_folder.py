@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -111,6 +112,25 @@ def test_a_job_that_finished_no_shard_leaves_nothing(tmp_path: Path) -> None:
             raise ZeroDivisionError
     assert [path.name for path in tmp_path.iterdir()] == ["existed"]
     assert not list((tmp_path / "existed").iterdir())
+
+
+def test_folders_that_disappear_while_partial_files_are_removed_stop_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: dict[str, bytes]
+) -> None:
+    folder, unlink = tmp_path / "folder", Path.unlink
+    interrupted(folder, 1)
+    for name in ("a", "b"):
+        (folder / "scratch" / name).mkdir(parents=True)
+        (folder / "scratch" / name / "x.12345678.partial").write_bytes(b"half")
+
+    def unlink_and_more(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok)
+        if path.name == "x.12345678.partial":  # The worker of a killed process removes its folders now.
+            shutil.rmtree(folder / "scratch")
+
+    monkeypatch.setattr(Path, "unlink", unlink_and_more)
+    assert job(folder)[0] == NAMES[1:]
+    assert tree(folder) == whole
 
 
 def test_parts_at_once_remove_nothing_and_leave_the_end_to_a_run_of_its_own(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stopping import wait_for
+from tests.stopping import partial_files, wait_for
 
 ROOT = Path(__file__).parents[2]
 LABELS = ("ArXiv", "Github", "FreeLaw")
@@ -53,7 +53,9 @@ class TwoNodes:
     @contextmanager
     def holding(self, process: subprocess.Popen[str], out: Path, part: str, jobs: int = 2) -> Iterator[None]:
         """Run the block when as many workers of a process hold files in `out` with this part of a name, then let go."""
-        wait_for(lambda: len(list(out.rglob(f"*{part}*.partial"))) == jobs or process.poll() is not None)
+        wait_for(
+            lambda: [part in file.name for file in partial_files(out)].count(True) == jobs or process.poll() is not None
+        )
         assert process.poll() is None
         yield
         (self.held / part).unlink()
@@ -76,13 +78,20 @@ def children(process: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
-def started(*arguments: object, at: Path | None = None, **changed: object) -> subprocess.Popen[str]:
+@contextmanager
+def started(*arguments: object, at: Path | None = None, **changed: object) -> Iterator[subprocess.Popen[str]]:
+    """A command that runs; it is killed if the block fails, since it may wait for a file that the block holds."""
     command = [sys.executable, "-m", "pilekit", *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **{name: str(value) for name, value in changed.items()}}
     pipe = subprocess.PIPE
-    return subprocess.Popen(
+    with subprocess.Popen(
         command, stdout=pipe, stderr=pipe, text=True, cwd=at, start_new_session=True, env=environment
-    )
+    ) as process:
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
 
 
 def pilekit(*arguments: object, at: Path | None = None, **changed: object) -> str:
@@ -90,10 +99,6 @@ def pilekit(*arguments: object, at: Path | None = None, **changed: object) -> st
         output, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     return output
-
-
-def partial_files(folder: Path) -> list[Path]:
-    return [file for file in folder.rglob("*.partial") if not file.name.startswith(".lock.")]  # answers of nodes
 
 
 GUARDED = """

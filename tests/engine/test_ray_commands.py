@@ -13,9 +13,9 @@ from random import Random
 import pytest
 import zstandard
 
-from tests.engine.ray_cluster import LABELS, TwoNodes, children, partial_files, pilekit, started
+from tests.engine.ray_cluster import LABELS, TwoNodes, children, pilekit, started
 from tests.shards.making import record, unzstd
-from tests.stopping import interrupt, is_there, kill, tree, wait_for
+from tests.stopping import interrupt, is_there, kill, partial_files, tree, wait_for
 from tests.tokenize.making import byte_level_bpe, saved
 from tests.web_server import serving
 
@@ -104,7 +104,7 @@ def test_a_stopped_driver_leaves_no_worker_and_the_next_run_resumes(
         assert ("interrupted; the same command resumes" in errors) == (name == "int")
         wait_for(lambda: not cluster.working(), 10)
         if name != "kill":
-            assert not list(out.rglob("*.partial"))
+            assert not partial_files(out)
         pilekit(*REFRAME, out, *ray, at=home)
         assert tree(out) == tree(tmp_path / "local")
 
