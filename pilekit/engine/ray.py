@@ -257,7 +257,7 @@ class _Run:
         self.asked: Any = None
         self.lock, self.answers = lock, set[str]()
         self.nodes, self.looked, self.threads = engine.nodes(), time.monotonic(), engine.threads(jobs)
-        self.alive, self.dead = set(self.nodes), set[str | None]()
+        self.alive, self.dead = set(self.nodes), set[str]()
 
     def results(self, items: int) -> Generator[bytes, None, None]:
         """The results in the order of the items, up to the first failure; ends when all items are done."""
@@ -294,7 +294,9 @@ class _Run:
         try:
             self._take_report(task, self.ray.get(ref))
         except (errors.NodeDiedError, errors.ObjectLostError) as error:
-            self._look_for_lost_nodes(task.node if isinstance(error, errors.NodeDiedError) else None)
+            # Its text names the node, which a short task may not have told yet.
+            text = str(error) if isinstance(error, errors.NodeDiedError) else ""
+            self._look_for_lost_nodes(*(node for node in self.nodes if node in text))
             self._give_again(task)
         except errors.OutOfMemoryError:
             self._fail(task, "ran out of memory; use fewer jobs")
@@ -348,12 +350,12 @@ class _Run:
                 why = f"was given out {counted(LOSSES + 1, 'time')}, and its node was lost each time"
                 self.errors[number], self.places[number] = PilekitError(why), self._name(task.node)
 
-    def _look_for_lost_nodes(self, died: str | None = None) -> None:
+    def _look_for_lost_nodes(self, *died: str) -> None:
         """Resubmit the tasks that ran on lost nodes, and those that have not begun, because they may wait there.
 
-        died   a node whose death failed a task; the list of nodes may show it for some seconds more
+        died   nodes whose death failed a task; the list of nodes may show them for some seconds more
         """
-        self.dead.add(died)
+        self.dead.update(died)
         alive = {node: about for node, about in self.engine.nodes().items() if node not in self.dead}
         self.looked = time.monotonic()
         lost, self.alive = self.alive - set(alive), set(alive)
