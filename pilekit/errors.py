@@ -21,6 +21,7 @@ _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)
 # Lone surrogates (bytes of a file name that are not UTF-8) could not be printed at all.
 _INVISIBLE = (0x061C, *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0xFEFF)
 _ESCAPES |= {code: f"\\u{code:04x}" for code in (*_INVISIBLE, *range(0xD800, 0xE000))}
+_ESCAPES_IN_LINES = {code: shown for code, shown in _ESCAPES.items() if chr(code) not in "\n\t"}
 
 
 def counted(number: int, noun: str = "document", plural: str | None = None) -> str:
@@ -37,3 +38,8 @@ def visible(text: str, limit: int | None = None) -> str:
     if limit is not None and len(text) > limit:
         return text[:limit].translate(_ESCAPES) + "…"
     return text.translate(_ESCAPES)
+
+
+def visible_lines(text: str) -> str:
+    """`text` as `visible` shows it, but with its line breaks and tabs as they are."""
+    return text.translate(_ESCAPES_IN_LINES)

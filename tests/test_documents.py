@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.documents import DocumentBatch, RecordFormat
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, visible, visible_lines
 
 texts = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), max_size=8)
 
@@ -54,6 +54,7 @@ def test_columns_of_different_lengths_are_refused_and_records_have_other_formats
 def test_control_characters_become_visible() -> None:
     assert visible("a\x1b[31m\n\x9b\u202e\u200b") == r"a\x1b[31m\x0a\x9b\u202e\u200b"
     assert visible("[bold]naïve “label”[/bold]") == "[bold]naïve “label”[/bold]"
+    assert visible_lines("a\tb\r\n\x1b[31m") == "a\tb\\x0d\n\\x1b[31m"
     assert visible("abcdef", 3) == "abc…"
     assert visible("\udcff") == r"\udcff"
 

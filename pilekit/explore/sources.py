@@ -26,7 +26,7 @@ from pilekit.dedup.result import REMOVED
 from pilekit.dedup.show.pair_texts import manifest_of, pair_texts
 from pilekit.dedup.show.removed_pairs import RemovedPair, readable, spread_pairs, subsets_of
 from pilekit.dedup.show.word_diff import word_diff
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, visible, visible_lines
 from pilekit.evaluate.results.result import TOKENS_FILE
 from pilekit.evaluate.results.result_folder import read_result
 from pilekit.shards.index.build import index_of
@@ -126,7 +126,7 @@ class Sources:
         shown: dict[str, Any] = {**_listed(document), "characters": len(document.text), "shown": len(text)}
         shown["meta"] = {visible(str(key), 80): visible(str(value), 500) for key, value in document.meta.items()}
         if self._tokenizer is None:
-            return {**shown, "text": _safe(text)}
+            return {**shown, "text": visible_lines(text)}
         ids, spans = self._tokenizer.encode_with_spans(text)
         bits = {} if self._result is None else self._bits_of(document, ids, whole=len(text) == len(document.text))
         return {**shown, "tokens": _pieces(text, ids, spans, bits)}
@@ -155,7 +155,7 @@ class Sources:
         pair = self._pairs(subset)[0][place]
         assert self._run is not None
         diff = word_diff(*pair_texts([pair], self._run)[0])
-        parts = [[part.alike, _safe("".join(part.one)), _safe("".join(part.other))] for part in diff.parts]
+        parts = [[part.alike, *(visible_lines("".join(of)) for of in (part.one, part.other))] for part in diff.parts]
         return {**_shown_pair(pair), "parts": parts, "before": diff.before, "after": list(diff.after)}
 
     def _of(self, subset: str | None) -> PileDocuments:
@@ -212,14 +212,10 @@ def _pieces(text: str, ids: list[int], spans: list[tuple[int, int]], bits: dict[
     shares = [len(character.encode()) / (tokens_of[place] or 1) for place, character in enumerate(text)]
     cuts = [0, *(begin for begin, _ in spans[1:]), len(text)]
     return [
-        [_safe(text[cuts[place] : cuts[place + 1]]), token, round(sum(shares[slice(*span)]), 6), bits.get(place)]
-        for place, (token, span) in enumerate(zip(ids, spans, strict=True))
+        [visible_lines(text[begin:end]), token, round(sum(shares[slice(*span)]), 6), bits.get(place)]
+        for place, (begin, end, token, span) in enumerate(zip(cuts, cuts[1:], ids, spans, strict=False))
     ]
 
 
 def _shown_pair(pair: RemovedPair) -> dict[str, Any]:
     return {name: visible(value, 100) if isinstance(value, str) else value for name, value in asdict(pair).items()}
-
-
-def _safe(text: str) -> str:
-    return re.sub(r"[^\n\t]+", lambda part: visible(part[0]), text)

@@ -31,7 +31,7 @@ class SampledDocument:
     subset: str
 
 
-def sample_documents(
+def sample_by_hash(
     corpus: Corpus,
     wanted: int,
     *,

@@ -22,7 +22,7 @@ from pilekit.artifacts.atomic_write import check_target, write_atomically
 from pilekit.corpus import Corpus, resolve_subsets
 from pilekit.errors import PilekitError, visible
 from pilekit.tokenize.loading import load_tokenizer
-from pilekit.tokenize.sampling import SampledDocument, sample_documents
+from pilekit.tokenize.sampling import SampledDocument, sample_by_hash
 from pilekit.tokenize.tokenizer import Tokenizer
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|padding|>")
@@ -85,7 +85,7 @@ def train_tokenizer(
     corpus = (corpus if isinstance(corpus, Corpus) else Corpus(corpus)).without_held_out()
     subsets = None if subsets is None else resolve_subsets(subsets, manifest=corpus.manifest)
     with show("sampling", corpus.size) as advance:
-        sample = sample_documents(corpus, sample_bytes, subsets=subsets, seed=seed, advance=advance)
+        sample = sample_by_hash(corpus, sample_bytes, subsets=subsets, seed=seed, advance=advance)
     if not sample:
         chosen = f" in {', '.join(subsets)}" if subsets else ""
         raise PilekitError(f"no text to train on in {visible(str(corpus.root))}{visible(chosen)}")

@@ -22,7 +22,7 @@ from pilekit.errors import PilekitError
 from pilekit.shards.write.shard_writer import ShardWriter
 from pilekit.tokenize import load_tokenizer
 from pilekit.tokenize import sampling as sampling_module
-from pilekit.tokenize.sampling import sample_documents
+from pilekit.tokenize.sampling import sample_by_hash
 from pilekit.tokenize.training import train_tokenizer
 from tests.shards import making
 from tests.tokenize.making import SPECIAL, hard_texts
@@ -79,15 +79,15 @@ def expected_sample(folder: Path, wanted: int, seed: int, subset: str | None = N
 
 def test_the_documents_with_the_smallest_hashes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = Corpus(folder).without_held_out()
-    sample = sample_documents(corpus, 3_000)
+    sample = sample_by_hash(corpus, 3_000)
     assert 3_000 <= sum(len(document.text) for document in sample) < 3_500
     shards = {document.text.decode().rsplit(" ", 1)[1][:2] for document in sample}
     assert shards == {"s0", "s1", "s2"}, "every shard gives its share"
     monkeypatch.setattr(sampling_module, "OFFERED_PER_BYTE", 10**9)
     for wanted, seed in [(1, 0), (100, 1), (40_000, 0), (10**9, 1)]:
-        sample = sample_documents(corpus, wanted, seed=seed)
+        sample = sample_by_hash(corpus, wanted, seed=seed)
         assert [document.text for document in sample] == expected_sample(folder, wanted, seed)
-        only = sample_documents(corpus, wanted, seed=seed, subsets=["Github"])
+        only = sample_by_hash(corpus, wanted, seed=seed, subsets=["Github"])
         assert [document.text for document in only] == expected_sample(folder, wanted, seed, "Github")
         assert {document.subset for document in only} == {"Github"}
 
@@ -109,7 +109,7 @@ def test_reading_is_bounded(tmp_path: Path) -> None:
     told: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sampling_module, "document_hashes", counting)
-        sample = sample_documents(corpus, 200_000, advance=told.append)
+        sample = sample_by_hash(corpus, 200_000, advance=told.append)
     assert len(offered) == 4
     assert all(0 < documents < 500 for documents in offered.values()), offered
     assert {len(document.text) > 0 for document in sample} == {True}
@@ -172,7 +172,7 @@ def test_the_tokenizer_that_comes_out(folder: Path, tmp_path: Path) -> None:
 
 
 def test_held_out_shards_alone_are_used_and_a_small_sample_ends_early(folder: Path, tmp_path: Path) -> None:
-    sample = sample_documents(Corpus(folder / "val.jsonl.zst"), 10**6)
+    sample = sample_by_hash(Corpus(folder / "val.jsonl.zst"), 10**6)
     assert [document.text for document in sample] == [b"held out text"] * 50
     trained = train_tokenizer(Corpus(folder), 30_000, tmp_path / "t.json", sample_bytes=300)
     assert 258 <= trained.vocab_size < 1000

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilekit.errors import counted, visible
+from pilekit.errors import counted, visible, visible_lines
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -45,7 +45,7 @@ def print_text(text: str, *, ending: bool) -> None:
     """
     newline = text[-1:] != "\n"
     if sys.stdout.isatty():
-        click.echo(re.sub(r"[^\n\t]+", lambda part: visible(part[0]), text), nl=newline)
+        click.echo(visible_lines(text), nl=newline)
     else:
         sys.stdout.flush()
         sys.stdout.buffer.write(text.encode() + b"\n" * (newline and ending))

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pilekit.dedup.show.word_diff import Part, WordDiff
-from pilekit.errors import counted, visible
+from pilekit.errors import counted, visible_lines
 
 CONTEXT = 12
 """Equal words shown before and after a difference."""
@@ -111,7 +111,7 @@ def _shown(words: Sequence[str]) -> str:
     """The text with single empty lines, repeated punctuation cut, and control characters made visible."""
     text = re.sub(r"\n\s*\n", "\n\n", "".join(words))
     text = re.sub(r"([^\w\n])\1{63,}", lambda row: f"{row[1] * 60} ⋯ ", text)
-    return re.sub(r"[^\n\t]+", lambda part: visible(part[0]), text)
+    return visible_lines(text)
 
 
 def _count(words: Sequence[str]) -> str:

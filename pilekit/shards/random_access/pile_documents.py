@@ -17,8 +17,6 @@ from copy import copy
 from pathlib import Path
 from typing import overload
 
-import numpy as np
-
 from pilekit.corpus import Corpus, Manifest, Shard, subsets_or_all
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, counted, visible
@@ -26,7 +24,7 @@ from pilekit.shards.index.build import index_corpus
 from pilekit.shards.index.format import ShardIndex, warn_of_bad_lines
 from pilekit.shards.random_access.document_reader import OpenReaders, StoredDocument
 from pilekit.shards.random_access.frame_lru import HELD_BYTES, frames_fit
-from pilekit.shards.random_access.selected_lines import lines_of_subsets
+from pilekit.shards.random_access.selected_lines import SelectedDocuments, lines_of_subsets
 
 
 class PileDocuments(AbstractContextManager["PileDocuments"]):
@@ -61,8 +59,7 @@ class PileDocuments(AbstractContextManager["PileDocuments"]):
         for shard, index in zip(self.corpus.shards, indexes, strict=True):
             _check(shard, index)
         wanted = None if self.subsets is None else set(self.subsets).__contains__
-        self._lines = [lines_of_subsets(index, wanted) for index in indexes]
-        self._ends = np.cumsum([len(lines) for lines in self._lines], dtype=np.int64)
+        self._selected = SelectedDocuments([lines_of_subsets(index, wanted) for index in indexes])
         self._readers = OpenReaders(self.corpus, indexes)
 
     def labelled(self, label: str) -> PileDocuments:
@@ -71,8 +68,7 @@ class PileDocuments(AbstractContextManager["PileDocuments"]):
         Needs all documents: `subsets` must be None.
         """
         part = copy(self)
-        part._lines = [lines_of_subsets(index, label.__eq__) for index in self._readers.indexes]
-        part._ends = np.cumsum([len(lines) for lines in part._lines], dtype=np.int64)
+        part._selected = SelectedDocuments([lines_of_subsets(one, label.__eq__) for one in self._readers.indexes])
         return part
 
     def document(self, shard: str, number: int) -> StoredDocument:
@@ -83,7 +79,7 @@ class PileDocuments(AbstractContextManager["PileDocuments"]):
         return self._readers.of(names.index(shard)).document(number)
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return len(self._selected)
 
     @overload
     def __getitem__(self, position: int) -> StoredDocument: ...
@@ -93,10 +89,8 @@ class PileDocuments(AbstractContextManager["PileDocuments"]):
         if isinstance(position, slice):
             return self.__getitems__(range(*position.indices(len(self))))
         place = self._place(position)
-        shard = int(np.searchsorted(self._ends, place, side="right"))
-        lines = self._lines[shard]
-        rank = place - (int(self._ends[shard]) - len(lines))
-        return self._readers.of(shard).document(int(lines.numbers(rank, rank + 1)[0]))
+        ((shard, numbers),) = self._selected.locate(place, place + 1)
+        return self._readers.of(shard).document(int(numbers[0]))
 
     def __getitems__(self, positions: Sequence[int]) -> list[StoredDocument]:
         """The documents at these positions, in their order; torch fetches whole batches by this name."""
@@ -106,17 +100,13 @@ class PileDocuments(AbstractContextManager["PileDocuments"]):
         return [found[place] for place in places]
 
     def batches(self, start: int, size: int) -> Iterator[DocumentBatch]:
-        """The documents from position `start` on, up to `size` of a shard at a time, without their metadata.
+        """The documents from position `start` on, up to `size` at a time, each batch of one shard, without metadata.
 
         Several times faster than one document at a time.
         """
-        while start < len(self):
-            shard = int(np.searchsorted(self._ends, start, side="right"))
-            lines = self._lines[shard]
-            rank = start - (int(self._ends[shard]) - len(lines))
-            numbers = lines.numbers(rank, min(rank + size, len(lines)))
-            yield self._readers.of(shard).batch(numbers)
-            start += len(numbers)
+        for begin in range(start, len(self), size):
+            for shard, numbers in self._selected.locate(begin, min(begin + size, len(self))):
+                yield self._readers.of(shard).batch(numbers)
 
     def __iter__(self) -> Iterator[StoredDocument]:
         return (self[place] for place in range(len(self)))

@@ -10,7 +10,7 @@ all lines are chosen there are no bits, and a rank is a line number.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -87,6 +87,29 @@ class SelectedLines:
         bits = np.unpackbits(self.bits[first * _BLOCK : (int(numbers[-1]) >> 3) + 1], bitorder="little")
         found: Int64 = np.cumsum(bits, dtype=np.int64)[numbers - first * 8 * _BLOCK] - 1 + self._before[first]
         return found
+
+
+class SelectedDocuments:
+    """The chosen documents of all shards, by position: shard by shard, and in each shard by line.
+
+    lines   the chosen lines of each shard
+    """
+
+    def __init__(self, lines: Sequence[SelectedLines]):
+        self.lines = lines
+        self._ends = np.cumsum([0, *map(len, lines)], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def locate(self, begin: int, end: int) -> Iterator[tuple[int, Int64]]:
+        """The documents of position `begin` to `end` - 1: (index of the shard, line numbers); 0 <= begin <= end."""
+        shard = int(np.searchsorted(self._ends, begin, side="right")) - 1
+        while begin < end:
+            first, until = int(self._ends[shard]), min(end, int(self._ends[shard + 1]))
+            if begin < until:
+                yield shard, self.lines[shard].numbers(begin - first, until - first)
+            begin, shard = until, shard + 1
 
 
 def lines_of_subsets(index: ShardIndex, wanted: Callable[[str], bool] | None) -> SelectedLines:

@@ -33,7 +33,7 @@ from pilekit.pipeline.pipeline import Pipeline, Stage, described
 from pilekit.shards.index.format import warn_of_bad_lines
 from pilekit.shards.random_access.document_reader import OpenReaders, StoredDocument, meta_of
 from pilekit.shards.random_access.frame_cache import FrameCache
-from pilekit.shards.random_access.selected_lines import SelectedLines, lines_of_subsets
+from pilekit.shards.random_access.selected_lines import SelectedDocuments, SelectedLines, lines_of_subsets
 from pilekit.shards.read.open import is_parquet
 from pilekit.shards.read.reader import OnError
 from pilekit.shards.read.unchanged import version_of
@@ -72,7 +72,8 @@ class DocumentSelection:
     raw        whether to give whole documents, for a stream without a tokenizer
     cache      the cache of remote shards' frames
 
-    count      under random access: the number of selected documents; else None
+    documents  under random access: the selected documents by position
+    count      under random access: their number; else None
     versions   under the sequential plan: the versions of the shards when the stream was made
 
     `PilekitError` if nothing is selected, if an index is damaged, if the dedup is not finished, or if it was made
@@ -99,9 +100,8 @@ class DocumentSelection:
         if self.plan.name == "sequential":
             self.versions = tuple(version_of(shard.path) for shard in self.corpus.shards)
             return
-        self._lines = self._selected_lines()
-        self._ends: Int64 = np.cumsum([len(some) for some in self._lines], dtype=np.int64)
-        self.count = int(self._ends[-1]) if len(self._ends) else 0
+        self.documents = SelectedDocuments(self._selected_lines())
+        self.count = len(self.documents)
         if not self.count:
             dropped = sorted(name for name, factor in self.repeats.items() if factor == 0)
             dedup = [str(self.dedup)] if self.dedup else []
@@ -130,7 +130,7 @@ class DocumentSelection:
                 "the corpus again with `pilekit reframe`, or give repeats"
             )
         found = repeats_of_weights(
-            shares, self.corpus, self.plan.indexes, self._lines, tokenizer, append_eod=append_eod
+            shares, self.corpus, self.plan.indexes, self.documents.lines, tokenizer, append_eod=append_eod
         )
         self.repeats = exact_repeats(found, self.subsets, self.corpus.manifest)
         return dict(self.repeats)
@@ -161,7 +161,7 @@ class DocumentSelection:
     def _some_of_each(self) -> Iterator[DocumentBatch]:
         """The first selected documents of each shard."""
         readers = OpenReaders(self.corpus, self.plan.indexes)
-        for shard, lines in enumerate(self._lines):
+        for shard, lines in enumerate(self.documents.lines):
             if len(lines):
                 yield readers.of(shard).batch(lines.numbers(0, min(_COMPARED, len(lines))))
         readers.close()
@@ -175,18 +175,6 @@ class DocumentSelection:
             )
         if fetched := [shard for shard in remote if is_parquet(shard.path)]:
             logger.warning("%s: Parquet is fetched each time: cache= keeps frames of lines", visible(fetched[0].path))
-
-    def locate(self, begin: int, end: int) -> list[tuple[int, Int64]]:
-        """The places of documents `begin` to `end` - 1: (index of the shard, line numbers), 0 <= begin <= end <= N."""
-        found = []
-        shard = int(np.searchsorted(self._ends, begin, side="right"))
-        while begin < end:
-            last, lines = int(self._ends[shard]), self._lines[shard]
-            first, until = last - len(lines), min(end, last)
-            if begin < until:
-                found.append((shard, lines.numbers(begin - first, until - first)))
-            begin, shard = until, shard + 1
-        return found
 
     def selects(self, label: str) -> bool:
         """Whether the selection keeps documents with this label."""

@@ -72,7 +72,7 @@ class RandomAccess:
         rank[order] = np.arange(len(order))
         tables, texts, subsets = [document_table(0)], [], []
         begin = 0
-        for shard, lines in self.selected.locate(unit.begin, unit.end):
+        for shard, lines in self.selected.documents.locate(unit.begin, unit.end):
             for kept in self._kept(unit, shard, lines):
                 at = np.minimum(np.searchsorted(lines, kept.numbers), len(lines) - 1)
                 if not np.array_equal(lines[at], kept.numbers):
