@@ -92,8 +92,8 @@ def versions() -> dict[str, str]:
     from importlib.metadata import version  # takes 20 ms
 
     python, libzstd = platform.python_version_tuple()[:2], map(str, zstandard.ZSTD_VERSION)
-    others = {"Python": ".".join(python), "libzstd": ".".join(libzstd), "pyarrow": version("pyarrow")}
-    return {"pilekit": __version__, **others}
+    others = {name: version(name) for name in ("pyarrow", "tokenizers", "fastokens")}
+    return {"pilekit": __version__, "Python": ".".join(python), "libzstd": ".".join(libzstd), **others}
 
 
 def run_task(call: RollCall, function: bytes, items: list[bytes], progress: Any) -> Report:

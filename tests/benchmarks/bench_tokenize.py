@@ -15,8 +15,9 @@ Two token files into one, on one core:
     pilekit       `merge_token_files`: every size, pointer and row of the tables is checked, joined and written
 
 Each measurement is a process of its own, pinned to its cores. Not timed: imports, loading the tokenizer, and a first
-run over one megabyte (pilekit: five megabytes). Timed: each worker process loads the tokenizer again. CPU time is that
-of all processes and threads. Without --shards, text is generated; without --tokenizer, one is trained on it.
+run over one megabyte (pilekit: five megabytes). Timed: each worker process loads the tokenizer again. "Start-up" is
+pilekit over five megabytes after such a run: its seconds are printed. CPU time is that of all processes and threads.
+Without --shards, text is generated; without --tokenizer, one is trained on it.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ tokenizer = load_tokenizer(TOKENIZER)
 
 def work(shards, out):
     # Two shards to warm up, so that the process from which workers are forked has its imports.
-    options = {"jobs": len(os.sched_getaffinity(0))} if shards == [WARM_UP] else {}
+    options = {"jobs": len(os.sched_getaffinity(0))} if WARM_UP in shards else {}
     return tokenize_corpus([WARM_UP, SLOW] if options else shards, out, tokenizer, **options).tokens
 
 measure(work)
@@ -167,6 +168,7 @@ def main() -> None:
         if len(cores) > 1:
             contestants["pilekit, two cores, one shard"] = partial(run, PILEKIT, shards[:1], 2)
             contestants["pilekit, two cores, all shards"] = partial(run, PILEKIT, shards, 2)
+            contestants["pilekit, two cores, start-up"] = partial(run, PILEKIT, [warm_up], 2)
         measured = take_turns(contestants, chosen.rounds)
         halves = [Path(folder) / name for name in ("a", "b")]
         for half, shard in zip(halves, shards, strict=False):
@@ -175,7 +177,8 @@ def main() -> None:
         merged = take_turns(
             {"cat": partial(run, CAT, halves * 8, 1), "merge": partial(run, MERGE, halves * 8, 1)}, chosen.rounds
         )
-    tables = [table("", measured, "bare loop", unit="M tokens"), table("", merged, "cat")]
+    seconds = {"seconds": lambda rounds: f"{min(figures['seconds'] for figures in rounds):.2f}"}
+    tables = [table("", measured, "bare loop", unit="M tokens", extra=seconds), table("", merged, "cat")]
     show(chosen, measured | merged, tables)
 
 
