@@ -66,7 +66,7 @@ ESTIMATES = {
     "clean --report": Estimate("tokenize", 0.28),
     "decontaminate --no-write": Estimate("encode", 0.62),
     "substrings --no-write": Estimate("tokenize", 0.121),
-    "tokenize": Estimate("encode", 0.77, reads=STORED + 2 * TOKENS_PER_BYTE, writes=4 * TOKENS_PER_BYTE),
+    "tokenize": Estimate("encode", 0.85, reads=STORED + 2 * TOKENS_PER_BYTE, writes=4 * TOKENS_PER_BYTE),
     "stream": Estimate("encode", 0.74, one_core=True),
 }
 """The commands that go through a corpus, with ratios that a test computes again from docs/benchmarks.md."""
