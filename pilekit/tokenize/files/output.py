@@ -81,7 +81,9 @@ def finished_output(
 def _remove(folder: Path, *, finished: bool = False) -> None:
     """Remove the folder of a job whose output is published; with `finished`, only if its header says so."""
     with suppress(PilekitError, OSError):  # It is missing, or not ours, or another process is removing it.
-        if set(os.listdir(folder)) <= {LOCK_FILE} or read_header(folder, KIND).finished or not finished:  # noqa: PTH208
+        # Another part that begins at this moment may have made the lock, and no header yet.
+        is_bare = not finished and set(os.listdir(folder)) <= {LOCK_FILE}  # noqa: PTH208
+        if is_bare or read_header(folder, KIND).finished or not finished:
             with locked(folder / LOCK_FILE, wait=False):
                 for inner in filter(Path.is_dir, folder.iterdir()):
                     shutil.rmtree(inner)  # before the header, without which the folder is not known as ours

@@ -335,6 +335,18 @@ def test_another_job_and_other_files_are_refused_and_stay(tmp_path: Path, corpus
             tokenize_corpus(corpus, tmp_path / "new", loaded, **options)
 
 
+def test_a_part_leaves_the_lock_of_another_part_that_begins_at_the_same_moment(
+    tmp_path: Path, corpus: Path, tokenizer: Path
+) -> None:
+    lock = tmp_path / "x.unfinished/.lock"
+    lock.parent.mkdir()
+    lock.write_text("the same file")  # The other part has made it, but not locked it.
+    tokenize_corpus(corpus, tmp_path / "x", tokenizer, part=(1, 2))
+    assert lock.read_text() == "the same file"
+    tokenize_corpus(corpus, tmp_path / "x", tokenizer)
+    assert not lock.parent.exists()
+
+
 def test_a_search_for_shards_passes_over_the_table_of_documents(tmp_path: Path, corpus: Path, tokenizer: Path) -> None:
     shutil.copy(corpus / "00.jsonl", tmp_path)
     for format in ("megatron", "npy"):
