@@ -13,6 +13,7 @@ import importlib
 import io
 import logging
 import os
+import signal
 import sys
 import time
 import traceback
@@ -154,6 +155,8 @@ def main() -> NoReturn:
             line_buffering=out.line_buffering,
             write_through=out.write_through,
         )
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # A shell's `&` has Ctrl-C ignored.
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         code = pilekit.main(args=arguments, standalone_mode=False)
         sys.stdout.flush()  # An error at Python's own flush, at exit, could not be reported.
@@ -175,6 +178,11 @@ def main() -> NoReturn:
         else:
             click.echo(f"error: {visible(str(error))}", err=True)
         sys.exit(1)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # A second Ctrl-C would interrupt the cleaning up.
+    raise KeyboardInterrupt
 
 
 def rank_main() -> NoReturn:
