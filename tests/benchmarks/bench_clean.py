@@ -9,8 +9,9 @@
 
 Each measurement is a process of its own, pinned to one core. Not timed: imports, loading, and a first run over a part
 of the documents. Then the decision of each rule is compared with that of datatrove's filter with this rule alone: as it
-is, with spaCy's words, and with `text.split()` in their place. Rules of one reason in datatrove are one row. Without
---shard, text is generated; its agreement says little.
+is, with spaCy's words; with `text.split()` in their place; and with our lines and sentences too, that is with white
+space at the ends of lines removed, and with the regular expression of docs/cleaning.md in the place of spaCy's
+sentences. Rules of one reason in datatrove are one row. Without --shard, text is generated; its agreement says little.
 """
 
 from __future__ import annotations
@@ -79,13 +80,13 @@ def work(batches):
 measure(work, batches, amount)
 """
 
-PEER = """
-import functools, json, sys, time
+PEER = r"""
+import functools, json, re, sys, time
 import orjson
 from datatrove.data import Document
 from datatrove.pipeline.filters import C4QualityFilter, FineWebQualityFilter, GopherQualityFilter
-from datatrove.pipeline.filters import GopherRepetitionFilter
-from datatrove.pipeline.filters import fineweb_quality_filter, gopher_quality_filter, gopher_repetition_filter
+from datatrove.pipeline.filters import GopherRepetitionFilter, c4_filters, fineweb_quality_filter
+from datatrove.pipeline.filters import gopher_quality_filter, gopher_repetition_filter
 
 texts = [orjson.loads(line) for line in open(sys.argv[1], "rb")]
 EVERY = (GopherQualityFilter(), GopherRepetitionFilter(), C4QualityFilter(), FineWebQualityFilter())
@@ -115,6 +116,9 @@ NO_QUALITY = dict.fromkeys(
 NO_REPETITION = dict.fromkeys(["dup_line_frac", "dup_para_frac", "dup_line_char_frac", "dup_para_char_frac"])
 NO_REPETITION |= {"top_n_grams": (), "dup_n_grams": ()}
 NO_C4 = {"min_num_sentences": -1, "filter_lorem_ipsum": False, "filter_curly_bracket": False}
+# datatrove looks for these two in the lines that the other rules keep; so here they keep all.
+ALL_LINES = {"filter_no_terminal_punct": False, "min_words_per_line": -1, "max_word_length": -1}
+ALL_LINES |= {"filter_javascript": False, "filter_policy": False, "remove_citations": False}
 NO_FINEWEB = {"line_punct_thr": -1, "short_line_thr": 9, "char_duplicates_ratio": 9e9, "new_line_ratio": 9e9}
 SINGLE = {
     "gopher-quality.words": GopherQualityFilter(**NO_QUALITY | {"min_doc_words": 50, "max_doc_words": 100000}),
@@ -138,21 +142,30 @@ SINGLE = {
         f"gopher-repetition.dup_{n}grams": GopherRepetitionFilter(**NO_REPETITION | {"dup_n_grams": ((n, share),)})
         for n, share in ((5, 0.15), (6, 0.14), (7, 0.13), (8, 0.12), (9, 0.11), (10, 0.10))
     },
-    "c4.lorem_ipsum": C4QualityFilter(**NO_C4 | {"filter_lorem_ipsum": True}),
-    "c4.curly_bracket": C4QualityFilter(**NO_C4 | {"filter_curly_bracket": True}),
+    "c4.lorem_ipsum": C4QualityFilter(**NO_C4 | ALL_LINES | {"filter_lorem_ipsum": True}),
+    "c4.curly_bracket": C4QualityFilter(**NO_C4 | ALL_LINES | {"filter_curly_bracket": True}),
     "c4.sentences": C4QualityFilter(**NO_C4 | {"min_num_sentences": 5}),
-    "fineweb.line_punctuation": FineWebQualityFilter(**NO_FINEWEB | {"line_punct_thr": 0.12}),
+    "fineweb.line_punctuation": FineWebQualityFilter(
+        **NO_FINEWEB | {"line_punct_thr": 0.12, "stop_chars": tuple(".!?。！？।")}
+    ),
     "fineweb.dup_line_chars": FineWebQualityFilter(**NO_FINEWEB | {"char_duplicates_ratio": 0.01}),
     "fineweb.short_lines": FineWebQualityFilter(**NO_FINEWEB | {"short_line_thr": 0.67}),
     "fineweb.newlines": FineWebQualityFilter(**NO_FINEWEB | {"new_line_ratio": 0.3}),
 }
 if "agreement" in sys.argv:
     modules = (gopher_quality_filter, gopher_repetition_filter, fineweb_quality_filter)
-    spacy = functools.cache(gopher_quality_filter.split_into_words)
-    for kind, words in (("as it is", spacy), ("text.split()", lambda text, language: text.split())):
+
+    def judged(words, texts):
         for module in modules:
             module.split_into_words = words
-        figures[kind] = {rules: [drops(one, text) for text in texts] for rules, one in SINGLE.items()}
+        return {rules: [drops(one, text) for text in texts] for rules, one in SINGLE.items()}
+
+    figures["as it is"] = judged(functools.cache(gopher_quality_filter.split_into_words), texts)
+    figures["words"] = judged(lambda text, language: text.split(), texts)
+    sentence = re.compile(r'''[.?!]+["'”’)\]]*(?=\s|$)''')
+    c4_filters.split_into_sentences = lambda line, language: sentence.findall(line) or [line]
+    stripped = ["\n".join(line.strip() for line in text.split("\n")) for text in texts]
+    figures["lines"] = judged(lambda text, language: text.split(), stripped)
 print(json.dumps(figures))
 """
 
@@ -162,11 +175,12 @@ def agreement(texts: list[str], figures: Figures) -> str:
     batch = DocumentBatch(texts, [""] * len(texts), "", np.arange(len(texts)))
     sets = {**SETS, "c4": C4(few_words=3, sentences=5), "fineweb": FineWeb(dup_line_chars=0.01, newlines=0.3)}
     ours = {f"{name}.{rule}": fails for name, rules in sets.items() for rule, fails in rules.judge(batch).items()}
-    lines = [f"{'rule':44}{'dropped':>9}{'as it is':>10}{'text.split()':>14}"]
+    widths = {"as it is": 10, "words": 14, "lines": 22}
+    lines = [f"{'rule':44}{'dropped':>9}{'as it is':>10}{'text.split()':>14}{'lines, sentences too':>22}"]
     for rules in figures["as it is"]:
         drops = sum(ours[rule] for rule in rules.split()) > 0
         line = f"{rules.replace(' gopher-quality.', ' and '):44}{drops.sum():>9,}"
-        for kind, width in (("as it is", 10), ("text.split()", 14)):
+        for kind, width in widths.items():
             pairs = [(a, b) for a, b in zip(drops.tolist(), figures[kind][rules], strict=True) if b is not None]
             line += f"{sum(a == b for a, b in pairs) / len(pairs):{width}.4f}"
         lines.append(line)
