@@ -30,8 +30,7 @@ from tests.train.runs import tiny_run
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a corpus, a tokenizer, the shape of a model, and a config that names them."""
-    return tiny_run(tmp_path_factory.mktemp("made"), steps=4, micro_batch_size=2)
+    return tiny_run(tmp_path_factory.mktemp("made"))
 
 
 @pytest.fixture(autouse=True)

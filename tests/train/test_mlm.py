@@ -14,26 +14,20 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    BertConfig,
-)
+from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig
 
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
 from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm
 from pilekit.stream.pile_stream import PileStream
 from pilekit.tokenize import load_tokenizer
-from pilekit.train.config.file import load_config
 from pilekit.train.config.sections import ModelConfig
 from pilekit.train.model.build import build_model, model_shape
-from pilekit.train.trainer import Trainer
 from tests.process_groups import ProcessGroups
 from tests.tiny.masked import FAMILIES, PAD, called, config_of, made_of
-from tests.tiny.models import tiny_corpus
 from tests.tokenize.making import byte_level_bpe
-from tests.train.runs import lines
+from tests.train.plain_loop import plain_adamw
+from tests.train.runs import lines, tiny_run, trainer
 from tests.train.step.test_mlm_loss import plain_nll
 from tests.train.test_trainer import OUTPUTS
 
@@ -42,46 +36,18 @@ SEQ_LEN = 24
 Batch = dict[str, Tensor]
 Attention = Literal["document", "row"]
 
-CONFIG = """
-[data]
-path = "{folder}/corpus"
-tokenizer = "{folder}/tokenizer/tokenizer.json"
-seq_len = 24
-window = 8
-[model]
-config = "{folder}/bert/config.json"
-[train]
-objective = "mlm"
-steps = 6
-global_batch_size = 8
-micro_batch_size = 2
-clip_norm = 0.5
-[optimizer]
-lr = 0.01
-eps = 1e-3
-[schedule]
-kind = "constant"
-[checkpoint]
-every = 2
-"""
-
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a corpus, a tokenizer with a mask token, configs without and with dropout, and run.toml."""
+    """A run of a BERT, whose tokenizer has a mask token, and the shapes of all families."""
     folder = tmp_path_factory.mktemp("made")
-    tiny_corpus(folder / "corpus", shards=2, documents=60)
-    (folder / "tokenizer").mkdir()
+    model = ("train.objective=mlm", f"model.config={folder}/bert", "train.clip_norm=0.5", "optimizer.eps=1e-3")
+    rows = ("data.seq_len=24", "data.window=8", "train.global_batch_size=8", "train.steps=6", "checkpoint.every=2")
+    tiny_run(folder, *model, *rows, "optimizer.lr=0.01", "schedule.kind=constant", documents=60)
     byte_level_bpe(300, added=("<mask>",)).save(str(folder / "tokenizer" / "tokenizer.json"))
     for family in FAMILIES:
         config_of(family).save_pretrained(folder / family)
-    config_of("bert", dropout=0.1).save_pretrained(folder / "dropout")
-    (folder / "run.toml").write_text(CONFIG.format(folder=folder))
     return folder
-
-
-def trainer(made: Path, out: Path, *changes: str) -> Trainer:
-    return Trainer(load_config(made / "run.toml", changes), out)
 
 
 def test_positions_and_shapes(made: Path) -> None:
@@ -110,7 +76,7 @@ def test_a_model_that_mixes_documents_is_refused(made: Path, tmp_path: Path) -> 
 
 def steps_of(made: Path, count: int) -> list[Batch]:
     stream = PileStream(
-        Corpus(made / "corpus"),
+        Corpus(made / "data"),
         tokenizer=made / "tokenizer",
         seq_len=SEQ_LEN,
         batch_size=8,
@@ -123,17 +89,7 @@ def steps_of(made: Path, count: int) -> list[Batch]:
 
 def plain_losses(model: Any, steps: Sequence[Batch], attention: Attention) -> list[float]:
     """The loss of each step; `model` is trained in place, with transformers' own loss and whole batches."""
-    named = list(model.named_parameters())
-    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
-    decayed = [p for _, p in named if p.ndim > 1 and id(p) not in embeddings]
-    others = [p for _, p in named if p.ndim < 2 or id(p) in embeddings]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
-        lr=0.01,
-        betas=(0.9, 0.95),
-        eps=1e-3,
-    )
-    losses = []
+    optimizer, losses = plain_adamw(model, eps=1e-3, lr=0.01), []
     for batch in steps:
         documents = batch["doc_ids"]
         inputs = {"input_ids": batch["input_ids"], "labels": batch["labels"]}
@@ -244,10 +200,8 @@ def test_adapters_of_a_masked_model_are_read_by_peft_and_merge(made: Path, tmp_p
     begun = AutoModelForMaskedLM.from_config(config_of(family))
     begun.save_pretrained(tmp_path / "base")
     target = "query" if family == "bert" else "q_lin"
-    text = CONFIG.format(folder=made).replace(f'config = "{made}/bert/config.json"', f'path = "{tmp_path}/base"')
-    (tmp_path / "run.toml").write_text(f'{text}[lora]\nrank = 2\ntargets = ["{target}"]\nmerge = true\n')
-    finished = Trainer(load_config(tmp_path / "run.toml"), tmp_path / "run").fit()
-    assert finished.step == 6
+    changes = (f"model.path={tmp_path}/base", "lora.rank=2", f"lora.targets=['{target}']", "lora.merge=true")
+    assert trainer(made, tmp_path / "run", *changes).fit().step == 6
     ids = torch.arange(2, 42).reshape(2, 20)
     before = called(begun, ids)
     adapted = PeftModel.from_pretrained(begun, tmp_path / "run" / "adapter")

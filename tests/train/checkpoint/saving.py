@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -119,14 +118,3 @@ def steps_in(run: Path) -> set[str]:
 def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Pilekit's own log messages; torch logs every call."""
     return [record.getMessage() for record in caplog.records if record.name.startswith("pilekit.")]
-
-
-class Warned(logging.Handler):
-    """Collects warnings in a rank."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())

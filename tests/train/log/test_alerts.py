@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 import statistics
@@ -12,39 +11,26 @@ from hypothesis import strategies as st
 
 from pilekit.train.log.alerts import Watch
 from pilekit.train.log.metrics import StepMetrics
+from tests.train.log.test_metrics import metrics
+from tests.train.runs import warnings_of
 
 
 def step_of(
     step: int, *, loss: float | None = 3.0, norm: float | None = 1.0, wait: float = 0.0, seconds: float = 1.0
 ) -> StepMetrics:
-    return StepMetrics(
-        step=step,
-        loss=loss,
-        loss_by_subset={},
-        lr=1e-3,
-        grad_norm=norm,
-        tokens=step,
-        tokens_per_second=1.0,
-        data_wait=wait,
-        step_seconds=seconds,
-    )
+    return metrics(step, loss=loss, grad_norm=norm, data_wait=wait, step_seconds=seconds)
 
 
 def watched(steps: list[StepMetrics], history: list[StepMetrics] | None = None) -> list[tuple[int, str]]:
     """(step, message) of every warning."""
-    warnings: list[tuple[int, str]] = []
-    now = [0]
+    found: list[tuple[int, str]] = []
     watch = Watch(lambda step: f"PEEK {step}", "REMEDY", history or [])
-    handler = logging.Handler()
-    handler.emit = lambda record: warnings.append((now[0], record.getMessage()))  # type: ignore[method-assign]
-    logging.getLogger("pilekit.train.log.alerts").addHandler(handler)
-    try:
-        for metrics in steps:
-            now[0] = metrics.step
-            watch.write(metrics)
-    finally:
-        logging.getLogger("pilekit.train.log.alerts").removeHandler(handler)
-    return warnings
+    with warnings_of() as warnings:
+        for step in steps:
+            watch.write(step)
+            found += [(step.step, record.getMessage()) for record in warnings]
+            warnings.clear()
+    return found
 
 
 # ---- slow references

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.train.config.file import load_config
 from pilekit.train.log import alerts
 from pilekit.train.log.alerts import LEAST, SHARE, SPAN, SPANS, MemoryGrowth
-from pilekit.train.trainer import Trainer
-from tests.train.runs import tiny_run
+from tests.train.runs import tiny_run, trainer, warnings_of
 
 
-def told(sizes: list[dict[str, list[int]]]) -> list[tuple[int, str, int]]:
+def told(sizes: list[dict[str, list[int]]]) -> list[tuple[int, Any, Any]]:
     """(step, kind, rank) of every warning."""
-    found: list[tuple[int, str, int]] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: found.append((now[0], record.args[1], record.args[2]))  # type: ignore[method-assign, index, arg-type]
-    logging.getLogger("pilekit.train.log.alerts").addHandler(handler)
-    growth, now = MemoryGrowth(), [0]
-    try:
+    found: list[tuple[int, Any, Any]] = []
+    growth = MemoryGrowth()
+    with warnings_of() as warnings:
         for step, each in enumerate(sizes, 1):
-            now[0] = step
             growth.write(step, each)
-    finally:
-        logging.getLogger("pilekit.train.log.alerts").removeHandler(handler)
+            found += [(step, record.args[1], record.args[2]) for record in warnings]  # type: ignore[index]
+            warnings.clear()
     return found
 
 
@@ -58,10 +52,9 @@ def test_a_run_that_leaks_is_warned_of(
 ) -> None:
     monkeypatch.setattr(alerts, "SPAN", 2)
     monkeypatch.setattr(alerts, "SPANS", 3)
-    made, leak = tiny_run(tmp_path, steps=14, micro_batch_size=4), []
+    made, leak = tiny_run(tmp_path, "train.steps=14", "train.micro_batch_size=4"), []
     for setting in ("false", "true"):
-        config = load_config(made / "tiny.toml", [f"log.memory={setting}"])
-        Trainer(config, tmp_path / setting).fit(lambda _: leak.append(b"x" * (16 << 20)))
+        trainer(made, tmp_path / setting, f"log.memory={setting}").fit(lambda _: leak.append(b"x" * (16 << 20)))
         texts = [text for text in caplog.messages if "memory" in text]
         assert bool(texts) == (setting == "true")
     assert "the CPU memory of rank 0 grows steadily: " in texts[0]

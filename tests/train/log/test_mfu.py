@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from pilekit.train.config.file import load_config
 from pilekit.train.log import mfu
 from pilekit.train.log.metrics import read_metrics
 from pilekit.train.log.mfu import operations_per_token, peak_of
-from pilekit.train.trainer import Trainer
 from tests.tiny.models import tiny_model
-from tests.train.runs import tiny_run
+from tests.train.runs import tiny_run, trainer
 
 
 def test_the_peak_is_that_of_the_data_sheet_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,11 +39,11 @@ def test_the_peak_is_that_of_the_data_sheet_or_none(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_run_tells_its_share_of_a_known_peak_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = tiny_run(tmp_path, steps=2, micro_batch_size=4)
-    Trainer(load_config(made / "tiny.toml"), tmp_path / "unknown").fit()
+    made = tiny_run(tmp_path, "train.steps=2")
+    trainer(made, tmp_path / "unknown").fit()
     assert [step.mfu for step in read_metrics(tmp_path / "unknown" / "metrics.jsonl")] == [None] * 2
     monkeypatch.setattr(mfu, "peak_of", lambda _device, _dtype: 1e12)
-    ours = Trainer(load_config(made / "tiny.toml"), tmp_path / "known")
+    ours = trainer(made, tmp_path / "known")
     ours.fit()
     shape = tiny_model().config
     parameters = sum(parameter.numel() for parameter in tiny_model().parameters())

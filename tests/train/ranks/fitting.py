@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,10 +18,12 @@ import torch
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.tokenize import load_tokenizer
-from pilekit.train.config.file import load_config
 from pilekit.train.log.metrics import StepMetrics
 from pilekit.train.trainer import Trainer
+from tests.process_groups import ProcessGroups
+from tests.stopping import tree
 from tests.train.checkpoint.saving import state_of
+from tests.train.runs import lines, trainer
 
 Array = npt.NDArray[Any]
 Record = dict[str, Any]
@@ -64,7 +67,7 @@ def fit(
         also(metrics)
 
     try:
-        ours = Trainer(load_config(made / "run.toml", changes), out)
+        ours = trainer(made, out, *changes)
         note_rows(ours, seen.rows)
         finished = ours.fit(on_step)
         seen.finished = finished.step, finished.interrupted
@@ -118,6 +121,77 @@ def assert_close(ours: list[Record], theirs: list[Record], *, loss: float, grad_
 def rows_of_steps(seen: Sequence[Seen]) -> list[list[list[int]]]:
     """The rows of all ranks in each step, sorted, so that the number of ranks does not matter."""
     return [sorted(row for part in parts for row in part) for parts in zip(*(one.rows for one in seen), strict=True)]
+
+
+def check_as_one(
+    process_group: ProcessGroups,
+    made: Path,
+    folder: Path,
+    one: Mapping[str, Sequence[str]],
+    two: Sequence[tuple[str, Sequence[str], float, float]],
+) -> None:
+    """Runs on two ranks equal runs on one.
+
+    one   name to changes of each run on one rank
+    two   for each run on two ranks: the run on one rank that it equals, its changes, and the relative tolerances of
+          losses and norms
+    """
+    alone = [(folder / name, changes) for name, changes in one.items()]
+    (expected,) = process_group(1).run(fit_each, made, alone, timeout=TIMEOUT)
+    runs = [(folder / f"{name}-{number}", changes) for number, (name, changes, *_) in enumerate(two)]
+    seen = process_group(2).run(fit_each, made, runs, timeout=TIMEOUT + 30 * len(runs))
+    for number, (name, _, loss, grad_norm) in enumerate(two):
+        parts, right = [of_rank[number] for of_rank in seen], expected[list(one).index(name)]
+        assert [part.error for part in (*parts, right)] == [None] * 3
+        assert [part.steps for part in parts] == [[*range(1, STEPS + 1)]] * 2
+        assert rows_of_steps(parts) == rows_of_steps([right])
+        assert_close(lines(runs[number][0]), lines(folder / name), loss=loss, grad_norm=grad_norm)
+
+
+def check_resumed(
+    process_group: ProcessGroups,
+    made: Path,
+    folder: Path,
+    world_size: int,
+    changes: tuple[str, ...],
+    *,
+    seed: int,
+    stops_in_it: int = 2,
+) -> None:
+    """A run that is stopped at random steps and resumed equals one that never stopped, bit for bit."""
+    group, last = process_group(world_size), f"checkpoints/step-{STEPS}"
+    stops = sorted(random.Random(seed).sample(range(1, STEPS), stops_in_it))
+    whole = group.run(fit, made, folder / "whole", changes, timeout=TIMEOUT)
+    in_parts = group.run(fit_in_parts, made, folder / "parts", changes, stops, timeout=TIMEOUT)
+    assert [one.finished for one in whole] == [(STEPS, False)] * world_size
+    for one, parts in zip(whole, in_parts, strict=True):
+        assert one.rows == [rows for part in parts for rows in part.rows]
+        assert one.steps == [step for part in parts for step in part.steps]
+    assert_same_state(in_parts[0][-1].state, whole[0].state)
+    assert lines(folder / "parts") == lines(folder / "whole")
+    assert tree(folder / "parts" / last) == tree(folder / "whole" / last)  # tensors, stream, loss scale
+    assert tree(folder / "parts/model") == tree(folder / "whole/model")
+
+
+def check_moved(
+    process_group: ProcessGroups, made: Path, folder: Path, parts: Sequence[tuple[int, tuple[str, ...]]]
+) -> None:
+    """A run whose parts have these numbers of ranks and changes equals one on one rank.
+
+    Every step has the same rows, token for token; losses differ only by the order of sums.
+    """
+    (whole,) = process_group(1).run(fit, made, folder / "whole", (), timeout=TIMEOUT)
+    rows = []
+    for number, (world_size, changes) in enumerate(parts, 1):
+        stop = number if number < len(parts) else None
+        seen = process_group(world_size).run(fit, made, folder / "parts", changes, stop, timeout=TIMEOUT)
+        assert [part.error for part in seen] == [None] * world_size
+        assert [part.finished for part in seen] == [(stop or STEPS, stop is not None)] * world_size
+        rows += rows_of_steps(seen)
+    assert rows == rows_of_steps([whole])
+    assert_close(lines(folder / "parts"), lines(folder / "whole"), loss=1e-5, grad_norm=1e-5)
+    for name, value in whole.state.items():
+        np.testing.assert_allclose(seen[0].state[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def assert_same_state(one: dict[str, Array], other: dict[str, Array]) -> None:

@@ -23,7 +23,6 @@ from pilekit.train.config.file import load_config
 from pilekit.train.data import open_stream
 from pilekit.train.log.metrics import StepMetrics
 from pilekit.train.step.sharding import own_part
-from pilekit.train.trainer import Trainer
 from tests.process_groups import ProcessGroups
 from tests.stopping import tree
 from tests.train.ranks.fitting import (
@@ -41,7 +40,7 @@ from tests.train.ranks.fitting import (
     omega,
     step_and_rank,
 )
-from tests.train.runs import lines
+from tests.train.runs import lines, trainer
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -139,7 +138,7 @@ def test_an_error_of_a_listener_on_one_rank_ends_all(made: Path, tmp_path: Path,
 def fit_and_note_weights(made: Path, out: Path, changes: Sequence[str]) -> tuple[Seen, list[Array]]:
     """After each step the numbers of all weights that this rank holds."""
     held: list[Array] = []
-    ours = Trainer(load_config(made / "run.toml", changes), out)
+    ours = trainer(made, out, *changes)
     seen = Seen()
     note_rows(ours, seen.rows)
 
@@ -158,7 +157,7 @@ def test_a_step_without_a_token_to_predict_is_skipped_on_all_ranks(
 ) -> None:
     """One document per row; of many only the end-of-document token is left for a second row: nothing to predict."""
     draw, shard = random.Random(3), tmp_path / "corpus.jsonl"
-    config = load_config(made / "run.toml")
+    config = load_config(made / "tiny.toml")
     _, offsets = load_tokenizer(config.data.tokenizer).encode_batch(["1" * size for size in range(400)])
     fills_a_row = "1" * np.diff(offsets).tolist().index(config.data.seq_len)
     texts = [
@@ -170,7 +169,7 @@ def test_a_step_without_a_token_to_predict_is_skipped_on_all_ranks(
     group = process_group(2)
     parts = group.run(fit_and_note_weights, made, tmp_path / "run", changes, timeout=TIMEOUT)
 
-    config = load_config(made / "run.toml", changes)
+    config = load_config(made / "tiny.toml", changes)
     batches = islice(open_stream(config, world_size=1), 12)
     empty = [bool((batch["labels"][:, 1:] == -100).all()) for batch in batches]
     assert 2 < sum(empty) < 9

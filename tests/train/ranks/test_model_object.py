@@ -15,14 +15,10 @@ from pilekit.train.trainer import Trainer
 from tests.process_groups import ProcessGroups
 from tests.stopping import tree
 from tests.tiny.models import tiny_model
-from tests.train.ranks.fitting import TIMEOUT, Array, case
+from tests.train.ranks.fitting import TIMEOUT, Array, case, fit
 from tests.train.runs import lines
 
 pytestmark = pytest.mark.timeout(900)
-
-
-def fit_path(made: Path, out: Path, changes: Sequence[str]) -> None:
-    Trainer(load_config(made / "run.toml", changes), out).fit()
 
 
 def fit_object(made: Path, out: Path, changes: Sequence[str]) -> tuple[dict[str, Array], bool]:
@@ -32,7 +28,7 @@ def fit_object(made: Path, out: Path, changes: Sequence[str]) -> tuple[dict[str,
     """
     model = tiny_model("gpt2", seed=join().rank).to(torch.bfloat16).eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    config = load_config(load_config(made / "run.toml", changes), {"model.config": None})
+    config = load_config(load_config(made / "tiny.toml", changes), {"model.config": None})
     ours = Trainer(config, out, model=model)
     start = {name: value.numpy().copy() for name, value in ours.engine.full_parameters()}
     ours.fit()
@@ -50,7 +46,7 @@ def test_a_run_from_an_object_is_one_from_its_folder(made: Path, tmp_path: Path,
     assert second
     for name, value in model.named_parameters():
         assert np.array_equal(start[name], value.detach().float().numpy()), name
-    group.run(fit_path, made, tmp_path / "path", (*changes, f"model.path={tmp_path}/saved"), timeout=TIMEOUT)
+    group.run(fit, made, tmp_path / "path", (*changes, f"model.path={tmp_path}/saved"), timeout=TIMEOUT)
     assert lines(tmp_path / "object") == lines(tmp_path / "path")
     weights = "model.safetensors"
     assert tree(tmp_path / "object/model")[weights] == tree(tmp_path / "path/model")[weights]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -19,36 +17,13 @@ from tests.train.ranks.fitting import (
     assert_close,
     assert_same_state,
     case,
+    check_moved,
+    check_resumed,
     fit,
-    fit_in_parts,
-    rows_of_steps,
 )
 from tests.train.runs import lines
 
 pytestmark = pytest.mark.timeout(900)
-
-
-def check_resumed(
-    made: Path,
-    folder: Path,
-    process_group: ProcessGroups,
-    world_size: int,
-    changes: tuple[str, ...],
-    seed: int,
-    stops_in_it: int = 2,
-) -> None:
-    group, last = process_group(world_size), f"checkpoints/step-{STEPS}"
-    stops = sorted(random.Random(seed).sample(range(1, STEPS), stops_in_it))
-    whole = group.run(fit, made, folder / "whole", changes, timeout=TIMEOUT)
-    in_parts = group.run(fit_in_parts, made, folder / "parts", changes, stops, timeout=TIMEOUT)
-    assert [one.finished for one in whole] == [(STEPS, False)] * world_size
-    for one, parts in zip(whole, in_parts, strict=True):
-        assert one.rows == [rows for part in parts for rows in part.rows]
-        assert one.steps == [step for part in parts for step in part.steps]
-    assert_same_state(in_parts[0][-1].state, whole[0].state)
-    assert lines(folder / "parts") == lines(folder / "whole")
-    assert tree(folder / "parts" / last) == tree(folder / "whole" / last)  # tensors, stream, loss scale
-    assert tree(folder / "parts/model") == tree(folder / "whole/model")
 
 
 @pytest.mark.parametrize(("dtype", "zero"), [("bf16", 3), pytest.param("fp32", 1, marks=pytest.mark.slow)])
@@ -57,7 +32,7 @@ def test_a_resumed_run_equals_one_that_never_stopped(
 ) -> None:
     """Bit for bit, with dropout, stopped at random steps, with asynchronous checkpoints."""
     changes = (f"model.config={made}/dropout", *case(dtype, zero, 2))
-    check_resumed(made, tmp_path, process_group, 2, changes, seed=zero, stops_in_it=1)
+    check_resumed(process_group, made, tmp_path, 2, changes, seed=zero, stops_in_it=1)
 
 
 @pytest.mark.slow
@@ -71,7 +46,7 @@ def test_resumed_in_any_precision_and_stage(
     changes = (f"model.config={made}/dropout", *case(dtype, zero, 1), "checkpoint.every=1", "data.packing=concat")
     if dtype == "fp16":
         changes += ("precision.loss_scale=16777216", "precision.loss_scale_window=2")
-    check_resumed(made, tmp_path, process_group, world_size, changes, seed=10 * world_size + zero)
+    check_resumed(process_group, made, tmp_path, world_size, changes, seed=10 * world_size + zero)
 
 
 @pytest.mark.parametrize(
@@ -81,21 +56,7 @@ def test_resumed_in_any_precision_and_stage(
 def test_resumed_on_other_ranks_and_in_other_stages(
     made: Path, tmp_path: Path, process_group: ProcessGroups, parts: list[tuple[int, int]]
 ) -> None:
-    """Every step has the same rows, token for token; losses differ only by the order of sums."""
-    whole = process_group(1).run(fit, made, tmp_path / "whole", (), timeout=TIMEOUT)
-    rows = []
-    for number, (world_size, zero) in enumerate(parts, 1):
-        stop = number if number < len(parts) else None
-        seen = process_group(world_size).run(
-            fit, made, tmp_path / "parts", case("fp32", zero, 1), stop, timeout=TIMEOUT
-        )
-        assert [part.error for part in seen] == [None] * world_size
-        assert [part.finished for part in seen] == [(stop or STEPS, stop is not None)] * world_size
-        rows += rows_of_steps(seen)
-    assert rows == rows_of_steps(whole)
-    assert_close(lines(tmp_path / "parts"), lines(tmp_path / "whole"), loss=1e-5, grad_norm=1e-5)
-    for name, value in whole[0].state.items():
-        np.testing.assert_allclose(seen[0].state[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+    check_moved(process_group, made, tmp_path, [(size, case("fp32", zero, 1)) for size, zero in parts])
 
 
 @pytest.mark.slow
@@ -120,7 +81,7 @@ def test_frozen_parameters_and_a_running_mean_resume_too(
     made: Path, tmp_path: Path, process_group: ProcessGroups, zero: int
 ) -> None:
     changes = (*case("fp32", zero, 2), "train.ema=0.75", 'model.freeze=["*.embed_in.*", "*.layers.0.*"]')
-    check_resumed(made, tmp_path, process_group, 2, changes, seed=5)
+    check_resumed(process_group, made, tmp_path, 2, changes, seed=5)
     assert tree(tmp_path / "parts/model-ema") == tree(tmp_path / "whole/model-ema")
     # The steps again, from a checkpoint of each, in plain Python.
     means: dict[str, Tensor] = {}
@@ -142,7 +103,7 @@ def test_frozen_parameters_and_a_running_mean_resume_too(
 @pytest.mark.slow
 def test_a_run_with_muon_resumes_too(made: Path, tmp_path: Path, process_group: ProcessGroups) -> None:
     changes = (*case("fp32", 3, 2), "optimizer.name=muon", "train.ema=0.9")
-    check_resumed(made, tmp_path, process_group, 2, changes, seed=6, stops_in_it=1)
+    check_resumed(process_group, made, tmp_path, 2, changes, seed=6, stops_in_it=1)
     (alone,) = process_group(1).run(fit, made, tmp_path / "alone", (*changes, "parallel.zero=0"), timeout=TIMEOUT)
     assert alone.error is None
     assert_close(lines(tmp_path / "whole"), lines(tmp_path / "alone"), loss=5e-3, grad_norm=5e-2)

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
+from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm
 from pilekit.evaluate.model.logit_transform import UNCHANGED
 from pilekit.train.step.losses import StepLoss, count_targets, subset_sums
 from tests.tiny.logit_transforms import LOGIT_TRANSFORMS, transforming_model
 from tests.tiny.models import Family, tiny_model
-from tests.train.step.test_chunked_loss import Watched
+from tests.train.living_bytes import LivingBytes
 
 FAMILIES = get_args(Family)
 VOCABULARY = 320
@@ -74,7 +75,7 @@ def plain_nll(lm: CausalLM, batch: Batch, attention: Attention) -> list[list[flo
     return nll
 
 
-def gradients(lm: CausalLM) -> dict[str, Tensor]:
+def gradients(lm: CausalLM | MaskedLM) -> dict[str, Tensor]:
     """Of each parameter by name, taken away from the model."""
     found = {}
     for name, parameter in lm.model.named_parameters():
@@ -127,9 +128,9 @@ def test_the_head_runs_only_where_a_target_is(family: str) -> None:
     batch = packed([30] * 20, seq_len=31)
     few = torch.full_like(batch["labels"], -100)
     few[3, 17] = few[8, 2] = 5
-    with Watched() as watched:
+    with LivingBytes() as made_inside:
         StepLoss(lm, attention="document")({**batch, "labels": few}, 1.0)[0].backward()
-    assert watched.largest < few.numel() * VOCABULARY / 2
+    assert made_inside.largest < 4 * few.numel() * VOCABULARY / 2
     lm.model.zero_grad()
     none = {**batch, "labels": torch.full_like(few, -100)}
     loss, nll = StepLoss(lm, attention="document")(none, 0.5)

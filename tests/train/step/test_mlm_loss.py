@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.train.step.losses import StepLoss, count_targets
 from tests.tiny.masked import FAMILIES, PAD, called, tiny
-from tests.train.step.test_losses import packed
+from tests.train.step.test_losses import assert_same_gradients, gradients, packed
 
 Batch = dict[str, Tensor]
 Attention = Literal["document", "row"]
@@ -41,12 +41,6 @@ def plain_nll(lm: MaskedLM, batch: Batch, attention: Attention) -> Tensor:
     return nll
 
 
-def gradients(lm: MaskedLM) -> dict[str, Tensor]:
-    found = {name: cast("Tensor", parameter.grad) for name, parameter in lm.model.named_parameters()}
-    lm.model.zero_grad()
-    return found
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("attention", get_args(Attention))
 def test_loss_and_gradients_are_those_of_each_document_alone(family: str, attention: Attention) -> None:
@@ -67,8 +61,7 @@ def test_loss_and_gradients_are_those_of_each_document_alone(family: str, attent
     torch.testing.assert_close(nll, right, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(whole_nll, right, rtol=1e-9, atol=1e-9)
     assert loss.item() == pytest.approx(0.25 * float(right.sum()), rel=1e-9)
-    for name, gradient in gradients(lm).items():
-        torch.testing.assert_close(found[name], gradient, rtol=1e-8, atol=1e-9, msg=name)
+    assert_same_gradients(found, gradients(lm))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
