@@ -28,7 +28,7 @@ from tests.tiny.masked import FAMILIES, PAD, called, config_of, made_of
 from tests.tokenize.making import byte_level_bpe
 from tests.train.plain_loop import plain_adamw
 from tests.train.runs import lines, tiny_run, trainer
-from tests.train.step.test_mlm_loss import plain_nll
+from tests.train.step.test_losses import masked_nll
 from tests.train.test_trainer import OUTPUTS
 
 SEQ_LEN = 24
@@ -121,7 +121,7 @@ def test_it_is_the_plain_loop_and_loads_with_equal_logits(made: Path, tmp_path: 
     steps = steps_of(made, 6)
     lm = as_masked_lm(model_of(made, start))
     first = steps[0]
-    nll = plain_nll(lm, first, attention)
+    nll = masked_nll(lm, first, attention)
     reference = model_of(made, start)
     expected = plain_losses(reference, steps, attention)
 

@@ -17,7 +17,7 @@ from tests.train.launch import processes
 from tests.train.launch.processes import SECONDS, ranks_in
 from tests.train.runs import lines, tiny_run
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 STEPS = 60
 """Enough steps that a signal after the first ones always comes before the last."""

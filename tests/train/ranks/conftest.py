@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.process_groups import ProcessGroups
 from tests.tiny.models import tiny_model, tiny_neox_config
-from tests.train.ranks.fitting import RARE, STEPS, omega
+from tests.train.ranks.fitting import RARE, STEPS, Job, omega
 from tests.train.runs import tiny_run
 
 
@@ -25,6 +26,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dropout = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
     tiny_neox_config(initializer_range=0.2, **dropout).save_pretrained(folder / "dropout")
     return folder
+
+
+@pytest.fixture
+def job(made: Path, tmp_path: Path, process_group: ProcessGroups) -> Job:
+    return Job(made, tmp_path, process_group)
 
 
 @pytest.fixture(scope="module")

@@ -22,17 +22,13 @@ from pilekit.train.model.from_teacher import kept_blocks
 from pilekit.train.step.chunked_loss import Taught, chunked_cross_entropy
 from pilekit.train.step.losses import StepLoss
 from pilekit.train.step.teacher import Teacher
-from tests.process_groups import ProcessGroups
 from tests.tiny.logit_transforms import transformed
 from tests.tiny.masked import tiny as tiny_masked
 from tests.tiny.models import tiny_neox_config, tiny_tokenizer
-from tests.train.ranks.fitting import STEPS, case, check_as_one, check_resumed
+from tests.train.ranks.fitting import STEPS, Job, case
 from tests.train.runs import trainer
-from tests.train.step.test_losses import packed
+from tests.train.step.test_losses import masked, packed
 from tests.train.step.test_losses import tiny as tiny_causal
-from tests.train.step.test_mlm_loss import masked
-
-pytestmark = pytest.mark.timeout(900)
 
 
 @given(
@@ -125,38 +121,26 @@ def taught(made: Path) -> tuple[str, ...]:
     return f"teacher.path={made}/teacher", "teacher.cosine=0.3"
 
 
-def check_ranks(
-    made: Path, folder: Path, process_group: ProcessGroups, changes: tuple[str, ...], cases: list[tuple[str, int]]
+@pytest.mark.parametrize(
+    "cases",
+    [[("fp32", 3)], pytest.param([("fp32", 0), ("fp32", 1), ("bf16", 2), ("bf16", 3)], marks=pytest.mark.slow)],
+)
+def test_two_ranks_learn_as_one_from_a_teacher_of_any_type_in_any_stage(
+    job: Job, taught: tuple[str, ...], cases: list[tuple[str, int]]
 ) -> None:
-    """Each (teacher's type, stage) on two ranks has the figures of one rank, stage 0, one row at a time."""
-    typed = {dtype: (*changes, f"teacher.dtype={dtype}") for dtype, _ in cases}
-    one = {dtype: (*given, *case("fp32", 0, 1)) for dtype, given in typed.items()}
+    """As one rank in stage 0, one row at a time."""
+    typed = {dtype: (*taught, f"teacher.dtype={dtype}") for dtype, _ in cases}
+    one = {dtype: (*changes, *case("fp32", 0, 1)) for dtype, changes in typed.items()}
     two = [
         (dtype, (*typed[dtype], *case("fp32", zero, 2)), *[1e-5 if dtype == "fp32" else 1e-3] * 2)
         for dtype, zero in cases
     ]
-    check_as_one(process_group, made, folder, one, two)
-
-
-def test_two_ranks_learn_as_one_from_a_sharded_teacher(
-    made: Path, tmp_path: Path, process_group: ProcessGroups, taught: tuple[str, ...]
-) -> None:
-    check_ranks(made, tmp_path, process_group, taught, [("fp32", 3)])
+    job.check_as_one(one, two)
 
 
 @pytest.mark.slow
-def test_all_stages_and_types_of_a_teacher(
-    made: Path, tmp_path: Path, process_group: ProcessGroups, taught: tuple[str, ...]
-) -> None:
-    check_ranks(made, tmp_path, process_group, taught, [("fp32", 0), ("fp32", 1), ("bf16", 2), ("bf16", 3)])
-
-
-@pytest.mark.slow
-def test_a_resumed_run_with_a_teacher_equals_one_that_never_stopped(
-    made: Path, tmp_path: Path, process_group: ProcessGroups, taught: tuple[str, ...]
-) -> None:
-    changes = (*taught, "model.from_teacher=2", *case("bf16", 3, 2))
-    check_resumed(process_group, made, tmp_path, 2, changes, seed=4)
+def test_a_resumed_run_with_a_teacher_equals_one_that_never_stopped(job: Job, taught: tuple[str, ...]) -> None:
+    job.check_resumed(2, (*taught, "model.from_teacher=2", *case("bf16", 3, 2)), seed=4, stops_in_it=2)
 
 
 def test_a_student_begins_as_blocks_of_its_teacher(made: Path, tmp_path: Path, taught: tuple[str, ...]) -> None:

@@ -9,22 +9,19 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.process_groups import ProcessGroups
 from tests.tiny.models import Family, tiny_model
-from tests.train.ranks.fitting import TIMEOUT, Array, case, check_as_one, fit
+from tests.train.ranks.fitting import Array, Job, case, fit
 from tests.train.runs import trainer
 
-pytestmark = pytest.mark.timeout(900)
 
-
-def test_figures_equal_those_of_one_process(made: Path, tmp_path: Path, process_group: ProcessGroups) -> None:
+def test_figures_equal_those_of_one_process(job: Job) -> None:
     """In float32 only the order of sums differs. In bf16, the gradient of a micro-batch is rounded to 8 bits.
 
     (In bf16 nothing is clipped: the norm's sum has another order, and a rare weight would round to another bfloat16.)
     """
     one = {dtype: case(dtype, 0, 1) for dtype in ("fp32", "bf16")}
     two = [("fp32", case("fp32", 3, 2), 1e-5, 1e-5), ("bf16", case("bf16", 2, 4), 2e-3, 4e-3)]
-    check_as_one(process_group, made, tmp_path, one, two)
+    job.check_as_one(one, two)
 
 
 def fit_and_gather(made: Path, out: Path, changes: Sequence[str]) -> dict[str, Array]:
@@ -35,9 +32,7 @@ def fit_and_gather(made: Path, out: Path, changes: Sequence[str]) -> dict[str, A
 
 
 @pytest.mark.parametrize(("family", "dtype"), [("gpt2", "fp32"), pytest.param("llama", "bf16", marks=pytest.mark.slow)])
-def test_the_exported_model_equals_the_trained_one(
-    made: Path, tmp_path: Path, process_group: ProcessGroups, family: Family, dtype: str
-) -> None:
+def test_the_exported_model_equals_the_trained_one(job: Job, family: Family, dtype: str) -> None:
     """gpt2's head is its embedding, which the file holds once."""
     begun = tiny_model(family, seed=3)
     for module in begun.modules():
@@ -46,17 +41,17 @@ def test_the_exported_model_equals_the_trained_one(
     begun.config.update(
         {name: 0.0 for name in ("attn_pdrop", "embd_pdrop", "resid_pdrop") if hasattr(begun.config, name)}
     )
-    begun.save_pretrained(tmp_path / "begun")
-    changes = (f"model.path={tmp_path}/begun", *case(dtype, 3, 1))
-    weights, rest = process_group(2).run(fit_and_gather, made, tmp_path / "two", changes, timeout=TIMEOUT)
+    begun.save_pretrained(job.folder / "begun")
+    changes = (f"model.path={job.folder}/begun", *case(dtype, 3, 1))
+    weights, rest = job.run(fit_and_gather, 2, "two", changes)
     assert all(value.size == 0 for value in rest.values())
-    process_group(1).run(fit, made, tmp_path / "one", changes, timeout=TIMEOUT)
+    job.run(fit, 1, "one", changes)
 
     ids = torch.randint(2, 300, (3, 20), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         before = begun.eval()(input_ids=ids).logits
         exported, alone = (
-            AutoModelForCausalLM.from_pretrained(tmp_path / run / "model")(input_ids=ids).logits
+            AutoModelForCausalLM.from_pretrained(job.folder / run / "model")(input_ids=ids).logits
             for run in ("two", "one")
         )
         trained = tiny_model(family, seed=4).eval()

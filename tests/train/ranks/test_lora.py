@@ -20,13 +20,10 @@ from pilekit.train import engines
 from pilekit.train.config.file import load_config
 from pilekit.train.estimate import estimate
 from pilekit.train.trainer import Trainer
-from tests.process_groups import ProcessGroups
 from tests.stopping import tree
 from tests.tiny.models import Family, tiny_model
-from tests.train.ranks.fitting import case, check_resumed
+from tests.train.ranks.fitting import Job, case
 from tests.train.runs import trainer
-
-pytestmark = pytest.mark.timeout(900)
 
 IDS = torch.arange(2, 42).reshape(2, 20)
 
@@ -46,15 +43,13 @@ def logits(model: torch.nn.Module) -> torch.Tensor:
         return model.eval()(input_ids=IDS).logits  # type: ignore[no-any-return]
 
 
-def test_a_run_with_adapters_resumes_too_and_ends_in_what_peft_reads(
-    made: Path, tmp_path: Path, process_group: ProcessGroups
-) -> None:
-    named = base(made)
+def test_a_run_with_adapters_resumes_too_and_ends_in_what_peft_reads(job: Job) -> None:
+    named = base(job.made)
     settings = ("lora.rank=3", "lora.alpha=12", "lora.dropout=0.1", "lora.merge=true", "train.ema=0.5")
     changes = (named, *settings, *case("fp32", 3, 2))
-    check_resumed(process_group, made, tmp_path, 2, changes, seed=3, stops_in_it=1)
-    run, begun = tmp_path / "whole", AutoModelForCausalLM.from_pretrained(made / "base-gpt_neox")
-    assert tree(tmp_path / "parts/adapter") == tree(run / "adapter")
+    job.check_resumed(2, changes, seed=3)
+    run, begun = job.folder / "whole", AutoModelForCausalLM.from_pretrained(job.made / "base-gpt_neox")
+    assert tree(job.folder / "parts/adapter") == tree(run / "adapter")
     before, found = logits(begun), []
     for ending in ("", "-ema"):
         adapted = AutoPeftModelForCausalLM.from_pretrained(run / f"adapter{ending}")
@@ -66,9 +61,9 @@ def test_a_run_with_adapters_resumes_too_and_ends_in_what_peft_reads(
         assert not torch.allclose(found[-1], before, atol=1e-3)
     assert not torch.allclose(*found, atol=1e-4)
     saved = PeftModel.from_pretrained(begun, run / "adapter")
-    saved.save_pretrained(tmp_path / "by-peft")
+    saved.save_pretrained(job.folder / "by-peft")
     ours, theirs = (
-        load_file(folder / "adapter_model.safetensors") for folder in (run / "adapter", tmp_path / "by-peft")
+        load_file(folder / "adapter_model.safetensors") for folder in (run / "adapter", job.folder / "by-peft")
     )
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
@@ -78,12 +73,12 @@ def test_a_run_with_adapters_resumes_too_and_ends_in_what_peft_reads(
         "config.toml",
     }
     configs = [
-        json.loads((folder / "adapter_config.json").read_text()) for folder in (run / "adapter", tmp_path / "by-peft")
+        json.loads((folder / "adapter_config.json").read_text()) for folder in (run / "adapter", job.folder / "by-peft")
     ]
     for config in configs:
         config["target_modules"].sort()  # peft writes a set
     assert configs[0] == configs[1]
-    assert bits_per_byte(run / "model", made / "data", limit=3).overall.bpb > 0
+    assert bits_per_byte(run / "model", job.made / "data", limit=3).overall.bpb > 0
 
 
 @pytest.mark.parametrize(

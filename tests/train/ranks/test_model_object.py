@@ -6,19 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
 from pilekit.engine.ranks import join
 from pilekit.train.config.file import load_config
 from pilekit.train.trainer import Trainer
-from tests.process_groups import ProcessGroups
 from tests.stopping import tree
 from tests.tiny.models import tiny_model
-from tests.train.ranks.fitting import TIMEOUT, Array, case, fit
-from tests.train.runs import lines
-
-pytestmark = pytest.mark.timeout(900)
+from tests.train.ranks.fitting import Array, Job, case, fit
 
 
 def fit_object(made: Path, out: Path, changes: Sequence[str]) -> tuple[dict[str, Array], bool]:
@@ -37,16 +32,16 @@ def fit_object(made: Path, out: Path, changes: Sequence[str]) -> tuple[dict[str,
     return start, not model.training and all(same)
 
 
-def test_a_run_from_an_object_is_one_from_its_folder(made: Path, tmp_path: Path, process_group: ProcessGroups) -> None:
+def test_a_run_from_an_object_is_one_from_its_folder(job: Job) -> None:
     """gpt2's head is its embedding. Frozen parameters: model/test_model_object.py and test_variants.py."""
-    group, model, changes = process_group(2), tiny_model("gpt2", seed=0).to(torch.bfloat16), case("fp32", 3, 2)
-    model.save_pretrained(tmp_path / "saved")
-    (start, first), (_, second) = group.run(fit_object, made, tmp_path / "object", changes, timeout=TIMEOUT)
+    model, changes = tiny_model("gpt2", seed=0).to(torch.bfloat16), case("fp32", 3, 2)
+    model.save_pretrained(job.folder / "saved")
+    (start, first), (_, second) = job.run(fit_object, 2, "object", changes)
     assert first
     assert second
     for name, value in model.named_parameters():
         assert np.array_equal(start[name], value.detach().float().numpy()), name
-    group.run(fit, made, tmp_path / "path", (*changes, f"model.path={tmp_path}/saved"), timeout=TIMEOUT)
-    assert lines(tmp_path / "object") == lines(tmp_path / "path")
+    job.run(fit, 2, "path", (*changes, f"model.path={job.folder}/saved"))
+    assert job.lines("object") == job.lines("path")
     weights = "model.safetensors"
-    assert tree(tmp_path / "object/model")[weights] == tree(tmp_path / "path/model")[weights]
+    assert tree(job.folder / "object/model")[weights] == tree(job.folder / "path/model")[weights]
