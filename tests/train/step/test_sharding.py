@@ -18,23 +18,19 @@ from transformers import AutoModelForCausalLM, GPTNeoXConfig
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.evaluate.model.causal import as_causal_lm
-from pilekit.train.config.sections import OptimizerConfig, ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
+from pilekit.train.config.sections import TrainConfig
 from pilekit.train.step.engine import Engine, recompute_activations
 from tests.process_groups import ProcessGroups
 from tests.tiny.models import tiny_model
 from tests.train.living_bytes import LivingBytes
 from tests.train.plain_loop import cut, random_rows, targets
+from tests.train.runs import small_config
 
 LAYERS = 4
 
 
-def settings(dtype: Any = "fp32", **parallel: Any) -> TrainConfig:
-    return TrainConfig(
-        train=TrainSection(steps=1),
-        optimizer=OptimizerConfig(lr=1.0),
-        parallel=ParallelConfig(**parallel),
-        precision=PrecisionConfig(dtype=dtype),
-    )
+def settings(dtype: str = "fp32", **parallel: Any) -> TrainConfig:
+    return small_config({"precision.dtype": dtype, **{f"parallel.{name}": value for name, value in parallel.items()}})
 
 
 def larger_model(dropout: float = 0.0) -> Any:
