@@ -35,6 +35,11 @@ def adamw(model: nn.Module, *, backwards: bool = False) -> AdamW:
     return AdamW(groups[::-1] if backwards else groups, lr=1e-2, fused=True)
 
 
+def with_adamw(model: Any) -> tuple[Any, AdamW]:
+    """A model and its optimizer."""
+    return model, adamw(model)
+
+
 def train(model: Any, optimizer: AdamW, steps: range, checkpoints: Checkpoints | None = None) -> None:
     """A few steps; all ranks see the same rows."""
     for step in steps:
@@ -87,18 +92,21 @@ def filled(step: int) -> nn.Module:
     return model
 
 
-def save_next(checkpoints: Checkpoints, step: int) -> None:
-    """Save a `filled` model."""
-    model = filled(step)
-    checkpoints.save(model, adamw(model), progress_of(step), CONFIG)
+def save_next(checkpoints: Checkpoints, step: int, model: Any = None, optimizer: Any = None) -> None:
+    """Begin to save `model`, or a `filled` one."""
+    model = filled(step) if model is None else model
+    checkpoints.save(model, optimizer or adamw(model), progress_of(step), CONFIG)
+
+
+def saved(checkpoints: Checkpoints, step: int, model: Any = None, optimizer: Any = None) -> None:
+    """Save `model`, or a `filled` one, and wait for it."""
+    save_next(checkpoints, step, model, optimizer)
+    checkpoints.finish()
 
 
 def save(run: Path, step: int = 3, model: Any = None, optimizer: Any = None, *, keep_last: int = 2) -> Path:
-    """Save a checkpoint of `model`, or of a `filled` one, and wait for it."""
-    model = filled(step) if model is None else model
-    checkpoints = checkpoints_in(run, keep_last=keep_last)
-    checkpoints.save(model, optimizer or adamw(model), progress_of(step), CONFIG)
-    checkpoints.finish()
+    """The same in this run; returns the checkpoint's folder."""
+    saved(checkpoints_in(run, keep_last=keep_last), step, model, optimizer)
     return run / "checkpoints" / f"step-{step}"
 
 

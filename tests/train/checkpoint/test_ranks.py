@@ -30,6 +30,7 @@ from tests.train.checkpoint.saving import (
     state_of,
     steps_in,
     train,
+    with_adamw,
 )
 from tests.train.checkpoint.test_damage import flip
 from tests.train.ranks.fitting import Array, assert_same_state
@@ -116,8 +117,7 @@ def keys_and_bytes(zero: int) -> dict[str, int]:
 @pytest.mark.parametrize("zero", [0, 3])
 def test_each_rank_writes_its_part_and_nothing_twice(process_group: ProcessGroups, zero: int) -> None:
     one, other = process_group(2).run(keys_and_bytes, zero)
-    model = model_of("gpt_neox")
-    optimizer = adamw(model)
+    model, optimizer = with_adamw(model_of("gpt_neox"))
     train(model, optimizer, range(1))
     whole = {key: tensor.nbytes for key, tensor in state_tensors(model, optimizer, alone()).items()}
     assert {key: one.get(key, 0) + other.get(key, 0) for key in one.keys() | other.keys()} == whole

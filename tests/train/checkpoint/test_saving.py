@@ -33,10 +33,12 @@ from tests.train.checkpoint.saving import (
     progress_of,
     save,
     save_next,
+    saved,
     state_of,
     steps_in,
     train,
     warnings_in,
+    with_adamw,
 )
 
 
@@ -67,12 +69,10 @@ def held(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Ite
 
 
 def test_saves_beside_training_are_right_and_change_nothing(tmp_path: Path) -> None:
-    alone = tiny_model()
-    alone_optimizer = adamw(alone)
+    alone, alone_optimizer = with_adamw(tiny_model())
     train(alone, alone_optimizer, range(8))
 
-    model = tiny_model()
-    optimizer = adamw(model)
+    model, optimizer = with_adamw(tiny_model())
     checkpoints = checkpoints_in(tmp_path, keep_last=8, asynchronous=True)
     expected = {}
     for step in range(8):
@@ -82,8 +82,7 @@ def test_saves_beside_training_are_right_and_change_nothing(tmp_path: Path) -> N
     checkpoints.finish()
     assert_same(state_of(model, optimizer), state_of(alone, alone_optimizer))
     assert list(checkpoints.saved) == list(range(1, 9))
-    other = tiny_model(seed=1)
-    other_optimizer = adamw(other)
+    other, other_optimizer = with_adamw(tiny_model(seed=1))
     for step, state in expected.items():
         assert load(tmp_path / "checkpoints" / f"step-{step}", other, other_optimizer) == progress_of(step)
         assert_same(state_of(other, other_optimizer), state)
@@ -91,8 +90,7 @@ def test_saves_beside_training_are_right_and_change_nothing(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("held", ["write_tensors"], indirect=True)
 def test_training_continues_while_a_save_writes_and_the_next_save_waits(tmp_path: Path, held: Held) -> None:
-    model = tiny_model()
-    optimizer = adamw(model)
+    model, optimizer = with_adamw(tiny_model())
     train(model, optimizer, range(2))
     expected = state_of(model, optimizer)
     checkpoints = checkpoints_in(tmp_path, asynchronous=True)
@@ -139,8 +137,7 @@ def test_an_unforeseen_error_surfaces_at_the_next_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     checkpoints = checkpoints_in(tmp_path, asynchronous=True)
-    save_next(checkpoints, 1)
-    checkpoints.finish()
+    saved(checkpoints, 1)
 
     def broken(*_: object) -> None:
         raise ValueError("unforeseen")
@@ -164,11 +161,9 @@ def test_an_unforeseen_error_surfaces_at_the_next_call(
 def test_a_full_disk_is_a_warning_and_training_continues(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, asynchronous: bool
 ) -> None:
-    model = tiny_model()
-    optimizer = adamw(model)
+    model, optimizer = with_adamw(tiny_model())
     checkpoints = checkpoints_in(tmp_path, asynchronous=asynchronous, keep_last=1)
-    checkpoints.save(model, optimizer, progress_of(1), CONFIG)
-    checkpoints.finish()
+    saved(checkpoints, 1, model, optimizer)
     folder = tmp_path / "checkpoints" / "step-1"
     shard, index = (folder / SHARD).stat().st_size, (folder / INDEX_FILE).stat().st_size
     assert index < shard
@@ -204,8 +199,7 @@ def test_a_folder_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpoints = checkpoints_in(tmp_path, asynchronous=True, keep_last=1)
-    save_next(checkpoints, 1)
-    checkpoints.finish()
+    saved(checkpoints, 1)
     with monkeypatch.context() as patch:  # root may write everywhere
         patch.setattr(Path, "mkdir", refuse)
         save_next(checkpoints, 2)
@@ -214,13 +208,11 @@ def test_a_folder_that_cannot_be_written(
     assert not warnings_in(caplog)  # the error is enough
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", refuse)
-        save_next(checkpoints, 2)
-        checkpoints.finish()
+        saved(checkpoints, 2)
     assert list(checkpoints.saved) == [1, 2]
     (tmp_path / "latest").unlink()
     (tmp_path / "latest").mkdir()
-    save_next(checkpoints, 3)
-    checkpoints.finish()
+    saved(checkpoints, 3)
     assert list(checkpoints.saved) == [1, 2, 3]
     assert steps_in(tmp_path) == {"step-3"}
     assert newest(tmp_path) == "step-3"

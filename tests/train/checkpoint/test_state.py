@@ -28,6 +28,7 @@ from tests.train.checkpoint.saving import (
     save,
     state_of,
     train,
+    with_adamw,
 )
 
 
@@ -43,8 +44,7 @@ def test_training_continues_bit_for_bit_in_another_model_and_optimizer(tmp_path:
     straight, straight_optimizer = (model := tiny_model(family)), adamw(model)
     train(straight, straight_optimizer, range(5))
 
-    model = tiny_model(family)
-    optimizer = adamw(model)
+    model, optimizer = with_adamw(tiny_model(family))
     train(model, optimizer, range(3))
     at_save = state_of(model, optimizer)
     folder = save(tmp_path, 3, model, optimizer)
@@ -136,8 +136,7 @@ def test_a_checkpoint_describes_its_run(tmp_path: Path) -> None:
 
 
 def test_the_same_state_is_the_same_bytes_saved_beside_training_or_not(tmp_path: Path) -> None:
-    model = tiny_model("gpt2")
-    optimizer = adamw(model)
+    model, optimizer = with_adamw(tiny_model("gpt2"))
     train(model, optimizer, range(1))
     contents = []
     for asynchronous in (False, True):
@@ -172,8 +171,7 @@ def test_an_optimizer_state_that_does_not_fit_is_named_and_changes_nothing(tmp_p
         ({"optimizer.weight.exp_avg": torch.zeros(2, 3)}, r"exp_avg \(\[2, 3\] float32, not \[3, 2\] float32\)"),
         ({"": torch.zeros(1), "step": torch.zeros(1)}, "it alone has , step;"),
     ]
-    model = nn.Linear(2, 3)
-    optimizer = adamw(model)
+    model, optimizer = with_adamw(nn.Linear(2, 3))
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     before = state_of(model, optimizer)

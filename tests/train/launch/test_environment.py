@@ -9,9 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 
-from pilekit.cli.main import pilekit
 from pilekit.engine.ranks import join
 from pilekit.train.launch.environment import adopt_slurm, described
 from pilekit.train.trainer import seed_of_step
@@ -54,17 +52,10 @@ def describe() -> str:
     return described(join())
 
 
-def test_the_environment_is_told_once(
-    tmp_path: Path, process_group: ProcessGroups, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_is_described(process_group: ProcessGroups) -> None:
+    """That of a single rank: tests/cli/test_train.py."""
     for text in process_group(2).run(describe):
         assert text == "2 ranks started by its environment, on cpu; they talk by gloo"
-    made = tiny_run(tmp_path, "train.steps=1")
-    for name in RANK:
-        monkeypatch.delenv(name, raising=False)
-    result = CliRunner().invoke(pilekit, ["train", str(made / "tiny.toml"), "--out", str(tmp_path / "run")])
-    assert result.exit_code == 0, result.output
-    assert result.stderr.count("1 rank, on cpu\n") == 1
 
 
 def test_each_generator_of_random_numbers(tmp_path: Path) -> None:

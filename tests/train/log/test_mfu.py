@@ -20,16 +20,11 @@ def test_the_peak_is_that_of_the_data_sheet_or_none(monkeypatch: pytest.MonkeyPa
         ("NVIDIA H100 80GB HBM3", 989e12),
         ("NVIDIA H100 PCIe", 756e12),
         ("NVIDIA H100 NVL", 835e12),
-        ("NVIDIA H200", 989e12),
-        ("NVIDIA A100-SXM4-80GB", 312e12),
         ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", None),
-        ("NVIDIA B200", 2250e12),
         ("NVIDIA A10", 125e12),
         ("NVIDIA A10G", None),
-        ("NVIDIA L40S", 362e12),
         ("NVIDIA L4", 121e12),
         ("NVIDIA L40", None),
-        ("NVIDIA GeForce RTX 4090", None),
         ("Tesla V100-SXM2-16GB", None),
     ):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device, name=name: name)

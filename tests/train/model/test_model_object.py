@@ -113,8 +113,13 @@ def test_a_trainer_takes_one_model_and_tells_whose_weights_a_resumed_run_has(
     out = tmp_path / "run"
     for refused, changes, message in (
         (nn.Linear(2, 2), {}, "^the model object: a Linear is not"),
-        (tiny_model(), {"model.preset": "pythia-14m"}, '^model.preset = "pythia-14m": a model object is given too'),
-        (None, {}, "^model has neither preset nor config nor path"),
+        (
+            tiny_model(),
+            {"model.preset": "pythia-14m"},
+            r"^model.preset = .*: a model object is given too; leave one out$",
+        ),
+        (tiny_model(), {"model.freeze": ["*.bias"]}, r"^model.freeze = .*: set requires_grad of the model object's "),
+        (None, {}, "^model has neither preset nor config nor path nor from_teacher: give exactly one of them"),
     ):
         with pytest.raises(PilekitError, match=message):
             Trainer(load_config(config, changes), out, model=cast("Any", refused))
