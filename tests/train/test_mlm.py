@@ -147,17 +147,6 @@ def test_it_is_the_plain_loop_and_loads_with_equal_logits(made: Path, tmp_path: 
     assert exported.mask_id == load_tokenizer(made / "tokenizer").mask_id == 300
 
 
-def test_a_step_in_which_nothing_was_masked_is_skipped(made: Path, tmp_path: Path) -> None:
-    few = ("data.seq_len=4", "train.global_batch_size=1", "train.micro_batch_size=1", "train.steps=30")
-    trainer(made, tmp_path / "run", *few).fit()
-    skipped = 0
-    for record in lines(tmp_path / "run"):
-        skipped += record["loss"] is None
-        assert record["skipped"] == skipped
-        assert (record["grad_norm"] is None) == (record["loss"] is None)
-    assert 5 < skipped < 25
-
-
 # In each rank
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -104,19 +105,37 @@ def saved(checkpoints: Checkpoints, step: int, model: Any = None, optimizer: Any
     checkpoints.finish()
 
 
-def save(run: Path, step: int = 3, model: Any = None, optimizer: Any = None, *, keep_last: int = 2) -> Path:
-    """The same in this run; returns the checkpoint's folder."""
-    saved(checkpoints_in(run, keep_last=keep_last), step, model, optimizer)
-    return run / "checkpoints" / f"step-{step}"
+@dataclass(frozen=True)
+class Run:
+    """A run's folder with checkpoints."""
 
+    path: Path
 
-def load(folder: Path, model: nn.Module, optimizer: AdamW | None = None) -> Progress:
-    return checkpoints_in(folder.parent).load(folder, model, optimizer or adamw(model))
+    @property
+    def folder(self) -> Path:
+        return self.path / "checkpoints"
 
+    @property
+    def latest(self) -> Path:
+        return self.path / "latest"
 
-def newest(run: Path) -> str | None:
-    folder = checkpoints_in(run).newest()
-    return None if folder is None else folder.name
+    def checkpoints(self, *, keep_last: int = 2, asynchronous: bool = False) -> Checkpoints:
+        return checkpoints_in(self.path, keep_last=keep_last, asynchronous=asynchronous)
+
+    def save(self, step: int = 3, model: Any = None, optimizer: Any = None, *, keep_last: int = 2) -> Path:
+        """Save `model`, or a `filled` one, and wait for it; returns the checkpoint's folder."""
+        saved(self.checkpoints(keep_last=keep_last), step, model, optimizer)
+        return self.folder / f"step-{step}"
+
+    def load(self, folder: Path, model: nn.Module, optimizer: AdamW | None = None) -> Progress:
+        return self.checkpoints().load(folder, model, optimizer or adamw(model))
+
+    def newest(self) -> str | None:
+        folder = self.checkpoints().newest()
+        return None if folder is None else folder.name
+
+    def steps(self) -> set[str]:
+        return steps_in(self.path)
 
 
 def steps_in(run: Path) -> set[str]:
