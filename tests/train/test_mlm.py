@@ -87,8 +87,8 @@ def steps_of(made: Path, count: int) -> list[Batch]:
     return list(islice(stream, count))
 
 
-def plain_losses(model: Any, steps: Sequence[Batch], attention: Attention) -> list[float]:
-    """The loss of each step; `model` is trained in place, with transformers' own loss and whole batches."""
+def plain_losses(model: Any, steps: Sequence[Batch], attention: Attention) -> list[tuple[float, float]]:
+    """(loss, gradient norm) of each step; `model` is trained in place, with transformers' own loss and whole batches."""
     optimizer, losses = plain_adamw(model, eps=1e-3, lr=0.01), []
     for batch in steps:
         documents = batch["doc_ids"]
@@ -101,10 +101,10 @@ def plain_losses(model: Any, steps: Sequence[Batch], attention: Attention) -> li
             inputs["position_ids"] = batch["position_ids"]
         loss = model(**inputs).loss
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(loss.item())
+        losses.append((loss.item(), norm.item()))
     return losses
 
 
@@ -128,7 +128,8 @@ def test_it_is_the_plain_loop_and_loads_with_equal_logits(made: Path, tmp_path: 
     finished = ours.fit()
 
     records = lines(tmp_path / "run")
-    assert [record["loss"] for record in records] == pytest.approx(expected, rel=1e-5)
+    assert [record["loss"] for record in records] == pytest.approx([loss for loss, _ in expected], rel=1e-5)
+    assert [record["grad_norm"] for record in records] == pytest.approx([norm for _, norm in expected], rel=1e-3)
     assert records[-1]["tokens"] == sum(int((batch["doc_ids"] >= 0).sum()) for batch in steps)
     by_subset: dict[str, list[float]] = defaultdict(list)
     for row, place in (first["labels"] != -100).nonzero().tolist():
@@ -168,7 +169,7 @@ def losses_of_stages(made: Path, out: Path, dtype: str) -> list[list[float]]:
 def test_two_ranks_are_the_plain_loop(made: Path, tmp_path: Path, process_group: ProcessGroups, dtype: str) -> None:
     start = trainer(made, tmp_path / "start").engine.lm.model.state_dict()
     steps = steps_of(made, 3)
-    expected = plain_losses(model_of(made, start), steps, "document")
+    expected = [loss for loss, _ in plain_losses(model_of(made, start), steps, "document")]
 
     found = process_group(2).run(losses_of_stages, made, tmp_path, dtype)
 
