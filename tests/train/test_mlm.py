@@ -88,7 +88,7 @@ def steps_of(made: Path, count: int) -> list[Batch]:
 
 
 def plain_losses(model: Any, steps: Sequence[Batch], attention: Attention) -> list[tuple[float, float]]:
-    """(loss, gradient norm) of each step; `model` is trained in place, with transformers' own loss and whole batches."""
+    """(loss, norm) of each step; `model` is trained in place, with transformers' own loss and whole batches."""
     optimizer, losses = plain_adamw(model, eps=1e-3, lr=0.01), []
     for batch in steps:
         documents = batch["doc_ids"]
