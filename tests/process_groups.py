@@ -83,14 +83,6 @@ class RankServer:
         self._connection.send(("script", (program, list(arguments), folder, stdout, stderr, environment)))
         return int(self._connection.recv())
 
-    def run_script(self, program: str, arguments: Sequence[str], folder: Path) -> tuple[int, str, str]:
-        """(exit code, stdout, stderr) of a script that runs in `folder`."""
-        with tempfile.TemporaryDirectory(prefix="pilekit-script-") as written:
-            stdout, stderr = Path(written, "stdout"), Path(written, "stderr")
-            code = self.exit_code(self.start_script(program, ["-c", *arguments], folder, stdout, stderr), wait=True)
-            assert code is not None
-            return code, stdout.read_text(), stderr.read_text()
-
     def exit_code(self, rank: int, *, wait: bool) -> int | None:
         """How that process ended; None if it has not."""
         self._connection.send(("end", (rank, wait)))
@@ -199,8 +191,12 @@ class ProcessGroups:
 
         No other process can import its functions. Its process has used one thread so far and belongs to no group.
         """
-        self._server = self._server or RankServer()
-        return self._server.run_script(program, arguments, folder)
+        server = self._server = self._server or RankServer()
+        with tempfile.TemporaryDirectory(prefix="pilekit-script-") as written:
+            stdout, stderr = Path(written, "stdout"), Path(written, "stderr")
+            code = server.exit_code(server.start_script(program, ["-c", *arguments], folder, stdout, stderr), wait=True)
+            assert code is not None
+            return code, stdout.read_text(), stderr.read_text()
 
     def close(self) -> None:
         """End all groups."""

@@ -33,20 +33,20 @@ def open_stream(config: TrainConfig, *, world_size: int | None = None) -> PileSt
     rank, ranks = rank_of_world(0 if world_size is not None else None, world_size)
     check_world(config, ranks)
     tokenizer = open_tokenizer(config)
-    with _field("data.manifest"):
+    with naming_field("data.manifest"):
         manifest = load_manifest(data.manifest or "pile")
-    with _field("data.path" if data.path is not None else ""):
+    with naming_field("data.path" if data.path is not None else ""):
         corpus = corpus_of(data.path, manifest)
-    with _field("data.subsets"):
+    with naming_field("data.subsets"):
         subsets = None if data.subsets is None else resolve_subsets(*data.subsets, manifest=manifest)
-    with _field("data.repeats"):
+    with naming_field("data.repeats"):
         repeats = exact_repeats(data.repeats, subsets, manifest)
-    with _field("data.weights"):
+    with naming_field("data.weights"):
         if data.weights is not None and (subsets is not None or repeats):
             raise PilekitError("stands instead of data.subsets and data.repeats; drop these")
         weights = None if data.weights is None else exact_weights(data.weights, manifest)
     if data.dedup is not None:
-        with _field("data.dedup"):
+        with naming_field("data.dedup"):
             read_header(data.dedup, DEDUP)
     return PileStream(
         corpus,
@@ -83,9 +83,9 @@ def open_tokenizer(config: TrainConfig) -> Tokenizer:
     data, path = config.data, config.source.path
     field = "model.path" if config.model.path is not None else "teacher.path"
     if path is not None:
-        with _field(field):
+        with naming_field(field):
             check_folder(path)
-    with _field("data.tokenizer" if data.tokenizer is not None else field):
+    with naming_field("data.tokenizer" if data.tokenizer is not None else field):
         return load_tokenizer(data.tokenizer or path or "")
 
 
@@ -98,7 +98,7 @@ def restart_sizes(config: TrainConfig, stream: PileStream) -> list[int]:
 
 
 @contextmanager
-def _field(name: str) -> Iterator[None]:
+def naming_field(name: str) -> Iterator[None]:
     """Prefix errors with the field's name."""
     try:
         yield

@@ -24,6 +24,7 @@ from pilekit.shards.read.reader import OnError
 from pilekit.stream.read.token_files import token_corpus
 from pilekit.tokenize import Tokenizer
 from pilekit.train.config.sections import TrainConfig
+from pilekit.train.data import naming_field
 from pilekit.train.step.engine import Engine
 
 
@@ -35,13 +36,11 @@ def open_held_out(config: TrainConfig) -> Corpus | None:
     train, data = config.train, config.data
     if not train.eval_every:
         return None
-    try:
+    with naming_field("data.path" if train.eval_path is None else "train.eval_path"):
         manifest = load_manifest(data.manifest or "pile")
         if train.eval_path is not None:
             return Corpus(train.eval_path, manifest).only_held_out()
         corpus = token_corpus(data.path, manifest) or Corpus(data.path, manifest)
-    except PilekitError as error:
-        raise PilekitError(f"{'data.path' if train.eval_path is None else 'train.eval_path'}: {error}") from error
     if not any(shard.split == "val" for shard in corpus.held_out):
         raise PilekitError(
             f"train.eval_every = {train.eval_every}: there are no val shards among those of data.path to measure on; "

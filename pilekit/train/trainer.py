@@ -165,6 +165,7 @@ class Trainer:
             done = self._begin(run, checkpoints)
             saved, metrics, failed = done.step, None, None
             remedy, peek = against_waiting(self.stream), partial(self._peek, checkpoints)
+            rate = partial(learning_rate, steps=steps, lr=config.optimizer.lr, schedule=config.schedule)
             growth = MemoryGrowth()
             profile = Profile(run.path / "profile", config, ranks, remedy)
             with open_logs(run, config, ranks, remedy, peek, done.step) as log, profile:
@@ -176,7 +177,7 @@ class Trainer:
                                 batch, targets, tokens = self._next(batches)
                             waited = time.perf_counter() - started
 
-                            lr = self._learning_rate(done.step - done.skipped)
+                            lr = rate(done.step - done.skipped)
                             torch.manual_seed(seed_of_step(config.train.seed, done.step, ranks.rank))
                             nll = self._accumulate_gradients(batch, targets)
                             memory, names = step_memory(ranks.device), self.stream.subset_names
@@ -266,11 +267,6 @@ class Trainer:
             )
         assert batch is not None
         return batch, targets, tokens
-
-    def _learning_rate(self, updates: int) -> float:
-        """The learning rate after this many updates of the weights; skipped steps do not count."""
-        config = self.config
-        return learning_rate(updates, steps=config.steps, lr=config.optimizer.lr, schedule=config.schedule)
 
     def _accumulate_gradients(self, batch: Batch, targets: int) -> torch.Tensor:
         """Add up, micro-batch by micro-batch, the gradient of the mean loss over all `targets` of the step.

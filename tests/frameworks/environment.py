@@ -77,6 +77,11 @@ class Ended:
     code: int
     text: str
 
+    def well(self) -> str:
+        """What it wrote, if it ended with 0."""
+        assert self.code == 0, self.text[-4000:]
+        return self.text
+
 
 AS_PYTHON_DOES = """
 import runpy, sys
@@ -98,7 +103,7 @@ def launch(python: Path, *script: str | Path, folder: Path, ranks: int, timeout:
     """Run a script in `folder`, in ranks with the environment of torchrun's; AssertionError if they had to be killed.
 
     The ranks are forks of a process that has imported torch, transformers and pilekit, which takes longer than most
-    scripts. As under torchrun, the first rank that fails ends the others. `launch_cold` starts new processes.
+    scripts. As under torchrun, the first rank that fails ends the others.
     """
     server, place = _server(python), {"WATCHED_SECONDS": str(timeout - 20)}  # report a hang before it is killed
     if ranks > 1:
@@ -128,45 +133,3 @@ def launch(python: Path, *script: str | Path, folder: Path, ranks: int, timeout:
         text = output.read()
     assert not hung, f"{script} did not end within {timeout:g} s:\n{text[-6000:]}"
     return Ended(max(codes, key=abs), text)
-
-
-def launch_cold(python: Path, *script: str | Path, folder: Path, ranks: int, timeout: float = 480) -> Ended:
-    """The same with a start of its own, by the real torchrun if there are several ranks."""
-    command = [str(python)]
-    if ranks > 1:
-        command += ["-m", "torch.distributed.run", "--standalone", "--local-addr=localhost"]
-        command += [f"--nproc-per-node={ranks}"]
-    unset = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    environment = {**{name: value for name, value in os.environ.items() if name not in unset}, **SETTINGS}
-    with tempfile.TemporaryFile("w+", errors="replace") as output:
-        process = subprocess.Popen(
-            [*command, *map(str, script)],
-            cwd=folder,
-            env=environment,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            process.wait(timeout)
-        finally:
-            for pid in [*_descendants(process.pid), process.pid]:  # torchrun gives each rank a session of its own
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            process.wait()
-        output.seek(0)
-        return Ended(process.returncode, output.read())
-
-
-def _descendants(pid: int) -> list[int]:
-    parents: dict[int, list[int]] = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            fields = status.read_text().rpartition(")")[2].split()
-            parents.setdefault(int(fields[1]), []).append(int(status.parent.name))
-    found, open_ones = [], [pid]
-    while open_ones:
-        children = parents.get(open_ones.pop(), [])
-        found += children
-        open_ones += children
-    return found

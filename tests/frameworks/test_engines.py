@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from tests.frameworks.environment import Ended, launch, launch_cold
+from tests.frameworks.environment import SETTINGS, Ended, launch
+from tests.train.launch.processes import running
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -72,8 +75,7 @@ def native(python: Path, materials: Path, tmp_path_factory: pytest.TempPathFacto
         (folder / thing.name).symlink_to(thing)
     (folder / "run.toml").write_text(CONFIG)
     (folder / "runs.py").write_text(RUNS.format(before=""))
-    ended = launch(python, "runs.py", json.dumps({".": []}), folder=folder, ranks=2)
-    assert ended.code == 0, ended.text[-4000:]
+    launch(python, "runs.py", json.dumps({".": []}), folder=folder, ranks=2).well()
     return folder
 
 
@@ -121,8 +123,7 @@ def test_the_losses_are_the_native_ones_and_a_run_goes_on_bit_for_bit(
         dtype, _, offloaded = kind.partition(", ")
         settings = [f"parallel.engine={engine}", f"parallel.zero={zero}", f"precision.dtype={dtype}"]
         runs[f"{zero} {kind}"] = settings + ["parallel.offload=true"] * bool(offloaded)
-    ended = launch(python, "engine.py", json.dumps(runs), folder=place, ranks=2)
-    assert ended.code == 0, ended.text[-4000:]
+    launch(python, "engine.py", json.dumps(runs), folder=place, ranks=2).well()
     for case in runs:
         check(place / case, native, 5e-3 if "bf16" in case else 1e-5)
 
@@ -152,9 +153,8 @@ def test_each_engine_goes_on_from_another(python: Path, native: Path, place: Pat
         [("native", 3, 2), ("deepspeed", 3, 2), ("accelerate", 0, 2), ("deepspeed", 1, 1)], 1
     ):
         more = ["--engine", engine, "--set", f"parallel.zero={zero}", "--set", f"train.steps={steps}"]
-        ended = train(python, place, "run", *more, ranks=ranks)
-        assert ended.code == 0, ended.text[-4000:]
-        assert (f'parallel.engine = "{engine}", which was "{before}"' in ended.text) == bool(before)
+        told = train(python, place, "run", *more, ranks=ranks).well()
+        assert (f'parallel.engine = "{engine}", which was "{before}"' in told) == bool(before)
         before = engine
     assert_losses(place / "run", native, 1e-5)
 
@@ -167,9 +167,8 @@ def test_a_damaged_checkpoint_is_passed_over(python: Path, native: Path, place: 
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
-    ended = train(python, place, "run", *more)
-    assert ended.code == 0, ended.text[-4000:]
-    assert "step-2 is damaged" in ended.text
+    told = train(python, place, "run", *more).well()
+    assert "step-2 is damaged" in told
     assert_losses(place / "run", native, 1e-5)
 
 
@@ -209,11 +208,10 @@ def test_a_step_without_numbers_moves_nothing(
     """The third step fails: a run resumes after two steps, and so may its Trainer if it had reached its update."""
     (place / "bad.py").write_text(BAD_STEP.format(gradient=gradient))
     settings = [f"parallel.engine={engine}", f"parallel.zero={zero}"]
-    ended = launch(python, "bad.py", *settings, folder=place, ranks=2)
-    assert ended.code == 0, ended.text[-4000:]
+    told = launch(python, "bad.py", *settings, folder=place, ranks=2).well()
     what = "told: step 3: the gradient's norm is " if gradient else "told: step 3: the loss is nan"
-    assert what in ended.text, ended.text[-4000:]
-    assert ("told: an earlier fit of this Trainer ended amid a step" in ended.text) == (not gradient)
+    assert what in told, told[-4000:]
+    assert ("told: an earlier fit of this Trainer ended amid a step" in told) == (not gradient)
     assert_losses(place / "run", native, 1e-5)
 
 
@@ -237,9 +235,12 @@ reducers = [weakref.ref(one.reducer) for one in gc.get_objects() if isinstance(o
 def test_no_reducer_outlives_the_process_groups(python: Path, native: Path, place: Path) -> None:
     """Even if a script holds its trainers: a reducer that is freed later may wait forever for a thread of its group."""
     (place / "held.py").write_text(HELD_TO_THE_END)
-    ended = launch_cold(python, "held.py", "parallel.engine=accelerate", "train.steps=1", folder=place, ranks=2)
-    assert ended.code == 0, ended.text[-4000:]
-    assert ended.text.count("reducers: 2, left: 0\n") == 2, ended.text[-4000:]
+    torchrun = [str(python), "-m", "torch.distributed.run", "--standalone", "--local-addr=localhost"]
+    command = [*torchrun, "--nproc-per-node=2", "held.py", "parallel.engine=accelerate", "train.steps=1"]
+    with running(command, place, **SETTINGS) as process:
+        stdout, stderr = process.communicate(timeout=480)
+    assert process.returncode == 0, stderr[-4000:]
+    assert stdout.count("reducers: 2, left: 0\n") == 2, stderr[-4000:]
 
 
 def test_one_process_needs_no_launcher(python: Path, native: Path, place: Path) -> None:
@@ -247,17 +248,12 @@ def test_one_process_needs_no_launcher(python: Path, native: Path, place: Path) 
         "deepspeed": ("--engine", "deepspeed", "--set", "parallel.zero=2"),
         "accelerate": ("--engine", "accelerate", "--set", "train.eval_every=4", "--set", "train.eval_path=data/train"),
     }.items():
-        ended = train(python, place, run, *more, ranks=1)
-        assert ended.code == 0, ended.text[-4000:]
+        train(python, place, run, *more, ranks=1).well()
         assert_losses(place / run, native, 1e-5)
     assert metrics(place / "accelerate")[-1]["bpb"]["overall"] > 0
 
 
 def test_standard_output_has_the_result_alone(python: Path, place: Path) -> None:
-    import subprocess
-
-    from tests.frameworks.environment import SETTINGS
-
     command = [str(python), "-m", "pilekit.train", "run.toml", "--engine", "deepspeed", "--set", "parallel.zero=1"]
     done = subprocess.run(
         [*command, "--set", "train.steps=1"],
@@ -296,29 +292,6 @@ trainer.fit()
 """
 
 
-def test_a_file_of_deepspeed_is_merged_and_its_contradictions_refused(python: Path, native: Path, place: Path) -> None:
-    (place / "ds.json").write_text(json.dumps(DEEPSPEED_FILE))
-    (place / "file.py").write_text(RUN_WITH_FILE.format(before=""))
-    settings = ["parallel.engine=deepspeed", "parallel.zero=2", "parallel.engine_config=ds.json"]
-    ended = launch(python, "file.py", *settings, folder=place, ranks=2)
-    assert ended.code == 0, ended.text[-4000:]
-    assert ended.text.count("found: (12345, 12)\n") == 2, ended.text[-4000:]
-    assert_losses(place / "run", native, 1e-5)
-
-    shutil.rmtree(place / "run")
-    (place / "ds.json").write_text(json.dumps(DEEPSPEED_FILE | {"train_batch_size": 24}))
-    more = ["--engine", "deepspeed", "--set", "parallel.zero=2", "--set", "parallel.engine_config=ds.json"]
-    ended = train(python, place, "run", *more, ranks=1)
-    assert ended.code == 1
-    assert "ds.json: train_batch_size = 24, but train.global_batch_size = 12 asks for 12" in ended.text
-    (place / "ds.json").write_text(json.dumps({"zero_optimization": {"no_such_setting": 1}}))
-    ended = train(python, place, "run", *more, ranks=1)
-    assert ended.code == 1
-    assert "error: ds.json: deepspeed refuses it: " in ended.text
-    assert "no_such_setting" in ended.text
-    assert not (place / "run" / "metrics.jsonl").exists()
-
-
 ACCELERATE_FILE = """
 compute_environment: LOCAL_MACHINE
 debug: true
@@ -339,23 +312,31 @@ use_cpu: false
 """
 
 
-def test_a_file_of_accelerate_config_is_honoured_or_refused(python: Path, native: Path, place: Path) -> None:
-    (place / "acc.yaml").write_text(ACCELERATE_FILE)
-    (place / "file.py").write_text(RUN_WITH_FILE.format(before=ON_A_CPU))
-    settings = ["parallel.engine=accelerate", "parallel.zero=3", "parallel.engine_config=acc.yaml"]
-    ended = launch(python, "file.py", *settings, folder=place, ranks=2)
-    assert ended.code == 0, ended.text[-4000:]
-    assert ended.text.count("found: (['GPTNeoXLayer', 'GPTNeoXMLP'], True)\n") == 2, ended.text[-4000:]
+@pytest.mark.parametrize("engine", ["deepspeed", "accelerate"])
+def test_a_file_of_the_package_is_honoured_or_refused(python: Path, native: Path, place: Path, engine: str) -> None:
+    if engine == "deepspeed":
+        content, zero, before, found = json.dumps(DEEPSPEED_FILE), 2, "", (12345, 12)
+        other, stage = json.dumps(DEEPSPEED_FILE | {"train_batch_size": 24}), 2
+        unknown = json.dumps({"zero_optimization": {"no_such_setting": 1}})
+        contradiction = "train_batch_size = 24, but train.global_batch_size = 12 asks for 12"
+    else:
+        content, zero, before, found = ACCELERATE_FILE, 3, ON_A_CPU, (["GPTNeoXLayer", "GPTNeoXMLP"], True)
+        other, stage = ACCELERATE_FILE, 0
+        unknown = "{distributed_type: NO, num_processes: 1, no_such_setting: 1}"
+        contradiction = 'distributed_type = "FSDP", but parallel.zero = 0 asks for "MULTI_GPU"'
+    file = place / ("ds.json" if engine == "deepspeed" else "acc.yaml")
+    file.write_text(content)
+    (place / "file.py").write_text(RUN_WITH_FILE.format(before=before))
+    settings = [f"parallel.engine={engine}", f"parallel.zero={zero}", f"parallel.engine_config={file.name}"]
+    told = launch(python, "file.py", *settings, folder=place, ranks=2).well()
+    assert told.count(f"found: {found}\n") == 2, told[-4000:]
     assert_losses(place / "run", native, 1e-5)
 
     shutil.rmtree(place / "run")
-    more = ["--engine", "accelerate", "--set", "parallel.engine_config=acc.yaml"]
-    ended = train(python, place, "run", *more, ranks=1)
-    assert ended.code == 1
-    assert 'acc.yaml: distributed_type = "FSDP", but parallel.zero = 0 asks for "MULTI_GPU"' in ended.text
-    (place / "acc.yaml").write_text("{distributed_type: NO, num_processes: 1, no_such_setting: 1}")
-    ended = train(python, place, "run", *more, ranks=1)
-    assert ended.code == 1
-    assert "error: acc.yaml: accelerate refuses it: " in ended.text
-    assert "no_such_setting" in ended.text
+    more = ["--engine", engine, "--set", f"parallel.zero={stage}", "--set", f"parallel.engine_config={file.name}"]
+    for wrong, message in ((other, contradiction), (unknown, f"{engine} refuses it: .*no_such_setting")):
+        file.write_text(wrong)
+        ended = train(python, place, "run", *more, ranks=1)
+        assert ended.code == 1
+        assert re.search(f"error: {file.name}: {message}", ended.text), ended.text[-4000:]
     assert not (place / "run" / "metrics.jsonl").exists()

@@ -10,11 +10,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class LivingBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes that were made inside and still live (`bytes`), and the most that lived at once (`peak`)."""
+    """Counts the bytes made inside that still live (`bytes`), the most at once (`peak`), and the `largest` tensor's."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.bytes = self.peak = 0
+        self.bytes = self.peak = self.largest = 0
         self._known: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -25,7 +25,7 @@ class LivingBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if isinstance(tensor, Tensor) and (key := tensor.untyped_storage()._cdata) not in self._known:
                 self._known.add(key)
                 size = tensor.untyped_storage().nbytes()
-                self.bytes += size
+                self.bytes, self.largest = self.bytes + size, max(self.largest, size)
                 self.peak = max(self.peak, self.bytes)
                 weakref.finalize(tensor.untyped_storage(), self._gone, key, size)
         return result

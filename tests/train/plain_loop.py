@@ -51,6 +51,15 @@ def targets(batch: Batch) -> int:
     return int((batch["labels"][:, 1:] != -100).sum())
 
 
+def plain_adamw(model: Any, *, eps: float, lr: float = 1e-3) -> torch.optim.AdamW:
+    """AdamW without tricks; embeddings and parameters of one dimension do not decay."""
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+    decayed = [p for p in model.parameters() if p.ndim > 1 and id(p) not in embeddings]
+    others = [p for p in model.parameters() if p.ndim < 2 or id(p) in embeddings]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), eps=eps, foreach=False)
+
+
 def plain_loop(
     model: Any,
     steps: Sequence[Batch],
@@ -65,18 +74,8 @@ def plain_loop(
 
     `pieces`: each batch goes through the model in this many pieces, because rounding in bf16 depends on it.
     """
-    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
     parameters = dict(model.named_parameters())
-    decayed = [p for p in parameters.values() if p.ndim > 1 and id(p) not in embeddings]
-    others = [p for p in parameters.values() if p.ndim < 2 or id(p) in embeddings]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
-        lr=lr,
-        betas=(0.9, 0.95),
-        eps=eps,
-        foreach=False,
-    )
-    figures = []
+    optimizer, figures = plain_adamw(model, eps=eps, lr=lr), []
     for batch in steps:
         count, loss = targets(batch), 0.0
         for piece in cut(batch, pieces):

@@ -27,7 +27,6 @@ def write_text(path: Path, documents: int, draw: random.Random, followers: dict[
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_taught_student_has_fewer_bits_per_byte(tmp_path: Path) -> None:
     draw = random.Random(1)
     words = ["".join(draw.choices("abcdefghijklmnop", k=draw.randint(2, 7))) for _ in range(400)]

@@ -13,15 +13,7 @@ from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.tokenize import load_tokenizer
-from pilekit.train.config.sections import (
-    DataConfig,
-    ModelConfig,
-    OptimizerConfig,
-    ParallelConfig,
-    PrecisionConfig,
-    TrainConfig,
-    TrainSection,
-)
+from pilekit.train.config.sections import TrainConfig
 from pilekit.train.estimate import estimate, held_bytes, table
 from pilekit.train.model.build import build_model
 from pilekit.train.step.engine import Engine
@@ -30,17 +22,14 @@ from tests.process_groups import ProcessGroups
 from tests.tiny.models import tiny_neox_config, tiny_tokenizer
 from tests.train.living_bytes import LivingBytes
 from tests.train.plain_loop import cut, random_rows
+from tests.train.runs import small_config
 
 LENGTH = 64
 
 
-def config_of(folder: Path, **sections: Any) -> TrainConfig:
-    given: dict[str, Any] = {
-        "data": DataConfig(tokenizer=str(folder), seq_len=LENGTH),
-        "model": ModelConfig(preset="pythia-14m"),
-        "train": TrainSection(steps=1, global_batch_size=16, micro_batch_size=2),
-    }
-    return TrainConfig(**given | sections)
+def config_of(folder: Path, **changes: Any) -> TrainConfig:
+    rows = {"train.global_batch_size": 16, "train.micro_batch_size": 2, "data.seq_len": LENGTH}
+    return small_config({"data.tokenizer": folder, **rows, **changes})
 
 
 @pytest.fixture
@@ -95,13 +84,9 @@ def test_the_peak_of_a_step_is_within_a_tenth(
     tiny_neox_config(
         hidden_size=128, intermediate_size=512, num_hidden_layers=4, max_position_embeddings=LENGTH
     ).save_pretrained(folder / "model")
-    config = config_of(
-        folder,
-        model=ModelConfig(config=str(folder / "model")),
-        train=TrainSection(steps=1, global_batch_size=16, micro_batch_size=micro),
-        parallel=ParallelConfig(zero=zero, activation_checkpoint=recomputed),
-        precision=PrecisionConfig(dtype=dtype),
-    )
+    parallel = {"parallel.zero": zero, "parallel.activation_checkpoint": recomputed, "precision.dtype": dtype}
+    changes = {"model.config": folder / "model", "train.micro_batch_size": micro, **parallel}
+    config = config_of(folder, **changes)
     expected, found = process_group(world_size).run(peak_of_a_step, config)[0]
     assert expected == pytest.approx(found, rel=0.1)
 
@@ -123,7 +108,7 @@ def test_a_parameter_with_fewer_rows_than_ranks_and_one_that_is_not_trained() ->
 
 
 def test_offload_moves_all_but_what_is_gathered_to_the_host(folder: Path) -> None:
-    found = estimate(config_of(folder, parallel=ParallelConfig(zero=3, offload=True)), 4)
+    found = estimate(config_of(folder, **{"parallel.zero": 3, "parallel.offload": True}), 4)
     held, chosen = found.stages[3].held, found.stages[3]
     assert chosen.host == held.parameters + held.gradients + held.optimizer
     assert chosen.device == held.gathered + held.sent + max(chosen.activations, held.buffers)
@@ -135,4 +120,4 @@ def test_what_cannot_run_is_not_estimated(folder: Path) -> None:
     with pytest.raises(PilekitError, match=r"^train.global_batch_size = 16: 3 ranks cannot share it"):
         estimate(config_of(folder), 3)
     with pytest.raises(PilekitError, match=r"^optimizer.lr_by_pattern: "):
-        estimate(config_of(folder, optimizer=OptimizerConfig(lr_by_pattern={"none": 1.0})), 1)
+        estimate(config_of(folder, **{"optimizer.lr_by_pattern": {"none": 1.0}}), 1)

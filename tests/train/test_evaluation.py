@@ -22,20 +22,12 @@ from pilekit.evaluate.score.batching import TokenizedDocument, score_rows
 from pilekit.evaluate.score.causal_nll import causal_scoring
 from pilekit.evaluate.score.fitting import Fitting
 from pilekit.tokenize import load_tokenizer
-from pilekit.train.config.sections import (
-    DataConfig,
-    ModelConfig,
-    ParallelConfig,
-    PrecisionConfig,
-    TrainConfig,
-    TrainSection,
-)
+from pilekit.train.config.sections import TrainConfig
 from pilekit.train.evaluation import evaluate, open_held_out, shared_out
 from pilekit.train.step.engine import Engine
 from tests.process_groups import ProcessGroups
 from tests.tiny.models import Family, tiny_corpus, tiny_model, tiny_tokenizer
-
-FAMILIES: list[Family] = ["gpt_neox", "gpt2", "llama"]
+from tests.train.runs import small_config
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +40,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def engine_of(lm: CausalLM, stage: Any, dtype: Any) -> Engine:
-    config = TrainConfig(
-        train=TrainSection(steps=1), parallel=ParallelConfig(zero=stage), precision=PrecisionConfig(dtype=dtype)
-    )
-    return Engine(lm, config, join())
+def engine_of(lm: CausalLM, stage: int, dtype: str) -> Engine:
+    return Engine(lm, small_config({"parallel.zero": stage, "precision.dtype": dtype}), join())
 
 
 def some_rows(seed: int) -> dict[str, torch.Tensor]:
@@ -184,19 +173,17 @@ def config(tmp_path: Path) -> Callable[..., TrainConfig]:
         path = tmp_path / "pile" / f"{name}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text('{"text": "x"}\n')
-    return lambda path="pile", **changes: TrainConfig(
-        data=DataConfig(path=str(tmp_path / path)),
-        model=ModelConfig(preset="pythia-14m"),
-        train=TrainSection(steps=1, **{"eval_every": 10, **changes}),
+    return lambda path="pile", **changes: small_config(
+        {"data.path": tmp_path / path, "train.eval_every": 10, **changes}
     )
 
 
 def test_the_val_shards_are_the_default(config: Callable[..., TrainConfig], tmp_path: Path) -> None:
     for path, names in ((None, ["val.jsonl"]), ("test.jsonl", ["test.jsonl"]), ("train", ["00.jsonl", "01.jsonl"])):
-        found = open_held_out(config(eval_path=None if path is None else str(tmp_path / "pile" / path)))
+        found = open_held_out(config(**{"train.eval_path": None if path is None else tmp_path / "pile" / path}))
         assert found is not None
         assert [shard.name for shard in found.shards] == names
-    assert open_held_out(config(eval_every=0)) is None
+    assert open_held_out(config(**{"train.eval_every": 0})) is None
 
 
 def test_missing_held_out_shards_are_named(config: Callable[..., TrainConfig]) -> None:
@@ -204,6 +191,6 @@ def test_missing_held_out_shards_are_named(config: Callable[..., TrainConfig]) -
         with pytest.raises(PilekitError, match=r"train\.eval_every = 10: .* no val shards .* train\.eval_path"):
             open_held_out(config(path))
     with pytest.raises(PilekitError, match=r"train\.eval_path: .*nowhere"):
-        open_held_out(config(eval_path="nowhere"))
+        open_held_out(config(**{"train.eval_path": "nowhere"}))
     with pytest.raises(PilekitError, match=r"data\.path: .*nowhere"):
         open_held_out(config("nowhere"))

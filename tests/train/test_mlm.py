@@ -14,27 +14,21 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    BertConfig,
-)
+from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig
 
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
 from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm
 from pilekit.stream.pile_stream import PileStream
 from pilekit.tokenize import load_tokenizer
-from pilekit.train.config.file import load_config
 from pilekit.train.config.sections import ModelConfig
 from pilekit.train.model.build import build_model, model_shape
-from pilekit.train.trainer import Trainer
 from tests.process_groups import ProcessGroups
 from tests.tiny.masked import FAMILIES, PAD, called, config_of, made_of
-from tests.tiny.models import tiny_corpus
 from tests.tokenize.making import byte_level_bpe
-from tests.train.runs import lines
-from tests.train.step.test_mlm_loss import plain_nll
+from tests.train.plain_loop import plain_adamw
+from tests.train.runs import lines, tiny_run, trainer
+from tests.train.step.test_losses import masked_nll
 from tests.train.test_trainer import OUTPUTS
 
 SEQ_LEN = 24
@@ -42,46 +36,18 @@ SEQ_LEN = 24
 Batch = dict[str, Tensor]
 Attention = Literal["document", "row"]
 
-CONFIG = """
-[data]
-path = "{folder}/corpus"
-tokenizer = "{folder}/tokenizer/tokenizer.json"
-seq_len = 24
-window = 8
-[model]
-config = "{folder}/bert/config.json"
-[train]
-objective = "mlm"
-steps = 6
-global_batch_size = 8
-micro_batch_size = 2
-clip_norm = 0.5
-[optimizer]
-lr = 0.01
-eps = 1e-3
-[schedule]
-kind = "constant"
-[checkpoint]
-every = 2
-"""
-
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a corpus, a tokenizer with a mask token, configs without and with dropout, and run.toml."""
+    """A run of a BERT, whose tokenizer has a mask token, and the shapes of all families."""
     folder = tmp_path_factory.mktemp("made")
-    tiny_corpus(folder / "corpus", shards=2, documents=60)
-    (folder / "tokenizer").mkdir()
+    model = ("train.objective=mlm", f"model.config={folder}/bert", "train.clip_norm=0.5", "optimizer.eps=1e-3")
+    rows = ("data.seq_len=24", "data.window=8", "train.global_batch_size=8", "train.steps=6", "checkpoint.every=2")
+    tiny_run(folder, *model, *rows, "optimizer.lr=0.01", "schedule.kind=constant", documents=60)
     byte_level_bpe(300, added=("<mask>",)).save(str(folder / "tokenizer" / "tokenizer.json"))
     for family in FAMILIES:
         config_of(family).save_pretrained(folder / family)
-    config_of("bert", dropout=0.1).save_pretrained(folder / "dropout")
-    (folder / "run.toml").write_text(CONFIG.format(folder=folder))
     return folder
-
-
-def trainer(made: Path, out: Path, *changes: str) -> Trainer:
-    return Trainer(load_config(made / "run.toml", changes), out)
 
 
 def test_positions_and_shapes(made: Path) -> None:
@@ -110,7 +76,7 @@ def test_a_model_that_mixes_documents_is_refused(made: Path, tmp_path: Path) -> 
 
 def steps_of(made: Path, count: int) -> list[Batch]:
     stream = PileStream(
-        Corpus(made / "corpus"),
+        Corpus(made / "data"),
         tokenizer=made / "tokenizer",
         seq_len=SEQ_LEN,
         batch_size=8,
@@ -121,19 +87,9 @@ def steps_of(made: Path, count: int) -> list[Batch]:
     return list(islice(stream, count))
 
 
-def plain_losses(model: Any, steps: Sequence[Batch], attention: Attention) -> list[float]:
-    """The loss of each step; `model` is trained in place, with transformers' own loss and whole batches."""
-    named = list(model.named_parameters())
-    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
-    decayed = [p for _, p in named if p.ndim > 1 and id(p) not in embeddings]
-    others = [p for _, p in named if p.ndim < 2 or id(p) in embeddings]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
-        lr=0.01,
-        betas=(0.9, 0.95),
-        eps=1e-3,
-    )
-    losses = []
+def plain_losses(model: Any, steps: Sequence[Batch], attention: Attention) -> list[tuple[float, float]]:
+    """(loss, norm) of each step; `model` is trained in place, with transformers' own loss and whole batches."""
+    optimizer, losses = plain_adamw(model, eps=1e-3, lr=0.01), []
     for batch in steps:
         documents = batch["doc_ids"]
         inputs = {"input_ids": batch["input_ids"], "labels": batch["labels"]}
@@ -145,10 +101,10 @@ def plain_losses(model: Any, steps: Sequence[Batch], attention: Attention) -> li
             inputs["position_ids"] = batch["position_ids"]
         loss = model(**inputs).loss
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(loss.item())
+        losses.append((loss.item(), norm.item()))
     return losses
 
 
@@ -165,14 +121,15 @@ def test_it_is_the_plain_loop_and_loads_with_equal_logits(made: Path, tmp_path: 
     steps = steps_of(made, 6)
     lm = as_masked_lm(model_of(made, start))
     first = steps[0]
-    nll = plain_nll(lm, first, attention)
+    nll = masked_nll(lm, first, attention)
     reference = model_of(made, start)
     expected = plain_losses(reference, steps, attention)
 
     finished = ours.fit()
 
     records = lines(tmp_path / "run")
-    assert [record["loss"] for record in records] == pytest.approx(expected, rel=1e-5)
+    assert [record["loss"] for record in records] == pytest.approx([loss for loss, _ in expected], rel=1e-5)
+    assert [record["grad_norm"] for record in records] == pytest.approx([norm for _, norm in expected], rel=1e-3)
     assert records[-1]["tokens"] == sum(int((batch["doc_ids"] >= 0).sum()) for batch in steps)
     by_subset: dict[str, list[float]] = defaultdict(list)
     for row, place in (first["labels"] != -100).nonzero().tolist():
@@ -189,17 +146,6 @@ def test_it_is_the_plain_loop_and_loads_with_equal_logits(made: Path, tmp_path: 
     assert (tokenizer.mask_token_id, tokenizer.pad_token_id) == (300, PAD)
     exported = load_tokenizer(finished.model)
     assert exported.mask_id == load_tokenizer(made / "tokenizer").mask_id == 300
-
-
-def test_a_step_in_which_nothing_was_masked_is_skipped(made: Path, tmp_path: Path) -> None:
-    few = ("data.seq_len=4", "train.global_batch_size=1", "train.micro_batch_size=1", "train.steps=30")
-    trainer(made, tmp_path / "run", *few).fit()
-    skipped = 0
-    for record in lines(tmp_path / "run"):
-        skipped += record["loss"] is None
-        assert record["skipped"] == skipped
-        assert (record["grad_norm"] is None) == (record["loss"] is None)
-    assert 5 < skipped < 25
 
 
 # In each rank
@@ -223,7 +169,7 @@ def losses_of_stages(made: Path, out: Path, dtype: str) -> list[list[float]]:
 def test_two_ranks_are_the_plain_loop(made: Path, tmp_path: Path, process_group: ProcessGroups, dtype: str) -> None:
     start = trainer(made, tmp_path / "start").engine.lm.model.state_dict()
     steps = steps_of(made, 3)
-    expected = plain_losses(model_of(made, start), steps, "document")
+    expected = [loss for loss, _ in plain_losses(model_of(made, start), steps, "document")]
 
     found = process_group(2).run(losses_of_stages, made, tmp_path, dtype)
 
@@ -244,10 +190,8 @@ def test_adapters_of_a_masked_model_are_read_by_peft_and_merge(made: Path, tmp_p
     begun = AutoModelForMaskedLM.from_config(config_of(family))
     begun.save_pretrained(tmp_path / "base")
     target = "query" if family == "bert" else "q_lin"
-    text = CONFIG.format(folder=made).replace(f'config = "{made}/bert/config.json"', f'path = "{tmp_path}/base"')
-    (tmp_path / "run.toml").write_text(f'{text}[lora]\nrank = 2\ntargets = ["{target}"]\nmerge = true\n')
-    finished = Trainer(load_config(tmp_path / "run.toml"), tmp_path / "run").fit()
-    assert finished.step == 6
+    changes = (f"model.path={tmp_path}/base", "lora.rank=2", f"lora.targets=['{target}']", "lora.merge=true")
+    assert trainer(made, tmp_path / "run", *changes).fit().step == 6
     ids = torch.arange(2, 42).reshape(2, 20)
     before = called(begun, ids)
     adapted = PeftModel.from_pretrained(begun, tmp_path / "run" / "adapter")

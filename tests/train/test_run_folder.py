@@ -22,14 +22,11 @@ from pilekit.train.checkpoint.folders import point_to
 from pilekit.train.checkpoint.manifest import Progress, own_sums, write_state
 from pilekit.train.config import sections
 from pilekit.train.config.file import load_config, to_toml
-from pilekit.train.config.sections import DataConfig, ModelConfig, OptimizerConfig, TrainConfig, TrainSection
+from pilekit.train.config.sections import TrainConfig
 from pilekit.train.run_folder import FIXED, RunFolder, check_resumable, check_start, open_run, run_of, take_config
+from tests.train.runs import small_config
 
-CONFIG = TrainConfig(
-    data=DataConfig(path="x.jsonl", tokenizer="tokenizer.json", subsets=["ArXiv", "Github"]),
-    model=ModelConfig(preset="pythia-14m"),
-    train=TrainSection(steps=50),
-)
+CONFIG = small_config({"data.path": "x.jsonl", "data.subsets": ["ArXiv", "Github"], "train.steps": 50})
 
 
 def replaced(field: str, value: Any) -> TrainConfig:
@@ -195,11 +192,11 @@ def test_a_checkpoint_meets_only_a_config_that_fits() -> None:
 def test_another_spelling_is_not_another_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_resumable(CONFIG, replaced("data.subsets", ["git_hub", "arxiv"]))
     monkeypatch.chdir(tmp_path)
-    here = TrainConfig(model=ModelConfig(path="x/model"), train=TrainSection(steps=1))
+    here = small_config({"model.path": "x/model"})
     for same in (str(tmp_path / "x" / "model"), "./x//model/"):
-        check_resumable(here, msgspec.structs.replace(here, model=ModelConfig(path=same)))
+        check_resumable(here, small_config({"model.path": same}))
     with pytest.raises(PilekitError, match=r"^model.path = "):
-        check_resumable(here, msgspec.structs.replace(here, model=ModelConfig(path="y/model")))
+        check_resumable(here, small_config({"model.path": "y/model"}))
 
 
 def test_a_config_that_does_not_fit_writes_nothing(tmp_path: Path) -> None:
@@ -213,7 +210,7 @@ def test_a_config_that_does_not_fit_writes_nothing(tmp_path: Path) -> None:
 
 def test_a_change_that_is_allowed_is_logged_and_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = begun(tmp_path / "run")
-    new = msgspec.structs.replace(replaced("train.steps", 60), optimizer=OptimizerConfig(lr=1e-3))
+    new = load_config(CONFIG, {"train.steps": 60, "optimizer.lr": 1e-3})
     for _ in range(2):  # the second time, nothing differs
         take_config(run, new, run.checkpoints / "step-10")
         assert load_config(run.config_file) == new
@@ -280,7 +277,7 @@ def test_a_new_run_starts_from_the_checkpoint_of_another_and_resumes_from_its_ow
     check_start(run, CONFIG)  # "auto"
     message = r'^checkpoint.resume = ".*step-10": .*third has checkpoints already, and did not start from that one'
     refused(begun(tmp_path / "third"), config, message)
-    other = msgspec.structs.replace(config, model=ModelConfig(preset="pythia-70m"))
+    other = load_config(config, {"model.preset": "pythia-70m"})
     refused(run_of(tmp_path / "new", other), other, r'^model.preset = "pythia-70m": .* made with "pythia-14m", and ')
 
 

@@ -23,65 +23,31 @@ from pilekit.tokenize.files.tokenize_corpus import tokenize_corpus
 from pilekit.train.config.file import load_config
 from pilekit.train.evaluation import open_held_out
 from pilekit.train.log.metrics import StepMetrics
-from pilekit.train.trainer import Finished, Trainer
+from pilekit.train.trainer import Finished
 from tests.process_groups import ProcessGroups
 from tests.stream.corpora import made as documents
 from tests.stream.corpora import some_text
-from tests.tiny.models import tiny_corpus, tiny_neox_config, tiny_tokenizer
-from tests.train.runs import TIMES, interrupt_at, lines
+from tests.train.plain_loop import plain_adamw
+from tests.train.runs import TIMES, interrupt_at, lines, tiny_run, trainer
 
 OUTPUTS = ("input_ids", "labels", "position_ids", "doc_ids", "subset_ids")
-
-CONFIG = """
-[data]
-path = "{corpus}"
-tokenizer = "{tokenizer}"
-seq_len = 24
-window = 8
-[model]
-config = "{model}"
-[train]
-steps = 8
-global_batch_size = 6
-micro_batch_size = 2
-clip_norm = 0.5
-[optimizer]
-lr = 0.01
-[schedule]
-kind = "cosine"
-warmup = 3
-min_lr = 0.001
-[checkpoint]
-every = 3
-"""
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a corpus, a tokenizer, a model's config with dropout, and run.toml."""
-    folder = tmp_path_factory.mktemp("made")
-    corpus = tiny_corpus(folder / "corpus", shards=2, documents=40)
-    tokenizer = tiny_tokenizer(folder / "tokenizer")
-    tiny_neox_config(
-        bos_token_id=0,
-        eos_token_id=0,
-        hidden_dropout=0.1,
-    ).save_pretrained(folder / "model")
-    (folder / "run.toml").write_text(
-        CONFIG.format(corpus=corpus, tokenizer=tokenizer, model=folder / "model" / "config.json")
-    )
-    return folder
+    """A run of a model with dropout."""
+    rows = ("data.seq_len=24", "data.window=8", "train.global_batch_size=6", "train.clip_norm=0.5")
+    rates = ("optimizer.lr=0.01", "schedule.warmup=3", "schedule.min_lr=0.001")
+    changes = (*rows, *rates, "train.steps=8", "checkpoint.every=3")
+    shape = {"hidden_dropout": 0.1, "initializer_range": 0.02}
+    return tiny_run(tmp_path_factory.mktemp("made"), *changes, documents=40, **shape)
 
 
 @pytest.fixture(scope="module")
 def whole(made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
-    """The run of run.toml, without a stop."""
+    """The run of tiny.toml, without a stop."""
     run = tmp_path_factory.mktemp("whole") / "run"
     return run, trainer(made, run).fit()
-
-
-def trainer(made: Path, out: Path, *changes: str) -> Trainer:
-    return Trainer(load_config(made / "run.toml", changes), out)
 
 
 @pytest.mark.slow
@@ -95,7 +61,7 @@ def test_token_files_give_the_losses_of_the_shards(made: Path, tmp_path: Path) -
     trainer(made, tmp_path / "by-ids", given, "data.workers=1").fit()
     assert lines(tmp_path / "by-ids") == lines(tmp_path / "by-text")
     with pytest.raises(PilekitError, match=r"there are no val shards among those of data\.path"):
-        open_held_out(load_config(made / "run.toml", [given, "train.eval_every=2"]))
+        open_held_out(load_config(made / "tiny.toml", [given, "train.eval_every=2"]))
 
 
 def test_the_files_of_a_run(made: Path, whole: tuple[Path, Finished]) -> None:
@@ -120,7 +86,7 @@ def test_the_files_of_a_run(made: Path, whole: tuple[Path, Finished]) -> None:
     ] * 8
     assert [record["step"] for record in records] == list(range(1, 9))
     assert all(0 <= record["data_wait"] <= 1 for record in records)
-    assert load_config(run / "config.toml") == load_config(made / "run.toml")
+    assert load_config(run / "config.toml") == load_config(made / "tiny.toml")
     assert (run / "model" / "config.toml").read_bytes() == (run / "config.toml").read_bytes()
 
 
@@ -130,27 +96,19 @@ def test_the_files_of_a_run(made: Path, whole: tuple[Path, Finished]) -> None:
 def test_it_equals_a_plain_loop(made: Path, tmp_path: Path, attention: str, micro_batch_size: int) -> None:
     """The loop shares only the stream with the trainer: whole batches, losses token by token."""
     changes = (f"data.attention={attention}", f"train.micro_batch_size={micro_batch_size}")
-    no_dropout = made / "plain" / "config.json"
-    if not no_dropout.exists():
-        config = json.loads((made / "model" / "config.json").read_text())
-        no_dropout.parent.mkdir()
-        no_dropout.write_text(json.dumps({**config, "hidden_dropout": 0.0}))
-    ours = trainer(made, tmp_path / "run", *changes, f"model.config={no_dropout}")
-    model = AutoModelForCausalLM.from_config(GPTNeoXConfig.from_pretrained(no_dropout), attn_implementation="sdpa")
+    shape = GPTNeoXConfig.from_pretrained(made / "shape", hidden_dropout=0.0)
+    shape.save_pretrained(tmp_path / "plain")
+    ours = trainer(made, tmp_path / "run", *changes, f"model.config={tmp_path}/plain")
+    model = AutoModelForCausalLM.from_config(shape, attn_implementation="sdpa")
     model.load_state_dict(ours.engine.lm.model.state_dict())
     stream = PileStream(
-        Corpus(made / "corpus"), tokenizer=made / "tokenizer", seq_len=24, batch_size=6, window=8, outputs=OUTPUTS
+        Corpus(made / "data"), tokenizer=made / "tokenizer", seq_len=24, batch_size=6, window=8, outputs=OUTPUTS
     )
     tokens = 0
     ours.fit()
     records = lines(tmp_path / "run")
 
-    named = list(model.named_parameters())
-    decayed = [p for name, p in named if name.endswith("weight") and p.ndim > 1 and "embed_in" not in name]
-    others = [p for _, p in named if not any(p is q for q in decayed)]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], betas=(0.9, 0.95), eps=1e-8
-    )
+    optimizer = plain_adamw(model, eps=1e-8)
     for step, batch in zip(range(8), stream, strict=False):
         tokens += int((batch["doc_ids"] >= 0).sum())
         lr = 0.01 * (step + 1) / 3 if step < 3 else 0.001 + 0.009 * (1 + math.cos(math.pi * (step - 3) / 5)) / 2
@@ -236,7 +194,7 @@ def test_a_killed_run_resumes_from_its_last_checkpoint(
     made: Path, whole: tuple[Path, Finished], tmp_path: Path, process_group: ProcessGroups
 ) -> None:
     code, _, stderr = process_group.script(
-        KILLED, str(made / "run.toml"), str(tmp_path / "killed"), str(torch.get_num_threads())
+        KILLED, str(made / "tiny.toml"), str(tmp_path / "killed"), str(torch.get_num_threads())
     )
     assert code == -signal.SIGKILL, stderr
     assert [record["step"] for record in lines(tmp_path / "killed")] == [1, 2, 3, 4, 5]
@@ -291,21 +249,17 @@ def test_a_wrong_config_is_refused_before_anything_is_written(made: Path, tmp_pa
 
 
 def test_a_run_of_another_model_or_other_data_is_refused(made: Path, tmp_path: Path) -> None:
-    trainer(made, tmp_path / "run", "train.steps=4").fit()
+    run, config = tmp_path / "run", tmp_path / "config.json"
+    config.write_bytes((made / "shape" / "config.json").read_bytes())
+    trainer(made, run, f"model.config={config}", "train.steps=4").fit()
     for change in ("train.seed=1", "data.subsets=['Github']"):
         with pytest.raises(PilekitError, match=change.split("=")[0].removeprefix("data.")):
-            trainer(made, tmp_path / "run", change).fit()
-    assert len(lines(tmp_path / "run")) == 4
-    assert load_config(tmp_path / "run" / "config.toml").data.subsets is None
-
-
-def test_a_changed_config_json_is_noticed(made: Path, tmp_path: Path) -> None:
-    config = tmp_path / "config.json"
-    config.write_bytes((made / "model" / "config.json").read_bytes())
-    trainer(made, tmp_path / "run", f"model.config={config}", "train.steps=4").fit()
+            trainer(made, run, f"model.config={config}", change).fit()
     config.write_text(json.dumps({**json.loads(config.read_text()), "hidden_act": "relu"}))
     with pytest.raises(PilekitError, match="model of another configuration"):
-        trainer(made, tmp_path / "run", f"model.config={config}").fit()
+        trainer(made, run, f"model.config={config}").fit()
+    assert len(lines(run)) == 4
+    assert load_config(run / "config.toml").data.subsets is None
 
 
 def test_a_bad_line_is_an_error_and_can_be_skipped(

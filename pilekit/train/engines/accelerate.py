@@ -20,7 +20,6 @@ from unittest.mock import patch
 
 from torch import Tensor
 from torch.distributed.fsdp import register_fsdp_forward_method
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from pilekit.engine.ranks import Ranks
@@ -32,6 +31,7 @@ from pilekit.train.config.sections import TrainConfig
 from pilekit.train.engines.adapter import Adapter, settings_refused
 from pilekit.train.model.blocks import blocks_of
 from pilekit.train.step.engine import Update
+from pilekit.train.step.sharding import whole_tensor
 
 
 class AccelerateEngine(Adapter):
@@ -98,7 +98,7 @@ class AccelerateEngine(Adapter):
         """See `Engine`."""
         self._has_gradient = False
         total: Any = self._accelerator.clip_grad_norm_(self._wrapped.parameters(), self._clip_norm)
-        norm = float(total.full_tensor() if isinstance(total, DTensor) else total)
+        norm = float(whole_tensor(total))
         if finite := math.isfinite(norm):
             self._set_rate(lr)
             self._optimizer.step()

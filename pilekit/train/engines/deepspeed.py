@@ -22,7 +22,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.optim import AdamW, Optimizer
 
 from pilekit.engine.ranks import Ranks
@@ -33,7 +33,7 @@ from pilekit.train.config.engine_file import engine_settings
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.engines.adapter import Adapter, settings_refused
 from pilekit.train.step.engine import Update
-from pilekit.train.step.sharding import whole_parameters
+from pilekit.train.step.sharding import whole_parameters, whole_tensor
 
 T = TypeVar("T")
 
@@ -147,13 +147,13 @@ class DeepSpeedEngine(Adapter):
             )
         write = self._deepspeed.utils
         for name, share in model.named_parameters():
-            parameter, whole = self._parameters[name], _whole_of(share.detach())
+            parameter, whole = self._parameters[name], whole_tensor(share.detach())
             write.safe_set_full_fp32_param(parameter, whole)
             with self._deepspeed.zero.GatheredParameters(parameter, modifier_rank=0, enabled=self._stage == 3):
                 parameter.data.copy_(whole)
             for kind in MOMENTS:
                 state = optimizer.state.get(share)
-                moment = torch.zeros_like(whole) if state is None else _whole_of(state[kind])
+                moment = torch.zeros_like(whole) if state is None else whole_tensor(state[kind])
                 write.safe_set_full_optimizer_state(parameter, moment, kind)
         for state in self.optimizer.state.values():
             state["step"].fill_(max(steps, default=0.0))
@@ -169,10 +169,6 @@ class DeepSpeedEngine(Adapter):
 def own_share(whole: Tensor, ranks: Ranks) -> Tensor:
     """This rank's copy of its part of a tensor that all ranks hold whole, cut as FSDP2 cuts."""
     return distribute_tensor(whole, ranks.mesh, [Shard(0)], src_data_rank=None) if whole.dim() else whole.clone()
-
-
-def _whole_of(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def module_of(parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], stored: set[str]) -> nn.Module:

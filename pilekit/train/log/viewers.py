@@ -39,9 +39,8 @@ Write = Callable[[StepMetrics], None]
 def check_viewers(config: TrainConfig) -> None:
     """Raise PilekitError if `[log]` asks for a package that is not installed."""
     for name in ("tensorboard", "wandb"):
-        spec = importlib.util.find_spec(name) if getattr(config.log, name) else None
         # A folder `wandb`, which the package leaves where it runs, is found too, but without an origin.
-        if getattr(config.log, name) and (spec is None or spec.origin is None):
+        if getattr(config.log, name) and getattr(importlib.util.find_spec(name), "origin", None) is None:
             raise PilekitError(
                 f"log.{name} = true: the package {name} is not installed; pip install 'pilekit[{name}]', or "
                 f"set log.{name} = false (metrics.jsonl has the same figures)"

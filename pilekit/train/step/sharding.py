@@ -161,6 +161,11 @@ def own_part(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+def whole_tensor(tensor: Tensor) -> Tensor:
+    """The whole of a tensor that the ranks may have cut; all ranks call this together."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
 def whole_parameters(
     model: nn.Module, ranks: Ranks, instead: Callable[[nn.Parameter], Tensor] = lambda parameter: parameter
 ) -> Iterator[tuple[str, Tensor]]:

@@ -20,7 +20,7 @@ from pilekit.evaluate.model.causal import CausalLM
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.model.blocks import blocks_of
 from pilekit.train.step.chunked_loss import Taught
-from pilekit.train.step.losses import head_states
+from pilekit.train.step.losses import StepLoss, head_states
 from pilekit.train.step.sharding import DTYPES, gather_rest, release, shard
 
 
@@ -31,7 +31,7 @@ class Teacher:
         self._lm, self._settings, self._attention = lm, config.teacher, config.data.attention
         model: nn.Module = lm.model
         model.requires_grad_(False).to(DTYPES[config.teacher.dtype]).eval()
-        self._root = _Root(model)
+        self._root = StepLoss(lm, attention=self._attention)  # only to be sharded and gathered as the student's is
         shard(self._root, blocks_of(model), ranks, config.parallel)
 
     @contextmanager
@@ -46,17 +46,6 @@ class Teacher:
             yield Taught(states, lm.head.weight, lm.head.bias, lm.transform, self._settings)
         finally:
             release(self._root)
-
-
-class _Root(nn.Module):
-    """The group that is gathered at once: all of the model outside of its blocks."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def gather(self) -> None:
-        """See `gather_rest`."""
 
 
 def check_teacher(teacher: CausalLM | MaskedLM, lm: CausalLM | MaskedLM, config: TrainConfig) -> None:

@@ -27,12 +27,11 @@ from pilekit.engine.ranks import Ranks, join
 from pilekit.errors import PilekitError
 from pilekit.train.checkpoint.manifest import Progress, verify
 from tests.kills import kill_at, killed_at
-from tests.train.checkpoint.saving import adamw, checkpoints_in
+from tests.train.checkpoint.saving import checkpoints_in, with_adamw
 
 
 def save(run: Path, step: int, tokens: int, *, keep_last: int, ranks: Ranks | None = None) -> None:
-    model = nn.Linear(8, 8)
-    optimizer = adamw(model)
+    model, optimizer = with_adamw(nn.Linear(8, 8))
     model(torch.ones(1, 8)).sum().backward()
     optimizer.step()
     checkpoints = checkpoints_in(run, ranks, keep_last=keep_last, asynchronous=True)
@@ -56,8 +55,7 @@ def resume(run: Path) -> Progress | None:
     if folder is None:
         assert not list((run / "checkpoints").glob("*"))
         return None
-    model = nn.Linear(8, 8)
-    optimizer = adamw(model)
+    model, optimizer = with_adamw(nn.Linear(8, 8))
     progress = checkpoints.load(folder, model, optimizer)
     tensors = [*model.parameters(), *(tensor for state in optimizer.state.values() for tensor in state.values())]
     assert len(tensors) == 2 + 2 * 3

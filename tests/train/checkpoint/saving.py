@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,11 @@ def adamw(model: nn.Module, *, backwards: bool = False) -> AdamW:
     ]
     groups = [group for group in groups if group["params"]]
     return AdamW(groups[::-1] if backwards else groups, lr=1e-2, fused=True)
+
+
+def with_adamw(model: Any) -> tuple[Any, AdamW]:
+    """A model and its optimizer."""
+    return model, adamw(model)
 
 
 def train(model: Any, optimizer: AdamW, steps: range, checkpoints: Checkpoints | None = None) -> None:
@@ -88,28 +93,49 @@ def filled(step: int) -> nn.Module:
     return model
 
 
-def save_next(checkpoints: Checkpoints, step: int) -> None:
-    """Save a `filled` model."""
-    model = filled(step)
-    checkpoints.save(model, adamw(model), progress_of(step), CONFIG)
-
-
-def save(run: Path, step: int = 3, model: Any = None, optimizer: Any = None, *, keep_last: int = 2) -> Path:
-    """Save a checkpoint of `model`, or of a `filled` one, and wait for it."""
+def save_next(checkpoints: Checkpoints, step: int, model: Any = None, optimizer: Any = None) -> None:
+    """Begin to save `model`, or a `filled` one."""
     model = filled(step) if model is None else model
-    checkpoints = checkpoints_in(run, keep_last=keep_last)
     checkpoints.save(model, optimizer or adamw(model), progress_of(step), CONFIG)
+
+
+def saved(checkpoints: Checkpoints, step: int, model: Any = None, optimizer: Any = None) -> None:
+    """Save `model`, or a `filled` one, and wait for it."""
+    save_next(checkpoints, step, model, optimizer)
     checkpoints.finish()
-    return run / "checkpoints" / f"step-{step}"
 
 
-def load(folder: Path, model: nn.Module, optimizer: AdamW | None = None) -> Progress:
-    return checkpoints_in(folder.parent).load(folder, model, optimizer or adamw(model))
+@dataclass(frozen=True)
+class Run:
+    """A run's folder with checkpoints."""
 
+    path: Path
 
-def newest(run: Path) -> str | None:
-    folder = checkpoints_in(run).newest()
-    return None if folder is None else folder.name
+    @property
+    def folder(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def latest(self) -> Path:
+        return self.path / "latest"
+
+    def checkpoints(self, *, keep_last: int = 2, asynchronous: bool = False) -> Checkpoints:
+        return checkpoints_in(self.path, keep_last=keep_last, asynchronous=asynchronous)
+
+    def save(self, step: int = 3, model: Any = None, optimizer: Any = None, *, keep_last: int = 2) -> Path:
+        """Save `model`, or a `filled` one, and wait for it; returns the checkpoint's folder."""
+        saved(self.checkpoints(keep_last=keep_last), step, model, optimizer)
+        return self.folder / f"step-{step}"
+
+    def load(self, folder: Path, model: nn.Module, optimizer: AdamW | None = None) -> Progress:
+        return self.checkpoints().load(folder, model, optimizer or adamw(model))
+
+    def newest(self) -> str | None:
+        folder = self.checkpoints().newest()
+        return None if folder is None else folder.name
+
+    def steps(self) -> set[str]:
+        return steps_in(self.path)
 
 
 def steps_in(run: Path) -> set[str]:
@@ -119,14 +145,3 @@ def steps_in(run: Path) -> set[str]:
 def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Pilekit's own log messages; torch logs every call."""
     return [record.getMessage() for record in caplog.records if record.name.startswith("pilekit.")]
-
-
-class Warned(logging.Handler):
-    """Collects warnings in a rank."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())

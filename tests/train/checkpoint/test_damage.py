@@ -23,17 +23,7 @@ from pilekit.train.checkpoint.manifest import (
     Damaged,
     verify,
 )
-from tests.train.checkpoint.saving import (
-    FILES,
-    SHARD,
-    checkpoints_in,
-    load,
-    newest,
-    save,
-    save_next,
-    steps_in,
-    warnings_in,
-)
+from tests.train.checkpoint.saving import FILES, SHARD, Run, save_next, warnings_in
 
 
 def flip(path: Path, at: int, mask: int = 1) -> None:
@@ -96,68 +86,64 @@ KINDS: list[tuple[Callable[[Path], object], str, str]] = [
 ]
 
 
-def test_the_newest_good_one_is_used_and_one_line_names_the_damaged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_newest_good_one_is_used_and_one_line_names_the_damaged(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     for number, (damage, name, message) in enumerate(KINDS):
         caplog.clear()
-        run = tmp_path / str(number)
-        save(run, 1)
-        damaged = save(run, 2)
+        own = Run(run.path / str(number))
+        own.save(1)
+        damaged = own.save(2)
         damage(damaged / name)
-        assert newest(run) == "step-1"
+        assert own.newest() == "step-1"
         [warning] = warnings_in(caplog)
         assert f"{damaged} is damaged (" in warning
         assert message in warning
         assert "resuming from step-1" in warning
         assert "\n" not in warning
-        assert (run / "latest").read_text() == "checkpoints/step-1\n"
-        assert steps_in(run) == {"step-1", "step-2"}
-        save(run, 2, keep_last=2)
-        assert steps_in(run) == {"step-1", "step-2"}
-        assert newest(run) == "step-2"
+        assert own.latest.read_text() == "checkpoints/step-1\n"
+        assert own.steps() == {"step-1", "step-2"}
+        own.save(2)
+        assert own.steps() == {"step-1", "step-2"}
+        assert own.newest() == "step-2"
 
 
-def test_several_damaged_ones_are_named_and_do_not_count_as_kept(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_several_damaged_ones_are_named_and_do_not_count_as_kept(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     for step in (1, 2, 3):
-        save(tmp_path, step, keep_last=9)
+        run.save(step, keep_last=9)
     for step in (2, 3):
-        flip(tmp_path / f"checkpoints/step-{step}" / SHARD, 0)
-    checkpoints = checkpoints_in(tmp_path, keep_last=2)
-    assert checkpoints.newest() == tmp_path / "checkpoints" / "step-1"
+        flip(run.folder / f"step-{step}" / SHARD, 0)
+    checkpoints = run.checkpoints(keep_last=2)
+    assert checkpoints.newest() == run.folder / "step-1"
     [warning] = warnings_in(caplog)
     assert all(f"step-{step} is damaged (" in warning for step in (2, 3))
     save_next(checkpoints, 4)
-    assert steps_in(tmp_path) == {"step-1", "step-4"}
+    assert run.steps() == {"step-1", "step-4"}
 
 
-def test_if_all_are_damaged_the_error_says_what_to_do(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_if_all_are_damaged_the_error_says_what_to_do(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     for step in (9, 10):
-        (save(tmp_path, step) / SHARD).unlink()
+        (run.save(step) / SHARD).unlink()
     for _ in range(2):  # the second start must not begin from the first step either
         with pytest.raises(PilekitError, match=r"step-10 for one is damaged \(it has no .*; put back a good copy, or"):
-            newest(tmp_path)
-        assert steps_in(tmp_path) == {"step-9", "step-10"}
+            run.newest()
+        assert run.steps() == {"step-9", "step-10"}
     assert not warnings_in(caplog)
 
 
-def test_latest_is_corrected_and_never_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    save(tmp_path, 1)
-    (tmp_path / "mine").write_text("mine")
-    latest = tmp_path / "latest"
+def test_latest_is_corrected_and_never_followed(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    run.save(1)
+    (run.path / "mine").write_text("mine")
+    latest = run.latest
     for content in (None, b"", b"checkpoints/step-99\n", b"../../etc/passwd", b"\x00\xff\n", "mine", "nowhere"):
         latest.unlink()
         if isinstance(content, str):
             latest.symlink_to(content)
         elif content is not None:
             latest.write_bytes(content)
-        assert newest(tmp_path) == "step-1"
+        assert run.newest() == "step-1"
         assert not latest.is_symlink()
         assert latest.read_text() == "checkpoints/step-1\n"
-    assert (tmp_path / "mine").read_text() == "mine"
-    assert not (tmp_path / "nowhere").exists()
+    assert (run.path / "mine").read_text() == "mine"
+    assert not (run.path / "nowhere").exists()
     assert not warnings_in(caplog)
 
 
@@ -167,7 +153,7 @@ def test_a_changed_byte_anywhere_is_found(
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / "changed"
     if not folder.exists():
-        shutil.copytree(save(tmp_path_factory.mktemp("run"), 1), folder)
+        shutil.copytree(Run(tmp_path_factory.mktemp("run")).save(1), folder)
     verify(folder)
     good = (folder / name).read_bytes()
     flip(folder / name, int(share * len(good)), byte)
@@ -178,22 +164,22 @@ def test_a_changed_byte_anywhere_is_found(
         (folder / name).write_bytes(good)
 
 
-def test_another_format_is_not_damage(tmp_path: Path) -> None:
+def test_another_format_is_not_damage(run: Run) -> None:
     version = 3
-    save(tmp_path, 1)
-    folder = save(tmp_path, 2)
+    run.save(1)
+    folder = run.save(2)
     state = {"format": version, "pilekit": "9.9", "files": {"model.safetensors": {"bytes": 1, "xxh3": "0"}}}
     body = msgspec.json.encode(state)
     signed = msgspec.json.encode({"xxh3": xxhash.xxh3_128_hexdigest(body), "state": msgspec.Raw(body)})
     (folder / STATE_FILE).write_bytes(signed)
-    for call in (lambda: newest(tmp_path), lambda: load(folder, nn.Linear(2, 3))):
+    for call in (lambda: run.newest(), lambda: run.load(folder, nn.Linear(2, 3))):
         with pytest.raises(PilekitError, match=rf"has format {version}, .* reads format 2; resume with pilekit 9\.9"):
             call()
-    assert steps_in(tmp_path) == {"step-1", "step-2"}
+    assert run.steps() == {"step-1", "step-2"}
 
 
-def test_a_file_that_cannot_be_opened_now_is_not_damage(tmp_path: Path) -> None:
-    folder = save(tmp_path, 1)
+def test_a_file_that_cannot_be_opened_now_is_not_damage(run: Run) -> None:
+    folder = run.save(1)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:

@@ -11,8 +11,6 @@ from tests.process_groups import ProcessGroups
 
 KILLING = "from tests.train.checkpoint.killing import main\nmain()"
 
-pytestmark = pytest.mark.timeout(900)
-
 
 @pytest.mark.parametrize(
     ("what", "every", "at_least"),

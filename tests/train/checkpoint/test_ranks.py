@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import resource
 from collections.abc import Callable
@@ -24,7 +23,6 @@ from tests.process_groups import ProcessGroups
 from tests.small_disk import files_limited_to
 from tests.train.checkpoint.saving import (
     CONFIG,
-    Warned,
     adamw,
     alone,
     checkpoints_in,
@@ -32,9 +30,11 @@ from tests.train.checkpoint.saving import (
     state_of,
     steps_in,
     train,
+    with_adamw,
 )
 from tests.train.checkpoint.test_damage import flip
 from tests.train.ranks.fitting import Array, assert_same_state
+from tests.train.runs import warnings_of
 from tests.train.step.test_engine import batches, engine_of, model_of, settings, step
 
 Arrays = dict[str, Array]
@@ -117,8 +117,7 @@ def keys_and_bytes(zero: int) -> dict[str, int]:
 @pytest.mark.parametrize("zero", [0, 3])
 def test_each_rank_writes_its_part_and_nothing_twice(process_group: ProcessGroups, zero: int) -> None:
     one, other = process_group(2).run(keys_and_bytes, zero)
-    model = model_of("gpt_neox")
-    optimizer = adamw(model)
+    model, optimizer = with_adamw(model_of("gpt_neox"))
     train(model, optimizer, range(1))
     whole = {key: tensor.nbytes for key, tensor in state_tensors(model, optimizer, alone()).items()}
     assert {key: one.get(key, 0) + other.get(key, 0) for key in one.keys() | other.keys()} == whole
@@ -156,21 +155,19 @@ def error_of(function: Callable[..., Any], *arguments: Any) -> str | None:
 def load_newest(run: Path) -> tuple[float | str | None, list[str]]:
     """The number that fills the newest good weights, or an error; and the warnings."""
     ranks = join()
-    warned = Warned()
-    logging.getLogger("pilekit").addHandler(warned)
-    try:
-        checkpoints = checkpoints_in(run, ranks, asynchronous=True)
-        folder = checkpoints.newest()
-        assert folder is not None
-        model, optimizer = small(ranks, -1)
-        progress = checkpoints.load(folder, model, optimizer)
-        value = state_of(model, optimizer)["weight"]
-        assert bool((value == progress.step).all())
-        return float(value[0, 0]), warned.lines
-    except PilekitError as error:
-        return str(error), warned.lines
-    finally:
-        logging.getLogger("pilekit").removeHandler(warned)
+    with warnings_of() as warnings:
+        try:
+            checkpoints = checkpoints_in(run, ranks, asynchronous=True)
+            folder = checkpoints.newest()
+            assert folder is not None
+            model, optimizer = small(ranks, -1)
+            progress = checkpoints.load(folder, model, optimizer)
+            value = state_of(model, optimizer)["weight"]
+            assert bool((value == progress.step).all())
+            found: float | str = float(value[0, 0])
+        except PilekitError as error:
+            found = str(error)
+    return found, [record.getMessage() for record in warnings]
 
 
 def test_all_ranks_resume_from_the_newest_good_one(tmp_path: Path, process_group: ProcessGroups) -> None:
@@ -192,13 +189,11 @@ def test_all_ranks_resume_from_the_newest_good_one(tmp_path: Path, process_group
     assert "step-3 for one is damaged (__1_0.distcp is not as it was written)" in str(one)
 
 
-def save_on_a_full_disk(run: Path, full: int) -> tuple[str | None, list[str]]:
-    """The error of saving step 2 while the disk of one rank is full, and the warnings; then step 3 is saved."""
+def save_on_a_full_disk(run: Path, full: int) -> tuple[str | None, int]:
+    """The error of saving step 2 while the disk of one rank is full, and the number of warnings; then save step 3."""
     ranks = join()
-    warned = Warned()
-    logging.getLogger("pilekit").addHandler(warned)
     checkpoints = checkpoints_in(run, ranks, asynchronous=True)
-    try:
+    with warnings_of() as warnings:
         with files_limited_to(500 if ranks.rank == full else resource.RLIM_INFINITY):
             checkpoints.save(*small(ranks, 2), progress_of(2), CONFIG)
             error = error_of(checkpoints.finish)
@@ -209,19 +204,16 @@ def save_on_a_full_disk(run: Path, full: int) -> tuple[str | None, list[str]]:
         checkpoints.save(*small(ranks, 3), progress_of(3), CONFIG)
         checkpoints.finish()
         assert list(checkpoints.saved) == [3]
-    finally:
-        logging.getLogger("pilekit").removeHandler(warned)
-    return error, warned.lines
+    return error, len(warnings)
 
 
 def test_all_ranks_hear_of_a_full_disk(tmp_path: Path, process_group: ProcessGroups) -> None:
     group = process_group(2)
     group.run(save_small, tmp_path, 1)
-    (one, warned), (other, silent) = group.run(save_on_a_full_disk, tmp_path, 1)
+    (one, warned), (other, others) = group.run(save_on_a_full_disk, tmp_path, 1)
     assert one == other
-    assert silent == []
+    assert warned == others == 0
     assert f"{tmp_path / 'checkpoints' / 'step-2'}: the checkpoint cannot be written: File too large" in str(one)
-    assert len(warned) == 0
     assert steps_in(tmp_path) == {"step-1", "step-3"}
     verify(tmp_path / "checkpoints" / "step-3")
 

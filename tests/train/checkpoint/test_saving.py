@@ -24,19 +24,17 @@ from tests.tiny.models import tiny_model
 from tests.train.checkpoint.saving import (
     CONFIG,
     SHARD,
+    Run,
     adamw,
     assert_same,
-    checkpoints_in,
     filled,
-    load,
-    newest,
     progress_of,
-    save,
     save_next,
+    saved,
     state_of,
-    steps_in,
     train,
     warnings_in,
+    with_adamw,
 )
 
 
@@ -66,14 +64,12 @@ def held(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Ite
     function.release.set()
 
 
-def test_saves_beside_training_are_right_and_change_nothing(tmp_path: Path) -> None:
-    alone = tiny_model()
-    alone_optimizer = adamw(alone)
+def test_saves_beside_training_are_right_and_change_nothing(run: Run) -> None:
+    alone, alone_optimizer = with_adamw(tiny_model())
     train(alone, alone_optimizer, range(8))
 
-    model = tiny_model()
-    optimizer = adamw(model)
-    checkpoints = checkpoints_in(tmp_path, keep_last=8, asynchronous=True)
+    model, optimizer = with_adamw(tiny_model())
+    checkpoints = run.checkpoints(keep_last=8, asynchronous=True)
     expected = {}
     for step in range(8):
         train(model, optimizer, range(step, step + 1), checkpoints)
@@ -82,25 +78,23 @@ def test_saves_beside_training_are_right_and_change_nothing(tmp_path: Path) -> N
     checkpoints.finish()
     assert_same(state_of(model, optimizer), state_of(alone, alone_optimizer))
     assert list(checkpoints.saved) == list(range(1, 9))
-    other = tiny_model(seed=1)
-    other_optimizer = adamw(other)
+    other, other_optimizer = with_adamw(tiny_model(seed=1))
     for step, state in expected.items():
-        assert load(tmp_path / "checkpoints" / f"step-{step}", other, other_optimizer) == progress_of(step)
+        assert run.load(run.folder / f"step-{step}", other, other_optimizer) == progress_of(step)
         assert_same(state_of(other, other_optimizer), state)
 
 
 @pytest.mark.parametrize("held", ["write_tensors"], indirect=True)
-def test_training_continues_while_a_save_writes_and_the_next_save_waits(tmp_path: Path, held: Held) -> None:
-    model = tiny_model()
-    optimizer = adamw(model)
+def test_training_continues_while_a_save_writes_and_the_next_save_waits(run: Run, held: Held) -> None:
+    model, optimizer = with_adamw(tiny_model())
     train(model, optimizer, range(2))
     expected = state_of(model, optimizer)
-    checkpoints = checkpoints_in(tmp_path, asynchronous=True)
+    checkpoints = run.checkpoints(asynchronous=True)
     checkpoints.save(model, optimizer, progress_of(2), CONFIG)
     train(model, optimizer, range(2, 4), checkpoints)  # nothing waits for the write
     assert held.begun.wait(60)
     assert list(checkpoints.saved) == []
-    assert steps_in(tmp_path) == {"step-2.partial"}
+    assert run.steps() == {"step-2.partial"}
     second = Thread(target=checkpoints.save, args=(model, optimizer, progress_of(4), CONFIG))
     second.start()
     second.join(0.2)
@@ -109,14 +103,14 @@ def test_training_continues_while_a_save_writes_and_the_next_save_waits(tmp_path
     second.join(60)
     checkpoints.finish()
     assert list(checkpoints.saved) == [2, 4]
-    load(tmp_path / "checkpoints" / "step-2", model, optimizer)
+    run.load(run.folder / "step-2", model, optimizer)
     assert_same(state_of(model, optimizer), expected)
 
 
 @pytest.mark.parametrize("held", ["_copied"], indirect=True)
-def test_an_update_waits_for_the_copy_and_buffers_are_copied_at_once(tmp_path: Path, held: Held) -> None:
+def test_an_update_waits_for_the_copy_and_buffers_are_copied_at_once(run: Run, held: Held) -> None:
     model = nn.BatchNorm1d(3)
-    checkpoints = checkpoints_in(tmp_path, asynchronous=True)
+    checkpoints = run.checkpoints(asynchronous=True)
     checkpoints.before_update()  # no save, no wait
     expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     checkpoints.save(model, adamw(model), progress_of(1), CONFIG)
@@ -130,17 +124,14 @@ def test_an_update_waits_for_the_copy_and_buffers_are_copied_at_once(tmp_path: P
     held.release.set()
     update.join(60)
     checkpoints.finish()
-    load(tmp_path / "checkpoints" / "step-1", model)
+    run.load(run.folder / "step-1", model)
     assert_same(model.state_dict(), expected)
 
 
 @pytest.mark.parametrize("where", ["_copied", "write_tensors", "own_sums", "put_in_place"])
-def test_an_unforeseen_error_surfaces_at_the_next_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
-    checkpoints = checkpoints_in(tmp_path, asynchronous=True)
-    save_next(checkpoints, 1)
-    checkpoints.finish()
+def test_an_unforeseen_error_surfaces_at_the_next_call(run: Run, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    checkpoints = run.checkpoints(asynchronous=True)
+    saved(checkpoints, 1)
 
     def broken(*_: object) -> None:
         raise ValueError("unforeseen")
@@ -153,8 +144,8 @@ def test_an_unforeseen_error_surfaces_at_the_next_call(
         with pytest.raises(ValueError, match="unforeseen"):
             call()
         assert list(checkpoints.saved) == [1]
-        assert newest(tmp_path) == "step-1"
-        assert steps_in(tmp_path) == {"step-1"}
+        assert run.newest() == "step-1"
+        assert run.steps() == {"step-1"}
 
 
 # Disks that are full or refuse a write
@@ -162,14 +153,12 @@ def test_an_unforeseen_error_surfaces_at_the_next_call(
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_full_disk_is_a_warning_and_training_continues(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, asynchronous: bool
+    run: Run, caplog: pytest.LogCaptureFixture, asynchronous: bool
 ) -> None:
-    model = tiny_model()
-    optimizer = adamw(model)
-    checkpoints = checkpoints_in(tmp_path, asynchronous=asynchronous, keep_last=1)
-    checkpoints.save(model, optimizer, progress_of(1), CONFIG)
-    checkpoints.finish()
-    folder = tmp_path / "checkpoints" / "step-1"
+    model, optimizer = with_adamw(tiny_model())
+    checkpoints = run.checkpoints(asynchronous=asynchronous, keep_last=1)
+    saved(checkpoints, 1, model, optimizer)
+    folder = run.folder / "step-1"
     shard, index = (folder / SHARD).stat().st_size, (folder / INDEX_FILE).stat().st_size
     assert index < shard
     large = Progress(2, 2, {"long": "x" * shard}, 1)  # nothing fits; a part of the tensors; all but the state
@@ -187,12 +176,12 @@ def test_a_full_disk_is_a_warning_and_training_continues(
             PilekitError, match=r"cannot be written: File too large; earlier checkpoints are kept: make"
         ):
             checkpoints.finish()
-        assert newest(tmp_path) == "step-1"
-        assert steps_in(tmp_path) == {"step-1"}
+        assert run.newest() == "step-1"
+        assert run.steps() == {"step-1"}
     checkpoints.save(model, optimizer, large, CONFIG)
     checkpoints.finish()
     assert list(checkpoints.saved) == [1, 2]
-    assert newest(tmp_path) == "step-2"
+    assert run.newest() == "step-2"
     assert len(warnings_in(caplog)) == 1
 
 
@@ -201,11 +190,10 @@ def refuse(*_: object, **__: object) -> None:
 
 
 def test_a_folder_that_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    checkpoints = checkpoints_in(tmp_path, asynchronous=True, keep_last=1)
-    save_next(checkpoints, 1)
-    checkpoints.finish()
+    checkpoints = run.checkpoints(asynchronous=True, keep_last=1)
+    saved(checkpoints, 1)
     with monkeypatch.context() as patch:  # root may write everywhere
         patch.setattr(Path, "mkdir", refuse)
         save_next(checkpoints, 2)
@@ -214,58 +202,55 @@ def test_a_folder_that_cannot_be_written(
     assert not warnings_in(caplog)  # the error is enough
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", refuse)
-        save_next(checkpoints, 2)
-        checkpoints.finish()
+        saved(checkpoints, 2)
     assert list(checkpoints.saved) == [1, 2]
-    (tmp_path / "latest").unlink()
-    (tmp_path / "latest").mkdir()
-    save_next(checkpoints, 3)
-    checkpoints.finish()
+    (run.latest).unlink()
+    (run.latest).mkdir()
+    saved(checkpoints, 3)
     assert list(checkpoints.saved) == [1, 2, 3]
-    assert steps_in(tmp_path) == {"step-3"}
-    assert newest(tmp_path) == "step-3"
+    assert run.steps() == {"step-3"}
+    assert run.newest() == "step-3"
     older, latest, *_ = warnings_in(caplog)
-    assert older == f"{tmp_path}/checkpoints/step-1 cannot be removed: Read-only file system; remove it yourself"
-    assert f"{tmp_path}/latest: is a folder; name a file in it; it should name {tmp_path}/checkpoints/step-3" in latest
+    assert older == f"{run.path}/checkpoints/step-1 cannot be removed: Read-only file system; remove it yourself"
+    assert f"{run.path}/latest: is a folder; name a file in it; it should name {run.path}/checkpoints/step-3" in latest
 
 
 # Which checkpoints are kept, and which one is the newest
 
 
-def test_the_last_few_are_kept_and_the_newest_is_found(tmp_path: Path) -> None:
-    assert newest(tmp_path) is None
-    assert not (tmp_path / "latest").exists()
+def test_the_last_few_are_kept_and_the_newest_is_found(run: Run) -> None:
+    assert run.newest() is None
+    assert not (run.latest).exists()
     for step in (0, 2, 9, 10, 100):
-        save(tmp_path, step, keep_last=2)
-        assert newest(tmp_path) == f"step-{step}"
-        assert (tmp_path / "latest").read_text() == f"checkpoints/step-{step}\n"
-    assert steps_in(tmp_path) == {"step-10", "step-100"}
-    save(tmp_path, 7, keep_last=1)  # the one that was just saved is kept
-    assert steps_in(tmp_path) == {"step-7", "step-100"}
-    folder = save(tmp_path, 100, filled(77), keep_last=1)
-    load(folder, model := nn.Linear(2, 3))
+        run.save(step, keep_last=2)
+        assert run.newest() == f"step-{step}"
+        assert (run.latest).read_text() == f"checkpoints/step-{step}\n"
+    assert run.steps() == {"step-10", "step-100"}
+    run.save(7, keep_last=1)  # the one that was just saved is kept
+    assert run.steps() == {"step-7", "step-100"}
+    folder = run.save(100, filled(77), keep_last=1)
+    run.load(folder, model := nn.Linear(2, 3))
     assert bool((model.weight == 77).all())
 
 
-def test_other_files_are_left_alone_and_links_are_only_removed(tmp_path: Path) -> None:
-    elsewhere = save(tmp_path / "elsewhere", 5)
-    folder = tmp_path / "checkpoints"
+def test_other_files_are_left_alone_and_links_are_only_removed(run: Run) -> None:
+    elsewhere, folder = Run(run.path / "elsewhere"), run.folder
     folder.mkdir()
-    (folder / "step-5").symlink_to(elsewhere)
+    (folder / "step-5").symlink_to(elsewhere.save(5))
     for name in ("step-9 (copy)", "step-007", "step-x", "notes", "step-6.old", "step--1"):
         (folder / name).mkdir()
     (folder / "step-8.txt").write_text("mine")
-    before = steps_in(tmp_path)
-    assert newest(tmp_path) == "step-5"
-    save(tmp_path, 6, keep_last=1)
-    assert steps_in(tmp_path) == before - {"step-5"} | {"step-6"}
-    assert newest(tmp_path / "elsewhere") == "step-5"
+    before = run.steps()
+    assert run.newest() == "step-5"
+    run.save(6, keep_last=1)
+    assert run.steps() == before - {"step-5"} | {"step-6"}
+    assert elsewhere.newest() == "step-5"
 
 
-def test_before_a_step_is_the_newest_that_still_exists(tmp_path: Path) -> None:
+def test_before_a_step_is_the_newest_that_still_exists(run: Run) -> None:
     model = nn.Linear(2, 3)
-    other = save(tmp_path / "other", 2)
-    checkpoints = checkpoints_in(tmp_path, asynchronous=True, keep_last=2)
+    other = Run(run.path / "other").save(2)
+    checkpoints = run.checkpoints(asynchronous=True, keep_last=2)
     assert checkpoints.before(9) is None
     checkpoints.load(other, model, adamw(model))
     assert checkpoints.before(3) == other
@@ -273,18 +258,18 @@ def test_before_a_step_is_the_newest_that_still_exists(tmp_path: Path) -> None:
     for step in (4, 6, 8):
         save_next(checkpoints, step)
     checkpoints.finish()
-    kept = tmp_path / "checkpoints"
+    kept = run.folder
     assert [checkpoints.before(step) for step in (5, 7, 9)] == [other, kept / "step-6", kept / "step-8"]
 
 
-def test_only_looking_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    save(tmp_path, 1)
-    (save(tmp_path, 2) / SHARD).unlink()
-    (tmp_path / "checkpoints" / "step-3.partial").mkdir()
-    (tmp_path / "latest").unlink()
-    before = sorted(os.walk(tmp_path))
-    found, damaged = find_checkpoint(tmp_path / "checkpoints")
-    assert found == tmp_path / "checkpoints" / "step-1"
-    assert damaged == {tmp_path / "checkpoints" / "step-2": "it has no __0_0.distcp"}
-    assert sorted(os.walk(tmp_path)) == before
+def test_only_looking_changes_nothing(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    run.save(1)
+    (run.save(2) / SHARD).unlink()
+    (run.folder / "step-3.partial").mkdir()
+    (run.latest).unlink()
+    before = sorted(os.walk(run.path))
+    found, damaged = find_checkpoint(run.folder)
+    assert found == run.folder / "step-1"
+    assert damaged == {run.folder / "step-2": "it has no __0_0.distcp"}
+    assert sorted(os.walk(run.path)) == before
     assert not warnings_in(caplog)

@@ -18,16 +18,14 @@ from tests.tiny.models import Family, tiny_model
 from tests.train.checkpoint.saving import (
     FILES,
     SHARD,
+    Run,
     adamw,
     alone,
     assert_same,
-    checkpoints_in,
-    load,
-    newest,
     progress_of,
-    save,
     state_of,
     train,
+    with_adamw,
 )
 
 
@@ -39,15 +37,14 @@ def stored(folder: Path, into: Path) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("family", ["gpt_neox", "gpt2", "llama"])
-def test_training_continues_bit_for_bit_in_another_model_and_optimizer(tmp_path: Path, family: Family) -> None:
+def test_training_continues_bit_for_bit_in_another_model_and_optimizer(run: Run, family: Family) -> None:
     straight, straight_optimizer = (model := tiny_model(family)), adamw(model)
     train(straight, straight_optimizer, range(5))
 
-    model = tiny_model(family)
-    optimizer = adamw(model)
+    model, optimizer = with_adamw(tiny_model(family))
     train(model, optimizer, range(3))
     at_save = state_of(model, optimizer)
-    folder = save(tmp_path, 3, model, optimizer)
+    folder = run.save(3, model, optimizer)
     assert_same(state_of(model, optimizer), at_save)
 
     other = tiny_model(family, seed=1)
@@ -55,7 +52,7 @@ def test_training_continues_bit_for_bit_in_another_model_and_optimizer(tmp_path:
     train(other, other_optimizer, range(7, 8))
     for group in other_optimizer.param_groups:
         group["lr"] = 0.5
-    assert load(folder, other, other_optimizer) == progress_of(3)
+    assert run.load(folder, other, other_optimizer) == progress_of(3)
     assert [group["lr"] for group in other_optimizer.param_groups] == [0.5, 0.5]  # not the checkpoint's
     for group in other_optimizer.param_groups:
         group["lr"] = 1e-2
@@ -66,13 +63,13 @@ def test_training_continues_bit_for_bit_in_another_model_and_optimizer(tmp_path:
     assert_same(state_of(other, other_optimizer), state_of(straight, straight_optimizer))
 
 
-def test_tied_weights_are_stored_once_and_stay_tied(tmp_path: Path) -> None:
+def test_tied_weights_are_stored_once_and_stay_tied(run: Run) -> None:
     model, other = tiny_model("gpt2").eval(), tiny_model("gpt2", seed=1).eval()
-    folder = save(tmp_path, 1, model)
-    keys = set(stored(folder, tmp_path / "stored"))
+    folder = run.save(1, model)
+    keys = set(stored(folder, run.path / "stored"))
     assert keys == {f"model.{name}" for name, _ in model.named_parameters()}
     assert "model.lm_head.weight" not in keys
-    load(folder, other)
+    run.load(folder, other)
     assert other.lm_head.weight is other.transformer.wte.weight
     ids = torch.arange(8)[None]
     assert torch.equal(other(input_ids=ids).logits, model(input_ids=ids).logits)
@@ -94,39 +91,39 @@ class Odd(nn.Module):
         self.normal(torch.randn(7, 3))
 
 
-def test_persistent_buffers_and_odd_parameters(tmp_path: Path) -> None:
+def test_persistent_buffers_and_odd_parameters(run: Run) -> None:
     model, other = Odd(0), Odd(1)
-    folder = save(tmp_path, 1, model)
+    folder = run.save(1, model)
     passing = other.passing.clone()
-    load(folder, other)
+    run.load(folder, other)
     assert_same(other.state_dict(), model.state_dict())
     assert not other.transposed.is_contiguous()
-    keys = set(stored(folder, tmp_path / "stored"))
+    keys = set(stored(folder, run.path / "stored"))
     assert {"model.normal.running_mean", "model.normal.num_batches_tracked"} <= keys
     assert "model.passing" not in keys
     assert torch.equal(other.passing, passing)
 
 
-def test_an_optimizer_that_has_not_stepped(tmp_path: Path) -> None:
+def test_an_optimizer_that_has_not_stepped(run: Run) -> None:
     model, other = tiny_model(), tiny_model(seed=1)
-    folder = save(tmp_path, 0, model)
-    assert not [key for key in stored(folder, tmp_path / "stored") if key.startswith("optimizer.")]
+    folder = run.save(0, model)
+    assert not [key for key in stored(folder, run.path / "stored") if key.startswith("optimizer.")]
     optimizer, other_optimizer = adamw(model), adamw(other)
     train(other, other_optimizer, range(2))  # loading must drop this state
-    load(folder, other, other_optimizer)
+    run.load(folder, other, other_optimizer)
     train(model, optimizer, range(2))
     train(other, other_optimizer, range(2))
     assert_same(state_of(other, other_optimizer), state_of(model, optimizer))
 
 
-def test_a_checkpoint_describes_its_run(tmp_path: Path) -> None:
+def test_a_checkpoint_describes_its_run(run: Run) -> None:
     model = tiny_model()
     progress = Progress(4, 7, {}, 1, "shape", skipped=2, loss_scale={"value": 2.0**16, "good": 3}, world_size=4)
     config = {"train": {"clip_norm": float("inf"), "betas": (0.9, 0.95)}, "data": {"path": None}}
-    checkpoints = checkpoints_in(tmp_path)
+    checkpoints = run.checkpoints()
     checkpoints.save(model, adamw(model), progress, config)
     folder = checkpoints.newest()
-    assert folder == tmp_path / "checkpoints" / "step-4"
+    assert folder == run.folder / "step-4"
     assert checkpoints.load(folder, model, adamw(model)) == progress
     assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
     state = json.loads((folder / STATE_FILE).read_text(), parse_constant=pytest.fail)["state"]
@@ -135,25 +132,23 @@ def test_a_checkpoint_describes_its_run(tmp_path: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {folder.stat().st_mode & 0o666}
 
 
-def test_the_same_state_is_the_same_bytes_saved_beside_training_or_not(tmp_path: Path) -> None:
-    model = tiny_model("gpt2")
-    optimizer = adamw(model)
+def test_the_same_state_is_the_same_bytes_saved_beside_training_or_not(run: Run) -> None:
+    model, optimizer = with_adamw(tiny_model("gpt2"))
     train(model, optimizer, range(1))
     contents = []
     for asynchronous in (False, True):
-        run = tmp_path / str(asynchronous)
-        checkpoints = checkpoints_in(run, asynchronous=asynchronous)
+        own = Run(run.path / str(asynchronous))
+        checkpoints = own.checkpoints(asynchronous=asynchronous)
         checkpoints.save(model, optimizer, progress_of(1), {})
         checkpoints.finish()
-        contents.append({name: (run / "checkpoints/step-1" / name).read_bytes() for name in FILES})
+        contents.append({name: (own.folder / "step-1" / name).read_bytes() for name in FILES})
     assert contents[0] == contents[1]
-    assert all(str(tmp_path).encode() not in content for content in contents[0].values())
+    assert all(str(run.path).encode() not in content for content in contents[0].values())
 
 
-def test_a_checkpoint_of_another_run_loads_too(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_run_loads_too(run: Run) -> None:
     model, other = tiny_model(), tiny_model(seed=1)
-    folder = save(tmp_path / "theirs", 7, model)
-    ours = checkpoints_in(tmp_path / "ours")
+    folder, ours = Run(run.path / "theirs").save(7, model), Run(run.path / "ours").checkpoints()
     assert ours.newest() is None
     assert ours.load(folder, other, adamw(other)) == progress_of(7)
     assert_same(other.state_dict(), model.state_dict())
@@ -162,30 +157,29 @@ def test_a_checkpoint_of_another_run_loads_too(tmp_path: Path) -> None:
     with pytest.raises(PilekitError, match=r"step-7: is not a good checkpoint: __0_0\.distcp is not as it was written"):
         ours.load(folder, other, adamw(other))
     with pytest.raises(PilekitError, match=r"theirs: is not a good checkpoint: it has no state\.json; name one of"):
-        ours.load(tmp_path / "theirs", other, adamw(other))
+        ours.load(run.path / "theirs", other, adamw(other))
 
 
-def test_an_optimizer_state_that_does_not_fit_is_named_and_changes_nothing(tmp_path: Path) -> None:
+def test_an_optimizer_state_that_does_not_fit_is_named_and_changes_nothing(run: Run) -> None:
     changes: list[tuple[dict[str, Tensor | None], str]] = [
         ({"optimizer.weight.exp_avg": None}, "it lacks optimizer.weight.exp_avg;"),
         ({"optimizer.gone.exp_avg": torch.zeros(1)}, "it alone has optimizer.gone.exp_avg;"),
         ({"optimizer.weight.exp_avg": torch.zeros(2, 3)}, r"exp_avg \(\[2, 3\] float32, not \[3, 2\] float32\)"),
         ({"": torch.zeros(1), "step": torch.zeros(1)}, "it alone has , step;"),
     ]
-    model = nn.Linear(2, 3)
-    optimizer = adamw(model)
+    model, optimizer = with_adamw(nn.Linear(2, 3))
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     before = state_of(model, optimizer)
     for step, (change, message) in enumerate(changes):
         tensors = state_tensors(model, optimizer, alone()) | change
-        folder = tmp_path / "checkpoints" / f"step-{step}"
+        folder = run.folder / f"step-{step}"
         folder.mkdir(parents=True)
         kept = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         write_tensors(folder, TensorSave(kept, alone()), alone())
         write_state(folder, Progress(step, 1, {}, 1), {}, own_sums(folder, 0))
         with pytest.raises(PilekitError, match=message):
-            load(folder, model, optimizer)
+            run.load(folder, model, optimizer)
         assert_same(state_of(model, optimizer), before)
 
 
@@ -206,28 +200,28 @@ def sign_again(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [INDEX_FILE, SHARD])
-def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path, name: str) -> None:
-    folder = save(tmp_path, 1)
-    bad = Malicious(tmp_path / "executed")
+def test_nothing_in_a_checkpoint_is_executed(run: Run, name: str) -> None:
+    folder = run.save(1)
+    bad = Malicious(run.path / "executed")
     with (folder / name).open("wb") as file:
         torch.save(bad, file) if name == SHARD else pickle.dump(bad, file)
     sign_again(folder)
-    assert newest(tmp_path) == "step-1"
+    assert run.newest() == "step-1"
     model = nn.Linear(2, 3)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with pytest.raises(PilekitError, match=r"\.metadata: is not the index of|step-1: cannot be read by rank 0") as told:
-        load(folder, model)
+        run.load(folder, model)
     assert "\n" not in str(told.value)
-    assert not (tmp_path / "executed").exists()
+    assert not (run.path / "executed").exists()
     assert_same(model.state_dict(), before)
 
 
-def test_an_index_names_no_file_outside_its_folder(tmp_path: Path) -> None:
-    folder = save(tmp_path, 1)
+def test_an_index_names_no_file_outside_its_folder(run: Run) -> None:
+    folder = run.save(1)
     index = pickle.loads((folder / INDEX_FILE).read_bytes())
     for entry in index.storage_data.values():
         entry.relative_path = "../step-1/" + SHARD
     (folder / INDEX_FILE).write_bytes(pickle.dumps(index))
     sign_again(folder)
     with pytest.raises(PilekitError, match=r"is not the index of a checkpoint: it names a file outside its folder"):
-        load(folder, nn.Linear(2, 3))
+        run.load(folder, nn.Linear(2, 3))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
 from pilekit.train import config as package
-from pilekit.train.config.check import check_model, check_world, world_sizes
+from pilekit.train.config.check import check_world, world_sizes
 from pilekit.train.config.file import load_config, to_toml
 from pilekit.train.config.sections import (
     SECTIONS,
@@ -226,20 +226,6 @@ def test_a_config_made_in_python_is_checked_too(good: Path) -> None:
     data = DataConfig(path=[Path("x")], tokenizer=Path("t"), lanes=[32, 4])  # type: ignore[list-item, arg-type]
     made = load_config(TrainConfig(data=data, model=config.model, train=config.train))
     assert made.data == DataConfig(path=["x"], tokenizer="t", lanes=(32, 4))
-
-
-def test_there_is_one_model_in_the_config_or_as_an_object(good: Path) -> None:
-    without = load_config({"data": {"tokenizer": "t"}, "train": {"steps": 1}})
-    check_model(load_config(good))
-    check_model(without, object())
-    frozen = load_config(without, {"model.freeze": ["*.bias"]})
-    for config, model, message in (
-        (without, None, "^model has neither preset nor config nor path nor from_teacher: give exactly one of them"),
-        (frozen, object(), r"^model.freeze = .*: set requires_grad of the model object's parameters instead$"),
-        (load_config(good), object(), '^model.preset = "pythia-14m": a model object is given too; leave one out$'),
-    ):
-        with pytest.raises(PilekitError, match=message):
-            check_model(config, model)
 
 
 def test_the_written_file_has_all_fields_and_differences_have_both_values(good: Path) -> None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
-import torch
 import yaml
 
 from pilekit.errors import PilekitError
 from pilekit.train.config.engine_file import deepspeed_config, engine_settings
 from pilekit.train.config.file import load_config
-from pilekit.train.engines import check_engine
 
 CONFIG = {
     "data": {"tokenizer": "tokenizer.json"},
@@ -39,9 +38,10 @@ def settings(tmp_path: Path) -> Settings:
     return settings
 
 
-def refusal(call: Callable[[], object], folder: Path) -> str:
+def refusal(call: Callable[..., object], folder: Path, *given: Any, **more: Any) -> str:
+    """The one line with which the call is refused, without the folder's name."""
     with pytest.raises(PilekitError) as refused:
-        call()
+        call(*given, **more)
     assert "\n" not in str(refused.value)
     return str(refused.value).replace(f"{folder}/", "")
 
@@ -84,52 +84,52 @@ def test_deepspeed_keeps_its_own_settings_and_the_run_decides_the_rest(settings:
     assert settings("deepspeed", {}, **changes) == made
 
 
-@pytest.mark.parametrize(
-    ("given", "changes", "message"),
-    [
-        (
-            {"train_batch_size": 64},
-            {},
-            "train_batch_size = 64, but train.global_batch_size = 32 asks for 32; change one of them",
-        ),
-        ({"train_micro_batch_size_per_gpu": 8}, {}, "= 8, but train.micro_batch_size = 4 asks for 4"),
-        ({"gradient_accumulation_steps": 8}, {}, "= 8, but train.global_batch_size = 32 asks for 4"),
-        ({"gradient_clipping": 0.5}, {}, "gradient_clipping = 0.5, but train.clip_norm = 1.0 asks for 1.0"),
-        ({"fp16": {"enabled": True}}, {}, 'fp16.enabled = true, but precision.dtype = "fp32" asks for false'),
-        ({"bf16": {"enabled": True}}, {}, 'bf16.enabled = true, but precision.dtype = "fp32" asks for false'),
-        (
-            {"bf16": {"enabled": False}},
-            {"precision.dtype": "bf16", "parallel.zero": 1},
-            'bf16.enabled = false, but precision.dtype = "bf16" asks for true',
-        ),
-        ({"zero_optimization": {"stage": 3}}, {"parallel.zero": 2}, "stage = 3, but parallel.zero = 2 asks for 2"),
-        (
-            {"zero_optimization": {"offload_optimizer": {"device": "nvme"}}},
-            {"parallel.zero": 2, "parallel.offload": True},
-            'offload_optimizer.device = "nvme", but parallel.offload = true asks for "cpu"',
-        ),
-        (
-            {"zero_optimization": {"offload_param": {"device": "cpu"}}},
-            {"parallel.zero": 3},
-            'offload_param.device = "cpu", but parallel.offload = false asks for "none"',
-        ),
-        (
-            {"optimizer": {"type": "OneBitAdam"}},
-            {},
-            'type = "OneBitAdam", but optimizer.name = "adamw" asks for "AdamW"',
-        ),
-        ({"optimizer": {"params": {"lr": 3e-4}}}, {}, "lr = 0.0003, but optimizer.lr = 0.001 asks for 0.001"),
-        ({"scheduler": {"type": "WarmupLR"}}, {}, 'but schedule.kind = "cosine" asks for none'),
-        ({"zero_optimization": True}, {}, "ds.json: zero_optimization = true: must hold settings by name"),
-        ([1], {}, "ds.json: must hold settings by name, as deepspeed reads them"),
-    ],
-)
-def test_a_setting_of_deepspeed_that_contradicts_the_run(
-    settings: Settings, tmp_path: Path, given: Any, changes: dict[str, Any], message: str
-) -> None:
-    found = refusal(lambda: settings("deepspeed", given, **changes), tmp_path)
-    assert found.startswith("ds.json: ")
-    assert message in found
+def test_deepspeed_gets_batch_stage_precision_and_offload() -> None:
+    rows = {"train.global_batch_size": 24, "train.micro_batch_size": 2, "train.clip_norm": math.inf}
+    parallel = {"parallel.engine": "deepspeed", "parallel.zero": 3, "parallel.offload": True}
+    found = deepspeed_config(load_config(CONFIG, {**rows, **parallel, "precision.dtype": "bf16"}), 4)
+    sizes = found["train_micro_batch_size_per_gpu"], found["gradient_accumulation_steps"], found["train_batch_size"]
+    assert sizes == (2, 3, 24)
+    on_cpu = {"device": "cpu"}
+    assert found["zero_optimization"] == {"stage": 3, "offload_optimizer": on_cpu, "offload_param": on_cpu}
+    assert found["gradient_clipping"] == 0.0
+    assert found["bf16"] == {"enabled": True, "check_grad_overflow": True}
+    assert found["data_types"]["grad_accum_dtype"] == found["communication_data_type"] == "fp32"
+
+
+def nested(path: str, value: Any) -> dict[str, Any]:
+    """The settings of a file with this one alone."""
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    return cast("dict[str, Any]", value)
+
+
+def test_a_setting_of_deepspeed_that_contradicts_the_run(settings: Settings, tmp_path: Path) -> None:
+    bf16, offload = {"precision.dtype": "bf16", "parallel.zero": 1}, {"parallel.zero": 2, "parallel.offload": True}
+    zero = "zero_optimization"
+    cases: list[tuple[str, Any, dict[str, Any], str]] = [
+        ("train_batch_size", 64, {}, "train.global_batch_size = 32 asks for 32"),
+        ("train_micro_batch_size_per_gpu", 8, {}, "train.micro_batch_size = 4 asks for 4"),
+        ("gradient_accumulation_steps", 8, {}, "train.global_batch_size = 32 asks for 4"),
+        ("gradient_clipping", 0.5, {}, "train.clip_norm = 1.0 asks for 1.0"),
+        ("fp16.enabled", True, {}, 'precision.dtype = "fp32" asks for false'),
+        ("bf16.enabled", True, {}, 'precision.dtype = "fp32" asks for false'),
+        ("bf16.enabled", False, bf16, 'precision.dtype = "bf16" asks for true'),
+        (f"{zero}.stage", 3, {"parallel.zero": 2}, "parallel.zero = 2 asks for 2"),
+        (f"{zero}.offload_optimizer.device", "nvme", offload, 'parallel.offload = true asks for "cpu"'),
+        (f"{zero}.offload_param.device", "cpu", {"parallel.zero": 3}, 'parallel.offload = false asks for "none"'),
+        ("optimizer.type", "OneBitAdam", {}, 'optimizer.name = "adamw" asks for "AdamW"'),
+        ("optimizer.params.lr", 3e-4, {}, "optimizer.lr = 0.001 asks for 0.001"),
+        ("scheduler", {"type": "WarmupLR"}, {}, 'schedule.kind = "cosine" asks for none'),
+    ]
+    for path, value, changes, asked in cases:
+        found = refusal(settings, tmp_path, "deepspeed", nested(path, value), **changes)
+        assert found == f"ds.json: {path} = {json.dumps(value)}, but {asked}; change one of them"
+    for given, message in (
+        (nested(zero, True), "ds.json: zero_optimization = true: must hold settings by name"),
+        ([1], "ds.json: must hold settings by name, as deepspeed reads them"),
+    ):
+        assert refusal(settings, tmp_path, "deepspeed", given) == message
 
 
 def test_settings_of_accelerate_pass_or_contradict(settings: Settings, tmp_path: Path) -> None:
@@ -144,44 +144,35 @@ def test_settings_of_accelerate_pass_or_contradict(settings: Settings, tmp_path:
     changes = {"parallel.zero": 3, "precision.dtype": "bf16"}
     assert settings("accelerate", given, **changes) == given
     assert settings("accelerate", yaml.safe_load("{distributed_type: NO, mixed_precision: no, num_processes: 1}"), 1)
-    for wrong, message in (
-        ({"mixed_precision": "fp16"}, 'mixed_precision = "fp16", but precision.dtype = "bf16" asks for "bf16"'),
-        ({"distributed_type": "DEEPSPEED"}, 'distributed_type = "DEEPSPEED", but parallel.zero = 3 asks for "FSDP"'),
-        ({"num_processes": 8}, "num_processes = 8, but the number of ranks asks for 2"),
-        ({"dynamo_config": {"dynamo_backend": "INDUCTOR"}}, "but parallel.compile = false asks for"),
-        ({"parallelism_config": {"parallelism_config_tp_size": 2}}, 'but parallel.engine = "accelerate" asks for {}'),
-        ({"fsdp_config": {"fsdp_version": 1}}, "fsdp_config.fsdp_version = 1"),
-        ({"fsdp_config": {"fsdp_reshard_after_forward": False}}, "but parallel.zero = 3 asks for true"),
-        ({"fsdp_config": {"fsdp_activation_checkpointing": True}}, 'parallel.activation_checkpoint = "none" asks for'),
-        ({"fsdp_config": {"fsdp_offload_params": True}}, "but parallel.offload = false asks for false"),
-    ):
-        found = refusal(lambda wrong=wrong: settings("accelerate", given | wrong, **changes), tmp_path)  # type: ignore[misc]
-        assert found.startswith("accelerate.yaml: ")
-        assert message in found
-    found = refusal(lambda: settings("accelerate", {"distributed_type": "FSDP"}), tmp_path)
-    assert 'but parallel.zero = 0 asks for "MULTI_GPU"' in found
+    dtype, zero = 'precision.dtype = "bf16"', "parallel.zero = 3"
+    recomputing, whole = 'parallel.activation_checkpoint = "none"', {"parallel.zero": 0, "precision.dtype": "fp32"}
+    cases: list[tuple[str, Any, dict[str, Any], str]] = [
+        ("mixed_precision", "fp16", {}, f'{dtype} asks for "bf16"'),
+        ("distributed_type", "DEEPSPEED", {}, f'{zero} asks for "FSDP"'),
+        ("distributed_type", "FSDP", whole, 'parallel.zero = 0 asks for "MULTI_GPU"'),
+        ("num_processes", 8, {}, "the number of ranks asks for 2"),
+        ("dynamo_config.dynamo_backend", "INDUCTOR", {}, 'parallel.compile = false asks for "no"'),
+        ("parallelism_config", {"parallelism_config_tp_size": 2}, {}, 'parallel.engine = "accelerate" asks for {}'),
+        ("fsdp_config.fsdp_version", 1, {}, 'parallel.engine = "accelerate" asks for 2'),
+        ("fsdp_config.fsdp_reshard_after_forward", False, {}, f"{zero} asks for true"),
+        ("fsdp_config.fsdp_activation_checkpointing", True, {}, f"{recomputing} asks for false"),
+        ("fsdp_config.fsdp_offload_params", True, {}, "parallel.offload = false asks for false"),
+    ]
+    for path, value, more, asked in cases:
+        found = refusal(settings, tmp_path, "accelerate", nested(path, value), **(changes | more))
+        assert found == f"accelerate.yaml: {path} = {json.dumps(value)}, but {asked}; change one of them"
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    def start(name: str, **changes: Any) -> dict[str, Any]:
-        changes = {"parallel.engine": "deepspeed", "parallel.engine_config": str(tmp_path / name), **changes}
+    def start(name: str, engine: str = "deepspeed") -> object:
+        changes = {"parallel.engine": engine, "parallel.engine_config": str(tmp_path / name)}
         return engine_settings(load_config(CONFIG, changes), 1)
 
     (tmp_path / "bad.json").write_text("{'stage': 2}")
     (tmp_path / "bad.yaml").write_text("a: [1")
     (tmp_path / "latin.json").write_bytes(b'{"\xe9": 1}')
-    assert refusal(lambda: start("none.json"), tmp_path) == "none.json: cannot be read (No such file or directory)"
+    assert refusal(start, tmp_path, "none.json") == "none.json: cannot be read (No such file or directory)"
     for name in ("bad.json", "bad.yaml", "latin.json"):
-        assert refusal(lambda name=name: start(name), tmp_path).startswith(f"{name}: is neither JSON nor YAML")  # type: ignore[misc]
-    found = refusal(lambda: start("bad.json", **{"parallel.engine": "native"}), tmp_path)
-    assert 'needs parallel.engine = "deepspeed" or "accelerate"' in found
-
-
-def test_a_file_for_a_cpu_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilekit.train.engines.find_spec", lambda name: name)
-    (tmp_path / "cpu.yaml").write_text("use_cpu: true")
-    changes = {"parallel.engine": "accelerate", "parallel.engine_config": str(tmp_path / "cpu.yaml")}
-    config = load_config(CONFIG, changes)
-    check_engine(config, torch.device("cpu"))
-    found = refusal(lambda: check_engine(config, torch.device("cuda")), tmp_path)
-    assert found == "cpu.yaml: use_cpu = true, but the run has a GPU; change it, or hide the GPU from the run"
+        assert refusal(start, tmp_path, name).startswith(f"{name}: is neither JSON nor YAML")
+    needed = 'needs parallel.engine = "deepspeed" or "accelerate"'
+    assert needed in refusal(start, tmp_path, "bad.json", "native")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,53 +15,19 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.train import engines
-from pilekit.train.config.engine_file import deepspeed_config
-from pilekit.train.config.file import load_config
-from pilekit.train.config.sections import ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
 from pilekit.train.engines import check_engine
 from pilekit.train.engines.accelerate import AccelerateEngine
 from pilekit.train.engines.adapter import share_weights
 from pilekit.train.engines.deepspeed import DeepSpeedEngine, own_share
 from pilekit.train.step.engine import Engine
 from tests.process_groups import ProcessGroups
+from tests.train.runs import small_config
 
 ENGINES: list[Callable[..., Engine]] = [Engine, DeepSpeedEngine, AccelerateEngine]
 """mypy checks these against the protocol."""
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
-RUN = """
-[data]
-tokenizer = "tokenizer.json"
-[model]
-preset = "pythia-14m"
-[train]
-steps = 10
-"""
-
-
-@pytest.fixture
-def load(tmp_path: Path) -> Callable[..., TrainConfig]:
-    """`load("parallel.zero=1", ...)`: a config with changes."""
-    file = tmp_path / "run.toml"
-    file.write_text(RUN)
-    return lambda *changes: load_config(file, changes)
-
-
-def test_deepspeed_gets_batch_stage_precision_and_offload() -> None:
-    train = TrainSection(steps=1, global_batch_size=24, micro_batch_size=2, clip_norm=float("inf"))
-    parallel = ParallelConfig(engine="deepspeed", zero=3, offload=True)
-    found = deepspeed_config(TrainConfig(train=train, parallel=parallel, precision=PrecisionConfig(dtype="bf16")), 4)
-    sizes = found["train_micro_batch_size_per_gpu"], found["gradient_accumulation_steps"], found["train_batch_size"]
-    assert sizes == (2, 3, 24)
-    on_cpu = {"device": "cpu"}
-    assert found["zero_optimization"] == {"stage": 3, "offload_optimizer": on_cpu, "offload_param": on_cpu}
-    assert found["gradient_clipping"] == 0.0
-    assert found["bf16"] == {"enabled": True, "check_grad_overflow": True}
-    assert found["data_types"]["grad_accum_dtype"] == found["communication_data_type"] == "fp32"
-
-
-def test_settings_that_an_engine_lacks_are_refused_by_name(load: Callable[..., TrainConfig]) -> None:
+def test_settings_that_an_engine_lacks_are_refused_by_name() -> None:
     for engine, changes, message in (
         ("deepspeed", "precision.dtype=fp16", 'precision.dtype = "fp16": with parallel.engine = "deepspeed" it must'),
         ("deepspeed", "parallel.zero=1 parallel.activation_checkpoint=full", 'it must be "none"'),
@@ -72,34 +39,39 @@ def test_settings_that_an_engine_lacks_are_refused_by_name(load: Callable[..., T
         ("accelerate", "model.config=c train.objective=mlm", 'train.objective = "mlm"'),
     ):
         with pytest.raises(PilekitError) as refused:
-            load(f"parallel.engine={engine}", *changes.split())
+            small_config([f"parallel.engine={engine}", *changes.split()])
         assert message in str(refused.value)
-        load("parallel.engine=native", *changes.split())
+        small_config(changes.split())
     for engine in ("deepspeed", "accelerate"):
         for zero in (0, 2, 3):
-            load(f"parallel.engine={engine}", f"parallel.zero={zero}")
+            small_config([f"parallel.engine={engine}", f"parallel.zero={zero}"])
 
 
-def test_missing_packages_and_devices(load: Callable[..., TrainConfig], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_and_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for engine in ("deepspeed", "accelerate"):
         monkeypatch.setattr(engines, "find_spec", lambda name: None)
         with pytest.raises(PilekitError, match=rf"{engine} is not installed; pip install 'pilekit\[{engine}\]'"):
-            check_engine(load(f"parallel.engine={engine}"))
-    check_engine(load())
+            check_engine(small_config([f"parallel.engine={engine}"]))
+    check_engine(small_config())
     monkeypatch.setattr(engines, "find_spec", lambda name: name)
-    config = load("parallel.engine=accelerate", "parallel.zero=3")
-    with pytest.raises(PilekitError, match=r"parallel.zero = 3: accelerate shards on GPUs only; set it to 0"):
-        check_engine(config, CPU)
-    check_engine(config, GPU)
-    check_engine(load("parallel.engine=accelerate"), CPU)
-    check_engine(load("parallel.engine=deepspeed", "parallel.zero=3"), CPU)
-
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "Tesla V100\x1b")
-    with pytest.raises(PilekitError, match=r'^precision.dtype = "bf16": Tesla V100\\x1b has no bfloat16; set "fp16"'):
-        check_engine(load("precision.dtype=bf16"), GPU)
-    check_engine(load("precision.dtype=fp16"), GPU)
-    check_engine(load("precision.dtype=bf16"), CPU)
+    (tmp_path / "cpu.yaml").write_text("use_cpu: true")
+    accelerate, deepspeed, file = "parallel.engine=accelerate", "parallel.engine=deepspeed", f"{tmp_path}/cpu.yaml"
+    refused = r"^parallel.zero = 3: accelerate shards on GPUs only; set it to 0"
+    lacking = r'^precision.dtype = "bf16": Tesla V100\\x1b has no bfloat16; set "fp16"'
+    hidden = r"/cpu.yaml: use_cpu = true, but the run has a GPU; change it, or hide the GPU from the run$"
+    for changes, on_cpu, on_gpu in (
+        ([accelerate, "parallel.zero=3"], refused, None),
+        ([accelerate], None, None),
+        ([deepspeed, "parallel.zero=3"], None, None),
+        ([accelerate, f"parallel.engine_config={file}"], None, hidden),
+        (["precision.dtype=bf16"], None, lacking),
+        (["precision.dtype=fp16"], None, None),
+    ):
+        for device, message in (("cpu", on_cpu), ("cuda", on_gpu)):
+            with nullcontext() if message is None else pytest.raises(PilekitError, match=message):
+                check_engine(small_config(changes), torch.device(device))
 
 
 SHAPES = [(1,), (2,), (5,), (4, 3), (1, 7), (3, 2, 2), ()]

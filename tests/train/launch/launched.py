@@ -30,7 +30,7 @@ def main(folder: Path, kind: str, *more: str) -> None:
             (folder / f"{os.environ['RANK']}.starting").touch()
             time.sleep(120)
         ranks = join()
-        about = {"pid": os.getpid(), "threads": torch.get_num_threads(), "more": more}
+        about = {"threads": torch.get_num_threads(), "more": more}
         (folder / f"{ranks.rank}.{attempt}.json").write_text(json.dumps(about))
         ranks.gather(None)
         if kind == "killed":

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 
-from pilekit.cli.main import pilekit
 from pilekit.engine.ranks import join
-from pilekit.train.config.file import load_config
 from pilekit.train.launch.environment import adopt_slurm, described
-from pilekit.train.trainer import Trainer, seed_of_step
+from pilekit.train.trainer import seed_of_step
 from tests.process_groups import ProcessGroups
-from tests.train.runs import tiny_run
+from tests.train.runs import tiny_run, trainer
 
 RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 TASK = {
@@ -30,19 +28,11 @@ TASK = {
 
 def environment(monkeypatch: pytest.MonkeyPatch, **given: str) -> dict[str, str | None]:
     """The variables of a rank after `adopt_slurm` in this environment."""
+    others = {name: value for name, value in os.environ.items() if name not in {*RANK, *TASK}}
     with monkeypatch.context() as patch:
-        import os
-
-        for name in {*RANK, *TASK}:
-            patch.setenv(name, "")  # so that it is put back
-            patch.delenv(name)
-        for name, value in given.items():
-            patch.setenv(name, value)
+        patch.setattr(os, "environ", others | given)
         adopt_slurm()
-        found = {name: os.environ.get(name) for name in RANK}
-        for name in RANK:
-            os.environ.pop(name, None)
-        return found
+        return {name: os.environ.get(name) for name in RANK}
 
 
 def test_a_task_of_slurm_is_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,17 +52,10 @@ def describe() -> str:
     return described(join())
 
 
-def test_the_environment_is_told_once(
-    tmp_path: Path, process_group: ProcessGroups, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_is_described(process_group: ProcessGroups) -> None:
+    """That of a single rank: tests/cli/test_train.py."""
     for text in process_group(2).run(describe):
         assert text == "2 ranks started by its environment, on cpu; they talk by gloo"
-    made = tiny_run(tmp_path, steps=1, micro_batch_size=4)
-    for name in RANK:
-        monkeypatch.delenv(name, raising=False)
-    result = CliRunner().invoke(pilekit, ["train", str(made / "tiny.toml"), "--out", str(tmp_path / "run")])
-    assert result.exit_code == 0, result.output
-    assert result.stderr.count("1 rank, on cpu\n") == 1
 
 
 def test_each_generator_of_random_numbers(tmp_path: Path) -> None:
@@ -80,8 +63,7 @@ def test_each_generator_of_random_numbers(tmp_path: Path) -> None:
 
     Weights, adapters and the order of documents come from seeds of the config, through generators of their own.
     """
-    made = tiny_run(tmp_path, steps=3, micro_batch_size=4)
-    ours = Trainer(load_config(made / "tiny.toml"), tmp_path / "run")
+    ours = trainer(tiny_run(tmp_path, "train.steps=3", "train.micro_batch_size=4"), tmp_path / "run")
     states, forward_backward = [], ours.engine.forward_backward
 
     def noting(*rows: object, **more: object) -> object:

@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -18,7 +18,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from pilekit.errors import PilekitError
 from pilekit.train.launch import launch as launching
 from tests.process_groups import ROOT
-from tests.stopping import is_there, wait_for
+from tests.stopping import wait_for
+from tests.train.launch.processes import SECONDS, ranks_in, running
 
 PROGRAM = """
 import sys
@@ -28,49 +29,18 @@ launch.MODULE = "tests.train.launch.launched"
 try: sys.exit(launch.launch(int(sys.argv[1]), sys.argv[3:], int(sys.argv[2])))
 except PilekitError as error: sys.exit(f"error: {error}")
 """
-SECONDS = 240.0
-"""A test that waits longer than this fails."""
 
 
-@contextmanager
-def launched(folder: Path, nproc: int, kind: str, *more: str, restarts: int = 0) -> Iterator[subprocess.Popen[str]]:
-    """The launcher, in a session of its own; at the end its ranks are killed too."""
-    launchers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
-    environment = {name: value for name, value in os.environ.items() if name not in launchers}
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(nproc), str(restarts), str(folder), kind, *more],
-        cwd=ROOT,
-        env=environment | {"CUDA_VISIBLE_DEVICES": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        for pid in pids(folder):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def run(folder: Path, nproc: int, kind: str, *more: str, restarts: int = 0) -> tuple[int, str, str]:
-    """(exit code, stdout, stderr)"""
-    with launched(folder, nproc, kind, *more, restarts=restarts) as process:
-        stdout, stderr = process.communicate(timeout=SECONDS)
-        return process.returncode, stdout, stderr
-
-
-def pids(folder: Path) -> list[int]:
-    return [json.loads(file.read_text())["pid"] for file in folder.glob("*.json") if file.name != "saved.json"]
+def launched(folder: Path, kind: str, *more: str, restarts: int = 0) -> AbstractContextManager[Popen[str]]:
+    """The launcher of two ranks of this kind."""
+    return running([sys.executable, "-c", PROGRAM, "2", str(restarts), str(folder), kind, *more], folder)
 
 
 @pytest.mark.slow
 def test_a_killed_rank_is_one_line(tmp_path: Path) -> None:
-    code, stdout, stderr = run(tmp_path, 2, "killed")
-    assert (code, stdout) == (1, "")
+    with launched(tmp_path, "killed") as process:
+        stdout, stderr = process.communicate(timeout=SECONDS)
+    assert (process.returncode, stdout) == (1, "")
     *lost, told = stderr.splitlines()
     # Rank 0 may be ended before it can report the loss.
     assert not lost or [line.startswith("error: rank 0: another rank is gone, ") for line in lost] == [True]
@@ -87,7 +57,7 @@ def test_ranks_get_their_arguments_share_the_cores_and_save_after_a_signal(
     tmp_path: Path, number: signal.Signals, expected: int
 ) -> None:
     odd = ["--set", 'data.subsets=["a b"]', "$HOME ${local_rank} $$", "", "--debug", "ü"]
-    with launched(tmp_path, 2, "loops", *odd, restarts=2) as process:
+    with launched(tmp_path, "loops", *odd, restarts=2) as process:
         wait_for(lambda: len(list(tmp_path.glob("*.loops"))) == 2)
         process.send_signal(number)
         stdout, stderr = process.communicate(timeout=SECONDS)
@@ -103,10 +73,10 @@ def test_ranks_get_their_arguments_share_the_cores_and_save_after_a_signal(
 @pytest.mark.slow
 @pytest.mark.parametrize("targets", ["launcher and ranks", "one rank"])
 def test_any_sigterm_stops_all_ranks_after_the_same_step(tmp_path: Path, targets: str) -> None:
-    with launched(tmp_path, 2, "loops") as process:
+    with launched(tmp_path, "loops") as process:
         wait_for(lambda: len(list(tmp_path.glob("*.loops"))) == 2)
-        one = json.loads((tmp_path / "1.0.json").read_text())["pid"]
-        for pid in [one] if targets == "one rank" else [*pids(tmp_path), process.pid]:
+        ranks = ranks_in(tmp_path)
+        for pid in [ranks[1]] if targets == "one rank" else [*ranks.values(), process.pid]:
             os.kill(pid, signal.SIGTERM)
         stdout, stderr = process.communicate(timeout=SECONDS)
         assert (process.returncode, stdout, stderr) == (0, "", "")
@@ -116,17 +86,17 @@ def test_any_sigterm_stops_all_ranks_after_the_same_step(tmp_path: Path, targets
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel must tell")
 def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
-    with launched(tmp_path, 2, "loops") as process:
+    with launched(tmp_path, "loops") as process:
         wait_for(lambda: len(list(tmp_path.glob("*.loops"))) == 2)
         process.kill()
-        wait_for(lambda: not any(map(is_there, pids(tmp_path))))
+        wait_for(lambda: not ranks_in(tmp_path))
     assert len(list(tmp_path.glob("*.saved"))) == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_a_signal_before_there_is_anything_to_save(tmp_path: Path, number: signal.Signals, expected: int) -> None:
-    with launched(tmp_path, 2, "starting", restarts=2) as process:
+    with launched(tmp_path, "starting", restarts=2) as process:
         wait_for(lambda: len(list(tmp_path.glob("*.starting"))) == 2)
         process.send_signal(number)
         stdout, stderr = process.communicate(timeout=SECONDS)

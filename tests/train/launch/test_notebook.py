@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
 
@@ -17,25 +14,8 @@ import pilekit
 from pilekit import PilekitError, notebook_launch
 from tests.process_groups import ROOT, ProcessGroups
 from tests.stopping import is_there, wait_for
+from tests.train.launch.processes import SECONDS, running
 from tests.train.runs import lines, tiny_run
-
-SECONDS = 240.0
-
-
-@contextmanager
-def script(program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A script as `python -c` runs it: no other process can import its functions."""
-    own = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    with subprocess.Popen(
-        [sys.executable, "-c", dedent(program), *arguments],
-        env=own | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        yield process
-
 
 # The process has computed with several threads before, as a notebook's has.
 PROGRAM = """
@@ -72,7 +52,7 @@ PROGRAM = """
 
 def test_functions_run_in_forks_again_and_again(tmp_path: Path, process_group: ProcessGroups) -> None:
     assert pilekit.notebook_launch is notebook_launch
-    tiny_run(tmp_path, steps=3, micro_batch_size=1)
+    tiny_run(tmp_path, "train.steps=3", "train.micro_batch_size=1")
     code, stdout, stderr = process_group.script(dedent(PROGRAM), str(tmp_path))
     assert code == 0, stderr
     threads = max(1, len(os.sched_getaffinity(0)) // 2)
@@ -116,7 +96,7 @@ LOOPS = """
 def test_an_interrupt_is_passed_on_and_a_second_one_ends_all(tmp_path: Path) -> None:
     for kind in ("loop", "stay"):
         (folder := tmp_path / kind).mkdir()
-        with script(LOOPS, kind, str(folder)) as process:
+        with running([sys.executable, "-c", dedent(LOOPS), kind, str(folder)], tmp_path) as process:
             wait_for(lambda: len(list(folder.iterdir())) == 2)
             if kind == "stay":
                 wait_for(lambda: all(file.read_text() for file in folder.iterdir()))

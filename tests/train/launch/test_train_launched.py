@@ -6,31 +6,29 @@ import os
 import random
 import re
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.process_groups import ROOT
-from tests.stopping import is_there, wait_for
+from tests.stopping import wait_for
+from tests.train.launch import processes
+from tests.train.launch.processes import SECONDS, ranks_in
 from tests.train.runs import lines, tiny_run
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
-SECONDS = 240.0
 STEPS = 60
 """Enough steps that a signal after the first ones always comes before the last."""
 BIN = Path(sys.executable).parent
+running = partial(processes.running, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a corpus, a tokenizer, the shape of a model, and a config that names them."""
-    more = "[parallel]\nzero = 2\n[checkpoint]\nevery = 7\n"
-    return tiny_run(tmp_path_factory.mktemp("launched"), steps=STEPS, micro_batch_size=1, more=more)
+    changes = (f"train.steps={STEPS}", "train.micro_batch_size=1", "parallel.zero=2", "checkpoint.every=7")
+    return tiny_run(tmp_path_factory.mktemp("launched"), *changes)
 
 
 def command(launcher: str, config: Path, *options: str, restarts: int = 0) -> list[str]:
@@ -40,43 +38,6 @@ def command(launcher: str, config: Path, *options: str, restarts: int = 0) -> li
         start = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", "--max-restarts", str(restarts)]
         start += ["-m", "pilekit.train"]
     return [*start, str(config), *options]
-
-
-@contextmanager
-def running(arguments: list[str], folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """The command in `folder`; its remaining processes are killed afterwards."""
-    launchers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    environment = {name: value for name, value in os.environ.items() if name not in launchers}
-    environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    environment |= {"GLOO_SOCKET_IFNAME": "lo", "PILEKIT_RUN_OF_THIS_TEST": str(folder)}
-    with subprocess.Popen(
-        arguments,
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-            for pid in ranks_in(folder).values():
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-
-
-def ranks_in(folder: Path) -> dict[int, int]:
-    """Rank to process, for all running ranks of the command in `folder`."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError, ValueError):
-            variables = dict(line.split("=", 1) for line in path.read_text().split("\0") if "=" in line)
-            pid = int(path.parent.name)
-            if variables.get("PILEKIT_RUN_OF_THIS_TEST") == str(folder) and "RANK" in variables and is_there(pid):
-                found[int(variables["RANK"])] = pid
-    return found
 
 
 def steps_in(run: Path) -> int:

@@ -1,50 +1,40 @@
-"""Warnings equal those of a slow reference that looks at the whole run."""
+"""Warnings equal those of a slow reference that looks at the whole run, also of memory that grows and grows."""
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 import statistics
+from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.train.log.alerts import Watch
+from pilekit.train.log import alerts
+from pilekit.train.log.alerts import LEAST, SHARE, SPAN, SPANS, MemoryGrowth, Watch
 from pilekit.train.log.metrics import StepMetrics
+from tests.train.log.test_metrics import metrics
+from tests.train.runs import tiny_run, trainer, warnings_of
 
 
 def step_of(
     step: int, *, loss: float | None = 3.0, norm: float | None = 1.0, wait: float = 0.0, seconds: float = 1.0
 ) -> StepMetrics:
-    return StepMetrics(
-        step=step,
-        loss=loss,
-        loss_by_subset={},
-        lr=1e-3,
-        grad_norm=norm,
-        tokens=step,
-        tokens_per_second=1.0,
-        data_wait=wait,
-        step_seconds=seconds,
-    )
+    return metrics(step, loss=loss, grad_norm=norm, data_wait=wait, step_seconds=seconds)
 
 
 def watched(steps: list[StepMetrics], history: list[StepMetrics] | None = None) -> list[tuple[int, str]]:
     """(step, message) of every warning."""
-    warnings: list[tuple[int, str]] = []
-    now = [0]
+    found: list[tuple[int, str]] = []
     watch = Watch(lambda step: f"PEEK {step}", "REMEDY", history or [])
-    handler = logging.Handler()
-    handler.emit = lambda record: warnings.append((now[0], record.getMessage()))  # type: ignore[method-assign]
-    logging.getLogger("pilekit.train.log.alerts").addHandler(handler)
-    try:
-        for metrics in steps:
-            now[0] = metrics.step
-            watch.write(metrics)
-    finally:
-        logging.getLogger("pilekit.train.log.alerts").removeHandler(handler)
-    return warnings
+    with warnings_of() as warnings:
+        for step in steps:
+            watch.write(step)
+            found += [(step.step, record.getMessage()) for record in warnings]
+            warnings.clear()
+    return found
 
 
 # ---- slow references
@@ -151,3 +141,50 @@ def test_waiting_for_data_warns_once_with_the_longest_step() -> None:
     assert "26% of their time" in message
     assert watched([step_of(step, wait=0.9 if step <= 10 else 0.0, seconds=100.0) for step in range(1, 200)]) == []
     assert watched([step_of(step, wait=0.2) for step in range(1, 200)]) == []
+
+
+def told(sizes: list[dict[str, list[int]]]) -> list[tuple[int, Any, Any]]:
+    """(step, kind, rank) of every warning."""
+    found: list[tuple[int, Any, Any]] = []
+    growth = MemoryGrowth()
+    with warnings_of() as warnings:
+        for step, each in enumerate(sizes, 1):
+            growth.write(step, each)
+            found += [(step, record.args[1], record.args[2]) for record in warnings]  # type: ignore[index]
+            warnings.clear()
+    return found
+
+
+@given(data=st.data())
+def test_the_warnings_are_those_of_a_reference_that_sees_the_whole_run(data: st.DataObject) -> None:
+    spans = data.draw(st.integers(0, 12))
+    lowest = [
+        [data.draw(st.integers(0, 40)) * LEAST // 4 + (span * LEAST if grows else 0) + 2**28 for span in range(spans)]
+        for grows in data.draw(st.lists(st.booleans(), min_size=2, max_size=2))
+    ]
+    sizes = [
+        {"CPU": [of_rank[step // SPAN] + step % SPAN * LEAST for of_rank in lowest], "GPU": [7, 7]}
+        for step in range(spans * SPAN)
+    ]
+    expected = []
+    for rank, of_rank in enumerate(lowest):
+        for last in range(SPANS - 1, spans):
+            pairs = [(of_rank[n - 1], of_rank[n]) for n in range(last - SPANS + 2, last + 1)]
+            if all(later - earlier >= max(LEAST, SHARE * earlier) for earlier, later in pairs):
+                expected.append(((last + 1) * SPAN, "CPU", rank))
+                break
+    assert sorted(told(sizes)) == sorted(expected)
+
+
+def test_a_run_that_leaks_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alerts, "SPAN", 2)
+    monkeypatch.setattr(alerts, "SPANS", 3)
+    made, leak = tiny_run(tmp_path, "train.steps=14", "train.micro_batch_size=4"), []
+    for setting in ("false", "true"):
+        trainer(made, tmp_path / setting, f"log.memory={setting}").fit(lambda _: leak.append(b"x" * (16 << 20)))
+        texts = [text for text in caplog.messages if "memory" in text]
+        assert bool(texts) == (setting == "true")
+    assert "the CPU memory of rank 0 grows steadily: " in texts[0]
+    assert len(texts) == 1

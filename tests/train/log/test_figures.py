@@ -15,28 +15,17 @@ from click.testing import CliRunner
 from pilekit.cli.main import pilekit
 from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.train.config.file import load_config
 from pilekit.train.log import alerts
 from pilekit.train.log.metrics import numbers_of, read_metrics
-from pilekit.train.trainer import Trainer
 from tests.tiny.models import tiny_corpus
 from tests.train.log.test_viewers import read_tensorboard, read_wandb
-from tests.train.runs import tiny_run
-
-MORE = """
-eval_every = 3
-[optimizer]
-lr = 0.01
-[checkpoint]
-every = 2
-[log]
-tensorboard = true
-"""
+from tests.train.runs import tiny_run, trainer
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tiny_run(tmp_path_factory.mktemp("figures"), steps=7, micro_batch_size=2, more=MORE)
+    changes = ("train.steps=7", "train.eval_every=3", "optimizer.lr=0.01", "checkpoint.every=2", "log.tensorboard=true")
+    folder = tiny_run(tmp_path_factory.mktemp("figures"), *changes)
     tiny_corpus(folder / "data" / "val", shards=1, documents=12, seed=5)
     return folder
 
@@ -45,8 +34,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_records_of_a_run_agree(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wandb: bool) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     run, changes = tmp_path / "run", ["schedule.kind=constant", f"log.wandb={str(wandb).lower()}", "log.profile=[2, 3]"]
-    Trainer(load_config(made / "tiny.toml", ["train.steps=5", *changes]), run).fit()
-    Trainer(load_config(made / "tiny.toml", changes), run).fit()
+    trainer(made, run, *changes, "train.steps=5").fit()
+    trainer(made, run, *changes).fit()
     steps = read_metrics(run / "metrics.jsonl")
     assert [step.step for step in steps] == list(range(1, 8))
     assert [step.step for step in steps if step.bpb] == [3, 5, 6, 7]
@@ -68,7 +57,7 @@ def test_the_records_of_a_run_agree(made: Path, tmp_path: Path, monkeypatch: pyt
     assert (run / "profile" / "breakdown.txt").read_text().startswith("Where the time of steps 2 to 3 went")
 
     bare = ["schedule.kind=constant", "train.eval_every=0", "log.tensorboard=false", "checkpoint.every=100"]
-    Trainer(load_config(made / "tiny.toml", [*bare, "log.every=3"]), tmp_path / "bare").fit()
+    trainer(made, tmp_path / "bare", *bare, "log.every=3").fit()
     losses = [step.loss for step in read_metrics(tmp_path / "bare" / "metrics.jsonl")]
     assert losses == [steps[number - 1].loss for number in (3, 6, 7)]
 
@@ -84,7 +73,7 @@ def test_a_missing_requirement_is_named_before_anything_is_written(
     ):
         changes = [change] if "eval" in change else [change, "log.tensorboard=false"]
         with pytest.raises(PilekitError, match=message):
-            Trainer(load_config(made / "tiny.toml", changes), tmp_path / "run")
+            trainer(made, tmp_path / "run", *changes)
         words = ["--out", str(tmp_path / "run"), "--dry-run", *(word for one in changes for word in ("--set", one))]
         result = CliRunner().invoke(pilekit, ["train", str(made / "tiny.toml"), *words])
         assert message in result.output + str(result.exception)
@@ -98,7 +87,7 @@ def test_a_run_that_waits_for_data_warns_once(
     monkeypatch.setattr(alerts, "SPAN", 4)
     changes = ["train.steps=16", "train.eval_every=0", "log.tensorboard=false", "checkpoint.every=1000"]
     with caplog.at_level(logging.WARNING):
-        Trainer(load_config(made / "tiny.toml", changes), tmp_path / "run").fit()
+        trainer(made, tmp_path / "run", *changes).fit()
     (warning,) = [text for text in caplog.messages if "waiting for data" in text]
     assert re.match(r"steps 11 to 14 spent \d+% of their time waiting for data, step \d+ the longest", warning)
     command = warning.rpartition("are shown by: ")[2]

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from pilekit.cli.display.live_line import line_of
 from pilekit.train.log.metrics import StepMetrics
+from tests.train.log.test_metrics import metrics as logged
 
 
 def metrics(step: int, **others: Any) -> StepMetrics:
-    figures: dict[str, Any] = {"lr": 2.5e-4, "grad_norm": 1.5, "tokens_per_second": 12345.6, "data_wait": 0.0123}
-    figures |= {"loss": 3.21456, "step_seconds": 2.0, **others}
-    return StepMetrics(step=step, tokens=step * 100, loss_by_subset={"ArXiv": 3.0}, **figures)
+    figures: dict[str, Any] = {"loss": 3.21456, "lr": 2.5e-4, "tokens_per_second": 12345.6, "data_wait": 0.0123}
+    return logged(step, **figures | others)
 
 
 def test_the_line() -> None:

@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from pilekit.train.config.file import load_config
 from pilekit.train.log import mfu
 from pilekit.train.log.metrics import read_metrics
 from pilekit.train.log.mfu import operations_per_token, peak_of
-from pilekit.train.trainer import Trainer
 from tests.tiny.models import tiny_model
-from tests.train.runs import tiny_run
+from tests.train.runs import tiny_run, trainer
 
 
 def test_the_peak_is_that_of_the_data_sheet_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,16 +20,11 @@ def test_the_peak_is_that_of_the_data_sheet_or_none(monkeypatch: pytest.MonkeyPa
         ("NVIDIA H100 80GB HBM3", 989e12),
         ("NVIDIA H100 PCIe", 756e12),
         ("NVIDIA H100 NVL", 835e12),
-        ("NVIDIA H200", 989e12),
-        ("NVIDIA A100-SXM4-80GB", 312e12),
         ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", None),
-        ("NVIDIA B200", 2250e12),
         ("NVIDIA A10", 125e12),
         ("NVIDIA A10G", None),
-        ("NVIDIA L40S", 362e12),
         ("NVIDIA L4", 121e12),
         ("NVIDIA L40", None),
-        ("NVIDIA GeForce RTX 4090", None),
         ("Tesla V100-SXM2-16GB", None),
     ):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device, name=name: name)
@@ -41,11 +34,11 @@ def test_the_peak_is_that_of_the_data_sheet_or_none(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_run_tells_its_share_of_a_known_peak_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = tiny_run(tmp_path, steps=2, micro_batch_size=4)
-    Trainer(load_config(made / "tiny.toml"), tmp_path / "unknown").fit()
+    made = tiny_run(tmp_path, "train.steps=2")
+    trainer(made, tmp_path / "unknown").fit()
     assert [step.mfu for step in read_metrics(tmp_path / "unknown" / "metrics.jsonl")] == [None] * 2
     monkeypatch.setattr(mfu, "peak_of", lambda _device, _dtype: 1e12)
-    ours = Trainer(load_config(made / "tiny.toml"), tmp_path / "known")
+    ours = trainer(made, tmp_path / "known")
     ours.fit()
     shape = tiny_model().config
     parameters = sum(parameter.numel() for parameter in tiny_model().parameters())

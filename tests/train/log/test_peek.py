@@ -14,10 +14,12 @@ from click.testing import CliRunner
 
 from pilekit.cli.main import pilekit
 from pilekit.stream.pile_stream import PileStream
-from pilekit.train.config.sections import DataConfig, ModelConfig, TrainConfig, TrainSection
+from pilekit.train.config.file import load_config
+from pilekit.train.config.sections import TrainConfig
 from pilekit.train.data import open_stream
 from pilekit.train.log.peek import inspect_step_command
 from tests.tiny.models import tiny_corpus, tiny_tokenizer
+from tests.train.runs import small_config
 
 Rows = list[list[tuple[str, int]]]
 
@@ -31,17 +33,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config_of(made: Path, **data: Any) -> TrainConfig:
-    given: dict[str, Any] = {
-        "path": str(made / "a corpus"),
-        "tokenizer": str(made / "tokenizer"),
-        "seq_len": 24,
-        "window": 8,
-    }
-    return TrainConfig(
-        data=DataConfig(**(given | data)),
-        model=ModelConfig(preset="pythia-14m"),
-        train=TrainSection(steps=1, global_batch_size=6, micro_batch_size=6),
-    )
+    given = {"path": made / "a corpus", "tokenizer": made / "tokenizer", "seq_len": 24, "window": 8, **data}
+    sizes = {"train.global_batch_size": 6, "train.micro_batch_size": 6}
+    return small_config({**{f"data.{name}": value for name, value in given.items()}, **sizes})
 
 
 def trained_on(stream: PileStream, steps: int) -> list[Rows]:
@@ -118,5 +112,5 @@ def test_from_a_checkpoint(made: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(pilekit, shlex.split(inspect_step_command(config, stream, 6, checkpoint))[1:])
     assert result.exit_code == 1
     assert "Traceback" not in result.output
-    config = msgspec.structs.replace(config_of(made, tokenizer=None), model=ModelConfig(path="a_model"))
+    config = load_config(config, {"data.tokenizer": None, "model.path": "a_model"})
     assert " --tokenizer a_model " in inspect_step_command(config, stream, 1)

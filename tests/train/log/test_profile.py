@@ -13,20 +13,17 @@ import torch
 
 from pilekit.engine.ranks import join
 from pilekit.evaluate.model.causal import as_causal_lm
-from pilekit.train.config.sections import LogConfig, ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
+from pilekit.train.config.sections import TrainConfig
 from pilekit.train.log.profile import Profile, part
 from pilekit.train.step.engine import Engine
 from tests.process_groups import ProcessGroups
 from tests.tiny.models import tiny_model
+from tests.train.runs import small_config
 
 
 def config_of(profile: tuple[int, int] | None) -> TrainConfig:
-    return TrainConfig(
-        train=TrainSection(steps=1, global_batch_size=8, micro_batch_size=4),
-        parallel=ParallelConfig(zero=3),
-        precision=PrecisionConfig(dtype="bf16"),
-        log=LogConfig(profile=profile),
-    )
+    rows = {"train.steps": 100, "train.global_batch_size": 8, "train.micro_batch_size": 4}
+    return small_config({**rows, "parallel.zero": 3, "precision.dtype": "bf16", "log.profile": profile})
 
 
 def profiled(folder: str) -> None:

@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 
 from pilekit.errors import PilekitError
-from pilekit.train.config.file import load_config
 from pilekit.train.log import viewers
 from pilekit.train.log.metrics import StepBitsPerByte
 from pilekit.train.log.viewers import check_viewers, open_tensorboard, open_wandb
 from tests.small_disk import files_limited_to
 from tests.train.log.test_metrics import metrics
-
-SMALL = {"data": {"path": "c", "tokenizer": "t"}, "train": {"steps": 1}, "model": {"preset": "pythia-14m"}}
+from tests.train.runs import small_config
 
 
 def read_tensorboard(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -106,7 +104,7 @@ def test_a_full_disk_ends_the_log_and_not_the_training(
 
 
 def test_weights_and_biases_needs_the_package_and_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = load_config(SMALL, {"log.wandb": True})
+    config = small_config({"log.wandb": True})
     for name in ("WANDB_MODE", "WANDB_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -136,7 +134,7 @@ def test_a_page_that_fails_ends_with_one_warning(
     begun: list[Any] = []
     begin = wandb.init
     monkeypatch.setattr(wandb, "init", lambda **given: begun.append(begin(**given)) or begun[0])
-    with open_wandb(tmp_path, load_config(SMALL)) as write:
+    with open_wandb(tmp_path, small_config()) as write:
         write(metrics(1))
         begun[0].finish()
         write(metrics(2))

@@ -11,12 +11,12 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from pilekit.errors import PilekitError
 from pilekit.evaluate.model.causal import as_causal_lm, isolates_documents
-from pilekit.train import engines, trainer
+from pilekit.train import engines
+from pilekit.train import trainer as training
 from pilekit.train.config.file import load_config
 from pilekit.train.model.build import use_attention
-from pilekit.train.trainer import Trainer
 from tests.tiny.models import tiny_model
-from tests.train.runs import tiny_run
+from tests.train.runs import tiny_run, trainer
 
 FLEX = "model.attention_implementation=flex_attention"
 FLASH = "model.attention_implementation=flash_attention_2"
@@ -24,7 +24,7 @@ FLASH = "model.attention_implementation=flash_attention_2"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_run(tmp_path_factory.mktemp("attention"), steps=1, micro_batch_size=2)
+    return tiny_run(tmp_path_factory.mktemp("attention"), "train.steps=1")
 
 
 def test_what_cannot_run_here_is_refused_in_one_line(
@@ -41,7 +41,7 @@ def test_what_cannot_run_here_is_refused_in_one_line(
         refused.append(((FLEX,), f'{name}ex_attention": trains on a GPU only, and there is none; set "sdpa"'))
     for changes, message in refused:
         with pytest.raises(PilekitError) as raised:
-            Trainer(load_config(made / "tiny.toml", changes), tmp_path / "run")
+            trainer(made, tmp_path / "run", *changes)
         assert message in str(raised.value)
         assert "\n" not in str(raised.value)
     assert not (tmp_path / "run").exists()
@@ -61,7 +61,7 @@ def test_documents_are_proven_apart_with_the_implementation_itself(
 ) -> None:
     """Flex attention, which a CPU computes forward only, in eager mode; and a broken one."""
     monkeypatch.setattr(
-        trainer, "check_engine", lambda _config, _device: engines.check_engine(load_config(made / "tiny.toml"))
+        training, "check_engine", lambda _config, _device: engines.check_engine(load_config(made / "tiny.toml"))
     )
     proofs: list[tuple[bool, int]] = []
 
@@ -69,16 +69,16 @@ def test_documents_are_proven_apart_with_the_implementation_itself(
         proofs.append((isolates_documents(lm, rows), rows))
         return proofs[-1][0]
 
-    monkeypatch.setattr(trainer, "isolates_documents", noted)
+    monkeypatch.setattr(training, "isolates_documents", noted)
     with torch.compiler.set_stance("force_eager"):
-        Trainer(load_config(made / "tiny.toml", (FLEX,)), tmp_path / "run")
+        trainer(made, tmp_path / "run", FLEX)
         assert proofs == [(True, 1), (True, 2)]
         monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flex_attention", leaking)
         with pytest.raises(
             PilekitError, match=r"mixes the documents of a row here; set train.micro_batch_size = 1, or"
         ):
-            Trainer(load_config(made / "tiny.toml", (FLEX,)), tmp_path / "run")
-        Trainer(load_config(made / "tiny.toml", (FLEX, "data.attention=causal")), tmp_path / "run")
+            trainer(made, tmp_path / "run", FLEX)
+        trainer(made, tmp_path / "run", FLEX, "data.attention=causal")
     assert proofs[2:] == [(True, 1), (False, 2)]
 
 

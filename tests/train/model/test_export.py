@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import shutil
 import signal
 from itertools import pairwise
@@ -30,6 +29,7 @@ from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, load_causal_lm
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from pilekit.train.model.export import export_model
 from tests.kills import in_a_child, kill_at
+from tests.small_disk import files_limited_to
 from tests.stopping import tree
 from tests.tiny.models import SMALL, WORDS, Family, tiny_model, tiny_model_dir, tiny_tokenizer
 
@@ -202,13 +202,8 @@ def test_a_full_disk_leaves_the_older_model(tokenizer: Tokenizer, tmp_path: Path
     older, newer, config = tree(folder), model_of("llama"), "[train]\n" + 6_000 * "#"
     assert len(older["model.safetensors"]) > 100_000
 
-    def export_into_full_disk() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-        with pytest.raises(PilekitError, match=r"model: cannot be written: "):
-            export_model(folder, newer, tokenizer, config=config)
-
-    assert in_a_child(export_into_full_disk) == 0
+    with files_limited_to(100_000), pytest.raises(PilekitError, match=r"model: cannot be written: "):
+        export_model(folder, newer, tokenizer, config=config)
     assert tree(folder) == older
     assert names(tmp_path) == ["model", "tokenizer"]
 

@@ -20,7 +20,8 @@ from pilekit.train.engines import build_engine
 from pilekit.train.model.build import build_model, model_shape
 from pilekit.train.trainer import Trainer
 from tests.tiny.masked import FAMILIES, config_of, made_of
-from tests.tiny.models import tiny_corpus, tiny_model, tiny_neox_config, tiny_tokenizer
+from tests.tiny.models import tiny_model, tiny_neox_config, tiny_tokenizer
+from tests.train.runs import tiny_run
 
 
 @pytest.fixture
@@ -108,18 +109,17 @@ def test_what_cannot_be_trained_as_given_is_refused_in_one_line(tokenizer: Token
 def test_a_trainer_takes_one_model_and_tells_whose_weights_a_resumed_run_has(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tiny_corpus(tmp_path / "data")
-    config = load_config(
-        {
-            "data": {"path": tmp_path / "data", "tokenizer": tiny_tokenizer(tmp_path / "tokenizer"), "seq_len": 32},
-            "train": {"steps": 2, "global_batch_size": 4, "micro_batch_size": 4},
-        }
-    )
+    config = load_config(load_config(tiny_run(tmp_path, "train.steps=2") / "tiny.toml"), {"model.config": None})
     out = tmp_path / "run"
     for refused, changes, message in (
         (nn.Linear(2, 2), {}, "^the model object: a Linear is not"),
-        (tiny_model(), {"model.preset": "pythia-14m"}, '^model.preset = "pythia-14m": a model object is given too'),
-        (None, {}, "^model has neither preset nor config nor path"),
+        (
+            tiny_model(),
+            {"model.preset": "pythia-14m"},
+            r"^model.preset = .*: a model object is given too; leave one out$",
+        ),
+        (tiny_model(), {"model.freeze": ["*.bias"]}, r"^model.freeze = .*: set requires_grad of the model object's "),
+        (None, {}, "^model has neither preset nor config nor path nor from_teacher: give exactly one of them"),
     ):
         with pytest.raises(PilekitError, match=message):
             Trainer(load_config(config, changes), out, model=cast("Any", refused))

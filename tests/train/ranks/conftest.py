@@ -9,47 +9,28 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.tiny.models import tiny_corpus, tiny_model, tiny_neox_config, tiny_tokenizer
-from tests.train.ranks.fitting import RARE, omega
-
-CONFIG = """
-[data]
-path = "{folder}/corpus"
-tokenizer = "{folder}/tokenizer"
-seq_len = 24
-window = 8
-[model]
-config = "{folder}/plain/config.json"
-[train]
-steps = 6
-global_batch_size = 8
-micro_batch_size = 2
-clip_norm = 0.5
-[optimizer]
-lr = 0.01
-eps = 1e-3
-[schedule]
-warmup = 2
-[checkpoint]
-every = 2
-"""
-"""`eps` is far above the rounding errors of a gradient that should be 0; Adam would otherwise take a full step."""
+from tests.process_groups import ProcessGroups
+from tests.tiny.models import tiny_model, tiny_neox_config
+from tests.train.ranks.fitting import RARE, STEPS, Job, omega
+from tests.train.runs import tiny_run
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a corpus, a tokenizer, configs of a model without and with dropout, and run.toml."""
+    """A run, and in `dropout` the shape of its model with dropout."""
     folder = tmp_path_factory.mktemp("made")
-    tiny_corpus(folder / "corpus", shards=2, documents=60)
-    tiny_tokenizer(folder / "tokenizer")
-    for name, dropout in (("plain", 0.0), ("dropout", 0.1)):
-        tiny_neox_config(
-            initializer_range=0.2,
-            hidden_dropout=dropout,
-            attention_dropout=dropout,
-        ).save_pretrained(folder / name)
-    (folder / "run.toml").write_text(CONFIG.format(folder=folder))
+    # eps is far above the rounding errors of a gradient that should be 0; Adam would otherwise take a full step.
+    rates = ("optimizer.lr=0.01", "optimizer.eps=1e-3", "schedule.warmup=2", "train.clip_norm=0.5")
+    rows = ("data.seq_len=24", "data.window=8", "train.global_batch_size=8")
+    tiny_run(folder, *rates, *rows, f"train.steps={STEPS}", "checkpoint.every=2", documents=60)
+    dropout = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
+    tiny_neox_config(initializer_range=0.2, **dropout).save_pretrained(folder / "dropout")
     return folder
+
+
+@pytest.fixture
+def job(made: Path, tmp_path: Path, process_group: ProcessGroups) -> Job:
+    return Job(made, tmp_path, process_group)
 
 
 @pytest.fixture(scope="module")

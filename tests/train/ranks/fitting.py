@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +18,18 @@ import torch
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.tokenize import load_tokenizer
-from pilekit.train.config.file import load_config
 from pilekit.train.log.metrics import StepMetrics
 from pilekit.train.trainer import Trainer
+from tests.process_groups import ProcessGroups
+from tests.stopping import tree
 from tests.train.checkpoint.saving import state_of
+from tests.train.runs import lines, trainer
 
 Array = npt.NDArray[Any]
 Record = dict[str, Any]
+T = TypeVar("T")
 
-TIMEOUT = 240.0
+TIMEOUT = 480.0
 """Seconds for each call of ranks: a hang is a failure."""
 STEPS = 6
 
@@ -64,7 +68,7 @@ def fit(
         also(metrics)
 
     try:
-        ours = Trainer(load_config(made / "run.toml", changes), out)
+        ours = trainer(made, out, *changes)
         note_rows(ours, seen.rows)
         finished = ours.fit(on_step)
         seen.finished = finished.step, finished.interrupted
@@ -90,11 +94,6 @@ def note_rows(ours: Trainer, steps: list[list[list[int]]]) -> None:
     cast("Any", ours.engine).forward_backward = noting
 
 
-def fit_each(made: Path, runs: Sequence[tuple[Path, Sequence[str]]]) -> list[Seen]:
-    """Several runs, one after another: one message instead of many."""
-    return [fit(made, out, changes) for out, changes in runs]
-
-
 def fit_in_parts(made: Path, out: Path, changes: Sequence[str], stops: Sequence[int]) -> list[Seen]:
     """A run that is interrupted after each of these steps and ends in the last part."""
     parts = [fit(made, out, changes, stop) for stop in stops]
@@ -118,6 +117,72 @@ def assert_close(ours: list[Record], theirs: list[Record], *, loss: float, grad_
 def rows_of_steps(seen: Sequence[Seen]) -> list[list[list[int]]]:
     """The rows of all ranks in each step, sorted, so that the number of ranks does not matter."""
     return [sorted(row for part in parts for row in part) for parts in zip(*(one.rows for one in seen), strict=True)]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Runs in real process groups: `made` has their config and data, and `folder` a folder for each."""
+
+    made: Path
+    folder: Path
+    groups: ProcessGroups
+
+    def run(self, function: Callable[..., T], world_size: int, name: str, *more: Any) -> list[T]:
+        """`function(made, folder / name, *more)` in every rank."""
+        return self.groups(world_size).run(function, self.made, self.folder / name, *more, timeout=TIMEOUT)
+
+    def lines(self, name: str) -> list[Record]:
+        """The figures of a run."""
+        return lines(self.folder / name)
+
+    def check_as_one(
+        self, one: Mapping[str, Sequence[str]], two: Sequence[tuple[str, Sequence[str], float, float]]
+    ) -> None:
+        """Runs on two ranks equal runs on one.
+
+        one   name to changes of each run on one rank
+        two   for each run on two ranks: the run on one rank that it equals, its changes, and the relative tolerances of
+              losses and norms
+        """
+        expected = {name: self.run(fit, 1, name, changes)[0] for name, changes in one.items()}
+        for number, (name, changes, loss, grad_norm) in enumerate(two):
+            parts = self.run(fit, 2, f"{name}-{number}", changes)
+            assert [part.error for part in (*parts, expected[name])] == [None] * 3
+            assert [part.steps for part in parts] == [[*range(1, STEPS + 1)]] * 2
+            assert rows_of_steps(parts) == rows_of_steps([expected[name]])
+            assert_close(self.lines(f"{name}-{number}"), self.lines(name), loss=loss, grad_norm=grad_norm)
+
+    def check_resumed(self, world_size: int, changes: tuple[str, ...], *, seed: int, stops_in_it: int = 1) -> None:
+        """A run that is stopped at random steps and resumed equals one that never stopped, bit for bit."""
+        stops = sorted(random.Random(seed).sample(range(1, STEPS), stops_in_it))
+        whole = self.run(fit, world_size, "whole", changes)
+        in_parts = self.run(fit_in_parts, world_size, "parts", changes, stops)
+        assert [one.finished for one in whole] == [(STEPS, False)] * world_size
+        for one, parts in zip(whole, in_parts, strict=True):
+            assert one.rows == [rows for part in parts for rows in part.rows]
+            assert one.steps == [step for part in parts for step in part.steps]
+        assert_same_state(in_parts[0][-1].state, whole[0].state)
+        assert self.lines("parts") == self.lines("whole")
+        for written in (f"checkpoints/step-{STEPS}", "model"):  # with tensors, stream and loss scale
+            assert tree(self.folder / "parts" / written) == tree(self.folder / "whole" / written)
+
+    def check_moved(self, parts: Sequence[tuple[int, tuple[str, ...]]]) -> None:
+        """A run whose parts have these numbers of ranks and changes equals one on one rank.
+
+        Every step has the same rows, token for token; losses differ only by the order of sums.
+        """
+        (whole,) = self.run(fit, 1, "whole", ())
+        rows = []
+        for number, (world_size, changes) in enumerate(parts, 1):
+            stop = number if number < len(parts) else None
+            seen = self.run(fit, world_size, "parts", changes, stop)
+            assert [part.error for part in seen] == [None] * world_size
+            assert [part.finished for part in seen] == [(stop or STEPS, stop is not None)] * world_size
+            rows += rows_of_steps(seen)
+        assert rows == rows_of_steps([whole])
+        assert_close(self.lines("parts"), self.lines("whole"), loss=1e-5, grad_norm=1e-5)
+        for name, value in whole.state.items():
+            np.testing.assert_allclose(seen[0].state[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def assert_same_state(one: dict[str, Array], other: dict[str, Array]) -> None:

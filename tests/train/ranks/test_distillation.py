@@ -22,19 +22,13 @@ from pilekit.train.model.from_teacher import kept_blocks
 from pilekit.train.step.chunked_loss import Taught, chunked_cross_entropy
 from pilekit.train.step.losses import StepLoss
 from pilekit.train.step.teacher import Teacher
-from pilekit.train.trainer import Trainer
-from tests.process_groups import ProcessGroups
 from tests.tiny.logit_transforms import transformed
 from tests.tiny.masked import tiny as tiny_masked
 from tests.tiny.models import tiny_neox_config, tiny_tokenizer
-from tests.train.ranks.fitting import STEPS, TIMEOUT, assert_close, case, fit_each, rows_of_steps
-from tests.train.ranks.test_resume import check_resumed
-from tests.train.runs import lines
-from tests.train.step.test_losses import packed
+from tests.train.ranks.fitting import STEPS, Job, case
+from tests.train.runs import trainer
+from tests.train.step.test_losses import masked, packed
 from tests.train.step.test_losses import tiny as tiny_causal
-from tests.train.step.test_mlm_loss import masked
-
-pytestmark = pytest.mark.timeout(900)
 
 
 @given(
@@ -127,53 +121,32 @@ def taught(made: Path) -> tuple[str, ...]:
     return f"teacher.path={made}/teacher", "teacher.cosine=0.3"
 
 
-def check_ranks(
-    made: Path, folder: Path, process_group: ProcessGroups, changes: tuple[str, ...], cases: list[tuple[str, int]]
+@pytest.mark.parametrize(
+    "cases",
+    [[("fp32", 3)], pytest.param([("fp32", 0), ("fp32", 1), ("bf16", 2), ("bf16", 3)], marks=pytest.mark.slow)],
+)
+def test_two_ranks_learn_as_one_from_a_teacher_of_any_type_in_any_stage(
+    job: Job, taught: tuple[str, ...], cases: list[tuple[str, int]]
 ) -> None:
-    """Each (teacher's type, stage) on two ranks has the figures of one rank, stage 0, one row at a time."""
-    dtypes = sorted({dtype for dtype, _ in cases})
-    runs = [(folder / f"one-{dtype}", (*changes, f"teacher.dtype={dtype}", *case("fp32", 0, 1))) for dtype in dtypes]
-    (alone,) = process_group(1).run(fit_each, made, runs, timeout=TIMEOUT)
+    """As one rank in stage 0, one row at a time."""
+    typed = {dtype: (*taught, f"teacher.dtype={dtype}") for dtype, _ in cases}
+    one = {dtype: (*changes, *case("fp32", 0, 1)) for dtype, changes in typed.items()}
     two = [
-        (folder / f"two-{dtype}-{zero}", (*changes, f"teacher.dtype={dtype}", *case("fp32", zero, 2)))
+        (dtype, (*typed[dtype], *case("fp32", zero, 2)), *[1e-5 if dtype == "fp32" else 1e-3] * 2)
         for dtype, zero in cases
     ]
-    seen = process_group(2).run(fit_each, made, two, timeout=TIMEOUT)
-    for number, (dtype, zero) in enumerate(cases):
-        parts = [of_rank[number] for of_rank in seen]
-        right = alone[dtypes.index(dtype)]
-        assert [part.error for part in (*parts, right)] == [None] * 3
-        assert rows_of_steps(parts) == rows_of_steps([right])
-        tolerance = 1e-5 if dtype == "fp32" else 1e-3
-        figures = [lines(folder / name) for name in (f"two-{dtype}-{zero}", f"one-{dtype}")]
-        assert_close(*figures, loss=tolerance, grad_norm=tolerance)
-
-
-def test_two_ranks_learn_as_one_from_a_sharded_teacher(
-    made: Path, tmp_path: Path, process_group: ProcessGroups, taught: tuple[str, ...]
-) -> None:
-    check_ranks(made, tmp_path, process_group, taught, [("fp32", 3)])
+    job.check_as_one(one, two)
 
 
 @pytest.mark.slow
-def test_all_stages_and_types_of_a_teacher(
-    made: Path, tmp_path: Path, process_group: ProcessGroups, taught: tuple[str, ...]
-) -> None:
-    check_ranks(made, tmp_path, process_group, taught, [("fp32", 0), ("fp32", 1), ("bf16", 2), ("bf16", 3)])
-
-
-@pytest.mark.slow
-def test_a_resumed_run_with_a_teacher_equals_one_that_never_stopped(
-    made: Path, tmp_path: Path, process_group: ProcessGroups, taught: tuple[str, ...]
-) -> None:
-    changes = (*taught, "model.from_teacher=2", *case("bf16", 3, 2))
-    check_resumed(made, tmp_path, process_group, 2, changes, seed=4)
+def test_a_resumed_run_with_a_teacher_equals_one_that_never_stopped(job: Job, taught: tuple[str, ...]) -> None:
+    job.check_resumed(2, (*taught, "model.from_teacher=2", *case("bf16", 3, 2)), seed=4, stops_in_it=2)
 
 
 def test_a_student_begins_as_blocks_of_its_teacher(made: Path, tmp_path: Path, taught: tuple[str, ...]) -> None:
     assert kept_blocks(12, 6) == [0, 2, 4, 7, 9, 11]  # those of distilroberta-base
     assert [kept_blocks(5, kept) for kept in (1, 2, 5)] == [[0], [0, 4], [0, 1, 2, 3, 4]]
-    ours = Trainer(load_config(made / "run.toml", (*taught, "model.from_teacher=3")), tmp_path / "run")
+    ours = trainer(made, tmp_path / "run", *taught, "model.from_teacher=3")
     weights = dict(AutoModelForCausalLM.from_pretrained(made / "teacher").named_parameters())
     found = dict(ours.engine.full_parameters())
     assert ours.engine.lm.model.config.num_hidden_layers == 3
@@ -184,6 +157,8 @@ def test_a_student_begins_as_blocks_of_its_teacher(made: Path, tmp_path: Path, t
         assert torch.equal(value, weights[name]), name
     assert ours.fit().step == STEPS
     assert ours.engine.lm.model.config.num_hidden_layers == 3
+    tiny_neox_config(hidden_size=16).save_pretrained(tmp_path / "narrow")
+    tiny_neox_config(vocab_size=310).save_pretrained(tmp_path / "small")
     for changes, message in (
         (("model.from_teacher=6",), "has 5 blocks, and model.from_teacher is 6; set it lower"),
         (("teacher.path=nowhere",), "nowhere: there is no such model"),
@@ -192,10 +167,8 @@ def test_a_student_begins_as_blocks_of_its_teacher(made: Path, tmp_path: Path, t
         ((f"model.config={tmp_path}/small",), "predicts 320 ids, and the model 310"),
         (("parallel.engine=accelerate",), 'with parallel.engine = "accelerate" it must be'),
     ):
-        tiny_neox_config(hidden_size=16).save_pretrained(tmp_path / "narrow")
-        tiny_neox_config(vocab_size=310).save_pretrained(tmp_path / "small")
         with pytest.raises(PilekitError, match=message):
-            Trainer(load_config(made / "run.toml", (*taught, *changes)), tmp_path / "none")
+            trainer(made, tmp_path / "none", *taught, *changes)
     with pytest.raises(PilekitError, match=r"needs teacher\.path"):
-        load_config(made / "run.toml", ("model.from_teacher=3",))
+        load_config(made / "tiny.toml", ("model.from_teacher=3",))
     assert not (tmp_path / "none").exists()

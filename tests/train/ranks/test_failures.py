@@ -23,14 +23,12 @@ from pilekit.train.config.file import load_config
 from pilekit.train.data import open_stream
 from pilekit.train.log.metrics import StepMetrics
 from pilekit.train.step.sharding import own_part
-from pilekit.train.trainer import Trainer
-from tests.process_groups import ProcessGroups
 from tests.stopping import tree
 from tests.train.ranks.fitting import (
     RARE,
     STEPS,
-    TIMEOUT,
     Array,
+    Job,
     Record,
     Seen,
     assert_same_state,
@@ -41,9 +39,7 @@ from tests.train.ranks.fitting import (
     omega,
     step_and_rank,
 )
-from tests.train.runs import lines
-
-pytestmark = pytest.mark.timeout(900)
+from tests.train.runs import lines, trainer
 
 
 def fit_shard_after_shard(made: Path, out: Path, changes: Sequence[str]) -> Seen:
@@ -54,22 +50,23 @@ def fit_shard_after_shard(made: Path, out: Path, changes: Sequence[str]) -> Seen
         return fit(made, out, changes)
 
 
-def test_a_bad_line_on_one_rank_ends_all(made: Path, tmp_path: Path, process_group: ProcessGroups) -> None:
+def test_a_bad_line_on_one_rank_ends_all(job: Job) -> None:
     """The line comes so late that a whole piece of the shard is read before it."""
     draw = random.Random(0)
     texts = [" ".join(draw.choices(["the", "quick", "brown fox", "12345"], k=10)) for _ in range(60)]
     good = [json.dumps({"text": text, "meta": {"pile_set_name": "Github"}}) for text in texts]
     others = [json.dumps({"text": "x" * (1 << 20), "meta": {"pile_set_name": "ArXiv"}})] * 5
     broken = [*good[:16], *others, '{"text": 5, "meta": {"pile_set_name": "Github"}}', *good[16:]]
-    (tmp_path / "corpus").mkdir()
+    (corpus := job.folder / "corpus").mkdir()
     for number, shard in enumerate((good, broken)):
         raw = zstandard.compress("\n".join([*shard, ""]).encode())
-        (tmp_path / f"corpus/0{number}.jsonl.zst").write_bytes(raw)
-    group, run = process_group(2), tmp_path / "run"
-    changes = (f"data.path={tmp_path}/corpus", "data.subsets=['Github']", "data.window=4", "parallel.zero=2")
-    first, second = group.run(
-        fit_shard_after_shard, made, run, (*changes, "train.steps=60", "checkpoint.every=1000"), timeout=TIMEOUT
+        (corpus / f"0{number}.jsonl.zst").write_bytes(raw)
+    run, changes = (
+        job.folder / "run",
+        (f"data.path={corpus}", "data.subsets=['Github']", "data.window=4", "parallel.zero=2"),
     )
+    longer = (*changes, "train.steps=60", "checkpoint.every=1000")
+    first, second = job.run(fit_shard_after_shard, 2, "run", longer)
     assert first.error is not None
     assert first.error == second.error
     assert "01.jsonl.zst" in first.error
@@ -81,17 +78,14 @@ def test_a_bad_line_on_one_rank_ends_all(made: Path, tmp_path: Path, process_gro
     assert (run / "latest").read_text().strip() == f"checkpoints/step-{done}"
     assert [record["step"] for record in lines(run)] == first.steps
     onwards = (*changes, "data.on_error=skip", f"train.steps={done + 3}")
-    for part in group.run(fit_shard_after_shard, made, run, onwards, timeout=TIMEOUT):
+    for part in job.run(fit_shard_after_shard, 2, "run", onwards):
         assert (part.error, part.steps) == (None, [done + 1, done + 2, done + 3])
 
 
-def test_a_nan_loss_on_one_rank_ends_all(
-    made: Path, tmp_path: Path, process_group: ProcessGroups, rare: tuple[str, ...]
-) -> None:
-    group, run = process_group(2), tmp_path / "run"
-    changes = (*rare, "parallel.zero=3", "train.steps=20", "checkpoint.keep_last=1")
-    first, second = group.run(fit, made, run, changes, timeout=TIMEOUT)
-    step, rank = step_and_rank([first, second], omega(made))
+def test_a_nan_loss_on_one_rank_ends_all(job: Job, rare: tuple[str, ...]) -> None:
+    run, changes = job.folder / "run", (*rare, "parallel.zero=3", "train.steps=20", "checkpoint.keep_last=1")
+    first, second = job.run(fit, 2, "run", changes)
+    step, rank = step_and_rank([first, second], omega(job.made))
     assert step > 1
     assert first.error is not None
     assert first.error == second.error
@@ -109,7 +103,7 @@ def test_a_nan_loss_on_one_rank_ends_all(
     told, _, command = first.error.partition("; the step's documents are shown by: ")
     words = shlex.split(command)
     assert Path(words[words.index("--state") + 1]).is_dir()
-    for again in group.run(fit, made, run, changes, timeout=TIMEOUT):
+    for again in job.run(fit, 2, "run", changes):
         assert again.steps == []
         assert again.error is not None
         assert again.error.partition("; the step's")[0] == told
@@ -125,21 +119,21 @@ def fit_and_refuse(made: Path, out: Path, changes: Sequence[str], at: int, rank:
     return fit(made, out, changes, also=refuse)
 
 
-def test_an_error_of_a_listener_on_one_rank_ends_all(made: Path, tmp_path: Path, process_group: ProcessGroups) -> None:
-    group, run, at, rank = process_group(2), tmp_path / "run", 3, 1
-    for part in group.run(fit_and_refuse, made, run, (), at, rank, timeout=TIMEOUT):
+def test_an_error_of_a_listener_on_one_rank_ends_all(job: Job) -> None:
+    run, at, rank = job.folder / "run", 3, 1
+    for part in job.run(fit_and_refuse, 2, "run", (), at, rank):
         assert part.error == f"rank {rank} does not like step {at}"
         assert part.steps == list(range(1, at + 1))
     assert (run / "latest").read_text().strip() == f"checkpoints/step-{at}"
     assert [record["step"] for record in lines(run)] == list(range(1, at + 1))
-    for part in group.run(fit, made, run, (), timeout=TIMEOUT):
+    for part in job.run(fit, 2, "run", ()):
         assert (part.finished, part.steps) == ((STEPS, False), list(range(at + 1, STEPS + 1)))
 
 
 def fit_and_note_weights(made: Path, out: Path, changes: Sequence[str]) -> tuple[Seen, list[Array]]:
     """After each step the numbers of all weights that this rank holds."""
     held: list[Array] = []
-    ours = Trainer(load_config(made / "run.toml", changes), out)
+    ours = trainer(made, out, *changes)
     seen = Seen()
     note_rows(ours, seen.rows)
 
@@ -153,12 +147,10 @@ def fit_and_note_weights(made: Path, out: Path, changes: Sequence[str]) -> tuple
     return seen, held
 
 
-def test_a_step_without_a_token_to_predict_is_skipped_on_all_ranks(
-    made: Path, tmp_path: Path, process_group: ProcessGroups
-) -> None:
+def test_a_step_without_a_token_to_predict_is_skipped_on_all_ranks(job: Job) -> None:
     """One document per row; of many only the end-of-document token is left for a second row: nothing to predict."""
-    draw, shard = random.Random(3), tmp_path / "corpus.jsonl"
-    config = load_config(made / "run.toml")
+    draw, shard = random.Random(3), job.folder / "corpus.jsonl"
+    config = load_config(job.made / "tiny.toml")
     _, offsets = load_tokenizer(config.data.tokenizer).encode_batch(["1" * size for size in range(400)])
     fills_a_row = "1" * np.diff(offsets).tolist().index(config.data.seq_len)
     texts = [
@@ -167,15 +159,14 @@ def test_a_step_without_a_token_to_predict_is_skipped_on_all_ranks(
     shard.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     given = ("data.packing=none", "data.window=4", "train.global_batch_size=2", "train.steps=12")
     changes = (*given, *case("fp16", 0, 1), f"data.path={shard}", "precision.loss_scale=1024", "schedule.kind=linear")
-    group = process_group(2)
-    parts = group.run(fit_and_note_weights, made, tmp_path / "run", changes, timeout=TIMEOUT)
+    parts = job.run(fit_and_note_weights, 2, "run", changes)
 
-    config = load_config(made / "run.toml", changes)
+    config = load_config(job.made / "tiny.toml", changes)
     batches = islice(open_stream(config, world_size=1), 12)
     empty = [bool((batch["labels"][:, 1:] == -100).all()) for batch in batches]
     assert 2 < sum(empty) < 9
     before: Record | None = None
-    for number, (is_empty, record) in enumerate(zip(empty, lines(tmp_path / "run"), strict=True)):
+    for number, (is_empty, record) in enumerate(zip(empty, job.lines("run"), strict=True)):
         assert record["skipped"] == sum(empty[: number + 1])
         assert (record["loss"] is None) == (record["grad_norm"] is None) == is_empty
         assert (record["loss_by_subset"] == {}) == is_empty
@@ -191,24 +182,21 @@ def test_a_step_without_a_token_to_predict_is_skipped_on_all_ranks(
     for seen, _ in parts:
         assert seen.finished == (12, False)
         assert len(seen.rows) == 12 - sum(empty)  # empty steps compute nothing
-    group.run(fit_in_parts, made, tmp_path / "parts", changes, [1 + empty.index(True)], timeout=TIMEOUT)
-    assert lines(tmp_path / "parts") == lines(tmp_path / "run")
-    assert tree(tmp_path / "parts/model") == tree(tmp_path / "run/model")
+    job.run(fit_in_parts, 2, "parts", changes, [1 + empty.index(True)])
+    assert job.lines("parts") == job.lines("run")
+    assert tree(job.folder / "parts/model") == tree(job.folder / "run/model")
 
 
 @pytest.mark.parametrize("zero", [3, pytest.param(0, marks=pytest.mark.slow)])
-def test_an_overflow_on_one_rank_skips_the_step_on_all_ranks(
-    made: Path, tmp_path: Path, process_group: ProcessGroups, rare: tuple[str, ...], zero: int
-) -> None:
-    group = process_group(2)
+def test_an_overflow_on_one_rank_skips_the_step_on_all_ranks(job: Job, rare: tuple[str, ...], zero: int) -> None:
     scale = ("precision.loss_scale=1024", "precision.loss_scale_window=2", "precision.loss_scale_hysteresis=1")
     changes = (*rare, *scale, "precision.dtype=fp16", f"parallel.zero={zero}", "train.steps=8")
-    whole = group.run(fit, made, tmp_path / "whole", changes, timeout=TIMEOUT)
+    whole = job.run(fit, 2, "whole", changes)
     assert [part.error for part in whole] == [None, None]
-    step, rank = step_and_rank(whole, omega(made))
+    step, rank = step_and_rank(whole, omega(job.made))
     assert rank == 1
     assert 2 < step < 7
-    records = lines(tmp_path / "whole")
+    records = job.lines("whole")
     value, good, skipped = 1024.0, 0, 0
     for record, before in zip(records, [None, *records[:-1]], strict=True):
         overflows = record["step"] == step
@@ -222,10 +210,10 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all_ranks(
         elif before is not None and before["step"] > 2:
             assert record["lr"] < before["lr"]
     stops = [step] if zero == 3 else [step - 1, step, step + 1]
-    in_parts = group.run(fit_in_parts, made, tmp_path / "parts", changes, stops, timeout=TIMEOUT)
-    assert lines(tmp_path / "parts") == records
+    in_parts = job.run(fit_in_parts, 2, "parts", changes, stops)
+    assert job.lines("parts") == records
     assert_same_state(in_parts[0][-1].state, whole[0].state)
-    states = [read_state(tmp_path / run / "checkpoints/step-8").progress for run in ("whole", "parts")]
+    states = [read_state(job.folder / run / "checkpoints/step-8").progress for run in ("whole", "parts")]
     assert states[0] == states[1]
     assert states[0].skipped == 1
     assert states[0].loss_scale is not None

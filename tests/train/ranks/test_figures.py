@@ -1,73 +1,43 @@
-"""The figures and the model of a run on several ranks equal those of one process."""
+"""The figures and the model of a run on several ranks equal those of one process, also from a model object."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from pilekit.engine.ranks import join
 from pilekit.train.config.file import load_config
 from pilekit.train.trainer import Trainer
-from tests.process_groups import ProcessGroups
+from tests.stopping import tree
 from tests.tiny.models import Family, tiny_model
-from tests.train.ranks.fitting import (
-    STEPS,
-    TIMEOUT,
-    Array,
-    assert_close,
-    case,
-    fit,
-    fit_each,
-    rows_of_steps,
-)
-from tests.train.runs import lines
-
-pytestmark = pytest.mark.timeout(900)
+from tests.train.ranks.fitting import Array, Job, case, fit
+from tests.train.runs import trainer
 
 
-def check_figures(
-    made: Path, folder: Path, process_group: ProcessGroups, cases: Mapping[int, Sequence[tuple[str, int, int]]]
-) -> None:
-    """Run (dtype, stage, micro-batch size) on several ranks; compare with one rank, stage 0, one row at a time.
+def test_figures_equal_those_of_one_process(job: Job) -> None:
+    """In float32 only the order of sums differs. In bf16, the gradient of a micro-batch is rounded to 8 bits.
 
-    In float32 only the order of sums differs. In bf16, the gradient of a micro-batch is rounded to 8 bits. With one row
-    per micro-batch, any number of ranks sums the same numbers, so figures are as close as in float32; with more rows
-    they differ by rounding. (Clipping would add to that: the norm's sum has another order, and a rare weight then
-    rounds to another bfloat16.)
+    (In bf16 nothing is clipped: the norm's sum has another order, and a rare weight would round to another bfloat16.)
     """
-    alone = [(folder / f"alone-{dtype}", case(dtype, 0, 1)) for dtype in ("fp32", "bf16")]
-    (expected,) = process_group(1).run(fit_each, made, alone, timeout=TIMEOUT)
-    for world_size, given in cases.items():
-        runs = [(folder / "-".join(map(str, (world_size, *one))), case(*one)) for one in given]
-        seen = process_group(world_size).run(fit_each, made, runs, timeout=TIMEOUT + 5 * len(runs))
-        for number, ((dtype, _, micro), (run, _)) in enumerate(zip(given, runs, strict=True)):
-            parts = [of_rank[number] for of_rank in seen]
-            assert [part.error for part in parts] == [None] * world_size
-            assert [part.steps for part in parts] == [[*range(1, STEPS + 1)]] * world_size
-            assert rows_of_steps(parts) == rows_of_steps([expected[dtype == "bf16"]])
-            near = dtype == "fp32" or micro == 1
-            tolerances = {"loss": 1e-5, "grad_norm": 1e-5} if near else {"loss": 2e-3, "grad_norm": 4e-3}
-            assert_close(lines(run), lines(folder / f"alone-{dtype}"), **tolerances)
-
-
-def test_figures_equal_those_of_one_process(made: Path, tmp_path: Path, process_group: ProcessGroups) -> None:
-    check_figures(made, tmp_path, process_group, {2: [("fp32", 3, 2), ("bf16", 2, 4)]})
+    one = {dtype: case(dtype, 0, 1) for dtype in ("fp32", "bf16")}
+    two = [("fp32", case("fp32", 3, 2), 1e-5, 1e-5), ("bf16", case("bf16", 2, 4), 2e-3, 4e-3)]
+    job.check_as_one(one, two)
 
 
 def fit_and_gather(made: Path, out: Path, changes: Sequence[str]) -> dict[str, Array]:
     """The final weights by name, on rank 0."""
-    ours = Trainer(load_config(made / "run.toml", changes), out)
+    ours = trainer(made, out, *changes)
     assert ours.fit().model == out / "model"
     return {name: value.numpy().copy() for name, value in ours.engine.full_parameters()}
 
 
 @pytest.mark.parametrize(("family", "dtype"), [("gpt2", "fp32"), pytest.param("llama", "bf16", marks=pytest.mark.slow)])
-def test_the_exported_model_equals_the_trained_one(
-    made: Path, tmp_path: Path, process_group: ProcessGroups, family: Family, dtype: str
-) -> None:
+def test_the_exported_model_equals_the_trained_one(job: Job, family: Family, dtype: str) -> None:
     """gpt2's head is its embedding, which the file holds once."""
     begun = tiny_model(family, seed=3)
     for module in begun.modules():
@@ -76,17 +46,17 @@ def test_the_exported_model_equals_the_trained_one(
     begun.config.update(
         {name: 0.0 for name in ("attn_pdrop", "embd_pdrop", "resid_pdrop") if hasattr(begun.config, name)}
     )
-    begun.save_pretrained(tmp_path / "begun")
-    changes = (f"model.path={tmp_path}/begun", *case(dtype, 3, 1))
-    weights, rest = process_group(2).run(fit_and_gather, made, tmp_path / "two", changes, timeout=TIMEOUT)
+    begun.save_pretrained(job.folder / "begun")
+    changes = (f"model.path={job.folder}/begun", *case(dtype, 3, 1))
+    weights, rest = job.run(fit_and_gather, 2, "two", changes)
     assert all(value.size == 0 for value in rest.values())
-    process_group(1).run(fit, made, tmp_path / "one", changes, timeout=TIMEOUT)
+    job.run(fit, 1, "one", changes)
 
     ids = torch.randint(2, 300, (3, 20), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         before = begun.eval()(input_ids=ids).logits
         exported, alone = (
-            AutoModelForCausalLM.from_pretrained(tmp_path / run / "model")(input_ids=ids).logits
+            AutoModelForCausalLM.from_pretrained(job.folder / run / "model")(input_ids=ids).logits
             for run in ("two", "one")
         )
         trained = tiny_model(family, seed=4).eval()
@@ -98,3 +68,34 @@ def test_the_exported_model_equals_the_trained_one(
         assert torch.equal(trained(input_ids=ids).logits, exported)
     torch.testing.assert_close(exported, alone, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(exported, before, atol=0.1)
+
+
+def fit_object(made: Path, out: Path, changes: Sequence[str]) -> tuple[dict[str, Array], bool]:
+    """(the weights that the run begins with, whole, on rank 0; whether the object is as it was given).
+
+    The object is a bfloat16 model, another one on each rank.
+    """
+    model = tiny_model("gpt2", seed=join().rank).to(torch.bfloat16).eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    config = load_config(load_config(made / "tiny.toml", changes), {"model.config": None})
+    ours = Trainer(config, out, model=model)
+    start = {name: value.numpy().copy() for name, value in ours.engine.full_parameters()}
+    ours.fit()
+    after = model.state_dict()
+    same = (value.dtype == torch.bfloat16 and torch.equal(value, after[name]) for name, value in before.items())
+    return start, not model.training and all(same)
+
+
+def test_a_run_from_an_object_is_one_from_its_folder(job: Job) -> None:
+    """gpt2's head is its embedding. Frozen parameters: model/test_model_object.py and test_variants.py."""
+    model, changes = tiny_model("gpt2", seed=0).to(torch.bfloat16), case("fp32", 3, 2)
+    model.save_pretrained(job.folder / "saved")
+    (start, first), (_, second) = job.run(fit_object, 2, "object", changes)
+    assert first
+    assert second
+    for name, value in model.named_parameters():
+        assert np.array_equal(start[name], value.detach().float().numpy()), name
+    job.run(fit, 2, "path", (*changes, f"model.path={job.folder}/saved"))
+    assert job.lines("object") == job.lines("path")
+    weights = "model.safetensors"
+    assert tree(job.folder / "object/model")[weights] == tree(job.folder / "path/model")[weights]

@@ -20,13 +20,10 @@ from pilekit.train import engines
 from pilekit.train.config.file import load_config
 from pilekit.train.estimate import estimate
 from pilekit.train.trainer import Trainer
-from tests.process_groups import ProcessGroups
 from tests.stopping import tree
 from tests.tiny.models import Family, tiny_model
-from tests.train.ranks.fitting import case
-from tests.train.ranks.test_resume import check_resumed
-
-pytestmark = pytest.mark.timeout(900)
+from tests.train.ranks.fitting import Job, case
+from tests.train.runs import trainer
 
 IDS = torch.arange(2, 42).reshape(2, 20)
 
@@ -46,15 +43,13 @@ def logits(model: torch.nn.Module) -> torch.Tensor:
         return model.eval()(input_ids=IDS).logits  # type: ignore[no-any-return]
 
 
-def test_a_run_with_adapters_resumes_too_and_ends_in_what_peft_reads(
-    made: Path, tmp_path: Path, process_group: ProcessGroups
-) -> None:
-    named = base(made)
+def test_a_run_with_adapters_resumes_too_and_ends_in_what_peft_reads(job: Job) -> None:
+    named = base(job.made)
     settings = ("lora.rank=3", "lora.alpha=12", "lora.dropout=0.1", "lora.merge=true", "train.ema=0.5")
     changes = (named, *settings, *case("fp32", 3, 2))
-    check_resumed(made, tmp_path, process_group, 2, changes, seed=3, stops_in_it=1)
-    run, begun = tmp_path / "whole", AutoModelForCausalLM.from_pretrained(made / "base-gpt_neox")
-    assert tree(tmp_path / "parts/adapter") == tree(run / "adapter")
+    job.check_resumed(2, changes, seed=3)
+    run, begun = job.folder / "whole", AutoModelForCausalLM.from_pretrained(job.made / "base-gpt_neox")
+    assert tree(job.folder / "parts/adapter") == tree(run / "adapter")
     before, found = logits(begun), []
     for ending in ("", "-ema"):
         adapted = AutoPeftModelForCausalLM.from_pretrained(run / f"adapter{ending}")
@@ -66,9 +61,9 @@ def test_a_run_with_adapters_resumes_too_and_ends_in_what_peft_reads(
         assert not torch.allclose(found[-1], before, atol=1e-3)
     assert not torch.allclose(*found, atol=1e-4)
     saved = PeftModel.from_pretrained(begun, run / "adapter")
-    saved.save_pretrained(tmp_path / "by-peft")
+    saved.save_pretrained(job.folder / "by-peft")
     ours, theirs = (
-        load_file(folder / "adapter_model.safetensors") for folder in (run / "adapter", tmp_path / "by-peft")
+        load_file(folder / "adapter_model.safetensors") for folder in (run / "adapter", job.folder / "by-peft")
     )
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
@@ -78,12 +73,12 @@ def test_a_run_with_adapters_resumes_too_and_ends_in_what_peft_reads(
         "config.toml",
     }
     configs = [
-        json.loads((folder / "adapter_config.json").read_text()) for folder in (run / "adapter", tmp_path / "by-peft")
+        json.loads((folder / "adapter_config.json").read_text()) for folder in (run / "adapter", job.folder / "by-peft")
     ]
     for config in configs:
         config["target_modules"].sort()  # peft writes a set
     assert configs[0] == configs[1]
-    assert bits_per_byte(run / "model", made / "corpus", limit=3).overall.bpb > 0
+    assert bits_per_byte(run / "model", job.made / "data", limit=3).overall.bpb > 0
 
 
 @pytest.mark.parametrize(
@@ -93,20 +88,14 @@ def test_only_the_adapters_of_the_targets_change_and_merge_comes_later(
     made: Path, tmp_path: Path, family: Family, targets: list[str] | None
 ) -> None:
     """gpt2's head is its embedding, and its matrices are stored the other way round."""
-    base(made, family)
-    given = {
-        "data": {"path": made / "corpus", "tokenizer": made / "tokenizer", "seq_len": 24, "window": 8},
-        "model": {"path": made / f"base-{family}"},
-        "lora": {"rank": 2} | ({} if targets is None else {"targets": targets}),
-        "train": {"steps": 2, "global_batch_size": 2, "micro_batch_size": 2},
-        "optimizer": {"lr": 0.1},
-    }
-    run, config = tmp_path / "run", load_config(given)
+    changes = (base(made, family), "lora.rank=2", "train.steps=2", "optimizer.lr=0.1", "schedule.warmup=0")
+    changes += () if targets is None else (f"lora.targets={targets}",)
+    run, config = tmp_path / "run", load_config(made / "tiny.toml", changes)
     finished = Trainer(config, run).fit()
     assert finished.model == run / "adapter"
     assert not (run / "model").exists()
     with pytest.raises(PilekitError, match="has adapters of a model, but not the model"):
-        bits_per_byte(run, made / "corpus")
+        bits_per_byte(run, made / "data")
     adapted = AutoPeftModelForCausalLM.from_pretrained(run / "adapter")
     names = {
         name.rpartition(".lora_A")[0].rpartition(".")[2]
@@ -142,9 +131,9 @@ def test_wrong_settings_are_told_before_anything_is_loaded(
         ((named, "lora.rank=2", "parallel.engine=accelerate"), r'with parallel.engine = "accelerate" it must be 0'),
     ):
         with pytest.raises(PilekitError, match=message):
-            Trainer(load_config(made / "run.toml", changes), tmp_path / "run")
+            trainer(made, tmp_path / "run", *changes)
     find = importlib.util.find_spec
     monkeypatch.setattr(engines, "find_spec", lambda name: None if name == "peft" else find(name))
     with pytest.raises(PilekitError, match=r"^lora.rank = 2: the package peft is not installed; pip install 'pilekit"):
-        Trainer(load_config(made / "run.toml", (named, "lora.rank=2")), tmp_path / "run")
+        trainer(made, tmp_path / "run", named, "lora.rank=2")
     assert not (tmp_path / "run").exists()

@@ -2,62 +2,29 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.process_groups import ProcessGroups
+from pilekit.engine.ranks import join
+from pilekit.errors import PilekitError
+from pilekit.train.config.check import check_world
+from pilekit.train.config.file import load_config
+from pilekit.train.estimate import estimate
+from pilekit.train.step.sharding import own_part
 from tests.stopping import tree
-from tests.train.ranks.fitting import (
-    STEPS,
-    TIMEOUT,
-    assert_close,
-    assert_same_state,
-    case,
-    fit,
-    fit_in_parts,
-    rows_of_steps,
-)
-from tests.train.runs import lines
-
-pytestmark = pytest.mark.timeout(900)
-
-
-def check_resumed(
-    made: Path,
-    folder: Path,
-    process_group: ProcessGroups,
-    world_size: int,
-    changes: tuple[str, ...],
-    seed: int,
-    stops_in_it: int = 2,
-) -> None:
-    group, last = process_group(world_size), f"checkpoints/step-{STEPS}"
-    stops = sorted(random.Random(seed).sample(range(1, STEPS), stops_in_it))
-    whole = group.run(fit, made, folder / "whole", changes, timeout=TIMEOUT)
-    in_parts = group.run(fit_in_parts, made, folder / "parts", changes, stops, timeout=TIMEOUT)
-    assert [one.finished for one in whole] == [(STEPS, False)] * world_size
-    for one, parts in zip(whole, in_parts, strict=True):
-        assert one.rows == [rows for part in parts for rows in part.rows]
-        assert one.steps == [step for part in parts for step in part.steps]
-    assert_same_state(in_parts[0][-1].state, whole[0].state)
-    assert lines(folder / "parts") == lines(folder / "whole")
-    assert tree(folder / "parts" / last) == tree(folder / "whole" / last)  # tensors, stream, loss scale
-    assert tree(folder / "parts/model") == tree(folder / "whole/model")
+from tests.train.ranks.fitting import STEPS, Job, assert_same_state, case, fit
+from tests.train.runs import trainer
 
 
 @pytest.mark.parametrize(("dtype", "zero"), [("bf16", 3), pytest.param("fp32", 1, marks=pytest.mark.slow)])
-def test_a_resumed_run_equals_one_that_never_stopped(
-    made: Path, tmp_path: Path, process_group: ProcessGroups, dtype: str, zero: int
-) -> None:
+def test_a_resumed_run_equals_one_that_never_stopped(job: Job, dtype: str, zero: int) -> None:
     """Bit for bit, with dropout, stopped at random steps, with asynchronous checkpoints."""
-    changes = (f"model.config={made}/dropout", *case(dtype, zero, 2))
-    check_resumed(made, tmp_path, process_group, 2, changes, seed=zero, stops_in_it=1)
+    changes = (f"model.config={job.made}/dropout", *case(dtype, zero, 2))
+    job.check_resumed(2, changes, seed=zero)
 
 
 @pytest.mark.slow
@@ -65,73 +32,49 @@ def test_a_resumed_run_equals_one_that_never_stopped(
     ("dtype", "zero", "world_size"),
     [("fp32", 0, 2), ("fp32", 2, 4), ("bf16", 1, 2), ("bf16", 2, 1), ("fp16", 3, 2), ("fp16", 0, 1)],
 )
-def test_resumed_in_any_precision_and_stage(
-    made: Path, tmp_path: Path, process_group: ProcessGroups, dtype: str, zero: int, world_size: int
-) -> None:
-    changes = (f"model.config={made}/dropout", *case(dtype, zero, 1), "checkpoint.every=1", "data.packing=concat")
+def test_resumed_in_any_precision_and_stage(job: Job, dtype: str, zero: int, world_size: int) -> None:
+    changes = (f"model.config={job.made}/dropout", *case(dtype, zero, 1), "checkpoint.every=1", "data.packing=concat")
     if dtype == "fp16":
         changes += ("precision.loss_scale=16777216", "precision.loss_scale_window=2")
-    check_resumed(made, tmp_path, process_group, world_size, changes, seed=10 * world_size + zero)
+    job.check_resumed(world_size, changes, seed=10 * world_size + zero, stops_in_it=2)
 
 
 @pytest.mark.parametrize(
     "parts",
     [[(2, 3), (1, 2), (2, 0)], pytest.param([(4, 3), (2, 0), (1, 2), (4, 1)], marks=pytest.mark.slow)],
 )
-def test_resumed_on_other_ranks_and_in_other_stages(
-    made: Path, tmp_path: Path, process_group: ProcessGroups, parts: list[tuple[int, int]]
-) -> None:
-    """Every step has the same rows, token for token; losses differ only by the order of sums."""
-    whole = process_group(1).run(fit, made, tmp_path / "whole", (), timeout=TIMEOUT)
-    rows = []
-    for number, (world_size, zero) in enumerate(parts, 1):
-        stop = number if number < len(parts) else None
-        seen = process_group(world_size).run(
-            fit, made, tmp_path / "parts", case("fp32", zero, 1), stop, timeout=TIMEOUT
-        )
-        assert [part.error for part in seen] == [None] * world_size
-        assert [part.finished for part in seen] == [(stop or STEPS, stop is not None)] * world_size
-        rows += rows_of_steps(seen)
-    assert rows == rows_of_steps(whole)
-    assert_close(lines(tmp_path / "parts"), lines(tmp_path / "whole"), loss=1e-5, grad_norm=1e-5)
-    for name, value in whole[0].state.items():
-        np.testing.assert_allclose(seen[0].state[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+def test_resumed_on_other_ranks_and_in_other_stages(job: Job, parts: list[tuple[int, int]]) -> None:
+    job.check_moved([(size, case("fp32", zero, 1)) for size, zero in parts])
 
 
 @pytest.mark.slow
-def test_workers_beside_ranks_change_nothing(made: Path, tmp_path: Path, process_group: ProcessGroups) -> None:
+def test_workers_beside_ranks_change_nothing(job: Job) -> None:
     """Any number of workers before and after a stop; rows that were read ahead are not lost."""
-    group = process_group(2)
-    whole = group.run(fit, made, tmp_path / "whole", (), timeout=TIMEOUT)
-    parts = [
-        group.run(fit, made, tmp_path / "parts", (f"data.workers={workers}",), stop, timeout=2 * TIMEOUT)
-        for workers, stop in ((2, 3), (1, None))
-    ]
+    whole = job.run(fit, 2, "whole", ())
+    parts = [job.run(fit, 2, "parts", (f"data.workers={workers}",), stop) for workers, stop in ((2, 3), (1, None))]
     assert [one.finished for part in parts for one in part] == [(3, True)] * 2 + [(STEPS, False)] * 2
     for rank in range(2):
         assert [rows for part in parts for rows in part[rank].rows] == whole[rank].rows
     assert_same_state(parts[-1][0].state, whole[0].state)
-    assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
+    assert job.lines("parts") == job.lines("whole")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("zero", [3, 0])
-def test_frozen_parameters_and_a_running_mean_resume_too(
-    made: Path, tmp_path: Path, process_group: ProcessGroups, zero: int
-) -> None:
+def test_frozen_parameters_and_a_running_mean_resume_too(job: Job, zero: int) -> None:
     changes = (*case("fp32", zero, 2), "train.ema=0.75", 'model.freeze=["*.embed_in.*", "*.layers.0.*"]')
-    check_resumed(made, tmp_path, process_group, 2, changes, seed=5)
-    assert tree(tmp_path / "parts/model-ema") == tree(tmp_path / "whole/model-ema")
+    job.check_resumed(2, changes, seed=5, stops_in_it=2)
+    assert tree(job.folder / "parts/model-ema") == tree(job.folder / "whole/model-ema")
     # The steps again, from a checkpoint of each, in plain Python.
     means: dict[str, Tensor] = {}
     for step in range(1, STEPS + 1):
         until = (f"train.steps={step}", "schedule.kind=constant", "schedule.warmup=0")
-        (seen,) = process_group(1).run(fit, made, tmp_path / f"until-{step}", (*changes, *until), timeout=TIMEOUT)
+        (seen,) = job.run(fit, 1, f"until-{step}", (*changes, *until))
         assert seen.finished == (step, False)
-        model = load_file(tmp_path / f"until-{step}/model/model.safetensors")
+        model = load_file(job.folder / f"until-{step}/model/model.safetensors")
         means = {name: mean * 0.75 + model[name] * 0.25 for name, mean in means.items()} or model
-    averaged = load_file(tmp_path / f"until-{STEPS}/model-ema/model.safetensors")
-    begun = load_file(tmp_path / "until-1/model/model.safetensors")
+    averaged = load_file(job.folder / f"until-{STEPS}/model-ema/model.safetensors")
+    begun = load_file(job.folder / "until-1/model/model.safetensors")
     for name, mean in means.items():
         torch.testing.assert_close(averaged[name], mean, rtol=1e-5, atol=1e-7)
         frozen = "embed_in" in name or "layers.0." in name
@@ -139,10 +82,45 @@ def test_frozen_parameters_and_a_running_mean_resume_too(
         assert torch.equal(averaged[name], model[name]) == frozen, name
 
 
+GROUPS = "parallel.shard=2"
+"""Each two ranks hold a copy (HSDP)."""
+
+
 @pytest.mark.slow
-def test_a_run_with_muon_resumes_too(made: Path, tmp_path: Path, process_group: ProcessGroups) -> None:
-    changes = (*case("fp32", 3, 2), "optimizer.name=muon", "train.ema=0.9")
-    check_resumed(made, tmp_path, process_group, 2, changes, seed=6, stops_in_it=1)
-    (alone,) = process_group(1).run(fit, made, tmp_path / "alone", (*changes, "parallel.zero=0"), timeout=TIMEOUT)
-    assert alone.error is None
-    assert_close(lines(tmp_path / "whole"), lines(tmp_path / "alone"), loss=5e-3, grad_norm=5e-2)
+@pytest.mark.parametrize(
+    ("world_size", "changes"),
+    [
+        (2, (*case("fp32", 3, 2), "optimizer.name=muon", "train.ema=0.9")),
+        (4, (*case("bf16", 1, 1), GROUPS, "train.ema=0.9")),
+        (4, (*case("bf16", 3, 1), GROUPS, "optimizer.name=muon")),
+    ],
+)
+def test_muon_means_and_groups_of_ranks_resume_too(job: Job, world_size: int, changes: tuple[str, ...]) -> None:
+    changes += (f"model.config={job.made}/dropout",)
+    job.check_resumed(world_size, changes, seed=6)
+
+
+def own_numbers(made: Path, out: Path, changes: tuple[str, ...]) -> tuple[int, int]:
+    """This rank's place, and how many numbers of the model it holds."""
+    parameters = trainer(made, out, *changes).engine.lm.model.parameters()
+    return join().rank, sum(own_part(parameter).numel() for parameter in parameters)
+
+
+@pytest.mark.slow
+def test_groups_have_the_figures_of_one_rank_and_their_checkpoints_load_anywhere(job: Job) -> None:
+    sharded = (*case("fp32", 3, 1), GROUPS)
+    parts = [(4, sharded), (2, case("fp32", 1, 2)), (4, (*case("fp32", 2, 1), GROUPS))]
+    job.check_moved(parts)
+    held = job.run(own_numbers, 4, "parts", sharded)
+    assert len({numbers for rank, numbers in held if rank % 2 == 0}) == 1
+    config = load_config(job.made / "tiny.toml", sharded)
+    assert estimate(config, 4).stages[3].held.parameters == 4 * held[0][1]
+
+
+def test_groups_that_cannot_be_are_refused(made: Path) -> None:
+    with pytest.raises(PilekitError, match=r"parallel.shard = 2: needs parallel.zero = 1, 2 or 3"):
+        load_config(made / "tiny.toml", (GROUPS,))
+    config = load_config(made / "tiny.toml", (GROUPS, "parallel.zero=1"))
+    with pytest.raises(PilekitError, match=r"^parallel.shard = 2: must divide the number of ranks, 1, into groups"):
+        check_world(config, 1)
+    check_world(config, 4)

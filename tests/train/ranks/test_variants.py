@@ -1,17 +1,14 @@
-"""Frozen parameters, a running mean, adapters and Muon on two ranks: in every stage, the figures of one rank."""
+"""Frozen parameters, a running mean, adapters, Muon and experts: in every stage, two ranks have the figures of one."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, MixtralConfig
 
-from tests.process_groups import ProcessGroups
-from tests.train.ranks.fitting import TIMEOUT, assert_close, case, fit_each, rows_of_steps
+from tests.tiny.models import SMALL
+from tests.train.ranks.fitting import Job, case
 from tests.train.ranks.test_lora import base
-from tests.train.runs import lines
-
-pytestmark = pytest.mark.timeout(900)
 
 VARIANTS = {
     "frozen": ("train.ema=0.75", 'model.freeze=["*.embed_in.*", "*.layers.0.*"]'),
@@ -21,24 +18,27 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("stages", [(2,), pytest.param((0, 1, 3), marks=pytest.mark.slow)])
-def test_two_ranks_have_the_figures_of_one(
-    made: Path, tmp_path: Path, process_group: ProcessGroups, stages: tuple[int, ...]
-) -> None:
+def test_two_ranks_have_the_figures_of_one(job: Job, stages: tuple[int, ...]) -> None:
     """Muon rounds to bfloat16, so a sum in another order may change its direction a little."""
-    trained = base(made)
-    variants = {name: (*changes, trained) if name == "adapted" else changes for name, changes in VARIANTS.items()}
-    alone = [(tmp_path / name, (*changes, *case("fp32", 0, 1))) for name, changes in variants.items()]
-    (expected,) = process_group(1).run(fit_each, made, alone, timeout=TIMEOUT)
-    runs = [
-        (tmp_path / f"{name}-{stage}", (*changes, *case("fp32", stage, 2)))
+    variants = VARIANTS | {"adapted": (*VARIANTS["adapted"], base(job.made))}
+    one = {name: (*changes, *case("fp32", 0, 1)) for name, changes in variants.items()}
+    two = [
+        (name, (*changes, *case("fp32", stage, 2)), *((5e-3, 5e-2) if name == "muon" else (1e-5, 1e-4)))
         for name, changes in variants.items()
         for stage in stages
     ]
-    seen = process_group(2).run(fit_each, made, runs, timeout=2 * TIMEOUT)
-    for number, (run, _) in enumerate(runs):
-        parts, name = [of_rank[number] for of_rank in seen], run.name.partition("-")[0]
-        one = expected[list(variants).index(name)]
-        assert [part.error for part in (*parts, one)] == [None] * 3
-        assert rows_of_steps(parts) == rows_of_steps([one])
-        loss, norm = (5e-3, 5e-2) if name == "muon" else (1e-5, 1e-4)
-        assert_close(lines(run), lines(tmp_path / name), loss=loss, grad_norm=norm)
+    job.check_as_one(one, two)
+
+
+def test_a_mixture_of_experts_is_trained_on_two_ranks_as_on_one(job: Job) -> None:
+    """A small Mixtral under ZeRO-3; the exported models predict alike."""
+    routed = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}
+    MixtralConfig(**SMALL | {"max_position_embeddings": 48} | routed).save_pretrained(job.folder / "shape")
+    changes = (f"model.config={job.folder}/shape",)
+    one, two = (*changes, *case("fp32", 0, 1)), (*changes, *case("fp32", 3, 2))
+    job.check_as_one({"experts": one}, [("experts", two, 1e-5, 1e-4)])
+    models = [AutoModelForCausalLM.from_pretrained(job.folder / run / "model") for run in ("experts", "experts-0")]
+    assert any("experts" in name for name, _ in models[0].named_parameters())
+    ids = torch.arange(2, 42).reshape(2, 20)
+    with torch.no_grad():
+        torch.testing.assert_close(*(model(ids).logits for model in models), rtol=1e-3, atol=1e-4)

@@ -14,15 +14,14 @@ from pilekit.train.config.sections import PrecisionConfig
 from pilekit.train.step.loss_scale import LossScale
 
 
-def scale_by_definition(
-    history: Sequence[bool], *, initial: float, window: int, hysteresis: int, floor: float
-) -> float | None:
+def scale_by_definition(history: Sequence[bool], config: PrecisionConfig) -> float | None:
     """The scale after these overflows and good steps; None if one of them was an overflow at the floor.
 
     Each full window of good steps doubles the scale. An overflow halves it, down to the floor, if there were at least
     `hysteresis - 1` other overflows since the last doubling (or since the start).
     """
-    scale = initial
+    window, hysteresis, floor = config.loss_scale_window, config.loss_scale_hysteresis, config.loss_scale_floor
+    scale = config.loss_scale
     for step, overflow in enumerate(history):
         run = 0  # good steps that end here
         while run <= step and not history[step - run]:
@@ -44,34 +43,27 @@ def scale_by_definition(
     return scale
 
 
-def made(*, initial: float, window: int, hysteresis: int, floor: float) -> LossScale:
-    return LossScale(
-        PrecisionConfig(
-            loss_scale=initial, loss_scale_window=window, loss_scale_hysteresis=hysteresis, loss_scale_floor=floor
-        )
-    )
-
-
 @given(
     history=st.lists(st.booleans(), max_size=60),
-    initial=st.sampled_from([1.0, 3.0, 8.0, 65536.0]),
-    window=st.integers(1, 6),
-    hysteresis=st.integers(1, 4),
-    floor=st.sampled_from([0.5, 1.0]),
+    config=st.builds(
+        PrecisionConfig,
+        loss_scale=st.sampled_from([1.0, 3.0, 8.0, 65536.0]),
+        loss_scale_window=st.integers(1, 6),
+        loss_scale_hysteresis=st.integers(1, 4),
+        loss_scale_floor=st.sampled_from([0.5, 1.0]),
+    ),
     saved=st.integers(0, 60),
 )
 def test_it_follows_its_definition_and_survives_being_saved(
-    history: list[bool], initial: float, window: int, hysteresis: int, floor: float, saved: int
+    history: list[bool], config: PrecisionConfig, saved: int
 ) -> None:
-    scale = made(initial=initial, window=window, hysteresis=hysteresis, floor=floor)
+    scale = LossScale(config)
     for step, overflow in enumerate(history):
         if step == saved:
             state = json.loads(json.dumps(scale.state_dict()))
-            scale = made(initial=initial, window=window, hysteresis=hysteresis, floor=floor)
+            scale = LossScale(config)
             scale.load_state_dict(state)
-        expected = scale_by_definition(
-            history[: step + 1], initial=initial, window=window, hysteresis=hysteresis, floor=floor
-        )
+        expected = scale_by_definition(history[: step + 1], config)
         if expected is None:
             with pytest.raises(PilekitError, match=r"lowest loss scale .* lower optimizer\.lr"):
                 scale.update(overflow=overflow)

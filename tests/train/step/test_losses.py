@@ -1,10 +1,10 @@
-"""The causal loss of a batch against plain calls of the model, and its sums by subset against plain Python."""
+"""The loss of a batch, causal or masked, against plain calls of the model; its sums by subset against plain Python."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 import pytest
 import torch
@@ -13,19 +13,25 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
+from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm
 from pilekit.evaluate.model.logit_transform import UNCHANGED
+from pilekit.train.config.sections import Attention
 from pilekit.train.step.losses import StepLoss, count_targets, subset_sums
 from tests.tiny.logit_transforms import LOGIT_TRANSFORMS, transforming_model
+from tests.tiny.masked import FAMILIES as MASKED_FAMILIES
+from tests.tiny.masked import PAD, called
+from tests.tiny.masked import tiny as tiny_masked
 from tests.tiny.models import Family, tiny_model
-from tests.train.step.test_chunked_loss import Watched
+from tests.train.living_bytes import LivingBytes
 
 FAMILIES = get_args(Family)
 VOCABULARY = 320
 SEQ_LEN = 12
 
 Batch = dict[str, Tensor]
-Attention = Literal["document", "causal"]
+ATTENTIONS: tuple[Attention, ...] = ("document", "causal")
+MASKED_ATTENTIONS: tuple[Attention, ...] = ("document", "row")
 
 
 def packed(lengths: Sequence[int], *, seq_len: int = SEQ_LEN) -> Batch:
@@ -74,7 +80,7 @@ def plain_nll(lm: CausalLM, batch: Batch, attention: Attention) -> list[list[flo
     return nll
 
 
-def gradients(lm: CausalLM) -> dict[str, Tensor]:
+def gradients(lm: CausalLM | MaskedLM) -> dict[str, Tensor]:
     """Of each parameter by name, taken away from the model."""
     found = {}
     for name, parameter in lm.model.named_parameters():
@@ -98,7 +104,7 @@ def test_losses_and_gradients_are_those_of_the_model(family: str) -> None:
     assert lm.transform == LOGIT_TRANSFORMS.get(family, UNCHANGED)
     assert (lm.head.weight is lm.model.get_input_embeddings().weight) == (family in ("gpt2", "gemma2", "cohere"))
     batch = packed([5, 3, 20, 0, 7, 1])
-    for attention in get_args(Attention):
+    for attention in ATTENTIONS:
         right = torch.tensor(plain_nll(lm, batch, attention), dtype=torch.float64)
         loss, nll = StepLoss(lm, attention=attention)(batch, 0.25)
         loss.backward()
@@ -127,9 +133,9 @@ def test_the_head_runs_only_where_a_target_is(family: str) -> None:
     batch = packed([30] * 20, seq_len=31)
     few = torch.full_like(batch["labels"], -100)
     few[3, 17] = few[8, 2] = 5
-    with Watched() as watched:
+    with LivingBytes() as made_inside:
         StepLoss(lm, attention="document")({**batch, "labels": few}, 1.0)[0].backward()
-    assert watched.largest < few.numel() * VOCABULARY / 2
+    assert made_inside.largest < 4 * few.numel() * VOCABULARY / 2
     lm.model.zero_grad()
     none = {**batch, "labels": torch.full_like(few, -100)}
     loss, nll = StepLoss(lm, attention="document")(none, 0.5)
@@ -163,3 +169,63 @@ def test_losses_by_subset(data: st.DataObject, rows: int, seq_len: int, shift: i
     assert sums.dtype == counts.dtype == torch.float64
     assert counts.tolist() == [len(losses) for losses in right]
     assert sums.tolist() == pytest.approx([sum(losses) for losses in right], rel=1e-12)
+
+
+def masked(lengths: Sequence[int], *, share: float = 0.3) -> Batch:
+    """Packed documents with a share of the tokens chosen and masked."""
+    batch = packed(lengths)
+    draw = torch.Generator().manual_seed(1)
+    chosen = (torch.rand(batch["input_ids"].shape, generator=draw) < share) & (batch["doc_ids"] >= 0)
+    labels = batch["input_ids"].where(chosen, -100)
+    return {**batch, "labels": labels, "input_ids": batch["input_ids"].masked_fill(chosen, 2)}
+
+
+def masked_nll(lm: MaskedLM, batch: Batch, attention: Attention) -> Tensor:
+    """The loss of each chosen token, from a call of the model with only the tokens that it may see."""
+    nll = torch.zeros(batch["labels"].shape, dtype=torch.float64)
+    for row, documents in enumerate(batch["doc_ids"].tolist()):
+        for document in sorted({number for number in documents if number >= 0}) if attention == "document" else [None]:
+            where = [i for i, number in enumerate(documents) if number >= 0 and document in (None, number)]
+            logits = called(lm.model, batch["input_ids"][row, where].unsqueeze(0))[0]
+            for place, log_shares in zip(where, logits.double().log_softmax(-1), strict=True):
+                if (label := int(batch["labels"][row, place])) != -100:
+                    nll[row, place] = -log_shares[label]
+    return nll
+
+
+@pytest.mark.parametrize("family", MASKED_FAMILIES)
+@pytest.mark.parametrize("attention", MASKED_ATTENTIONS)
+def test_loss_and_gradients_are_those_of_each_document_alone(family: str, attention: Attention) -> None:
+    lm = tiny_masked(family)
+    assert lm.head_by_place
+    batch = masked([5, 3, 20, 0, 7, 1, 11])
+    assert (batch["doc_ids"] < 0).any()
+    right = masked_nll(lm, batch, attention)
+
+    loss, nll = StepLoss(lm, attention=attention)(batch, 0.25)
+    loss.backward()  # type: ignore[no-untyped-call]
+    found = gradients(lm)
+    whole_loss, whole_nll = StepLoss(dataclasses.replace(lm, head_by_place=False), attention=attention)(batch, 0.25)
+    whole_loss.backward()  # type: ignore[no-untyped-call]
+
+    assert nll.shape == batch["labels"].shape
+    assert count_targets(batch, "mlm") == int((right > 0).sum()) > 10
+    torch.testing.assert_close(nll, right, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(whole_nll, right, rtol=1e-9, atol=1e-9)
+    assert loss.item() == pytest.approx(0.25 * float(right.sum()), rel=1e-9)
+    assert_same_gradients(found, gradients(lm))
+
+
+@pytest.mark.parametrize("family", MASKED_FAMILIES)
+def test_batches_without_a_target_and_with_a_row_of_padding(family: str) -> None:
+    lm = tiny_masked(family, dtype=torch.float32)
+    batch = masked([5, 3, 20])
+    for name, value in {"input_ids": PAD, "labels": -100, "position_ids": 0, "doc_ids": -1}.items():
+        batch[name][-1] = value
+    batch["labels"][:] = -100
+    for attention in MASKED_ATTENTIONS:
+        loss, nll = StepLoss(lm, attention=attention)(batch, 1.0)
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert loss.item() == 0
+        assert torch.equal(nll, torch.zeros(batch["labels"].shape))
+        assert all(torch.equal(grad, torch.zeros_like(grad)) for grad in gradients(lm).values())

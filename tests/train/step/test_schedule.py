@@ -9,12 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import (
-    get_cosine_schedule_with_warmup,
-    get_linear_schedule_with_warmup,
-    get_polynomial_decay_schedule_with_warmup,
-    get_wsd_schedule,
-)
+from transformers import get_scheduler
 
 from pilekit.train.config.sections import ScheduleConfig
 from pilekit.train.step.schedule import decay_steps, learning_rate
@@ -30,24 +25,12 @@ def test_after_the_warmup_it_is_transformers() -> None:
 
 def check_against_transformers(kind: Any, steps: int, warmup: int) -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
-    if kind == "linear":
-        schedule = get_linear_schedule_with_warmup(optimizer, warmup, steps)  # type: ignore[no-untyped-call]
-    elif kind == "cosine":
-        schedule = get_cosine_schedule_with_warmup(optimizer, warmup, steps)
-    elif kind == "polynomial":
-        schedule = get_polynomial_decay_schedule_with_warmup(  # type: ignore[no-untyped-call]
-            optimizer, warmup, steps, lr_end=0.03, power=3.0
-        )
-    else:
-        falling = decay_steps(steps, 0.3)
-        schedule = get_wsd_schedule(
-            optimizer,
-            num_warmup_steps=warmup,
-            num_stable_steps=steps - warmup - falling,
-            num_decay_steps=falling,
-            decay_type="linear",
-            min_lr_ratio=0.1,
-        )
+    given: dict[str, dict[str, Any]] = {
+        "polynomial": {"lr_end": 0.03, "power": 3.0},
+        "wsd": {"num_decay_steps": decay_steps(steps, 0.3), "decay_type": "linear", "min_lr_ratio": 0.1},
+    }
+    name = "warmup_stable_decay" if kind == "wsd" else kind
+    schedule = get_scheduler(name, optimizer, warmup, steps, given.get(kind))
     settings = ScheduleConfig(
         kind=kind, warmup=warmup, min_lr=0.03 if kind in ("polynomial", "wsd") else 0.0, power=3.0, decay_share=0.3
     )

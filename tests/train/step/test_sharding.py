@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,30 +13,24 @@ import pytest
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 from transformers import AutoModelForCausalLM, GPTNeoXConfig
 
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.evaluate.model.causal import as_causal_lm
-from pilekit.train.config.sections import OptimizerConfig, ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
+from pilekit.train.config.sections import TrainConfig
 from pilekit.train.step.engine import Engine, recompute_activations
 from tests.process_groups import ProcessGroups
 from tests.tiny.models import tiny_model
 from tests.train.living_bytes import LivingBytes
 from tests.train.plain_loop import cut, random_rows, targets
+from tests.train.runs import small_config
 
 LAYERS = 4
 
 
-def settings(dtype: Any = "fp32", **parallel: Any) -> TrainConfig:
-    return TrainConfig(
-        train=TrainSection(steps=1),
-        optimizer=OptimizerConfig(lr=1.0),
-        parallel=ParallelConfig(**parallel),
-        precision=PrecisionConfig(dtype=dtype),
-    )
+def settings(dtype: str = "fp32", **parallel: Any) -> TrainConfig:
+    return small_config({"precision.dtype": dtype, **{f"parallel.{name}": value for name, value in parallel.items()}})
 
 
 def larger_model(dropout: float = 0.0) -> Any:
@@ -56,52 +52,21 @@ def larger_model(dropout: float = 0.0) -> Any:
 # --- collectives ---
 
 
-class Counting:
-    """FSDP's own all-gather and reduce-scatter, counted."""
-
-    def __init__(self, counted: Counter[str]) -> None:
-        self.counted = counted
-
-    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.empty(size, dtype=dtype, device=device)
-
-
-class Gather(Counting, AllGather):
-    def __call__(
-        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
-    ) -> Any:
-        self.counted["gather"] += 1
-        return dist.all_gather_single(output_tensor, input_tensor, group=group, async_op=async_op)
-
-
-class Scatter(Counting, ReduceScatter):
-    def __call__(
-        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
-    ) -> Any:
-        assert input_tensor.dtype == torch.float32
-        self.counted["scatter"] += 1
-        return dist.reduce_scatter_single(output_tensor, input_tensor, group=group, op=op, async_op=async_op)
-
-
 def collectives_of_a_step(zero: int, micro_batches: int) -> dict[str, int]:
     ranks = join()
     engine = Engine(as_causal_lm(larger_model()), settings("bf16", zero=zero), ranks)
     batch = random_rows(0, micro_batches * ranks.world_size, 16, vocabulary=1024)
     counted: Counter[str] = Counter()
-    root = engine._step_loss
-    if zero:
-        for module in root.modules():
-            if isinstance(module, FSDPModule):
-                module.set_custom_all_gather(Gather(counted))
-                module.set_custom_reduce_scatter(Scatter(counted))
+
+    def counting(name: str, collective: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        counted["control" if named.get("group") is ranks.control else name] += 1
+        tensors = [value for value in (*given, *named.values()) if isinstance(value, Tensor)]
+        assert name != "reduce_scatter_single" or {tensor.dtype for tensor in tensors} == {torch.float32}
+        return collective(*given, **named)
+
     with pytest.MonkeyPatch.context() as patch:
-        all_reduce = dist.all_reduce
-
-        def counting(tensor: Tensor, *arguments: Any, **named: Any) -> Any:
-            counted["control" if named.get("group") is ranks.control else "reduce"] += 1
-            return all_reduce(tensor, *arguments, **named)
-
-        patch.setattr(dist, "all_reduce", counting)
+        for name in ("all_reduce", "all_gather_single", "reduce_scatter_single"):
+            patch.setattr(dist, name, partial(counting, name, getattr(dist, name)))
         for number, rows in enumerate(cut(cut(batch, ranks.world_size)[ranks.rank], micro_batches)):
             engine.forward_backward(rows, scale=1.0, last=number == micro_batches - 1)
         engine.update(1e-3)
@@ -112,11 +77,11 @@ def test_collectives_per_step(process_group: ProcessGroups) -> None:
     groups, micro_batches = LAYERS + 1, 4
     for zero, expected in enumerate(
         (
-            {"reduce": groups},
-            {"gather": groups, "scatter": groups},
-            {"gather": groups, "scatter": groups * micro_batches},
+            {"all_reduce": groups},
+            {"all_gather_single": groups, "reduce_scatter_single": groups},
+            {"all_gather_single": groups, "reduce_scatter_single": groups * micro_batches},
             # Blocks are gathered for forward and for backward, the rest for both at once.
-            {"gather": micro_batches * (2 * LAYERS + 1), "scatter": groups * micro_batches},
+            {"all_gather_single": micro_batches * (2 * LAYERS + 1), "reduce_scatter_single": groups * micro_batches},
         )
     ):
         expected["control"] = 2  # the gradient's norm, and the update's
@@ -179,7 +144,6 @@ def steps_compiled(parallel: dict[str, Any]) -> tuple[list[tuple[float, float]],
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # a busy machine compiles for minutes
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
 @pytest.mark.parametrize("parallel", [{"zero": 3}, {"zero": 0, "activation_checkpoint": "full"}])
 def test_compiled_blocks_have_the_same_losses(process_group: ProcessGroups, parallel: dict[str, Any]) -> None:
