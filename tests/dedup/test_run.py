@@ -102,9 +102,7 @@ def test_adversarial_short_texts(
     shutil.rmtree(folder)
 
 
-def test_the_bytes_depend_on_nothing_but_shards_and_parameters(
-    corpus: Path, whole: Deduplication, tmp_path: Path
-) -> None:
+def test_the_bytes_depend_only_on_shards_and_parameters(corpus: Path, whole: Deduplication, tmp_path: Path) -> None:
     names = [f"{name}.jsonl" for name in ("train/00", "train/01", "val")]
     files = [corpus / f"{name}.zst" for name in names]
     deduplicate(files, out=tmp_path / "b", jobs=2, memory=64 << 20)

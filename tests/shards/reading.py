@@ -1,16 +1,19 @@
-"""Helpers for the tests of reading: the documents of batches, the one line of an error, the memory of a script."""
+"""Helpers for the tests of reading: documents of batches, frames, the one line of an error, the memory of a script."""
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
 from pilekit.shards.read.reader import read
+from pilekit.shards.write.seek_table import read_seek_table
 
 Found = list[tuple[int, str, str]]
 
@@ -21,6 +24,20 @@ def documents(batches: object) -> Found:
         assert isinstance(batch, DocumentBatch)
         found += list(zip(batch.numbers.tolist(), batch.texts, batch.subsets, strict=True))
     return found
+
+
+def frames_of(path: Path) -> list[bytes]:
+    """The text of each frame, read through the seek table at the end of the file."""
+    data, position, frames = path.read_bytes(), 0, []
+    table = read_seek_table(io.BytesIO(data), len(data))
+    assert table is not None
+    for stored, decoded in table:
+        frame = data[position : position + stored]
+        assert zstandard.get_frame_parameters(frame).has_checksum
+        frames.append(zstandard.ZstdDecompressor().decompress(frame))
+        assert len(frames[-1]) == decoded
+        position += stored
+    return frames
 
 
 def error(path: Path | str, **options: object) -> str:

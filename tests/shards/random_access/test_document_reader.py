@@ -27,8 +27,7 @@ from pilekit.shards.random_access import frame_lru, lines_by_number, rows_by_num
 from pilekit.shards.random_access.document_reader import DocumentReader, StoredDocument, read_documents
 from pilekit.shards.random_access.pile_documents import PileDocuments
 from pilekit.shards.read.zstd_frames import decompress_whole
-from pilekit.shards.write.shard_writer import ShardWriter
-from tests.shards.making import LABELS, lines, record, some_lines, zstd_frame
+from tests.shards.making import LABELS, lines, record, some_lines, write_shard, zstd_frame
 from tests.shards.reading import value_and_memory
 from tests.web_server import serving
 
@@ -64,9 +63,7 @@ def rows(batch: DocumentBatch) -> list[tuple[int, str, str]]:
 
 
 def written(path: Path, some: list[bytes], frame_bytes: int) -> ShardIndex:
-    with ShardWriter(path, frame_bytes=frame_bytes) as writer:
-        writer.write_lines(some)
-    return index_of(shard_of(str(path)))
+    return index_of(shard_of(str(write_shard(path, some, frame_bytes))))
 
 
 @given(
@@ -269,16 +266,12 @@ value += len(DocumentReader(shard, index_of(shard)).batch(np.arange(0, 200, 2)))
     assert 0 < memory < 60_000, "KiB of 160 MB in one frame, then of 100 MiB in small frames of which one line is kept"
 
 
-def parquet_rows(count: int) -> list[dict[str, Any]]:
-    labels = ["ArXiv", None, "Github"]
-    return [
-        {"text": f"row {i} " + "é" * (i % 50), "meta": {"pile_set_name": labels[i % 3], "url": f"u{i}"}, "other": i}
-        for i in range(count)
-    ]
-
-
 def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    some = parquet_rows(1000)
+    names = ["ArXiv", None, "Github"]
+    some: list[dict[str, Any]] = [
+        {"text": f"row {i} " + "é" * (i % 50), "meta": {"pile_set_name": names[i % 3], "url": f"u{i}"}, "other": i}
+        for i in range(1000)
+    ]
     nested, flat = tmp_path / "a.parquet", tmp_path / "b.parquet"
     pq.write_table(pa.Table.from_pylist(some), nested, row_group_size=130)
     labels = pa.array([row["meta"]["pile_set_name"] for row in some])
