@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -40,10 +42,10 @@ def frames_of(path: Path) -> list[bytes]:
     return frames
 
 
-def error(path: Path | str, **options: object) -> str:
+def error(path: Path | str, reading: Callable[..., Iterable[object]] = read, *arguments: Any, **options: Any) -> str:
     """The one-line error of reading this shard to its end."""
     with pytest.raises(PilekitError) as raised:
-        list(read(path, **options))  # type: ignore[arg-type]
+        list(reading(path, *arguments, **options))
     message = str(raised.value)
     assert "\n" not in message
     assert str(path) in message

@@ -97,39 +97,29 @@ def test_a_long_shard_is_scanned_and_counts_alike(tmp_path: Path, monkeypatch: p
     assert damage == stats_of(path, False, monkeypatch)
 
 
-@pytest.fixture
-def two_shards(tmp_path: Path) -> list[Path]:
+def test_processes_change_nothing_and_subsets_are_selected(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
-
-    def lines(count: int) -> list[bytes]:
-        texts = ["é€𝄞 x" * int(size) for size in generator.integers(0, 60, count)]  # short enough to repeat
-        return [making.record(text, str(generator.choice(making.LABELS))) for text in texts]
-
-    return [
-        making.write_shard(tmp_path / "a.jsonl.zst", lines(500)),
-        making.write_shard(tmp_path / "b.jsonl.zst", [*lines(100), making.record("only here", "New")]),
+    texts = ["é€𝄞 x" * int(size) for size in generator.integers(0, 60, 600)]  # short enough to repeat
+    lines = [making.record(text, str(generator.choice(making.LABELS))) for text in texts]
+    paths = [
+        making.write_shard(tmp_path / "a.jsonl.zst", lines[:500]),
+        making.write_shard(tmp_path / "b.jsonl.zst", [*lines[500:], making.record("only here", "New")]),
     ]
-
-
-def test_any_number_of_processes_gives_the_same(two_shards: list[Path]) -> None:
-    alone = corpus_stats(two_shards, copies=True, jobs=1)
-    amounts: list[int] = []
-    assert corpus_stats(two_shards, copies=True, jobs=2, advance=amounts.append).to_dict() == alone.to_dict()
-    assert sum(amounts) == sum(path.stat().st_size for path in two_shards)
-    assert_same(alone, slow_stats(two_shards))
+    expected, amounts = slow_stats(paths), list[int]()
+    alone = corpus_stats(paths, copies=True, jobs=1)
+    assert corpus_stats(paths, copies=True, jobs=2, advance=amounts.append).to_dict() == alone.to_dict()
+    assert sum(amounts) == sum(path.stat().st_size for path in paths)
+    assert_same(alone, expected)
     assert alone.total.copies == sum(subset.copies or 0 for subset in alone.subsets)
     assert alone.total.copies
     shares = {subset.name: subset.paper_share for subset in alone.subsets}
     assert (shares["Github"], shares["New"]) == (pytest.approx(0.0759), None)
 
-
-def test_selected_subsets_only(two_shards: list[Path]) -> None:
-    expected = slow_stats(two_shards)["ArXiv"]
-    stats = corpus_stats(two_shards, subsets=["ArXiv"])
-    assert [subset.name for subset in stats.subsets] == ["ArXiv"]
-    assert (stats.total.documents, stats.total.bytes) == (expected["documents"], expected["bytes"])
-    assert stats.total.share == 1
-    assert "copies" not in stats.to_dict()["subsets"]["ArXiv"]
+    arxiv = corpus_stats(paths, subsets=["ArXiv"])
+    assert [subset.name for subset in arxiv.subsets] == ["ArXiv"]
+    assert (arxiv.total.documents, arxiv.total.bytes) == (expected["ArXiv"]["documents"], expected["ArXiv"]["bytes"])
+    assert arxiv.total.share == 1
+    assert "copies" not in arxiv.to_dict()["subsets"]["ArXiv"]
 
 
 def test_bad_lines_stop_the_count_or_are_counted(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def resolve(
     memory: int,
     add: Callable[[Table], None],
     *,
-    advance: Advance | None = None,
+    advance: Advance = lambda amount: None,
 ) -> Counts:
     """Decide all candidates; returns how much was compared.
 
@@ -99,10 +99,8 @@ def resolve(
                 store.release()
                 unmapped = _mapped_bytes()
         left -= len(ranks)
-        if advance is not None:
-            advance(len(ranks))
-    if advance is not None:
-        advance(left)  # `rows.count` counts a row each time it was found; each was decided once
+        advance(len(ranks))
+    advance(left)  # `rows.count` counts a row each time it was found; each was decided once
     return Counts(*counts[[COMPARED, HOT_RUNS, HOT_DOCUMENTS]].tolist())
 
 

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.artifacts.external_sort import RowSort, Table
-from pilekit.dedup.match.population import Flags, Population, Ranks, ids_of
+from pilekit.dedup.match.population import OWN, Flags, Population, Ranks, ids_of
 from pilekit.dedup.match.repeated import repeated_bytes, repeated_rows
 from pilekit.dedup.scratch_space import scratch_array
 from pilekit.dedup.sketch.shingles import UInt64, mixed
@@ -42,8 +42,6 @@ HOT = 64
 LONGEST_RUN = 1 << 18
 """A run ends after this many members; the next member begins another."""
 
-_OWN = np.uint64(1 << 63)
-"""The lowest rank of a document that is not of an earlier run of dedup."""
 _LEAST_MEMORY = 64 << 20
 """With less memory for each thread, more threads would only merge more."""
 _SORTED_PER_DOCUMENT = 8
@@ -82,7 +80,7 @@ def find_candidates(
     memory: int,
     *,
     jobs: int | None = None,
-    advance: Advance | None = None,
+    advance: Advance = lambda amount: None,
 ) -> Candidates:
     """Find all documents that share a key of one of `bands` with another. Close `rows` of the result when done.
 
@@ -117,8 +115,7 @@ def find_candidates(
         for ranks, keys in population.chunks(columns):
             if stopped.is_set():
                 raise _Stopped
-            if advance is not None:
-                advance(len(ranks) * len(columns))
+            advance(len(ranks) * len(columns))
             distinct = ~copies[ids_of(ranks)]
             if not distinct.all():
                 ranks, keys = ranks[distinct], {column: values[distinct] for column, values in keys.items()}
@@ -167,7 +164,7 @@ def _in_whole_runs(keys: UInt64) -> int:
 def _candidates_in(keys: UInt64, ranks: Ranks, seen: UInt64) -> Table:
     """The rows of whole runs, for `Candidates.add`; recently seen runs are left out."""
     begins, lengths = _runs_in(keys)
-    has_own = ranks[begins + lengths - 1] >= _OWN  # The last member has the highest rank.
+    has_own = ranks[begins + lengths - 1] >= OWN  # The last member has the highest rank.
     begins, lengths = begins[has_own], lengths[has_own]
     hashes = _hashes(ranks, begins, lengths)
     places = hashes & np.uint64(len(seen) - 1)

@@ -28,7 +28,7 @@ from pilekit.shards.random_access.document_reader import DocumentReader, StoredD
 from pilekit.shards.random_access.pile_documents import PileDocuments
 from pilekit.shards.read.zstd_frames import decompress_whole
 from tests.shards.making import LABELS, lines, record, some_lines, write_shard, zstd_frame
-from tests.shards.reading import value_and_memory
+from tests.shards.reading import error, value_and_memory
 from tests.web_server import serving
 
 
@@ -42,12 +42,7 @@ def slow_document(line: bytes, number: int, shard: str = "a.jsonl") -> StoredDoc
 
 def refused(path: Path | str, number: int) -> str:
     """The one-line error for a number that cannot be read."""
-    with pytest.raises(PilekitError) as raised:
-        list(read_documents(path, [number]))
-    message = str(raised.value)
-    assert "\n" not in message
-    assert str(path) in message
-    return message
+    return error(path, read_documents, [number])
 
 
 def batch_of(
