@@ -19,14 +19,14 @@ neither memory nor threads change it. 20 million documents with 21 bands take ab
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.artifacts.external_sort import RowSort, Table
+from pilekit.artifacts.external_sort import RowSort, Table, whole_runs
 from pilekit.dedup.match.population import OWN, Flags, Population, Ranks, ids_of
 from pilekit.dedup.match.repeated import repeated_bytes, repeated_rows
 from pilekit.dedup.scratch_space import scratch_array
@@ -105,7 +105,7 @@ def find_candidates(
     def find(group: npt.NDArray[np.int64]) -> None:
         columns = [[key_column(band)] for band in group.tolist()]
         for rows in repeated_rows(chunks, columns, documents, folder, per_thread // len(columns)):
-            for keys, ranks in _whole_runs(rows):
+            for keys, ranks in whole_runs(rows, LONGEST_RUN):
                 found = _candidates_in(keys, ranks, seen)
                 with lock:
                     candidates.add(found)
@@ -138,27 +138,6 @@ def find_candidates(
 
 class _Stopped(Exception):
     """Another thread has failed, or the run is interrupted."""
-
-
-def _whole_runs(tables: Iterable[Table]) -> Iterator[Table]:
-    """The same rows, in tables that end where a run ends, or with the first `LONGEST_RUN` members of a longer one.
-
-    The tables given are shorter than that, so a longer run comes to the beginning of the held rows before it ends.
-    """
-    held = np.empty((2, 0), dtype=np.uint64)
-    for table in tables:
-        held = np.concatenate([held, table], axis=1)
-        while whole := _in_whole_runs(held[0]):
-            yield held[:, :whole]
-            held = held[:, whole:]
-    yield held
-
-
-def _in_whole_runs(keys: UInt64) -> int:
-    """How many rows come before the last run, which may continue, or are to be cut off from the first one."""
-    if len(keys) > LONGEST_RUN and keys[LONGEST_RUN] == keys[0]:
-        return LONGEST_RUN
-    return int(np.searchsorted(keys, keys[-1]))
 
 
 def _candidates_in(keys: UInt64, ranks: Ranks, seen: UInt64) -> Table:
