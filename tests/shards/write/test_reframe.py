@@ -64,7 +64,8 @@ def contents(draw: st.DrawFn) -> bytes:
         st.integers(1, 20_000).map(lambda length: making.record("x" * length)),
     )
     text = b"\n".join(draw(st.lists(line, max_size=30)))
-    return text + draw(st.sampled_from([b"", b"\n"]))
+    ends_a_frame = b"\n" + making.record("x" * 10_000) + b"\n"
+    return text + draw(st.sampled_from([b"", b"\n", ends_a_frame]))
 
 
 @settings(max_examples=30)
