@@ -184,9 +184,7 @@ def test_more_documents_than_are_looked_up_at_a_time(tmp_path: Path, monkeypatch
     # Of "text 7" and "text 12345" the longer would be kept, but they are no copies of each other.
     expected = [(i, first) for i, text in enumerate(of) if (first := first_of.setdefault(text, i)) != i]
     rows = result.removed.to_pylist()
-    found = [
-        tuple(count * int(row[f"{side}shard"][0]) + row[f"{side}number"] for side in ("", "kept_")) for row in rows
-    ]
+    found = [tuple(count * int(row[f"{one}shard"][0]) + row[f"{one}number"] for one in ("", "kept_")) for row in rows]
     assert len(expected) > 4096
     assert found == expected
     assert [(row["subset"], row["kept_subset"]) for row in rows] == [

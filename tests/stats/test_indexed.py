@@ -67,9 +67,7 @@ def check(corpus: Corpus, *, good: bool = True, place: int = 0) -> None:
     st.lists(st.lists(st.one_of(lines(), lines(), lines()), min_size=1, max_size=20), min_size=1, max_size=3),
     st.lists(st.sampled_from([*BAD_LINES, b""]), max_size=3),
 )
-def test_counts_are_equal(
-    tmp_path_factory: pytest.TempPathFactory, shards: list[list[bytes]], bad: list[bytes]
-) -> None:
+def test_counts_agree(tmp_path_factory: pytest.TempPathFactory, shards: list[list[bytes]], bad: list[bytes]) -> None:
     folder = tmp_path_factory.mktemp("counted")
     for number, some in enumerate(shards):
         (folder / f"{number}.jsonl.zst").write_bytes(zstd_frame(b"\n".join([*some, *bad] if number else some)))

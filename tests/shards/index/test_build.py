@@ -103,9 +103,7 @@ def test_parquet(tmp_path_factory: pytest.TempPathFactory, records: list[tuple[s
     assert (header.storage, header.content_hash) == ("parquet", "")
     assert header.subsets == sorted({label for _, label, _ in expected})
     groups = range(max(1, -(-len(records) // 3)))  # pyarrow writes an empty group for an empty table
-    assert [(offset, line, at) for offset, _, line, at in places_of(index)] == [
-        (group, 3 * group, 0) for group in groups
-    ]
+    assert [(begin, line, at) for begin, _, line, at in places_of(index)] == [(group, 3 * group, 0) for group in groups]
 
 
 def test_bad_lines_and_damage_are_errors_and_leave_what_was_there(tmp_path: Path) -> None:

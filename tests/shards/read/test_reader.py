@@ -19,17 +19,8 @@ from hypothesis import strategies as st
 from pilekit.corpus import Corpus, stores
 from pilekit.errors import PilekitError
 from pilekit.shards.read.reader import read, read_corpus
-from tests.shards.making import (
-    LABELS,
-    flipped,
-    lines,
-    record,
-    slow_documents,
-    some_lines,
-    unzstd,
-    write_shard,
-    zstd_frame,
-)
+from tests.shards import making
+from tests.shards.making import LABELS, flipped, lines, record, slow_documents, some_lines, zstd_frame
 from tests.shards.reading import Found, documents, error, value_and_memory
 from tests.web_server import serving
 
@@ -148,7 +139,7 @@ def test_a_bomb_of_zeros_stops_at_the_limit(tmp_path: Path) -> None:
 def test_a_corpus_gives_its_shards_in_order(tmp_path: Path) -> None:
     for number in range(3):
         some = [record(f"{number}.{i}", LABELS[i % 2]) for i in range(10)]
-        write_shard(tmp_path / "train" / f"{number:02}.jsonl.zst", [*some, b"bad"])
+        making.write_shard(tmp_path / "train" / f"{number:02}.jsonl.zst", [*some, b"bad"])
     reader = read_corpus(Corpus(tmp_path), on_error="skip")
     batches = list(reader)
     assert [batch.shard for batch in batches] == [f"train/{number:02}.jsonl" for number in range(3)]
@@ -195,7 +186,7 @@ def test_real_text(real_corpus: Path) -> None:
     path = real_corpus / "genuine_pile_sample.jsonl"
     assert documents(read(path)) == slow_documents(path.read_bytes())
     path = real_corpus / "minipile-00.jsonl.zst"
-    expected = slow_documents(unzstd(path))
+    expected = slow_documents(making.unzstd(path))
     assert documents(read(path)) == expected
     chosen = ["Github", "Wikipedia (en)"]
     assert documents(read(path, chosen)) == [d for d in expected if d[2] in chosen]

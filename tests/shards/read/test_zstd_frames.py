@@ -41,9 +41,8 @@ def test_every_frame_of_any_kind_is_read_and_its_header_is_parsed_as_by_the_libr
     stored, expected = b"", b""
     for unit, times, checksum, sized in [*parts, (TEXT, 1, True, True)]:
         data = unit * times
-        frame = (
-            zstandard.ZstdCompressor(write_checksum=checksum).compress(data) if sized else zstd_frame(data, checksum)
-        )
+        compress = zstandard.ZstdCompressor(write_checksum=checksum).compress
+        frame = compress(data) if sized else zstd_frame(data, checksum)
         header, parameters = parse_frame_header(frame), zstandard.get_frame_parameters(frame)
         assert header is not None
         assert header.length == zstandard.frame_header_size(frame)

@@ -12,7 +12,7 @@ from pilekit.corpus.shard import shard_of
 from pilekit.shards.index.build import index_of
 from pilekit.shards.verify.findings import Finding
 from pilekit.shards.verify.verify import Verification, verify_corpus
-from tests.shards.making import flipped, record, write_shard, zstd_frame
+from tests.shards.making import flipped, write_shard, zstd_frame
 
 CUT = "no seek table, index or sum"
 CHANGE = "no checksums, index or sum"
@@ -73,10 +73,6 @@ def sums(path: Path, name: str = "SHA256SUMS") -> Path:
     place = path.parent / name
     place.write_text(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n")
     return place
-
-
-def small(path: Path) -> Path:
-    return write(path, [record(f"document {i}", label) for i in range(9) for label in ("Github", "ArXiv")], 200)
 
 
 def released(path: Path, lines: list[bytes]) -> Path:
