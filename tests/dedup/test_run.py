@@ -78,24 +78,17 @@ short_text = st.lists(word, max_size=9).map(" ".join) | st.sampled_from(["", " "
 
 
 @settings(max_examples=15)
-@given(
-    st.lists(st.lists(short_text, max_size=12), min_size=1, max_size=3),
-    st.sampled_from([0.3, 0.5, 0.8, 1.0]),
-    st.integers(1, 3),
-    st.sampled_from(["longest", "first"]),
-)
+@given(st.lists(st.lists(short_text, max_size=12), min_size=1, max_size=3), st.data())
 def test_adversarial_short_texts(
-    tmp_path_factory: pytest.TempPathFactory,
-    shards: list[list[str]],
-    threshold: float,
-    ngram: int,
-    keep: reference.Keep,
+    tmp_path_factory: pytest.TempPathFactory, shards: list[list[str]], data: st.DataObject
 ) -> None:
+    how: dict[str, Any] = {"threshold": data.draw(st.sampled_from([0.3, 0.5, 0.8, 1.0]))}
+    how |= {"ngram": data.draw(st.integers(1, 3)), "keep": data.draw(st.sampled_from(["longest", "first"]))}
     folder = tmp_path_factory.mktemp("short")
     write_corpus(folder / "data", {f"{place:02d}": [b"", *lines_of(texts)] for place, texts in enumerate(shards)})
     out, documents = folder / "out", corpus_documents(folder / "data")
-    deduplicate(folder / "data", threshold=threshold, ngram=ngram, keep=keep, out=out, jobs=1)
-    removed = check(out, documents, threshold=threshold, ngram=ngram, keep=keep)
+    deduplicate(folder / "data", out=out, jobs=1, **how)
+    removed = check(out, documents, **how)
     first_of: dict[str, Identity] = {}
     for name, document in documents.items():
         assert first_of.setdefault(document.text, name) == name or name in removed

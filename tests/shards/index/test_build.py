@@ -52,15 +52,9 @@ def stored_in_frames(draw: st.DrawFn, text: bytes) -> tuple[bytes, list[int], li
     return stored, offsets, parts
 
 
-@given(any_lines, st.booleans(), st.sampled_from([8, 64, 2 << 20]), st.booleans(), st.booleans(), st.data())
+@given(any_lines, st.booleans(), st.booleans(), st.data())
 def test_whatever_the_lines_and_wherever_frames_are_cut(
-    tmp_path_factory: pytest.TempPathFactory,
-    some: list[bytes],
-    ends: bool,
-    piece_bytes: int,
-    ahead: bool,
-    large: bool,
-    data: st.DataObject,
+    tmp_path_factory: pytest.TempPathFactory, some: list[bytes], ends: bool, ahead: bool, data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("indexed")
     text = b"\n".join(some) + (b"\n" if ends else b"")
@@ -71,9 +65,9 @@ def test_whatever_the_lines_and_wherever_frames_are_cut(
     (folder / "c.jsonl").write_bytes(text or b"\n")
     with pytest.MonkeyPatch.context() as patch:
         # Texts of a few hundred bytes are to come in several pieces, and to have several marks.
-        patch.setattr(reading, "PIECE_BYTES", piece_bytes)
+        patch.setattr(reading, "PIECE_BYTES", data.draw(st.sampled_from([8, 64, 2 << 20])))
         patch.setattr(index_scan, "MARK_BYTES", 50)
-        patch.setattr(index_scan, "SCANNED_FROM_BYTES", 0 if large else 1 << 60)
+        patch.setattr(index_scan, "SCANNED_FROM_BYTES", data.draw(st.sampled_from([0, 1 << 60])))
         for name, content, places in (
             ("a.jsonl.zst", text, slow_frames(offsets, parts)),
             ("b.jsonl.gz", text, slow_frames([0], [text])),

@@ -61,20 +61,9 @@ def written(path: Path, some: list[bytes], frame_bytes: int) -> ShardIndex:
     return index_of(shard_of(str(write_shard(path, some, frame_bytes))))
 
 
-@given(
-    st.lists(lines(), min_size=1, max_size=30),
-    st.booleans(),
-    st.sampled_from([1 << 26, 2000, 300, 0]),
-    st.sampled_from([8 << 20, 100, 0]),
-    st.data(),
-)
+@given(st.lists(lines(), min_size=1, max_size=30), st.booleans(), st.data())
 def test_any_storage_any_frames(
-    tmp_path_factory: pytest.TempPathFactory,
-    some: list[bytes],
-    ends: bool,
-    held: int,
-    at_once: int,
-    data: st.DataObject,
+    tmp_path_factory: pytest.TempPathFactory, some: list[bytes], ends: bool, data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("stored")
     text = b"\n".join(some) + (b"\n" if ends else b"")
@@ -91,8 +80,8 @@ def test_any_storage_any_frames(
     asked = data.draw(st.lists(st.sampled_from(good), max_size=40)) if good else []
     labels = data.draw(st.sets(st.sampled_from([*LABELS, "(none)"])))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frame_lru, "HELD_BYTES", held)
-        patch.setattr(lines_by_number, "READ_AT_ONCE", at_once)
+        patch.setattr(frame_lru, "HELD_BYTES", data.draw(st.sampled_from([1 << 26, 2000, 300, 0])))
+        patch.setattr(lines_by_number, "READ_AT_ONCE", data.draw(st.sampled_from([8 << 20, 100, 0])))
         patch.setattr(index_scan, "MARK_BYTES", 50)
         for path in sorted(folder.iterdir()):
             if not path.stat().st_size:
