@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.corpus import Manifest, Shard, shard_of
+from pilekit.corpus import Shard, shard_of
 from pilekit.dedup.compare import store_shingles as module
 from pilekit.dedup.compare.shingle_store import ShingleStore, ends_file, find_set, sets_file
 from pilekit.dedup.compare.store_shingles import store_shingles
@@ -32,16 +32,8 @@ from tests.shards.making import LABELS, lines, slow_documents, some_lines, zstd_
 from tests.stopping import tree
 
 
-def population_of(
-    paths: Sequence[Path],
-    folder: Path,
-    *,
-    ngram: int = 3,
-    manifest: Manifest | None = None,
-    subsets: list[str] | None = None,
-) -> tuple[Population, list[Shard]]:
-    settings = {"bands": Bands(2, 2), "ngram": ngram, "subsets": subsets, "manifest": manifest, "on_error": "skip"}
-    sketches = [sketch(path, folder / "sketches", **settings) for path in paths]
+def population_of(paths: Sequence[Path], folder: Path, **settings: Any) -> tuple[Population, list[Shard]]:
+    sketches = [sketch(path, folder / "sketches", bands=Bands(2, 2), on_error="skip", **settings) for path in paths]
     return Population(sketches, "first", folder), [shard_of(str(path)) for path in paths]
 
 
@@ -84,15 +76,12 @@ def test_the_sets_of_flagged_documents_of_any_shard(
         patch.setattr(in_threads, "LARGE_BYTES", data.draw(st.sampled_from([1, 200, 1 << 20])))
         patch.setattr(module, "_WRITTEN", data.draw(st.integers(1, 20)))
         patch.setattr(each_shard, "usable_cpus", lambda: data.draw(st.integers(1, 3)))
-        store = store_shingles(
-            population, shards, np.array(flagged, dtype=bool), folder / "sets", jobs=1, advance=told.append
-        )
+        wanted = np.array(flagged, dtype=bool)
+        store = store_shingles(population, shards, wanted, folder / "sets", jobs=1, advance=told.append)
     for id, text in enumerate(texts):
         if flagged[id]:
-            assert (
-                find_set(store.mapped, id).tolist()
-                == shingle_set(np.frombuffer(text.encode(), dtype=np.uint8), ngram).tolist()
-            )
+            expected = shingle_set(np.frombuffer(text.encode(), dtype=np.uint8), ngram)
+            assert find_set(store.mapped, id).tolist() == expected.tolist()
     assert sum(told) == sum(path.stat().st_size for path in paths)
 
 
