@@ -14,6 +14,7 @@ The temporary file has no name, so a killed process leaves nothing. The order de
 from __future__ import annotations
 
 import mmap
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -173,6 +174,28 @@ def with_first(tables: Iterable[Table], columns: int) -> Iterator[tuple[Table, T
         first = rows[:, np.maximum.accumulate(np.where(new, np.arange(len(new)), 0))]
         yield table, first[:, last.shape[1] :]
         last = first[:, -1:]
+
+
+def whole_runs(tables: Iterable[Table], longest: int = sys.maxsize) -> Iterator[Table]:
+    """The same sorted rows, in tables that end where the first value changes, or after `longest` rows of one value.
+
+    The tables given are shorter than that, so a longer run comes to the beginning of the held rows before it ends.
+    """
+    held = np.empty((0, 0), np.uint64)
+    for table in tables:
+        held = np.concatenate([held.reshape(len(table), -1), table], axis=1)
+        while whole := _rows_of_whole_runs(held[0], longest):
+            yield held[:, :whole]
+            held = held[:, whole:]
+    if held.size:
+        yield held
+
+
+def _rows_of_whole_runs(values: npt.NDArray[np.uint64], longest: int) -> int:
+    """How many rows come before the last run, which may continue, or are to be cut off from the first one."""
+    if len(values) > longest and values[longest] == values[0]:
+        return longest
+    return int(np.searchsorted(values, values[-1]))
 
 
 @compiled()

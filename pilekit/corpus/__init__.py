@@ -5,15 +5,7 @@ through stores) for files and makes a `Shard` of each (shard); names turns typed
 from __future__ import annotations
 
 from pilekit.corpus.find import Corpus, Part
-from pilekit.corpus.manifest import (
-    BUNDLED,
-    Manifest,
-    PublishedResult,
-    PublishedTable,
-    Subset,
-    Totals,
-    load_manifest,
-)
+from pilekit.corpus.manifest import BUNDLED, Manifest, PublishedResult, PublishedTable, Subset, Totals, load_manifest
 from pilekit.corpus.names import UNLABELLED, normalised, resolve_subsets, split_names, subsets_or_all
 from pilekit.corpus.shard import Shard, shard_of
 

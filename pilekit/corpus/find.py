@@ -273,8 +273,6 @@ def _in_order(shards: Iterable[Shard]) -> tuple[Shard, ...]:
 def _nothing_found(searched: list[str], ours: Sequence[str]) -> PilekitError:
     text = f"no shards ({' '.join('*' + suffix for suffix in SHARD_SUFFIXES)}) in {', '.join(map(visible, searched))}"
     if ours:
-        folders = ", ".join(map(visible, sorted(ours)[:5]))
-        return PilekitError(
-            f"{text}; not searched, because pilekit wrote them: {folders}; name such a folder to read it"
-        )
+        some = ", ".join(map(visible, sorted(ours)[:5]))
+        return PilekitError(f"{text}; not searched, because pilekit wrote them: {some}; name such a folder to read it")
     return PilekitError(f"{text}; give a file, folder, glob or URL, or make a small corpus with `pilekit demo`")

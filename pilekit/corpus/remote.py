@@ -11,7 +11,7 @@ from typing import Any
 from pilekit.artifacts.header import HEADER_FILE
 from pilekit.corpus.local import Search
 from pilekit.corpus.local import search as search_local
-from pilekit.corpus.shard import is_url, looks_like_shard, names_a_file, without_query
+from pilekit.corpus.shard import FILE_SUFFIXES, is_url, looks_like_shard, without_query
 from pilekit.corpus.stores import store_of
 from pilekit.errors import PilekitError, visible
 
@@ -55,7 +55,7 @@ def _search_store(url: str) -> Search:
         listing = store.glob(path, detail=True)
     else:
         about: dict[str, Any] = store.info(path)
-        if about["type"] == "file" and (names_a_file(place) or scheme not in ("http", "https")):
+        if about["type"] == "file" and (place.endswith(FILE_SUFFIXES) or scheme not in ("http", "https")):
             folder, _, name = place.rpartition("/")
             return Search(f"{scheme}://{folder}{chain}{outer}", [(name, url, about.get("size"))])
         base = path

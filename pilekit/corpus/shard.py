@@ -24,8 +24,8 @@ SHARD_SUFFIXES = (".jsonl.zst", ".jsonl", ".jsonl.gz", ".json.zst", ".json.gz", 
 STANDARD_INPUT = "-"
 
 _COMPRESSION = (".zst", ".zstd", ".gz")
-_FILE_SUFFIXES = (*SHARD_SUFFIXES, ".json", ".ndjson", *_COMPRESSION)
-"""The endings by which a URL is taken for a shard rather than a folder."""
+FILE_SUFFIXES = (*SHARD_SUFFIXES, ".json", ".ndjson", *_COMPRESSION)
+"""The endings by which a URL is taken for a shard: HTTP does not distinguish files from folders."""
 _SPLITS: dict[str, Split] = {
     "train": "train",
     "training": "train",
@@ -82,11 +82,6 @@ def check_stems(shards: Iterable[Shard]) -> None:
                 f"{visible(other.path)} and {visible(shard.path)} would both be written to {visible(stem(shard))}"
                 "; take one after the other"
             )
-
-
-def names_a_file(name: str) -> bool:
-    """Whether a URL that ends in `name` is taken for a shard: HTTP does not distinguish files from folders."""
-    return name.endswith(_FILE_SUFFIXES)
 
 
 def shard_of(path: str) -> Shard:

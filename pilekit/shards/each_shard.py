@@ -49,18 +49,6 @@ def processes_for(shards: Sequence[Shard], jobs: int | None, engine: Ray | None 
     return min(jobs, max(1, len(shards)))
 
 
-def threads_of(processes: int, engine: Ray | None = None) -> int:
-    """How many threads each of `processes` processes may use."""
-    if engine is not None:
-        return engine.threads(processes)
-    return max(1, usable_cpus() // max(1, processes))
-
-
-def decompress_ahead(processes: int, engine: Ray | None = None) -> bool:
-    """Whether each process decompresses in a thread: if there are free CPUs for it, or there is only one process."""
-    return (processes <= 1 and engine is None) or threads_of(processes, engine) > 1
-
-
 def each_shard(
     work: Callable[..., R],
     shards: Sequence[Shard],
@@ -82,8 +70,10 @@ def each_shard(
     memory    bytes for all processes of a machine; `work` gets the share of one as `memory`
     """
     processes, names = processes_for(shards, jobs, engine), [shard.name for shard in shards]
-    ahead = {"ahead": decompress_ahead(processes, engine)}
-    work = functools.partial(work, **{"threads": threads_of(processes, engine)} if threads else ahead)
+    of_each = max(1, usable_cpus() // max(1, processes)) if engine is None else engine.threads(processes)
+    # A process decompresses in a thread if there are free CPUs for it, or if it is the only one.
+    ahead = (processes <= 1 and engine is None) or of_each > 1
+    work = functools.partial(work, **{"threads": of_each} if threads else {"ahead": ahead})
     items = shards if items is None else items
     options: dict[str, Any] = {"on_progress": advance, "engine": engine, "lock": lock}
     if memory is not None:

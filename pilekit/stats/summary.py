@@ -192,9 +192,7 @@ def corpus_stats(
     return _summary(counts, copied, tokenizer is not None, corpus.manifest)
 
 
-def _summary(
-    counts: Counts, copies: npt.NDArray[np.int64] | None, with_tokens: bool, manifest: Manifest
-) -> CorpusStats:
+def _summary(counts: Counts, copies: npt.NDArray[np.int64] | None, has_tokens: bool, manifest: Manifest) -> CorpusStats:
     weights = {subset.name: subset.weight_percent for subset in manifest.subsets}
     all_bytes = int(counts.bytes.sum())
 
@@ -211,7 +209,7 @@ def _summary(
             median_bytes=quantile(lengths, 0.5),
             p99_bytes=quantile(lengths, 0.99),
             lengths=lengths,
-            tokens=int(counts.tokens[rows].sum()) if with_tokens else None,
+            tokens=int(counts.tokens[rows].sum()) if has_tokens else None,
             copies=int(copies[rows].sum()) if copies is not None else None,
         )
 

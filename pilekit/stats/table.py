@@ -47,14 +47,11 @@ def _bytes(title: str, number: Callable[[SubsetStats], float]) -> Column[SubsetS
 
 def _percentage(title: str, share: Callable[[SubsetStats], float | None]) -> Column[SubsetStats]:
     def cell(row: SubsetStats) -> str:
-        return _percent(share(row))
+        value = share(row)
+        # The whole is 100, because 100.00 would be one character wider than every other share.
+        return DASH if value is None else "100" if value == 1 else f"{100 * value:.2f}"
 
     return Column(f"{title} %", cell, Column(title, cell))
-
-
-def _percent(share: float | None) -> str:
-    # The whole is 100, because 100.00 would be one character wider than every other share.
-    return DASH if share is None else "100" if share == 1 else f"{100 * share:.2f}"
 
 
 def _tokens_per_byte(row: SubsetStats) -> str:

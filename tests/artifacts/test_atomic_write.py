@@ -50,10 +50,7 @@ def test_paths_that_a_file_must_not_replace(tmp_path: Path) -> None:
         ("x" * 250 + ".jsonl", "cannot be written: File name too long"),
         ("nul\0.jsonl", "cannot be written"),
     ]:
-        with (
-            pytest.raises(PilekitError, match=why) as raised,
-            write_atomically(tmp_path / name, follow_links=True),
-        ):
+        with pytest.raises(PilekitError, match=why) as raised, write_atomically(tmp_path / name, follow_links=True):
             pytest.fail("the block must not run")
         assert visible(name) in str(raised.value)
     assert len(list(tmp_path.iterdir())) == 4

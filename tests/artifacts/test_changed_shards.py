@@ -157,22 +157,31 @@ def test_nothing_is_published_of_parquet_and_urls_that_change(tmp_path: Path, wh
         assert not files(out)
 
 
+def write_line_480(path: Path, line: bytes) -> None:
+    """Write a line that lies between two pieces of the fingerprint."""
+    with path.open("rb+") as file:
+        file.seek(sum(map(len, LINES[:480])))
+        file.write(line)
+
+
+def damaged(data: Path) -> Path:
+    """Make a corpus with one damaged line; returns its shard."""
+    data.mkdir()
+    path = data / "00.jsonl"
+    path.write_bytes(b"".join(LINES))
+    write_line_480(path, LINES[480].replace(b"document", b"damaged!"))
+    (data / "01.jsonl").write_bytes(LINES[480])
+    return path
+
+
 @pytest.mark.parametrize("name", ["select", "reframe", "dedup"])
 def test_a_mended_shard_is_done_again_although_size_and_samples_are_the_same(tmp_path: Path, name: str) -> None:
     data, out = tmp_path / "data", tmp_path / "out"
-    data.mkdir()
-    (data / "00.jsonl").write_bytes(b"".join(LINES))
-    (data / "01.jsonl").write_bytes(LINES[5])
-    place = sum(map(len, LINES[:480]))  # between two pieces of the fingerprint
-    with (data / "00.jsonl").open("rb+") as file:
-        file.seek(place)
-        file.write(LINES[480].replace(b"document", b"damaged!"))
-    before = fingerprint(str(data / "00.jsonl"))
+    path = damaged(data)
+    before = fingerprint(str(path))
     COMMANDS[name](str(data), out)
-    with (data / "00.jsonl").open("rb+") as file:
-        file.seek(place)
-        file.write(LINES[480])
-    assert fingerprint(str(data / "00.jsonl")) == before
+    write_line_480(path, LINES[480])
+    assert fingerprint(str(path)) == before
     COMMANDS[name](str(data), out)
     shard = next(path for path in out.rglob("00.jsonl*") if path.name.endswith("zst"))
     texts = [text for batch in read(shard) for text in batch.texts]
@@ -180,21 +189,13 @@ def test_a_mended_shard_is_done_again_although_size_and_samples_are_the_same(tmp
     assert len(texts) > 900
 
 
-def test_a_shard_that_is_mended_after_a_stopped_dedup_is_compared_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shard_mended_after_a_stopped_dedup_is_compared_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, out = tmp_path / "data", tmp_path / "out"
-    data.mkdir()
-    place = sum(map(len, LINES[:480]))
-    damaged = b"".join(LINES).replace(b"document 480 ", b"damaged! 480 ")
-    (data / "00.jsonl").write_bytes(damaged)
-    (data / "01.jsonl").write_bytes(LINES[480])
+    path = damaged(data)
     with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
         patched.setattr(steps, "resolve", lambda *arguments, **options: 1 // 0)
         COMMANDS["dedup"](str(data), out)
-    with (data / "00.jsonl").open("rb+") as file:
-        file.seek(place)
-        file.write(LINES[480])
+    write_line_480(path, LINES[480])
     COMMANDS["dedup"](str(data), out)
     COMMANDS["dedup"](str(data), tmp_path / "expected")
     assert files(out) == files(tmp_path / "expected")

@@ -30,25 +30,13 @@ def check_order(folder: Path, table: Table, pieces: int, memory: int, *, distinc
     assert found == (sorted(set(rows)) if distinct else sorted(rows))
 
 
-@given(
-    shape=st.tuples(st.integers(2, 4), st.integers(0, 9000)),
-    values=st.sampled_from([0, 2, 30, 5000, 2**64]),
-    pieces=st.integers(1, 40),
-    memory=st.sampled_from([SMALLEST, 100_000, 10_000_000]),
-    distinct=st.booleans(),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_rows_come_back_in_order(
-    tmp_path_factory: pytest.TempPathFactory,
-    shape: tuple[int, int],
-    values: int,
-    pieces: int,
-    memory: int,
-    distinct: bool,
-    seed: int,
-) -> None:
+@given(st.data())
+def test_rows_come_in_order(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    shape = data.draw(st.tuples(st.integers(2, 4), st.integers(0, 9000)))
+    values, seed = data.draw(st.sampled_from([0, 2, 30, 5000, 2**64])), data.draw(st.integers(0, 2**32 - 1))
     table = np.random.default_rng(seed).integers(0, values, shape, dtype=np.uint64, endpoint=values < 2**64)
-    check_order(tmp_path_factory.getbasetemp(), table, pieces, memory, distinct=distinct)
+    pieces, memory = data.draw(st.integers(1, 40)), data.draw(st.sampled_from([SMALLEST, 100_000, 10_000_000]))
+    check_order(tmp_path_factory.getbasetemp(), table, pieces, memory, distinct=data.draw(st.booleans()))
 
 
 def test_space_on_disk(tmp_path: Path) -> None:

@@ -57,9 +57,7 @@ def whole(tmp_path: Path) -> dict[str, bytes]:
     return tree(tmp_path / "whole")
 
 
-def test_a_finished_folder_holds_the_files_and_a_header_with_the_results(
-    tmp_path: Path, whole: dict[str, bytes]
-) -> None:
+def test_a_finished_folder_holds_the_files_and_a_header_with_results(tmp_path: Path, whole: dict[str, bytes]) -> None:
     assert set(whole) == {HEADER_FILE, "train/00.jsonl.zst", "train/01.jsonl.zst"}
     header = read_header(tmp_path / "whole", "copies")
     assert (header.parameters, header.inputs, header.finished) == ({"level": 3}, INPUTS, True)
@@ -67,9 +65,7 @@ def test_a_finished_folder_holds_the_files_and_a_header_with_the_results(
     assert tree(tmp_path / "whole") == whole
 
 
-def test_only_shards_that_are_not_done_or_whose_files_changed_or_are_gone_are_done(
-    tmp_path: Path, whole: dict[str, bytes]
-) -> None:
+def test_only_unfinished_shards_and_those_with_changed_files_are_done(tmp_path: Path, whole: dict[str, bytes]) -> None:
     spoils: list[Callable[[Path], object]] = [lambda path: None, Path.unlink, lambda path: path.write_bytes(b"short")]
     for number, spoil in enumerate(spoils):
         finished, unfinished = tmp_path / f"finished{number}", tmp_path / f"unfinished{number}"
@@ -133,9 +129,7 @@ def test_folders_that_disappear_while_partial_files_are_removed_stop_nothing(
     assert tree(folder) == whole
 
 
-def test_parts_at_once_remove_nothing_and_leave_the_end_to_a_run_of_its_own(
-    tmp_path: Path, whole: dict[str, bytes]
-) -> None:
+def test_parts_at_once_remove_nothing_and_leave_the_end_to_another_run(tmp_path: Path, whole: dict[str, bytes]) -> None:
     settings: dict[str, Any] = {"kind": "copies", "parameters": {"level": 3}, "inputs": INPUTS}
     folder = tmp_path / "folder"
     with output_folder(folder, shared=True, **settings) as first:
@@ -192,10 +186,7 @@ def test_a_folder_that_is_not_ours_is_refused_and_unchanged(tmp_path: Path) -> N
     )
     before = tree(tmp_path)
     for folder, message in [
-        (
-            "photos",
-            r"photos: is not empty, and not of this command .*was not written by pilekit.*name another folder",
-        ),
+        ("photos", r"photos: is not empty, and not of this command .*was not written by pilekit.*name another folder"),
         ("downloads", "downloads: is not empty, and not of this command"),
         ("run", r'run: is not empty, and not of this command .* kind "run", not "copies".; name another folder'),
         ("odd", "odd: is not empty, and not of this command .* is not a header of pilekit"),
@@ -228,9 +219,7 @@ def test_any_name_can_be_noted(tmp_path_factory: pytest.TempPathFactory, names: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("repair", [False, True])
-def test_a_job_killed_at_any_moment_ends_with_the_same_bytes(
-    tmp_path: Path, whole: dict[str, bytes], repair: bool
-) -> None:
+def test_a_job_killed_anywhere_ends_with_the_same_bytes(tmp_path: Path, whole: dict[str, bytes], repair: bool) -> None:
     for moment in itertools.count():
         folder = tmp_path / str(moment)
         if repair:

@@ -15,15 +15,13 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.job_folder import output_folder
 from pilekit.artifacts.own_file import make_folder
-from pilekit.dedup.run import deduplicate
 from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.evaluate.results.result_folder import record_file
 from pilekit.pipeline.selecting import select_corpus
-from pilekit.shards.index.build import index_corpus
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.verify.verify import verify_corpus
-from pilekit.shards.write.reframe import reframe_corpus
 from pilekit.train.log.metrics import MetricsLog
+from tests.artifacts import test_changed_shards
 from tests.artifacts.test_changed_shards import LINES
 
 VICTIM = b"export PATH=$PATH:~/bin\n" * 20
@@ -45,77 +43,48 @@ def no_waiting() -> Iterator[None]:
     signal.alarm(0)
 
 
-def select(data: Path) -> None:
-    select_corpus(str(data), data / "out", jobs=1, min_bytes=0)
-
-
-def select_parquet(data: Path) -> None:
-    select_corpus(str(data), data / "out", format="parquet", jobs=1)
-
-
-def reframe(data: Path) -> None:
-    reframe_corpus(str(data), data / "out", jobs=1)
-
-
-def documents(data: Path) -> None:
-    assert PileDocuments(str(data))[0].text
-
-
-def stream(data: Path) -> None:
-    next(iter(PileStream(str(data), tokenizer=None, batch_size=2)))
-
-
-def dedup(data: Path) -> None:
-    deduplicate(str(data), out=data / "out", jobs=1)
-
-
-def index(data: Path) -> None:
-    index_corpus(str(data), jobs=1)
-
-
-def sums(data: Path) -> None:
-    verify_corpus(str(data), write_sums=True, jobs=1)
-
-
-def records(data: Path) -> None:
-    with record_file(data / "records-0.jsonl") as append:
+def records(source: str, out: Path) -> None:
+    with record_file(Path(source, "records-0.jsonl")) as append:
         append(ScoredDocument("00.jsonl", 0, 1, "ArXiv", 5, 2, 1.5))
 
 
-def metrics(data: Path) -> None:
-    MetricsLog(data / "metrics.jsonl", resume_step=0)._file.write(b"{}\n")
-
-
-def cache(data: Path) -> None:
-    frames = FrameCache.at(data / "frames", 1000)
+def cache(source: str, out: Path) -> None:
+    frames = FrameCache.at(Path(source, "frames"), 1000)
     for key in ("key", os.urandom(8).hex()):
         frames.get(key, 4)
         frames.used(key, b"text")
 
 
-def lock(data: Path) -> None:
-    with locked(data / ".lock"):
+def lock(source: str, out: Path) -> None:
+    with locked(Path(source, ".lock")):
         pass
 
 
-MORE = {
-    select: ["out/.lock"],
-    index: ["00.jsonl.index.parquet.lock"],
-    sums: ["SHA256SUMS"],
-    lock: [".lock"],
-    cache: ["frames/partial"],
+COMMANDS: dict[str, Callable[[str, Path], object]] = {
+    **{name: test_changed_shards.COMMANDS[name] for name in ("select", "to_parquet", "reframe", "dedup", "index")},
+    "sums": lambda source, out: verify_corpus(source, write_sums=True, jobs=1),
+    "documents": lambda source, out: PileDocuments(source)[0],
+    "stream": lambda source, out: next(iter(PileStream(source, tokenizer=None, batch_size=2))),
+    "records": records,
+    "metrics": lambda source, out: MetricsLog(Path(source, "metrics.jsonl"), resume_step=0)._file.write(b"{}\n"),
+    "cache": cache,
+    "lock": lock,
 }
-
+MORE = {
+    "select": "out/.lock",
+    "index": "00.jsonl.index.parquet.lock",
+    "sums": "SHA256SUMS",
+    "lock": ".lock",
+    "cache": "frames/partial",
+}
+"""A file that the command does not leave behind."""
 
 REPLACED = {"00.jsonl.index.parquet", "SHA256SUMS", "out/00.jsonl.zst", "out/00.parquet", "out/clean/00.jsonl.zst"}
 
 
-@pytest.mark.parametrize(
-    "command",
-    [select, select_parquet, reframe, dedup, index, documents, stream, sums, records, metrics, cache, lock],
-)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_no_file_elsewhere_is_written_and_nothing_is_waited_for(
-    tmp_path: Path, command: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PILEKIT_CACHE", str(tmp_path / "cache"))
     home, clean, data = tmp_path / "home", tmp_path / "clean", tmp_path / "data"
@@ -124,17 +93,17 @@ def test_no_file_elsewhere_is_written_and_nothing_is_waited_for(
     victim.write_bytes(VICTIM)
     data.mkdir()
     (data / "00.jsonl").write_bytes(b"".join(LINES[:30]))
-    command(data)
+    COMMANDS[command](str(data), data / "out")
     data.rename(clean)
     made = {path.relative_to(clean).as_posix() for path in clean.rglob("*") if path.is_file()} - {"00.jsonl"}
-    for name in sorted(made.union(MORE.get(command, []))):
+    for name in sorted(made | {MORE[command]} if command in MORE else made):
         for kind, make in KINDS.items():
             shutil.rmtree(data, ignore_errors=True)
             shutil.copytree(clean, data)
             (data / name).unlink(missing_ok=True)
             make(data / name, victim)
             try:
-                command(data)
+                COMMANDS[command](str(data), data / "out")
             except PilekitError as error:
                 assert Path(name).name in str(error) or "frames" in str(error), (name, kind)
             else:
@@ -169,9 +138,7 @@ def test_the_folder_that_the_user_named_may_be_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "there/00.jsonl.zst").exists()
 
 
-def test_a_place_in_an_object_store_is_refused_before_anything_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_object_store_is_refused_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a path, such a URL would be a folder named s3:."""
     monkeypatch.chdir(tmp_path)
     for folder in ("s3://bucket/out", "gs://bucket/out", "az+abfs://bucket/out"):

@@ -48,16 +48,7 @@ def names(corpus: Corpus) -> list[str]:
 
 def test_a_folder_gives_its_shards_with_size_and_split_in_the_order_of_names(make: Make) -> None:
     kept = ["val.jsonl.zst", "train/01.jsonl.gz", "train/00.jsonl", "test.json.zst", "a.json.gz", "b.parquet"]
-    left = [
-        "g.json",
-        "h.txt",
-        "i.zst",
-        "SHA256SUMS.txt",
-        "00.index.parquet",
-        "j.jsonl.zst.partial",
-        "k.zip",
-        ".l.jsonl",
-    ]
+    left = ["g.json", "i.zst", "SHA256SUMS.txt", "00.index.parquet", "j.jsonl.zst.partial", "k.zip", ".l.jsonl"]
     folder = make(*kept, *left)
     corpus = Corpus(folder)
     assert corpus.root == str(folder)
@@ -74,9 +65,7 @@ def test_a_folder_gives_its_shards_with_size_and_split_in_the_order_of_names(mak
     assert (copy.root, copy.shards, copy.manifest) == (corpus.root, corpus.shards, corpus.manifest)
 
 
-def test_a_search_takes_regular_files_and_enters_neither_hidden_nor_symlinked_folders(
-    make: Make, tmp_path: Path
-) -> None:
+def test_a_search_takes_regular_files_and_enters_no_hidden_or_symlinked_folders(make: Make, tmp_path: Path) -> None:
     folder = make("00.jsonl", ".cache/01.jsonl", "real/02.jsonl", "real/.02.jsonl")
     outside = fill(tmp_path / "outside", ["03.jsonl", "blob"])
     (folder / "link").symlink_to(outside)
@@ -297,9 +286,7 @@ def test_splits_and_held_out_shards(make: Make, caplog: pytest.LogCaptureFixture
 
 
 @given(sizes=st.lists(st.integers(0, 60), max_size=12), count=st.integers(1, 15), random=st.randoms())
-def test_parts_are_of_equal_size_and_divide_the_shards_alike_in_any_order(
-    sizes: list[int], count: int, random: Random
-) -> None:
+def test_parts_are_equally_large_and_alike_in_any_order(sizes: list[int], count: int, random: Random) -> None:
     shards = [Shard(f"{number:02}.jsonl", f"{number}.jsonl", size) for number, size in enumerate(sizes)]
     with TemporaryDirectory() as root:
         corpus = Corpus(fill(Path(root), ["only.jsonl"]))

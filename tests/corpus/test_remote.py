@@ -11,6 +11,7 @@ import pytest
 
 from pilekit.corpus import Corpus, Shard, shard_of
 from pilekit.errors import PilekitError
+from tests.corpus.test_find import names
 from tests.web_server import serving
 
 
@@ -18,23 +19,12 @@ from tests.web_server import serving
 def memory() -> Iterator[str]:
     """A small store: a corpus, something that pilekit wrote, hidden files."""
     store = fsspec.filesystem("memory")
-    for name in (
-        "train/00.jsonl.zst",
-        "train/01.jsonl.zst",
-        "val.jsonl.zst",
-        "README.md",
-        "00.index.parquet",
-        ".hidden/02.jsonl",
-        "clean/pilekit.json",
-        "clean/train/00.jsonl.zst",
-    ):
+    shards = ["train/00.jsonl.zst", "train/01.jsonl.zst", "val.jsonl.zst"]
+    others = ["README.md", "00.index.parquet", ".hidden/02.jsonl", "clean/pilekit.json", "clean/train/00.jsonl.zst"]
+    for name in (*shards, *others):
         store.pipe(f"/pile/{name}", name.encode())
     yield "memory://pile"
     store.rm("/pile", recursive=True)
-
-
-def names(corpus: Corpus) -> list[str]:
-    return [shard.name for shard in corpus]
 
 
 def test_a_folder_a_file_and_globs(memory: str) -> None:

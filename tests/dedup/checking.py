@@ -23,17 +23,8 @@ class Document(NamedTuple):
 Identity = tuple[str, int]
 """Shard and number."""
 
-REMOVED_COLUMNS = [
-    "shard",
-    "number",
-    "subset",
-    "kept_shard",
-    "kept_number",
-    "kept_subset",
-    "similarity",
-    "reason",
-    "kept_corpus",
-]
+_OF_A_DOCUMENT = ["shard", "number", "subset"]
+REMOVED_COLUMNS = [*_OF_A_DOCUMENT, *(f"kept_{name}" for name in _OF_A_DOCUMENT), "similarity", "reason", "kept_corpus"]
 
 
 def write_corpus(folder: Path, shards: dict[str, Sequence[bytes]]) -> Path:
@@ -51,14 +42,10 @@ def corpus_documents(folder: Path) -> dict[Identity, Document]:
     found: dict[Identity, Document] = {}
     for path in sorted(folder.rglob("*.jsonl.zst"), key=lambda path: path.relative_to(folder).as_posix()):
         name = path.relative_to(folder).as_posix().removesuffix(".zst")
-        for number, line in enumerate(making.unzstd(path).split(b"\n")):
-            try:
-                record = json.loads(line)
-                text, label = record["text"], record.get("meta", {}).get("pile_set_name", "(none)")
-            except (ValueError, KeyError, TypeError):
-                continue
-            if isinstance(text, str):
-                found[name, number] = Document(text, label, line)
+        data = making.unzstd(path)
+        lines = data.split(b"\n")
+        for number, text, label in making.slow_documents(data, bad=[]):
+            found[name, number] = Document(text, label, lines[number])
     return found
 
 

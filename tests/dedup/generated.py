@@ -108,10 +108,10 @@ def _fill_sets(documents: Int64, of_all: int, out: UInt64, sizes: Int64) -> None
             out[i, place] = _hash(document if own else common, 4000 + place)
 
 
-def write_store(folder: Path, documents: int, flagged: npt.NDArray[np.bool_], parts: int = 20) -> ShingleStore:
+def write_store(folder: Path, documents: int, flagged: npt.NDArray[np.bool_]) -> ShingleStore:
     """The shingle sets of the flagged documents on disk; parts as in `generated_population`."""
     folder.mkdir(parents=True, exist_ok=True)
-    borders = _borders(documents, parts)
+    borders = _borders(documents)
     for place, (begin, end) in enumerate(pairwise(borders)):
         chosen = np.flatnonzero(flagged[begin:end])
         values, sizes = shingles(begin + chosen, documents)
@@ -163,12 +163,12 @@ class GeneratedSketch:
             }
 
 
-def generated_population(documents: int, folder: Path, parts: int = 20) -> Population:
-    """A population of this many documents, in this many parts."""
-    sketches = [GeneratedSketch(begin, end - begin, documents) for begin, end in pairwise(_borders(documents, parts))]
+def generated_population(documents: int, folder: Path) -> Population:
+    """A population of this many documents, in 20 parts."""
+    sketches = [GeneratedSketch(begin, end - begin, documents) for begin, end in pairwise(_borders(documents))]
     return Population(sketches, "longest", folder)  # type: ignore[arg-type]
 
 
-def _borders(documents: int, parts: int) -> list[int]:
-    borders: list[int] = np.linspace(0, documents, parts + 1).astype(np.int64).tolist()
+def _borders(documents: int) -> list[int]:
+    borders: list[int] = np.linspace(0, documents, 21).astype(np.int64).tolist()
     return borders

@@ -107,20 +107,9 @@ def _insert(words: Words, similarity: float, random: Random, vocabulary: Words) 
     return edited
 
 
-def _append(words: Words, similarity: float, random: Random, vocabulary: Words) -> Words:
-    return words + random.choices(vocabulary, k=_added(words, similarity))
-
-
-def _prepend(words: Words, similarity: float, random: Random, vocabulary: Words) -> Words:
-    return random.choices(vocabulary, k=_added(words, similarity)) + words
-
-
 def _added(words: Words, similarity: float) -> int:
+    """How many words to add at one end."""
     return max(1, round((len(words) - NGRAM + 1) * (1 / similarity - 1)))
-
-
-def _truncate(words: Words, similarity: float, random: Random, vocabulary: Words) -> Words:
-    return words[: -max(1, round((len(words) - NGRAM + 1) * (1 - similarity)))]
 
 
 def _substitute(words: Words, similarity: float, random: Random, vocabulary: Words) -> Words:
@@ -147,9 +136,9 @@ def _header(words: Words, similarity: float, random: Random, vocabulary: Words) 
 
 EDITS: dict[str, Callable[[Words, float, Random, Words], Words]] = {
     "insert": _insert,
-    "append": _append,
-    "prepend": _prepend,
-    "truncate": _truncate,
+    "append": lambda words, similarity, random, more: words + random.choices(more, k=_added(words, similarity)),
+    "prepend": lambda words, similarity, random, more: random.choices(more, k=_added(words, similarity)) + words,
+    "truncate": lambda words, similarity, *_: words[: -max(1, round((len(words) - NGRAM + 1) * (1 - similarity)))],
     "substitute": _substitute,
     "header": _header,
 }

@@ -28,8 +28,8 @@ def jaccard(one: frozenset[Shingle], other: frozenset[Shingle]) -> float:
     return len(one & other) / len(one | other)
 
 
-def similar_pairs(texts: Sequence[str], threshold: float, ngram: int = 5) -> dict[tuple[int, int], float]:
+def similar_pairs(texts: Sequence[str], threshold: float) -> dict[tuple[int, int], float]:
     """(i, j), i < j -> the similarity of texts i and j, of all pairs that reach the threshold."""
-    sets = [shingles(text, ngram) for text in texts]
+    sets = [shingles(text) for text in texts]
     similarities = {pair: jaccard(sets[pair[0]], sets[pair[1]]) for pair in combinations(range(len(texts)), 2)}
     return {pair: similarity for pair, similarity in similarities.items() if similarity >= threshold}

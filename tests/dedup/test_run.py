@@ -78,33 +78,24 @@ short_text = st.lists(word, max_size=9).map(" ".join) | st.sampled_from(["", " "
 
 
 @settings(max_examples=15)
-@given(
-    st.lists(st.lists(short_text, max_size=12), min_size=1, max_size=3),
-    st.sampled_from([0.3, 0.5, 0.8, 1.0]),
-    st.integers(1, 3),
-    st.sampled_from(["longest", "first"]),
-)
+@given(st.lists(st.lists(short_text, max_size=12), min_size=1, max_size=3), st.data())
 def test_adversarial_short_texts(
-    tmp_path_factory: pytest.TempPathFactory,
-    shards: list[list[str]],
-    threshold: float,
-    ngram: int,
-    keep: reference.Keep,
+    tmp_path_factory: pytest.TempPathFactory, shards: list[list[str]], data: st.DataObject
 ) -> None:
+    how: dict[str, Any] = {"threshold": data.draw(st.sampled_from([0.3, 0.5, 0.8, 1.0]))}
+    how |= {"ngram": data.draw(st.integers(1, 3)), "keep": data.draw(st.sampled_from(["longest", "first"]))}
     folder = tmp_path_factory.mktemp("short")
     write_corpus(folder / "data", {f"{place:02d}": [b"", *lines_of(texts)] for place, texts in enumerate(shards)})
     out, documents = folder / "out", corpus_documents(folder / "data")
-    deduplicate(folder / "data", threshold=threshold, ngram=ngram, keep=keep, out=out, jobs=1)
-    removed = check(out, documents, threshold=threshold, ngram=ngram, keep=keep)
+    deduplicate(folder / "data", out=out, jobs=1, **how)
+    removed = check(out, documents, **how)
     first_of: dict[str, Identity] = {}
     for name, document in documents.items():
         assert first_of.setdefault(document.text, name) == name or name in removed
     shutil.rmtree(folder)
 
 
-def test_the_bytes_depend_on_nothing_but_shards_and_parameters(
-    corpus: Path, whole: Deduplication, tmp_path: Path
-) -> None:
+def test_the_bytes_depend_only_on_shards_and_parameters(corpus: Path, whole: Deduplication, tmp_path: Path) -> None:
     names = [f"{name}.jsonl" for name in ("train/00", "train/01", "val")]
     files = [corpus / f"{name}.zst" for name in names]
     deduplicate(files, out=tmp_path / "b", jobs=2, memory=64 << 20)
@@ -186,9 +177,7 @@ def test_more_documents_than_are_looked_up_at_a_time(tmp_path: Path, monkeypatch
     # Of "text 7" and "text 12345" the longer would be kept, but they are no copies of each other.
     expected = [(i, first) for i, text in enumerate(of) if (first := first_of.setdefault(text, i)) != i]
     rows = result.removed.to_pylist()
-    found = [
-        tuple(count * int(row[f"{side}shard"][0]) + row[f"{side}number"] for side in ("", "kept_")) for row in rows
-    ]
+    found = [tuple(count * int(row[f"{one}shard"][0]) + row[f"{one}number"] for one in ("", "kept_")) for row in rows]
     assert len(expected) > 4096
     assert found == expected
     assert [(row["subset"], row["kept_subset"]) for row in rows] == [

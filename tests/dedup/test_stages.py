@@ -129,7 +129,7 @@ def test_deduplicated_passes_what_the_clean_shards_hold(
     assert kept_lines(Deduplicated(tmp_path / "copied")(iter(read_corpus(Corpus(corpus))))) == expected
 
 
-def test_other_shards_and_other_masks_are_refused(corpus: Path, dedup: Path, tmp_path: Path) -> None:
+def test_other_shards_other_masks_and_unfinished_runs_are_refused(corpus: Path, dedup: Path, tmp_path: Path) -> None:
     def fails(match: str, batches: Iterator[DocumentBatch], folder: Path = dedup) -> None:
         with pytest.raises(PilekitError, match=match):
             list(Deduplicated(folder)(batches))
@@ -147,8 +147,6 @@ def test_other_shards_and_other_masks_are_refused(corpus: Path, dedup: Path, tmp
     (masks / "00.jsonl.mask").unlink()
     fails(r"00\.jsonl\.mask: ", iter(read_corpus(Corpus(corpus))), copied)
 
-
-def test_folders_that_hold_no_finished_run_are_refused(corpus: Path, dedup: Path, tmp_path: Path) -> None:
     select_corpus(corpus, tmp_path / "selection", sample=0.9, jobs=1)
     header = (dedup / HEADER_FILE).read_text()
     (tmp_path / "half").mkdir()

@@ -15,6 +15,7 @@ from pilekit import PilekitError
 from pilekit.dedup import run
 from pilekit.dedup.run import deduplicate
 from tests.dedup.planted import planted_corpus
+from tests.shards.making import flipped
 from tests.stopping import tree
 
 # One process only makes children. Each child dies at another moment, just before or after a renaming: at every moment
@@ -173,9 +174,8 @@ def test_a_shard_that_changes_during_the_run_or_a_damaged_sketch_is_named_and_th
                 deduplicate(data, out=out, jobs=1)
         if moment == "find_exact":
             sketch = out / "sketches" / "val.jsonl.parquet"
-            content = bytearray(sketch.read_bytes())
-            content[len(content) // 3] ^= 1
-            sketch.write_bytes(content)
+            content = sketch.read_bytes()
+            sketch.write_bytes(flipped(content, len(content) // 3))
             shutil.copy2(corpus / "val.jsonl.zst", data)
             with pytest.raises(PilekitError, match=r"val\.jsonl\.parquet: is damaged.*remove it"):
                 deduplicate(data, out=out, jobs=1)

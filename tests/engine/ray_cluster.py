@@ -51,11 +51,9 @@ class TwoNodes:
             os.kill(process, number)
 
     @contextmanager
-    def holding(self, process: subprocess.Popen[str], out: Path, part: str, jobs: int = 2) -> Iterator[None]:
-        """Run the block when as many workers of a process hold files in `out` with this part of a name, then let go."""
-        wait_for(
-            lambda: [part in file.name for file in partial_files(out)].count(True) == jobs or process.poll() is not None
-        )
+    def holding(self, process: subprocess.Popen[str], out: Path, part: str) -> Iterator[None]:
+        """Run the block when two workers of a process hold files in `out` with this part of a name, then let go."""
+        wait_for(lambda: process.poll() is not None or sum(part in file.name for file in partial_files(out)) == 2)
         assert process.poll() is None
         yield
         (self.held / part).unlink()

@@ -69,7 +69,7 @@ def places_and_setting(item: int, advance: Advance) -> tuple[int, int, str | Non
 
 
 @pytest.mark.skipif(START_METHOD != "forkserver", reason="workers are spawned")
-def test_one_server_forks_the_workers_of_all_calls_with_the_present_environment(
+def test_one_server_forks_all_workers_with_the_present_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(local, "_may_fork", lambda: False)

@@ -86,9 +86,7 @@ def test_the_bytes_are_the_same_when_a_node_dies_or_hangs_and_json_stays_json(
 
 
 @pytest.mark.slow
-def test_a_stopped_driver_leaves_no_worker_and_the_next_run_resumes(
-    cluster: TwoNodes, corpus: Path, tmp_path: Path
-) -> None:
+def test_a_stopped_driver_leaves_no_worker_and_is_resumed(cluster: TwoNodes, corpus: Path, tmp_path: Path) -> None:
     home = corpus.parent
     pilekit(*REFRAME, tmp_path / "local", at=home)
     for name, stop, code in (("int", interrupt, 130), ("term", subprocess.Popen.terminate, -15), ("kill", kill, -9)):

@@ -3,13 +3,13 @@ loop."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import xxhash
 
 from pilekit.shards.index.format import ShardIndex, load_index
+from tests.shards.making import slow_documents
 
 BAD_LINES = [b"{", b"[]", b'{"text": 1}', b'{"meta": {"pile_set_name": "ArXiv"}}', b"\xff\xfe", b'{"text": "a"} {}']
 
@@ -17,33 +17,22 @@ Row = tuple[int, str, int, int]
 Place = tuple[int, int, int, int]
 
 
-@dataclass
-class Expected:
-    rows: list[Row] = field(default_factory=list)
-    bad: list[int] = field(default_factory=list)
+class Expected(NamedTuple):
+    rows: list[Row]
+    bad: list[int]
     """Bad lines, counted from 1."""
-    lines: int = 0
+    lines: int
 
 
 def slow_rows(text: bytes) -> Expected:
     """(number, subset, text bytes, text hash) of every document, and the lines that are no documents."""
-    expected = Expected()
-    lines = text.split(b"\n")
-    if lines[-1] == b"":
-        lines.pop()
-    expected.lines = len(lines)
-    for number, line in enumerate(lines):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-            encoded = record["text"].encode()
-        except (ValueError, KeyError, TypeError, AttributeError):
-            expected.bad.append(number + 1)
-            continue
-        label = record.get("meta", {}).get("pile_set_name", "(none)")
-        expected.rows.append((number, label, len(encoded), xxhash.xxh3_64_intdigest(encoded)))
-    return expected
+    bad: list[int] = []
+    rows = [
+        (number, label, len(encoded := found.encode()), xxhash.xxh3_64_intdigest(encoded))
+        for number, found, label in slow_documents(text, bad)
+    ]
+    lines = text.count(b"\n") + bool(text.rpartition(b"\n")[2])
+    return Expected(rows, [number + 1 for number in bad], lines)
 
 
 def slow_frames(offsets: list[int], texts: list[bytes]) -> list[Place]:
@@ -93,11 +82,8 @@ def check_index(index: ShardIndex, shard: Path, text: bytes, places: list[Place]
         assert rows_of(found) == expected.rows
         assert places_of(found) == places
         header = found.header
-        assert (header.lines, header.documents, header.skipped) == (
-            expected.lines,
-            len(expected.rows),
-            len(expected.bad),
-        )
+        counts = (expected.lines, len(expected.rows), len(expected.bad))
+        assert (header.lines, header.documents, header.skipped) == counts
         assert [line for line, _ in header.examples] == expected.bad[:100]
         assert header.text_bytes == sum(size for _, _, size, _ in expected.rows)
         assert header.subsets == sorted({subset for _, subset, _, _ in expected.rows})

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import zstandard
 from hypothesis import strategies as st
+
+from pilekit.shards.write.frame_writer import FRAME_BYTES
+from pilekit.shards.write.shard_writer import ShardWriter
 
 LABELS = ["Github", "ArXiv", "Pile-CC", "Gutenberg (PG-19)", "USPTO Backgrounds", "naïve “label”"]
 
@@ -51,13 +55,23 @@ def lines(draw: st.DrawFn) -> bytes:
     return line.encode() + draw(st.sampled_from([b"", b"\r", b" "]))
 
 
-def slow_documents(data: bytes) -> list[tuple[int, str, str]]:
-    """(number, text, label) of every document in decompressed bytes, by the standard library alone."""
+def slow_documents(data: bytes, bad: list[int] | None = None) -> list[tuple[int, str, str]]:
+    """(number, text, label) of every document in decompressed bytes, by the standard library alone.
+
+    bad   takes the numbers of the lines that are no documents; None: there are none
+    """
     documents = []
     for number, line in enumerate(data.split(b"\n")):
-        if line.strip():
+        if not line.strip():
+            continue
+        try:
             record = json.loads(line)
+            record["text"].encode()
             documents.append((number, record["text"], record.get("meta", {}).get("pile_set_name", "(none)")))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            if bad is None:
+                raise
+            bad.append(number)
     return documents
 
 
@@ -74,6 +88,20 @@ def zstd_frame(data: bytes, checksum: bool = False) -> bytes:
     """One frame as the Pile's tools wrote it: streamed, without content size, by default without checksum."""
     stream = zstandard.ZstdCompressor(level=3, write_checksum=checksum).compressobj()
     return stream.compress(data) + stream.flush()
+
+
+def write_shard(path: Path, some: Iterable[bytes], frame_bytes: int = FRAME_BYTES) -> Path:
+    """A shard of these lines, as pilekit writes it."""
+    with ShardWriter(path, frame_bytes=frame_bytes) as writer:
+        writer.write_lines(some)
+    return path
+
+
+def flipped(data: bytes, at: int, mask: int = 1) -> bytes:
+    """The bytes with some bits of one byte flipped."""
+    changed = bytearray(data)
+    changed[at] ^= mask
+    return bytes(changed)
 
 
 def unzstd(path: Path) -> bytes:

@@ -1,16 +1,21 @@
-"""Helpers for the tests of reading: the documents of batches, the one line of an error, the memory of a script."""
+"""Helpers for the tests of reading: documents of batches, frames, the one line of an error, the memory of a script."""
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import zstandard
 
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
 from pilekit.shards.read.reader import read
+from pilekit.shards.write.seek_table import read_seek_table
 
 Found = list[tuple[int, str, str]]
 
@@ -23,10 +28,24 @@ def documents(batches: object) -> Found:
     return found
 
 
-def error(path: Path | str, **options: object) -> str:
+def frames_of(path: Path) -> list[bytes]:
+    """The text of each frame, read through the seek table at the end of the file."""
+    data, position, frames = path.read_bytes(), 0, []
+    table = read_seek_table(io.BytesIO(data), len(data))
+    assert table is not None
+    for stored, decoded in table:
+        frame = data[position : position + stored]
+        assert zstandard.get_frame_parameters(frame).has_checksum
+        frames.append(zstandard.ZstdDecompressor().decompress(frame))
+        assert len(frames[-1]) == decoded
+        position += stored
+    return frames
+
+
+def error(path: Path | str, reading: Callable[..., Iterable[object]] = read, *arguments: Any, **options: Any) -> str:
     """The one-line error of reading this shard to its end."""
     with pytest.raises(PilekitError) as raised:
-        list(read(path, **options))  # type: ignore[arg-type]
+        list(reading(path, *arguments, **options))
     message = str(raised.value)
     assert "\n" not in message
     assert str(path) in message

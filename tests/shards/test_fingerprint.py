@@ -17,6 +17,7 @@ from pilekit.corpus import Shard
 from pilekit.errors import PilekitError
 from pilekit.shards.fingerprint import Fingerprint, fingerprint, inputs_for
 from pilekit.shards.keep_mask import read_mask, write_mask
+from tests.shards.making import flipped
 
 PIECE = 16 << 10
 
@@ -89,7 +90,7 @@ def test_damage_and_other_headers_are_errors(tmp_path: Path) -> None:
     whole = path.read_bytes()
     begin = whole.index(b"\n") + 1
     wrong = [
-        *(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :] for at in range(begin, len(whole))),
+        *(flipped(whole, at, 4) for at in range(begin, len(whole))),
         *(whole[:-1], whole + b"\0", whole[:begin], whole[: begin - 5], whole[begin:], b"", b"\xff" * 100),
     ]
     cases = [(content, "mask: is (damaged|not a keep mask)") for content in wrong]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import statistics
@@ -16,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit import Corpus, PilekitError, load_tokenizer
-from pilekit.shards.write.shard_writer import ShardWriter
 from pilekit.stats import summary
 from pilekit.stats.counting import Counts
 from pilekit.stats.summary import CorpusStats, corpus_stats
@@ -63,15 +61,10 @@ def assert_same(stats: CorpusStats, expected: dict[str, dict[str, Any]]) -> None
     json.dumps(found, allow_nan=False)
 
 
-def write_shard(path: Path, lines: list[bytes]) -> Path:
-    path.write_bytes(making.zstd_frame(b"".join(line + b"\n" for line in lines)))
-    return path
-
-
 @given(shards=st.lists(st.lists(making.lines(), min_size=1, max_size=30), min_size=1, max_size=3))
 def test_as_an_independent_count(tmp_path_factory: pytest.TempPathFactory, shards: list[list[bytes]]) -> None:
     folder = tmp_path_factory.mktemp("counted")
-    paths = [write_shard(folder / f"{number}.jsonl.zst", lines) for number, lines in enumerate(shards)]
+    paths = [making.write_shard(folder / f"{number}.jsonl.zst", lines) for number, lines in enumerate(shards)]
     assert_same(corpus_stats(paths, copies=True, jobs=1), slow_stats(paths))
 
 
@@ -93,11 +86,8 @@ def test_a_long_shard_is_scanned_and_counts_alike(tmp_path: Path, monkeypatch: p
     path = tmp_path / "a.jsonl.zst"
     rng = np.random.default_rng(0)
     sizes = [*rng.integers(0, 3000, 2000).tolist(), 5_000_000, *[0] * 10_000]
-    with ShardWriter(path) as writer:
-        writer.write_lines(
-            making.record("é" * (size % 7) + "x\n" * (size // 2), making.LABELS[size % 6]) for size in sizes
-        )
-        writer.write_lines([b"{", b'{"text": 1}', b""])
+    good = (making.record("é" * (size % 7) + "x\n" * (size // 2), making.LABELS[size % 6]) for size in sizes)
+    making.write_shard(path, [*good, b"{", b'{"text": 1}', b""])
     read = stats_of(path, False, monkeypatch)
     assert stats_of(path, True, monkeypatch) == read
     stored = path.read_bytes()
@@ -107,44 +97,34 @@ def test_a_long_shard_is_scanned_and_counts_alike(tmp_path: Path, monkeypatch: p
     assert damage == stats_of(path, False, monkeypatch)
 
 
-@pytest.fixture
-def two_shards(tmp_path: Path) -> list[Path]:
+def test_processes_change_nothing_and_subsets_are_selected(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
-
-    def lines(count: int) -> list[bytes]:
-        texts = ["é€𝄞 x" * int(size) for size in generator.integers(0, 60, count)]  # short enough to repeat
-        return [making.record(text, str(generator.choice(making.LABELS))) for text in texts]
-
-    return [
-        write_shard(tmp_path / "a.jsonl.zst", lines(500)),
-        write_shard(tmp_path / "b.jsonl.zst", [*lines(100), making.record("only here", "New")]),
+    texts = ["é€𝄞 x" * int(size) for size in generator.integers(0, 60, 600)]  # short enough to repeat
+    lines = [making.record(text, str(generator.choice(making.LABELS))) for text in texts]
+    paths = [
+        making.write_shard(tmp_path / "a.jsonl.zst", lines[:500]),
+        making.write_shard(tmp_path / "b.jsonl.zst", [*lines[500:], making.record("only here", "New")]),
     ]
-
-
-def test_any_number_of_processes_gives_the_same(two_shards: list[Path]) -> None:
-    alone = corpus_stats(two_shards, copies=True, jobs=1)
-    amounts: list[int] = []
-    assert corpus_stats(two_shards, copies=True, jobs=2, advance=amounts.append).to_dict() == alone.to_dict()
-    assert sum(amounts) == sum(path.stat().st_size for path in two_shards)
-    assert_same(alone, slow_stats(two_shards))
+    expected, amounts = slow_stats(paths), list[int]()
+    alone = corpus_stats(paths, copies=True, jobs=1)
+    assert corpus_stats(paths, copies=True, jobs=2, advance=amounts.append).to_dict() == alone.to_dict()
+    assert sum(amounts) == sum(path.stat().st_size for path in paths)
+    assert_same(alone, expected)
     assert alone.total.copies == sum(subset.copies or 0 for subset in alone.subsets)
     assert alone.total.copies
     shares = {subset.name: subset.paper_share for subset in alone.subsets}
     assert (shares["Github"], shares["New"]) == (pytest.approx(0.0759), None)
 
-
-def test_selected_subsets_only(two_shards: list[Path]) -> None:
-    expected = slow_stats(two_shards)["ArXiv"]
-    stats = corpus_stats(two_shards, subsets=["ArXiv"])
-    assert [subset.name for subset in stats.subsets] == ["ArXiv"]
-    assert (stats.total.documents, stats.total.bytes) == (expected["documents"], expected["bytes"])
-    assert stats.total.share == 1
-    assert "copies" not in stats.to_dict()["subsets"]["ArXiv"]
+    arxiv = corpus_stats(paths, subsets=["ArXiv"])
+    assert [subset.name for subset in arxiv.subsets] == ["ArXiv"]
+    assert (arxiv.total.documents, arxiv.total.bytes) == (expected["ArXiv"]["documents"], expected["ArXiv"]["bytes"])
+    assert arxiv.total.share == 1
+    assert "copies" not in arxiv.to_dict()["subsets"]["ArXiv"]
 
 
 def test_bad_lines_stop_the_count_or_are_counted(tmp_path: Path) -> None:
     lines = [making.record("good"), b"bad", b'{"text": 1}', b"  ", making.record("good")]
-    paths = [write_shard(tmp_path / f"{number}.jsonl.zst", lines[number:]) for number in range(2)]
+    paths = [making.write_shard(tmp_path / f"{number}.jsonl.zst", lines[number:]) for number in range(2)]
     with pytest.raises(PilekitError, match="line 2"):
         corpus_stats(paths)
     stats = corpus_stats(paths, on_error="skip", jobs=2)
@@ -155,11 +135,11 @@ def test_bad_lines_stop_the_count_or_are_counted(tmp_path: Path) -> None:
 
 
 def test_no_documents_and_empty_ones(tmp_path: Path) -> None:
-    stats = corpus_stats(write_shard(tmp_path / "a.jsonl.zst", [b"", b" "]), copies=True)
+    stats = corpus_stats(making.write_shard(tmp_path / "a.jsonl.zst", [b"", b" "]), copies=True)
     assert stats.to_dict() == {"documents": 0, "bytes": 0, "skipped": 0, "subsets": {}}
     assert math.isnan(stats.total.median_bytes)
     assert stats.total.copies == 0
-    stats = corpus_stats(write_shard(tmp_path / "a.jsonl.zst", [making.record("")] * 3), copies=True)
+    stats = corpus_stats(making.write_shard(tmp_path / "a.jsonl.zst", [making.record("")] * 3), copies=True)
     figures = {"documents": 3, "bytes": 0, "share": 0, "mean_bytes": 0, "median_bytes": 0, "p99_bytes": 0, "copies": 2}
     assert stats.to_dict()["subsets"]["Github"] == figures
     assert stats.total.tokens_per_byte is None
@@ -178,8 +158,8 @@ def test_tokens_are_those_of_the_tokenizer_without_eod(tmp_path: Path) -> None:
     byte_level_bpe(300).save(str(place))
     texts = ["some words", "", "é€𝄞", "<|endoftext|>", "more\nwords " * 50]
     paths = [
-        write_shard(tmp_path / "0.jsonl.zst", [making.record(text, "ArXiv") for text in texts]),
-        write_shard(tmp_path / "1.jsonl.zst", [making.record(text, "Github") for text in texts[:2]]),
+        making.write_shard(tmp_path / "0.jsonl.zst", [making.record(text, "ArXiv") for text in texts]),
+        making.write_shard(tmp_path / "1.jsonl.zst", [making.record(text, "Github") for text in texts[:2]]),
     ]
     tokenizer = load_tokenizer(place)
     expected = [len(tokenizer.encode_batch([text])[0]) for text in texts]
@@ -193,9 +173,7 @@ def test_tokens_are_those_of_the_tokenizer_without_eod(tmp_path: Path) -> None:
 def test_other_fields_and_every_storage(tmp_path: Path) -> None:
     manifest = tmp_path / "other.toml"
     manifest.write_text('name = "other"\ntext_field = "content"\nlabel_path = "source"\n')
-    data = b"\n".join([b'{"content": "abc", "source": "here"}', b'{"content": "d"}'])
-    (tmp_path / "a.jsonl").write_bytes(data)
-    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(data))
-    (tmp_path / "c.jsonl.zst").write_bytes(making.zstd_frame(data))
+    for name in ("a.jsonl", "b.jsonl.gz", "c.jsonl.zst"):
+        making.write_shard(tmp_path / name, [b'{"content": "abc", "source": "here"}', b'{"content": "d"}'])
     stats = corpus_stats(Corpus(tmp_path, manifest=manifest))
     assert {subset.name: subset.bytes for subset in stats.subsets} == {"here": 9, "(none)": 3}

@@ -26,7 +26,7 @@ from pilekit.shards.index.format import index_places
 from pilekit.stats import counting
 from pilekit.stats.summary import corpus_stats
 from tests.shards.index_reference import BAD_LINES
-from tests.shards.making import LABELS, lines, record, zstd_frame
+from tests.shards.making import LABELS, flipped, lines, record, zstd_frame
 
 SOME = ["Github", "Gutenberg (PG-19)", "(none)"]
 OPTIONS: list[dict[str, object]] = [
@@ -67,9 +67,7 @@ def check(corpus: Corpus, *, good: bool = True, place: int = 0) -> None:
     st.lists(st.lists(st.one_of(lines(), lines(), lines()), min_size=1, max_size=20), min_size=1, max_size=3),
     st.lists(st.sampled_from([*BAD_LINES, b""]), max_size=3),
 )
-def test_counts_are_the_same(
-    tmp_path_factory: pytest.TempPathFactory, shards: list[list[bytes]], bad: list[bytes]
-) -> None:
+def test_counts_agree(tmp_path_factory: pytest.TempPathFactory, shards: list[list[bytes]], bad: list[bytes]) -> None:
     folder = tmp_path_factory.mktemp("counted")
     for number, some in enumerate(shards):
         (folder / f"{number}.jsonl.zst").write_bytes(zstd_frame(b"\n".join([*some, *bad] if number else some)))
@@ -123,9 +121,7 @@ def test_a_damaged_index_is_not_counted_and_made_again(tmp_path: Path, caplog: p
     whole = index.read_bytes()
     group = pq.read_metadata(index).row_group(0)
     for column in map(group.column, range(1, 4)):
-        data = bytearray(whole)
-        data[column.data_page_offset + column.total_compressed_size // 2] ^= 1
-        index.write_bytes(data)
+        index.write_bytes(flipped(whole, column.data_page_offset + column.total_compressed_size // 2))
         amounts: list[int] = []
         assert told(Corpus(path), copies=True, advance=amounts.append) == before
         assert sum(amounts) == path.stat().st_size

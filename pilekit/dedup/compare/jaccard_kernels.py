@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from pilekit.artifacts.external_sort import Table
 from pilekit.dedup.compare.shingle_store import WORD, MappedSets, find_set
-from pilekit.dedup.match.population import Flags
+from pilekit.dedup.match.population import OWN, Flags
 from pilekit.dedup.sketch.shingles import UInt64, shared_if_enough
 from pilekit.kernels import compiled
 
@@ -26,7 +26,7 @@ MOST_REPRESENTATIVES = 128
 _LATELY = 1 << 12
 """Size of the table of documents already compared with the current document; a forgotten document is compared again."""
 
-_OWN, _HALF, _LOW = np.uint64(63), np.uint64(32), np.uint64(0xFFFFFFFF)
+_HALF, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 _LET_GO, _UNSURE = np.uint64(1), np.uint64(2)
 """States of a run: it dropped a representative; a document may resemble a dropped representative."""
 
@@ -95,7 +95,7 @@ def decide(
         begin, rank = end, ranks[end]
         while end < len(ranks) and ranks[end] == rank:
             end += 1
-        own = rank >> _OWN != np.uint64(0)
+        own = rank >= OWN
         values = find_set(mapped, int(rank & _LOW))
         counts[TOUCHED] += WORD * len(values)
         best, best_similarity = rank, 0.0

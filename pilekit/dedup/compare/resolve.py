@@ -19,13 +19,13 @@ Decisions depend on the candidates and the threshold alone, not on memory.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from pilekit.artifacts.external_sort import Table
+from pilekit.artifacts.external_sort import Table, whole_runs
 from pilekit.dedup.compare.jaccard_kernels import (
     COMPARED,
     COUNTS,
@@ -66,7 +66,7 @@ def resolve(
     memory: int,
     add: Callable[[Table], None],
     *,
-    advance: Advance | None = None,
+    advance: Advance = lambda amount: None,
 ) -> Counts:
     """Decide all candidates; returns how much was compared.
 
@@ -84,7 +84,7 @@ def resolve(
     begins = (np.cumsum(words) - words).astype(np.int64)
     representatives = scratch_array(folder, np.uint64, int(words.sum()))
     left, unmapped = candidates.rows.count, _mapped_bytes()
-    for ranks, run_hashes, others in _whole_documents(candidates.rows.chunks()):
+    for ranks, run_hashes, others in whole_runs(candidates.rows.chunks()):
         # A row of a member of a hot run gets the place of the run's words, and their number.
         places = np.full(len(ranks), -1)
         members = np.flatnonzero(run_hashes)
@@ -99,22 +99,9 @@ def resolve(
                 store.release()
                 unmapped = _mapped_bytes()
         left -= len(ranks)
-        if advance is not None:
-            advance(len(ranks))
-    if advance is not None:
-        advance(left)  # `rows.count` counts a row each time it was found; each was decided once
+        advance(len(ranks))
+    advance(left)  # `rows.count` counts a row each time it was found; each was decided once
     return Counts(*counts[[COMPARED, HOT_RUNS, HOT_DOCUMENTS]].tolist())
-
-
-def _whole_documents(tables: Iterable[Table]) -> Iterator[Table]:
-    """The same rows, in tables that end where the rows of a document end."""
-    held = np.empty((3, 0), dtype=np.uint64)
-    for table in tables:
-        held = np.concatenate([held, table], axis=1)
-        cut = int(np.searchsorted(held[0], held[0, -1]))
-        yield held[:, :cut].copy()  # because the caller writes into it
-        held = held[:, cut:]
-    yield held
 
 
 def _mapped_bytes() -> int:

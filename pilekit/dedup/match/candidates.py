@@ -19,15 +19,15 @@ neither memory nor threads change it. 20 million documents with 21 bands take ab
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.artifacts.external_sort import RowSort, Table
-from pilekit.dedup.match.population import Flags, Population, Ranks, ids_of
+from pilekit.artifacts.external_sort import RowSort, Table, whole_runs
+from pilekit.dedup.match.population import OWN, Flags, Population, Ranks, ids_of
 from pilekit.dedup.match.repeated import repeated_bytes, repeated_rows
 from pilekit.dedup.scratch_space import scratch_array
 from pilekit.dedup.sketch.shingles import UInt64, mixed
@@ -42,8 +42,6 @@ HOT = 64
 LONGEST_RUN = 1 << 18
 """A run ends after this many members; the next member begins another."""
 
-_OWN = np.uint64(1 << 63)
-"""The lowest rank of a document that is not of an earlier run of dedup."""
 _LEAST_MEMORY = 64 << 20
 """With less memory for each thread, more threads would only merge more."""
 _SORTED_PER_DOCUMENT = 8
@@ -82,7 +80,7 @@ def find_candidates(
     memory: int,
     *,
     jobs: int | None = None,
-    advance: Advance | None = None,
+    advance: Advance = lambda amount: None,
 ) -> Candidates:
     """Find all documents that share a key of one of `bands` with another. Close `rows` of the result when done.
 
@@ -107,7 +105,7 @@ def find_candidates(
     def find(group: npt.NDArray[np.int64]) -> None:
         columns = [[key_column(band)] for band in group.tolist()]
         for rows in repeated_rows(chunks, columns, documents, folder, per_thread // len(columns)):
-            for keys, ranks in _whole_runs(rows):
+            for keys, ranks in whole_runs(rows, LONGEST_RUN):
                 found = _candidates_in(keys, ranks, seen)
                 with lock:
                     candidates.add(found)
@@ -117,8 +115,7 @@ def find_candidates(
         for ranks, keys in population.chunks(columns):
             if stopped.is_set():
                 raise _Stopped
-            if advance is not None:
-                advance(len(ranks) * len(columns))
+            advance(len(ranks) * len(columns))
             distinct = ~copies[ids_of(ranks)]
             if not distinct.all():
                 ranks, keys = ranks[distinct], {column: values[distinct] for column, values in keys.items()}
@@ -143,31 +140,10 @@ class _Stopped(Exception):
     """Another thread has failed, or the run is interrupted."""
 
 
-def _whole_runs(tables: Iterable[Table]) -> Iterator[Table]:
-    """The same rows, in tables that end where a run ends, or with the first `LONGEST_RUN` members of a longer one.
-
-    The tables given are shorter than that, so a longer run comes to the beginning of the held rows before it ends.
-    """
-    held = np.empty((2, 0), dtype=np.uint64)
-    for table in tables:
-        held = np.concatenate([held, table], axis=1)
-        while whole := _in_whole_runs(held[0]):
-            yield held[:, :whole]
-            held = held[:, whole:]
-    yield held
-
-
-def _in_whole_runs(keys: UInt64) -> int:
-    """How many rows come before the last run, which may continue, or are to be cut off from the first one."""
-    if len(keys) > LONGEST_RUN and keys[LONGEST_RUN] == keys[0]:
-        return LONGEST_RUN
-    return int(np.searchsorted(keys, keys[-1]))
-
-
 def _candidates_in(keys: UInt64, ranks: Ranks, seen: UInt64) -> Table:
     """The rows of whole runs, for `Candidates.add`; recently seen runs are left out."""
     begins, lengths = _runs_in(keys)
-    has_own = ranks[begins + lengths - 1] >= _OWN  # The last member has the highest rank.
+    has_own = ranks[begins + lengths - 1] >= OWN  # The last member has the highest rank.
     begins, lengths = begins[has_own], lengths[has_own]
     hashes = _hashes(ranks, begins, lengths)
     places = hashes & np.uint64(len(seen) - 1)

@@ -32,7 +32,8 @@ Ids = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]
 
 MAX_DOCUMENTS = 1 << 32
-_NOT_AGAINST = np.uint64(1 << 63)
+OWN = np.uint64(1 << 63)
+"""The lowest rank of a document that is not of an earlier run."""
 _LONGEST = (1 << 31) - 1
 
 ROW = np.dtype([("number", "<u4"), ("text_bytes", "<u4"), ("label", "<u4")])
@@ -49,7 +50,7 @@ def ranks_of(ids: npt.NDArray[np.integer], text_bytes: npt.NDArray[np.integer], 
     ranks = ids.astype(np.uint64)
     if keep == "longest":
         ranks |= (_LONGEST - text_bytes.astype(np.int64)).astype(np.uint64) << np.uint64(32)
-    return ranks if against else ranks | _NOT_AGAINST
+    return ranks if against else ranks | OWN
 
 
 class Population:

@@ -33,14 +33,7 @@ LEVEL = 3
 
 
 def clean_shard(
-    shard: Shard,
-    advance: Advance,
-    *,
-    path: Path,
-    mask: Path,
-    inputs: Inputs,
-    threads: int,
-    manifest: Manifest,
+    shard: Shard, advance: Advance, *, path: Path, mask: Path, inputs: Inputs, threads: int, manifest: Manifest
 ) -> list[Path]:
     """Write the lines that the mask at `mask` keeps as the shard at `path`, with its index; returns both paths.
 

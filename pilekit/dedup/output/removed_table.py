@@ -24,14 +24,13 @@ from pilekit import __version__
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.external_sort import Table
 from pilekit.artifacts.parquet_rows import required
-from pilekit.dedup.match.population import Ids, Population, ids_of
+from pilekit.dedup.match.population import OWN, Ids, Population, ids_of
 from pilekit.dedup.scratch_space import scratch_array
 from pilekit.dedup.sketch.shingles import Int64
 
 KEPT, EXACT, NEAR = range(3)
 
 _ROW = np.dtype([("reason", "u1"), ("kept", "<u4"), ("similarity", "<f8")])
-_OWN = np.uint64(1 << 63)
 _AT_A_TIME = 1 << 20
 
 FORMAT = 1
@@ -61,7 +60,7 @@ class Decisions:
 
     def add_copies(self, pairs: Table) -> None:
         """Take exact copies: (rank of the document that stands for the text, rank of the copy)."""
-        own = pairs[1] >= _OWN  # Nothing of an earlier run is removed.
+        own = pairs[1] >= OWN  # Nothing of an earlier run is removed.
         self._set(ids_of(pairs[1, own]), EXACT, ids_of(pairs[0, own]), np.ones(int(own.sum())))
 
     def add_near(self, edges: Table) -> None:

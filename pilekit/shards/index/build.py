@@ -28,16 +28,8 @@ from pilekit.errors import PilekitError, visible
 from pilekit.shards.each_shard import each_shard, part_of
 from pilekit.shards.fingerprint import Fingerprint, changed_at, fingerprint
 from pilekit.shards.index.document_rows import DocumentRows
-from pilekit.shards.index.format import (
-    Frames,
-    ShardIndex,
-    find_index,
-    find_indexes,
-    index_places,
-    index_schema,
-    load_index,
-)
-from pilekit.shards.index.metadata import FORMAT, ROWS_PER_GROUP, IndexHeader, index_metadata
+from pilekit.shards.index.format import ShardIndex, find_index, find_indexes, index_places, index_schema, load_index
+from pilekit.shards.index.metadata import FORMAT, ROWS_PER_GROUP, Frames, IndexHeader, index_metadata
 from pilekit.shards.index.scan import ShardScan
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.open import storage_of
@@ -139,9 +131,7 @@ def index_corpus(
             first = max(items, key=lambda item: item[1] in index_places(item[0])[-1:])
             lock = Path(first[1] or "").parent / ".cluster.lock"
             held.enter_context(locked(lock, wait=False))
-        built = iter(
-            list(each_shard(build, missing, items=items, jobs=jobs, advance=advance, engine=engine, lock=lock))
-        )
+        built = iter([*each_shard(build, missing, items=items, jobs=jobs, advance=advance, engine=engine, lock=lock)])
     return [index or _loaded(*next(built)) for index in found]
 
 
@@ -176,11 +166,9 @@ def _locked_place(shard: Shard) -> Iterator[str]:
         raise PilekitError(f"{visible(shard.path)}: has no place for an index; save it to a file first")
     with ExitStack() as held:
         for place in places:
-            waiting = functools.partial(
-                logger.warning, "%s: waiting for another process that builds it", visible(place)
-            )
+            tell = functools.partial(logger.warning, "%s: waiting for another process that builds it", visible(place))
             try:
-                held.enter_context(locked(Path(f"{place}.lock"), waiting=waiting))
+                held.enter_context(locked(Path(f"{place}.lock"), waiting=tell))
                 break
             except PilekitError as error:  # The lock's file cannot be made.
                 if place == places[-1]:

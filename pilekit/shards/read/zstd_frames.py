@@ -107,10 +107,7 @@ class Stored:
 
 
 def decompress_frames(
-    file: BinaryIO,
-    *,
-    max_window: int = MAX_WINDOW,
-    on_frame: Callable[[int, int], None] | None = None,
+    file: BinaryIO, *, max_window: int = MAX_WINDOW, on_frame: Callable[[int, int], None] | None = None
 ) -> Iterator[bytes]:
     """Decompress all frames of `file`; yields pieces of at most 2 MiB.
 
@@ -287,9 +284,7 @@ class Blocks:
 
 def _truncated(stored: Stored, number: int) -> ShardDamage:
     return ShardDamage(
-        f"is cut off: frame {number} has no end; fetch it again",
-        frame=number,
-        byte=stored.start + len(stored.data),
+        f"is cut off: frame {number} has no end; fetch it again", frame=number, byte=stored.start + len(stored.data)
     )
 
 

@@ -42,7 +42,8 @@ def below(root: str, name: str) -> str:
     if not is_url(root):
         return os.path.join(root, name)  # noqa: PTH118 (a Path would tidy what was given)
     parts = root.split("::")
-    at = next(index for index, part in enumerate(parts) if "://" in part)
+    # Without a scheme it is a local folder behind a cache, which comes last.
+    at = next((index for index, part in enumerate(parts) if "://" in part), -1)
     parts[at] += name if parts[at].endswith("/") else f"/{name}"
     return "::".join(parts)
 

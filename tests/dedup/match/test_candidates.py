@@ -72,15 +72,8 @@ def found(
     flags = np.zeros(len(ranks), dtype=np.bool_)
     flags[[*copies]] = True
     counted: list[int] = []
-    candidates = find_candidates(
-        population,  # type: ignore[arg-type]
-        range(len(keys)),
-        flags,
-        folder,
-        memory,
-        jobs=jobs,
-        advance=counted.append,
-    )
+    how: dict[str, Any] = {"jobs": jobs, "advance": counted.append}
+    candidates = find_candidates(population, range(len(keys)), flags, folder, memory, **how)  # type: ignore[arg-type]
     documents = sum(len(some) for some, _ in population.chunks([]))
     assert sum(counted) == 2 * len(keys) * documents
     return read(candidates)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 import numpy as np
@@ -38,25 +37,16 @@ def label_of(number: int) -> str:
     return "ArXiv" if number % 3 == 2 else "Github"
 
 
-texts_of_shards = st.lists(
-    st.lists(st.one_of(st.none(), st.text("ab é", max_size=6)), max_size=8), min_size=1, max_size=4
-)
+short = st.text("ab é", max_size=6)
 
 
-@given(
-    texts_of_shards,
-    st.lists(st.tuples(st.text("ab é", max_size=6), st.booleans()), max_size=9),
-    st.sampled_from(["longest", "first"]),
-    st.sampled_from([None, ["Github"]]),
-)
+@given(st.lists(st.lists(st.none() | short, max_size=8), min_size=1, max_size=4), st.data())
 def test_ranks_sort_documents_in_keeper_order(
-    tmp_path_factory: pytest.TempPathFactory,
-    shards: list[Texts],
-    earlier: list[tuple[str, bool]],
-    keep: Literal["longest", "first"],
-    subsets: list[str] | None,
+    tmp_path_factory: pytest.TempPathFactory, shards: list[Texts], data: st.DataObject
 ) -> None:
     """Documents of earlier runs come first, and only those that the run kept."""
+    earlier = data.draw(st.lists(st.tuples(short, st.booleans()), max_size=9))
+    keep, subsets = data.draw(st.sampled_from(["longest", "first"])), data.draw(st.sampled_from([None, ["Github"]]))
     own = sketched(tmp_path_factory.mktemp("own"), shards, subsets)
     before = sketched(tmp_path_factory.mktemp("earlier"), [[text for text, _ in earlier]]) if earlier else []
     path = tmp_path_factory.getbasetemp() / "earlier.mask"

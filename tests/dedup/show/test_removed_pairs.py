@@ -45,18 +45,13 @@ def chosen(rows: Rows, count: int, subset: str | None, least: float) -> list[int
 
 
 SIMILARITIES = st.sampled_from([0.5, 0.7, 0.71, 0.9, 1.0]) | st.floats(0.5, 1)
+ROWS = st.lists(st.tuples(SIMILARITIES, st.booleans(), st.sampled_from("AB"), st.integers(0, 40)), max_size=60)
 
 
-@given(
-    st.lists(st.tuples(SIMILARITIES, st.booleans(), st.sampled_from("AB"), st.integers(0, 5)), max_size=60),
-    st.integers(1, 12),
-    st.integers(1, 60),
-    st.sampled_from([None, "A", "C"]),
-    st.sampled_from([0.0, 0.7]),
-)
-def test_pairs_chosen_in_batches_are_those_of_the_whole_table(
-    rows: Rows, count: int, group: int, subset: str | None, least: float
-) -> None:
+@given(ROWS, st.data())
+def test_pairs_chosen_in_batches_are_those_of_the_whole_table(rows: Rows, data: st.DataObject) -> None:
+    count, group = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 60))
+    subset, least = data.draw(st.sampled_from([None, "A", "C"])), data.draw(st.sampled_from([0.0, 0.7]))
     with TemporaryDirectory() as folder:
         path = Path(folder) / "removed.parquet"
         write(rows, path, group)
@@ -65,7 +60,7 @@ def test_pairs_chosen_in_batches_are_those_of_the_whole_table(
     assert sorted(pair.number for pair in pairs) == sorted(chosen(rows, count, subset, least))
 
 
-@given(st.lists(st.tuples(SIMILARITIES, st.booleans(), st.sampled_from("AB"), st.integers(0, 40)), max_size=60))
+@given(ROWS)
 def test_clusters_counted_in_parts_are_those_of_the_whole_table(rows: Rows) -> None:
     with TemporaryDirectory() as folder:
         write(rows, Path(folder) / "removed.parquet", 7)

@@ -23,17 +23,15 @@ from pilekit.corpus import Shard, load_manifest, shard_of
 from pilekit.errors import PilekitError
 from pilekit.shards.index.build import index_of
 from pilekit.shards.index.format import INDEX_SUFFIX, ShardIndex, find_index, index_places, load_index
-from pilekit.shards.write.shard_writer import ShardWriter
 from tests.shards.index_reference import places_of, rows_of
-from tests.shards.making import LABELS, record
+from tests.shards.making import LABELS, flipped, record, write_shard
 
 
 @pytest.fixture
 def shard(tmp_path: Path) -> Path:
     """A shard of five frames, 40 lines, two of them bad; with its index."""
-    path = tmp_path / "a.jsonl.zst"
-    with ShardWriter(path, frame_bytes=400) as writer:
-        writer.write_lines([b"{", *(record(f"text {i}", LABELS[i % 3]) for i in range(38)), b"[]"])
+    lines = [b"{", *(record(f"text {i}", LABELS[i % 3]) for i in range(38)), b"[]"]
+    path = write_shard(tmp_path / "a.jsonl.zst", lines, frame_bytes=400)
     assert len(index_of(shard_of(str(path)), on_error="skip").frames) > 4
     return path
 
@@ -47,9 +45,7 @@ def everything(index: ShardIndex | None) -> object:
     return index.header, places_of(index), rows_of(index)
 
 
-def test_an_index_that_fits_is_found_and_is_a_plain_table_to_others(
-    shard: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_index_that_fits_is_found_and_is_a_table_to_others(shard: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert everything(find_index(shard_of(str(shard)))) == everything(load_index(index_path(shard)))
     assert not caplog.records
     table = pq.read_table(index_path(shard))
@@ -63,15 +59,11 @@ def test_an_index_that_fits_is_found_and_is_a_plain_table_to_others(
     assert table["subset"].to_pylist() == [LABELS[i % 3] for i in range(38)]
 
 
-def test_an_index_of_another_shard_or_of_other_fields_is_not_used(
-    shard: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_index_of_another_shard_or_other_fields_is_not_used(shard: Path, caplog: pytest.LogCaptureFixture) -> None:
     whole = shard.read_bytes()
-    changed = bytearray(whole)
-    changed[len(whole) // 2] ^= 1
     for content, why in (
         (whole + b"\x50\x2a\x4d\x18\0\0\0\0", r"of a shard of [\d,]+ bytes, it has [\d,]+ now"),
-        (bytes(changed), "but other bytes"),
+        (flipped(whole, len(whole) // 2), "but other bytes"),
     ):
         shard.write_bytes(content)
         caplog.clear()
@@ -135,9 +127,7 @@ def test_every_flipped_bit_and_every_cut_is_noticed_or_changes_nothing(shard: Pa
     expected = everything(load_index(path))
     found = 0
     for place in range(0, len(data), step):
-        flipped = bytearray(data)
-        flipped[place] ^= 1 << (place % 8)
-        path.write_bytes(bytes(flipped))
+        path.write_bytes(flipped(data, place, 1 << place % 8))
         try:
             assert everything(load_index(path)) == expected, f"byte {place}"
         except PilekitError as error:
@@ -181,10 +171,7 @@ def forge(
 
 
 def set_to(row: int, column: int, value: int) -> Callable[[np.ndarray[Any, Any]], None]:
-    def change(frames: np.ndarray[Any, Any]) -> None:
-        frames[row, column] = value
-
-    return change
+    return lambda frames: frames.__setitem__((row, column), value)
 
 
 HUGE = 2**63 - 1

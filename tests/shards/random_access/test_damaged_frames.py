@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
 import zstandard
 
@@ -22,28 +21,24 @@ from pilekit.shards.random_access import frame_lru, lines_by_number
 from pilekit.shards.random_access.document_reader import DocumentReader, read_documents
 from pilekit.shards.read.reader import read
 from pilekit.shards.read.zstd_frames import decompress_whole
-from tests.shards.making import record, some_lines, zstd_frame
+from tests.shards.making import flipped, record, some_lines, zstd_frame
 from tests.shards.random_access.test_document_reader import batch_of, refused, slow_document, written
 
 
-def moved(index: ShardIndex, frame: int, **by: int) -> ShardIndex:
-    """The index with some values of one frame changed."""
-    changed = {}
+def moved(index: ShardIndex, frames: int | slice, **by: int) -> ShardIndex:
+    """The index with some values of a frame, or of several, changed."""
+    columns = {name: getattr(index.frames, name).copy() for name in by}
     for name, amount in by.items():
-        values = getattr(index.frames, name).copy()
-        values[frame] += amount
-        changed[name] = values
-    return replace(index, frames=replace(index.frames, **changed))
+        columns[name][frames] += amount
+    return replace(index, frames=replace(index.frames, **columns))
 
 
 def test_a_damaged_frame_is_named_and_all_others_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.zst"
     index = written(path, some_lines(20_000), 100_000)
     # Flip a bit as a disk does, unseen by the fingerprint.
-    stored, before, times = bytearray(path.read_bytes()), fingerprint(str(path)), path.stat()
-    frame = len(index.frames) // 2
-    stored[int(index.frames.offset[frame]) + 20_000] ^= 4
-    path.write_bytes(stored)
+    before, times, frame = fingerprint(str(path)), path.stat(), len(index.frames) // 2
+    path.write_bytes(flipped(path.read_bytes(), int(index.frames.offset[frame]) + 20_000, 4))
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert fingerprint(str(path)) == before
     begin, end = (int(index.frames.line[at]) for at in (frame, frame + 1))
@@ -131,16 +126,13 @@ def test_damage_is_told_alike_one_by_one_and_at_once(tmp_path: Path) -> None:
     index = written(path, some_lines(60), 5000)
     good, middle = path.read_bytes(), int(index.frames.offset[2])
     numbers = list(range(int(index.frames.line[2]), int(index.frames.line[3])))
-    later = np.arange(len(index.frames)) > 2
-    longer = replace(index.frames, text_offset=index.frames.text_offset + later)
-    other = replace(index.frames, line=index.frames.line + later)
     for data, used, why in (
         (good[:middle] + b"\0" + good[middle + 1 :], index, "."),
         (good[: middle + 30], index, "."),
-        (good[: middle + 200] + bytes([good[middle + 200] ^ 1]) + good[middle + 201 :], index, "."),
+        (flipped(good, middle + 200), index, "."),
         (good, moved(index, 2, offset=1), "no frame begins where one should; .* index it again .*frame 2, line"),
-        (good, replace(index, frames=longer), "."),
-        (good, replace(index, frames=other), "."),
+        (good, moved(index, slice(3, None), text_offset=1), "."),
+        (good, moved(index, slice(3, None), line=1), "."),
     ):
         path.write_bytes(data)
         with pytest.raises(PilekitError, match=why) as raised:
@@ -160,8 +152,7 @@ def test_no_changed_byte_of_a_frame_gives_other_text_and_no_claimed_size_is_allo
         for end in range(0, len(frame), 7):
             assert decompress_whole(memoryview(frame)[:end], len(text)) is None, end
         for place in range(len(frame)):
-            changed = bytearray(frame)
-            changed[place] ^= 1 << place % 8
+            changed = flipped(frame, place, 1 << place % 8)
             assert decompress_whole(memoryview(changed), len(text)) in (None, text), place
     frame = zstandard.ZstdCompressor(write_checksum=False).compress(b"x" * 100)
     huge = frame[:4] + bytes([frame[4] | 0xC0, *b"\xff" * 7, 0x0F]) + frame[6:]

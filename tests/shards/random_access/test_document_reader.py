@@ -27,9 +27,8 @@ from pilekit.shards.random_access import frame_lru, lines_by_number, rows_by_num
 from pilekit.shards.random_access.document_reader import DocumentReader, StoredDocument, read_documents
 from pilekit.shards.random_access.pile_documents import PileDocuments
 from pilekit.shards.read.zstd_frames import decompress_whole
-from pilekit.shards.write.shard_writer import ShardWriter
-from tests.shards.making import LABELS, lines, record, some_lines, zstd_frame
-from tests.shards.reading import value_and_memory
+from tests.shards.making import LABELS, lines, record, some_lines, write_shard, zstd_frame
+from tests.shards.reading import error, value_and_memory
 from tests.web_server import serving
 
 
@@ -43,12 +42,7 @@ def slow_document(line: bytes, number: int, shard: str = "a.jsonl") -> StoredDoc
 
 def refused(path: Path | str, number: int) -> str:
     """The one-line error for a number that cannot be read."""
-    with pytest.raises(PilekitError) as raised:
-        list(read_documents(path, [number]))
-    message = str(raised.value)
-    assert "\n" not in message
-    assert str(path) in message
-    return message
+    return error(path, read_documents, [number])
 
 
 def batch_of(
@@ -64,25 +58,12 @@ def rows(batch: DocumentBatch) -> list[tuple[int, str, str]]:
 
 
 def written(path: Path, some: list[bytes], frame_bytes: int) -> ShardIndex:
-    with ShardWriter(path, frame_bytes=frame_bytes) as writer:
-        writer.write_lines(some)
-    return index_of(shard_of(str(path)))
+    return index_of(shard_of(str(write_shard(path, some, frame_bytes))))
 
 
-@given(
-    st.lists(lines(), min_size=1, max_size=30),
-    st.booleans(),
-    st.sampled_from([1 << 26, 2000, 300, 0]),
-    st.sampled_from([8 << 20, 100, 0]),
-    st.data(),
-)
+@given(st.lists(lines(), min_size=1, max_size=30), st.booleans(), st.data())
 def test_any_storage_any_frames(
-    tmp_path_factory: pytest.TempPathFactory,
-    some: list[bytes],
-    ends: bool,
-    held: int,
-    at_once: int,
-    data: st.DataObject,
+    tmp_path_factory: pytest.TempPathFactory, some: list[bytes], ends: bool, data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("stored")
     text = b"\n".join(some) + (b"\n" if ends else b"")
@@ -99,8 +80,8 @@ def test_any_storage_any_frames(
     asked = data.draw(st.lists(st.sampled_from(good), max_size=40)) if good else []
     labels = data.draw(st.sets(st.sampled_from([*LABELS, "(none)"])))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frame_lru, "HELD_BYTES", held)
-        patch.setattr(lines_by_number, "READ_AT_ONCE", at_once)
+        patch.setattr(frame_lru, "HELD_BYTES", data.draw(st.sampled_from([1 << 26, 2000, 300, 0])))
+        patch.setattr(lines_by_number, "READ_AT_ONCE", data.draw(st.sampled_from([8 << 20, 100, 0])))
         patch.setattr(index_scan, "MARK_BYTES", 50)
         for path in sorted(folder.iterdir()):
             if not path.stat().st_size:
@@ -269,16 +250,12 @@ value += len(DocumentReader(shard, index_of(shard)).batch(np.arange(0, 200, 2)))
     assert 0 < memory < 60_000, "KiB of 160 MB in one frame, then of 100 MiB in small frames of which one line is kept"
 
 
-def parquet_rows(count: int) -> list[dict[str, Any]]:
-    labels = ["ArXiv", None, "Github"]
-    return [
-        {"text": f"row {i} " + "é" * (i % 50), "meta": {"pile_set_name": labels[i % 3], "url": f"u{i}"}, "other": i}
-        for i in range(count)
-    ]
-
-
 def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    some = parquet_rows(1000)
+    names = ["ArXiv", None, "Github"]
+    some: list[dict[str, Any]] = [
+        {"text": f"row {i} " + "é" * (i % 50), "meta": {"pile_set_name": names[i % 3], "url": f"u{i}"}, "other": i}
+        for i in range(1000)
+    ]
     nested, flat = tmp_path / "a.parquet", tmp_path / "b.parquet"
     pq.write_table(pa.Table.from_pylist(some), nested, row_group_size=130)
     labels = pa.array([row["meta"]["pile_set_name"] for row in some])

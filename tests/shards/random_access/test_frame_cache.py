@@ -15,6 +15,7 @@ import xxhash
 from pilekit.artifacts.file_lock import locked
 from pilekit.errors import PilekitError
 from pilekit.shards.random_access.frame_cache import FrameCache
+from tests.shards.making import flipped
 
 
 def frame(number: int, size: int = 984) -> bytes:
@@ -68,7 +69,7 @@ def test_random_use_against_a_dict_and_damaged_frames(tmp_path: Path) -> None:
     path, data = cache._path(key), wanted[key]
     stored = path.read_bytes()
     for damaged in [bytes(stored[:end]) for end in range(0, len(stored), 97)] + [
-        *(stored[:place] + bytes([stored[place] ^ 1]) + stored[place + 1 :] for place in range(0, len(stored), 97)),
+        *(flipped(stored, place) for place in range(0, len(stored), 97)),
         stored + b"x",
     ]:
         path.write_bytes(damaged)

@@ -20,6 +20,7 @@ from tests.shards.reading import documents
 
 PILE = RecordFormat()
 labels = st.sampled_from(LABELS)
+selections = st.none() | st.sets(st.sampled_from([*LABELS, "(none)"]), min_size=1)
 
 
 def parser(
@@ -34,11 +35,7 @@ def numbered(pieces: list[list[bytes]]) -> Iterator[tuple[int, list[Line]]]:
     return ((first, list(piece)) for first, piece in zip(firsts, pieces, strict=False))
 
 
-@given(
-    st.lists(st.lists(lines(), max_size=5), max_size=4),
-    st.integers(0, 12),
-    st.none() | st.sets(st.sampled_from([*LABELS, "(none)"]), min_size=1),
-)
+@given(st.lists(st.lists(lines(), max_size=5), max_size=4), st.integers(0, 12), selections)
 def test_documents_are_those_of_a_plain_loop(pieces: list[list[bytes]], start: int, subsets: set[str] | None) -> None:
     all_lines = [line for piece in pieces for line in piece]
     batches = list(parser(subsets).batches(numbered(pieces), start))

@@ -48,7 +48,7 @@ def threads(earlier: set[threading.Thread]) -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "pilekit-run-ahead" and thread not in earlier]
 
 
-def test_items_come_in_order_before_the_error_and_the_switch_interval_is_restored(
+def test_items_come_in_order_before_the_error_and_the_switch_interval_is_reset(
     earlier: set[threading.Thread],
 ) -> None:
     def failing() -> Iterator[int]:

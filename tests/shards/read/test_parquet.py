@@ -68,20 +68,12 @@ def test_skipped_rows_keep_the_numbers_of_the_others(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["dictionary", pytest.param("plain", marks=pytest.mark.slow)])
 def test_a_parquet_bomb_is_read_in_little_memory(tmp_path: Path, encoding: str) -> None:
-    path = tmp_path / "a.parquet"
-    texts: Any = pa.array(["0" * (2 << 20)])
-    if encoding == "plain":
-        texts = pa.chunked_array([texts] * 200)
-    else:
-        texts = pa.DictionaryArray.from_arrays(pa.array([0] * 200, pa.int32()), texts)
-    dictionary = encoding != "plain"
-    pq.write_table(
-        pa.table({"text": texts}),
-        path,
-        compression="zstd",
-        use_dictionary=dictionary,
-        dictionary_pagesize_limit=4 << 20,
-    )
+    path, text, dictionary = tmp_path / "a.parquet", pa.array(["0" * (2 << 20)]), encoding == "dictionary"
+    texts: Any = pa.chunked_array([text] * 200)
+    if dictionary:
+        texts = pa.DictionaryArray.from_arrays(pa.array([0] * 200, pa.int32()), text)
+    options: dict[str, Any] = {"use_dictionary": dictionary, "dictionary_pagesize_limit": 4 << 20}
+    pq.write_table(pa.table({"text": texts}), path, compression="zstd", **options)
     assert path.stat().st_size < 100_000
     assert "row 1: is longer than 1,048,576 bytes; split the document" in error(path, max_document_bytes=1 << 20)
     script = "value = sum(sum(map(len, batch.texts)) for batch in read(sys.argv[1]))"

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from pilekit.corpus import Corpus, stores
 from pilekit.errors import PilekitError
 from pilekit.shards.read.reader import read, read_corpus
-from pilekit.shards.write.shard_writer import ShardWriter
-from tests.shards.making import LABELS, lines, record, slow_documents, some_lines, unzstd, zstd_frame
+from tests.shards import making
+from tests.shards.making import LABELS, flipped, lines, record, slow_documents, some_lines, zstd_frame
 from tests.shards.reading import Found, documents, error, value_and_memory
 from tests.web_server import serving
 
@@ -75,9 +75,6 @@ def test_a_truncated_file_gives_the_documents_before_its_end_and_then_an_error(t
 
 
 def test_damage_is_named_by_frame_line_and_byte(tmp_path: Path) -> None:
-    def flipped(data: bytes, at: int) -> bytes:
-        return data[:at] + bytes([data[at] ^ 16]) + data[at + 1 :]
-
     lines_100 = b"\n".join(some_lines(100)) + b"\n"
     stream = zstandard.ZstdCompressor().compressobj()
     endless = stream.compress(lines_100) + stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
@@ -88,9 +85,9 @@ def test_damage_is_named_by_frame_line_and_byte(tmp_path: Path) -> None:
     summed = zstd_frame(b"\n".join([record("x" * 1000)] * 50), checksum=True)
     for stored, *words in (
         (endless, "is cut off: frame 0 has no end", "line 101)"),
-        (one + flipped(long, len(long) // 2), "frame 1 is damaged", "bytes 33 to ", "frame 1, noticed at line 2)"),
+        (one + flipped(long, len(long) // 2, 16), "frame 1 is damaged", "bytes 33 to ", "frame 1, noticed at line 2)"),
         (
-            flipped(summed, len(summed) - 1),
+            flipped(summed, -1, 16),
             "frame 0 is damaged (Restored data doesn't match checksum); fetch it again",
             f"(somewhere in bytes 0 to {len(summed):,} of the file, frame 0, noticed at line 1)",
         ),
@@ -141,8 +138,8 @@ def test_a_bomb_of_zeros_stops_at_the_limit(tmp_path: Path) -> None:
 
 def test_a_corpus_gives_its_shards_in_order(tmp_path: Path) -> None:
     for number in range(3):
-        with ShardWriter(tmp_path / "train" / f"{number:02}.jsonl.zst") as writer:
-            writer.write_lines([record(f"{number}.{i}", LABELS[i % 2]) for i in range(10)] + [b"bad"])
+        some = [record(f"{number}.{i}", LABELS[i % 2]) for i in range(10)]
+        making.write_shard(tmp_path / "train" / f"{number:02}.jsonl.zst", [*some, b"bad"])
     reader = read_corpus(Corpus(tmp_path), on_error="skip")
     batches = list(reader)
     assert [batch.shard for batch in batches] == [f"train/{number:02}.jsonl" for number in range(3)]
@@ -155,20 +152,14 @@ def test_a_corpus_gives_its_shards_in_order(tmp_path: Path) -> None:
             read(Corpus(tmp_path).shards[0], subsets)
 
 
-def write_text(path: Path) -> bytes:
-    """Write `TEXT` as a shard; returns the stored bytes."""
-    if path.suffix == ".parquet":
-        pq.write_table(pa.table({"text": [str(line) for line in TEXT.splitlines()]}), path, row_group_size=500)
-    else:
-        path.write_bytes(zstd_frame(TEXT) if path.suffix == ".zst" else TEXT)
-    return path.read_bytes()
-
-
 def test_a_connection_that_drops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("aiohttp", reason="HTTP needs the extra `cloud`")
     monkeypatch.setattr(stores, "RETRY_AFTER", (0.0, 0.0))
+    (tmp_path / "a.jsonl.zst").write_bytes(zstd_frame(TEXT))
+    (tmp_path / "a.jsonl").write_bytes(TEXT)
+    texts = [str(line) for line in TEXT.splitlines()]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", row_group_size=500)
     for name, ranges in (("a.jsonl.zst", True), ("a.jsonl", False), ("a.parquet", True)):
-        write_text(tmp_path / name)
         with serving(tmp_path, ranges=ranges) as server:
             server.always = "cut"
             message = error(f"{server.url}{name}")
@@ -195,7 +186,7 @@ def test_real_text(real_corpus: Path) -> None:
     path = real_corpus / "genuine_pile_sample.jsonl"
     assert documents(read(path)) == slow_documents(path.read_bytes())
     path = real_corpus / "minipile-00.jsonl.zst"
-    expected = slow_documents(unzstd(path))
+    expected = slow_documents(making.unzstd(path))
     assert documents(read(path)) == expected
     chosen = ["Github", "Wikipedia (en)"]
     assert documents(read(path, chosen)) == [d for d in expected if d[2] in chosen]

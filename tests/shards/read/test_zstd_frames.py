@@ -11,14 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.shards.read.damage import ShardDamage
-from pilekit.shards.read.zstd_frames import (
-    MAX_WINDOW,
-    decompress_frame_at,
-    decompress_frames,
-    parse_frame_header,
-)
+from pilekit.shards.read.zstd_frames import MAX_WINDOW, decompress_frame_at, decompress_frames, parse_frame_header
 from pilekit.shards.write.seek_table import seek_table
-from tests.shards.making import some_lines, zstd_frame
+from tests.shards.making import flipped, some_lines, zstd_frame
 
 TEXT = b"\n".join(some_lines(9000)) + b"\n"  # about 3 MB: several reads, many blocks
 
@@ -46,9 +41,8 @@ def test_every_frame_of_any_kind_is_read_and_its_header_is_parsed_as_by_the_libr
     stored, expected = b"", b""
     for unit, times, checksum, sized in [*parts, (TEXT, 1, True, True)]:
         data = unit * times
-        frame = (
-            zstandard.ZstdCompressor(write_checksum=checksum).compress(data) if sized else zstd_frame(data, checksum)
-        )
+        compress = zstandard.ZstdCompressor(write_checksum=checksum).compress
+        frame = compress(data) if sized else zstd_frame(data, checksum)
         header, parameters = parse_frame_header(frame), zstandard.get_frame_parameters(frame)
         assert header is not None
         assert header.length == zstandard.frame_header_size(frame)
@@ -77,10 +71,8 @@ def test_bit_flips_in_a_checksummed_frame_never_pass() -> None:
     randomness = random.Random(0)
     for _ in range(300):
         position = randomness.randrange(len(stored))
-        flipped = bytearray(stored)
-        flipped[position] ^= 1 << randomness.randrange(8)
         try:
-            result = decoded(bytes(flipped))
+            result = decoded(flipped(stored, position, 1 << randomness.randrange(8)))
         except ShardDamage as error:
             assert error.frame == 0
             if error.since is not None:
@@ -98,8 +90,6 @@ def test_garbage() -> None:
         assert error.byte in (len(stored), len(stored + garbage))
     for keep in (1, 5, 7, 8, 12):
         assert "cut off" in damage(stored + seek_table([(1, 1)])[:keep])[1].reason
-    assert "not a zstd file" in damage(b'{"text": "plain"}\n')[1].reason
-    assert "empty" in damage(b"")[1].reason
 
 
 @given(st.lists(st.tuples(st.binary(max_size=300), st.booleans()), min_size=1, max_size=8))

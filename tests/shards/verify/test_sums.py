@@ -97,6 +97,7 @@ def test_where_a_sums_file_lies(tmp_path: Path) -> None:
         ("s3://bucket/pile/", "s3://bucket/pile/SHA256SUMS"),
         ("zip://train::data.zip", "zip://train/SHA256SUMS::data.zip"),
         ("simplecache::https://host/pile", "simplecache::https://host/pile/SHA256SUMS"),
+        ("simplecache::/data/pile", "simplecache::/data/pile/SHA256SUMS"),
     ):
         assert below(root, "SHA256SUMS") == path
 

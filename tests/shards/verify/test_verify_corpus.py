@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import random
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 
 import msgspec
@@ -22,8 +23,7 @@ from pilekit.shards.index.build import index_of
 from pilekit.shards.index.format import ShardIndex, index_places
 from pilekit.shards.index.metadata import index_metadata
 from pilekit.shards.verify.verify import verify_corpus
-from pilekit.shards.write.shard_writer import ShardWriter
-from tests.shards.making import record, some_lines, unzstd
+from tests.shards.making import flipped, record, some_lines, unzstd, write_shard
 from tests.shards.reading import value_and_memory
 from tests.shards.verify.verified import CHANGE, CUT, findings, flip, index, note, only, released, sums, verify, write
 
@@ -163,10 +163,8 @@ def test_memory_does_not_depend_on_the_size(tmp_path: Path) -> None:
     memory = []
     for repeats in (20_000, 400_000):
         path = tmp_path / f"{repeats}.jsonl.zst"
-        with ShardWriter(path) as writer:
-            for _ in range(0, repeats, 1000):
-                writer.write_lines([record("x" * 1000, label) for label in ("ArXiv", "Github") for _ in range(500)])
-        index(path)
+        thousand = [record("x" * 1000, label) for label in ("ArXiv", "Github") for _ in range(500)]
+        index(write_shard(path, chain.from_iterable(repeat(thousand, repeats // 1000))))
         sums(path, f"{repeats}")
         script = f"""
 from pilekit.shards.verify.verify import verify_corpus
@@ -254,9 +252,7 @@ def test_a_damaged_index(shard: Path) -> None:
     whole = place.read_bytes()
     rng = random.Random(0)
     for position in rng.sample(range(len(whole)), 15):
-        damaged = bytearray(whole)
-        damaged[position] ^= 1 << rng.randrange(8)
-        place.write_bytes(damaged)
+        place.write_bytes(flipped(whole, position, 1 << rng.randrange(8)))
         found = findings(shard)
         assert all(str(place) in finding.problem for finding in found), position
         assert len(found) <= 1

@@ -23,20 +23,11 @@ from pilekit.shards.write import parquet_writer as parquet_writing
 from pilekit.shards.write.parquet_writer import parquet_writer
 from pilekit.shards.write.seek_table import seek_table
 from tests.shards.making import record, some_lines, unzstd, zstd_frame
-from tests.shards.verify.verified import (
-    CHANGE,
-    CUT,
-    findings,
-    flip,
-    frames_of,
-    index,
-    note,
-    only,
-    small,
-    sums,
-    verify,
-    write,
-)
+from tests.shards.verify.verified import CHANGE, CUT, findings, flip, frames_of, index, note, only, sums, verify, write
+
+
+def small(path: Path) -> Path:
+    return write(path, [record(f"document {i}", label) for i in range(9) for label in ("Github", "ArXiv")], 200)
 
 
 def test_a_flipped_bit_anywhere_is_found_in_its_frame(shard: Path) -> None:

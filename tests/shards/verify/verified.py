@@ -12,8 +12,7 @@ from pilekit.corpus.shard import shard_of
 from pilekit.shards.index.build import index_of
 from pilekit.shards.verify.findings import Finding
 from pilekit.shards.verify.verify import Verification, verify_corpus
-from pilekit.shards.write.shard_writer import ShardWriter
-from tests.shards.making import record, zstd_frame
+from tests.shards.making import flipped, write_shard, zstd_frame
 
 CUT = "no seek table, index or sum"
 CHANGE = "no checksums, index or sum"
@@ -59,15 +58,11 @@ def frames_of(data: bytes) -> list[Frame]:
 
 
 def write(path: Path, lines: list[bytes], frame_bytes: int = 4096) -> Path:
-    with ShardWriter(path, frame_bytes=frame_bytes) as writer:
-        writer.write_lines(lines)
-    return path
+    return write_shard(path, lines, frame_bytes)
 
 
 def flip(path: Path, position: int, bit: int = 0) -> None:
-    data = bytearray(path.read_bytes())
-    data[position] ^= 1 << bit
-    path.write_bytes(data)
+    path.write_bytes(flipped(path.read_bytes(), position, 1 << bit))
 
 
 def index(path: Path) -> Path:
@@ -78,10 +73,6 @@ def sums(path: Path, name: str = "SHA256SUMS") -> Path:
     place = path.parent / name
     place.write_text(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n")
     return place
-
-
-def small(path: Path) -> Path:
-    return write(path, [record(f"document {i}", label) for i in range(9) for label in ("Github", "ArXiv")], 200)
 
 
 def released(path: Path, lines: list[bytes]) -> Path:

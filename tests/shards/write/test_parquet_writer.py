@@ -52,10 +52,7 @@ def test_documents_are_read_back_and_the_bytes_depend_on_them_alone(
 
 def test_the_manifest_names_the_columns(tmp_path: Path) -> None:
     pairs = [("one", "X"), ("two", "(none)"), ("three", "Y")]
-    for label_path, kind in [
-        ("source", pa.string()),
-        ("a.b.c", pa.struct([("b", pa.struct([("c", pa.string())]))])),
-    ]:
+    for label_path, kind in [("source", pa.string()), ("a.b.c", pa.struct([("b", pa.struct([("c", pa.string())]))]))]:
         path = write(tmp_path / "00.parquet", pairs, RecordFormat("body", tuple(label_path.split("."))))
         schema = pq.read_schema(path)
         assert (schema.names, schema.types) == (["body", label_path.split(".")[0]], [pa.string(), kind])

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilekit import Corpus, PilekitError, ShardWriter
+from pilekit import Corpus, PilekitError
 from pilekit.corpus import shard_of
 from pilekit.shards import each_shard
 from pilekit.shards.index.format import find_index
@@ -30,7 +31,7 @@ from pilekit.shards.write import reframe as reframing
 from pilekit.shards.write.reframe import Reframed, reframe_corpus
 from pilekit.shards.write.seek_table import read_seek_table
 from tests.shards import making
-from tests.shards.reading import documents, value_and_memory
+from tests.shards.reading import documents, frames_of, value_and_memory
 from tests.stopping import is_sound, kill, stop_when, tree
 
 SKIPPABLE = b"\x5e\x2a\x4d\x18\x05\x00\x00\x00hello"
@@ -48,20 +49,6 @@ def slow_frames(text: bytes, size: int) -> list[bytes]:
     return [*frames, frame] if frame or not frames else frames
 
 
-def frames_of(path: Path) -> list[bytes]:
-    """The text of each frame, read through the seek table at the end of the file."""
-    data, position, frames = path.read_bytes(), 0, []
-    table = read_seek_table(io.BytesIO(data), len(data))
-    assert table is not None
-    for stored, decoded in table:
-        frame = data[position : position + stored]
-        assert zstandard.get_frame_parameters(frame).has_checksum
-        frames.append(zstandard.ZstdDecompressor().decompress(frame))
-        assert len(frames[-1]) == decoded
-        position += stored
-    return frames
-
-
 def reframe(source: Path, out: Path, **options: int) -> Reframed:
     (reframed,) = reframe_corpus(source, out, **options)
     return reframed
@@ -77,7 +64,8 @@ def contents(draw: st.DrawFn) -> bytes:
         st.integers(1, 20_000).map(lambda length: making.record("x" * length)),
     )
     text = b"\n".join(draw(st.lists(line, max_size=30)))
-    return text + draw(st.sampled_from([b"", b"\n"]))
+    ends_a_frame = b"\n" + making.record("x" * 10_000) + b"\n"
+    return text + draw(st.sampled_from([b"", b"\n", ends_a_frame]))
 
 
 @settings(max_examples=30)
@@ -136,9 +124,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_bytes_do_not_depend_on_threads_or_processes(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_and_processes_change_no_byte(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = []
     size = Corpus(corpus).size
     assert size is not None
@@ -153,9 +139,9 @@ def test_the_bytes_do_not_depend_on_threads_or_processes(
     names = ["train/00.jsonl.zst", "train/01.jsonl.zst", "val.jsonl.zst"]
     assert sorted(written[0]) == sorted(["pilekit.json", *names, *(f"{name}.index.parquet" for name in names)])
     assert written[1] == written[2] == written[0]
-    with ShardWriter(tmp_path / "writer.jsonl.zst", frame_bytes=200_000) as writer:
-        writer.write_lines((corpus / "val.jsonl").read_bytes().splitlines())
-    assert (tmp_path / "writer.jsonl.zst").read_bytes() == written[0]["val.jsonl.zst"]
+    lines = (corpus / "val.jsonl").read_bytes().splitlines()
+    own = making.write_shard(tmp_path / "writer.jsonl.zst", lines, frame_bytes=200_000)
+    assert own.read_bytes() == written[0]["val.jsonl.zst"]
 
 
 def test_other_tools_read_the_output_and_their_output_can_be_reframed(corpus: Path, tmp_path: Path) -> None:
@@ -230,17 +216,11 @@ def damage_on_disk(monkeypatch: pytest.MonkeyPatch, change: Callable[[bytes], by
     monkeypatch.setattr(os, "fsync", fsync)
 
 
-def flip(data: bytes, at: int) -> bytes:
-    return data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
-
-
 def test_a_shard_that_the_disk_changed_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "00.jsonl").write_bytes(making.record("5") + b"\n")
     other = zstandard.ZstdCompressor(level=3, write_checksum=True).compress(making.record("6") + b"\n")
     changes: list[Callable[[bytes], bytes]] = [
-        lambda data: flip(data, 0),
-        lambda data: flip(data, len(data) // 2),
-        lambda data: flip(data, len(data) - 1),
+        *(partial(making.flipped, at=at, mask=0x10) for at in (0, 40, -1)),
         lambda data: data[:-1],
         lambda data: other + data[len(other) :],  # a whole shard with the same seek table
     ]

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import zstandard
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -23,7 +22,8 @@ from pilekit.shards.write import frame_writer
 from pilekit.shards.write.frame_writer import FrameWriter
 from pilekit.shards.write.seek_table import MAX_FRAMES, read_seek_table, seek_table
 from pilekit.shards.write.shard_writer import ShardWriter
-from tests.shards.making import LABELS, lines, some_lines, texts, unzstd, zstd_frame
+from tests.shards.making import LABELS, flipped, lines, some_lines, texts, unzstd, write_shard, zstd_frame
+from tests.shards.reading import frames_of
 
 NAMES = ("a.jsonl.zst", "a.jsonl", "a.jsonl.gz")
 
@@ -43,26 +43,18 @@ def test_lines_come_back_byte_for_byte(tmp_path_factory: pytest.TempPathFactory,
 
 
 def test_the_same_lines_give_the_same_frames_of_about_a_mebibyte_cut_at_lines(tmp_path: Path) -> None:
-    for name in ("a.jsonl.zst", "a.jsonl.gz"):
-        for folder in ("x", "y"):
-            with ShardWriter(tmp_path / folder / name) as writer:
-                writer.write_lines(some_lines(9000))
-        assert (tmp_path / "x" / name).read_bytes() == (tmp_path / "y" / name).read_bytes()
-    data, position = (tmp_path / "x" / "a.jsonl.zst").read_bytes(), 0
-    table = read_seek_table(io.BytesIO(data), len(data))
-    assert table is not None
-    assert len(table) == 3
-    for stored, decoded in table:
-        part = zstandard.ZstdDecompressor().decompress(data[position : position + stored])
-        assert part.endswith(b"\n")
-        assert len(part) == decoded < (1 << 20) + 1000
-        position += stored
+    for name in ("a.jsonl.gz", "a.jsonl.zst"):
+        one, other = (write_shard(tmp_path / folder / name, some_lines(9000)) for folder in ("x", "y"))
+        assert one.read_bytes() == other.read_bytes()
+    frames = frames_of(one)
+    assert len(frames) == 3
+    for text in frames:
+        assert text.endswith(b"\n")
+        assert len(text) < (1 << 20) + 1000
 
 
 @given(st.lists(st.tuples(texts, st.sampled_from([*LABELS, "(none)"])), max_size=8))
-def test_batches_that_were_not_read_from_a_shard(
-    tmp_path_factory: pytest.TempPathFactory, some: list[tuple[str, str]]
-) -> None:
+def test_batches_made_by_hand(tmp_path_factory: pytest.TempPathFactory, some: list[tuple[str, str]]) -> None:
     path = tmp_path_factory.mktemp("written") / "a.jsonl.zst"
     batch = DocumentBatch([t for t, _ in some], [s for _, s in some], "made", np.arange(len(some)))
     with ShardWriter(path) as writer:
@@ -149,11 +141,10 @@ def test_a_file_without_table_has_none(data: bytes) -> None:
 
 @given(frames, st.data())
 def test_every_flipped_bit_of_a_table_is_an_error(listed: Frames, data: st.DataObject) -> None:
-    whole = bytearray(with_table(listed))
+    whole = with_table(listed)
     begin = sum(stored for stored, _ in listed)
-    position = data.draw(st.integers(begin, len(whole) - 1))
-    bit = data.draw(st.integers(0, 7))
-    whole[position] ^= 1 << bit
+    position, bit = data.draw(st.integers(begin, len(whole) - 1)), data.draw(st.integers(0, 7))
+    changed = flipped(whole, position, 1 << bit)
     with pytest.raises(ShardDamage, match="add up"):
         table_of(b"f" + with_table(listed))
     entries = begin + 8
@@ -162,10 +153,10 @@ def test_every_flipped_bit_of_a_table_is_an_error(listed: Frames, data: st.DataO
     if decoded_size or unused_bit:
         # Only decoding tells the decoded size. The format does not use two of the bits, and one says how long entries
         # are, of which there may be none.
-        assert table_of(bytes(whole)) is not None
+        assert table_of(changed) is not None
     else:
         with pytest.raises(ShardDamage) as raised:
-            table_of(bytes(whole))
+            table_of(changed)
         assert begin <= raised.value.byte <= len(whole)
 
 
