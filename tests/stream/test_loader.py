@@ -6,7 +6,6 @@ import logging
 import sys
 from itertools import islice
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from torch.utils.data import DataLoader
 from pilekit.errors import PilekitError
 from pilekit.pipeline.functions import Document, document_filter
 from pilekit.stream.pile_stream import PileStream
+from tests.refusing import refused
 from tests.stream.collecting import ALL, no_brown_fox, rows_of
 from tests.stream.conftest import Corpora, Settings
 
@@ -78,14 +78,12 @@ def test_batches_come_without_their_state_and_belong_to_the_loop(corpora: Corpor
 
 def test_wrong_options(corpora: Corpora, settings: Settings) -> None:
     stream = PileStream(corpora["few"].folder, **settings)
-    wrong: list[tuple[str, Any]] = [
+    for name, value in (
         *(("num_workers", value) for value in (-1, 2.0, "2", None)),
         *(("prefetch_factor", value) for value in (0, "2")),
         ("multiprocessing_context", "thread"),
-    ]
-    for name, value in wrong:
-        with pytest.raises(PilekitError, match=f"{name} is "):
-            stream.loader(**{name: value})
+    ):
+        refused(f"{name} is ", stream.loader, **{name: value})
     with pytest.raises(TypeError, match="no option persistent_workers; it takes num_workers, prefetch_factor, pin_mem"):
         stream.loader(persistent_workers=True)
 
@@ -108,8 +106,7 @@ def test_under_accelerate_only_the_loader_is_iterated_on_several_ranks(
         next(iter(two.loader(num_workers=workers)))
         with pytest.raises(PilekitError, match=r"second time.*send_to_device\(batch, accelerator.device\)"):
             next(iter(DataLoader(two, batch_size=None, num_workers=workers)))
-    with pytest.raises(PilekitError, match="override get_train_dataloader"):
-        iter(two)
+    refused("override get_train_dataloader", iter, two)
 
 
 def test_lightning_is_told_of_once(
