@@ -124,6 +124,7 @@ def test_a_missing_or_wrong_field_is_refused(good: dict[str, Any]) -> None:
     changed = {**good, "lanes": good["lanes"].replace("A", "B", 1)}
     for read in (read_state, lambda one: merge([one])):
         refused("state was changed or damaged: its checksum", read, changed)
+    refused("its checksum does not fit", read_state, {**good, "step": 1 << 70})  # which no JSON here can hold
 
 
 # In a DataLoader's worker, for a loader that keeps its workers' states
