@@ -39,14 +39,7 @@ def test_a_loaded_model_is_the_saved_one(family: str, dtype: torch.dtype, tmp_pa
 
 def modern_bert() -> Any:
     torch.manual_seed(0)
-    return made_of(
-        ModernBertConfig(
-            **SHAPE,
-            max_position_embeddings=64,
-            local_attention=8,
-            pad_token_id=PAD,
-        )
-    ).eval()
+    return made_of(ModernBertConfig(**SHAPE, max_position_embeddings=64, local_attention=8, pad_token_id=PAD)).eval()
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "modernbert"])

@@ -16,13 +16,8 @@ ALONE = alone()
 SECOND = replace(ALONE, rank=1, world_size=2, local_rank=1)
 
 
-def machine(patch: pytest.MonkeyPatch, gpus: int) -> None:
-    patch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
-    patch.setattr(torch.cuda, "device_count", lambda: gpus)
-    patch.setattr(torch.cuda, "current_device", lambda: 0)
-
-
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     for given, gpus, ranks, expected in (
         ("auto", 0, ALONE, "cpu"),
         ("cpu", 4, ALONE, "cpu"),
@@ -38,7 +33,8 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         ("\x1b[31m", 1, ALONE, "device is auto, cpu, cuda or cuda:N, not"),
         (None, 1, ALONE, "device is auto, cpu, cuda or cuda:N, not"),
     ):
-        machine(monkeypatch, gpus)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda gpus=gpus: gpus > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
         if " " in expected:
             refused(f"^{expected}", device_of, given, ranks)
         else:

@@ -12,13 +12,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load, load_file, save_file
-from transformers import (
-    AutoModelForCausalLM,
-    BartConfig,
-    GPT2Model,
-    LlamaForSequenceClassification,
-    LlamaModel,
-)
+from transformers import AutoModelForCausalLM, BartConfig, GPT2Model, LlamaForSequenceClassification, LlamaModel
 
 from pilekit.errors import PilekitError
 from pilekit.evaluate.model import load as load_module

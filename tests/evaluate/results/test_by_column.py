@@ -28,10 +28,6 @@ def write_facts(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def expected_bpb(records: list[dict[str, Any]]) -> float:
-    return math.fsum(one["nll"] for one in records) / math.log(2) / sum(one["bytes"] for one in records)
-
-
 @pytest.mark.parametrize("name", ["facts.parquet", "facts.arrow"])
 def test_each_row_is_of_the_documents_with_its_value(
     whole: tuple[BitsPerByte, Path], tmp_path: Path, name: str
@@ -49,7 +45,8 @@ def test_each_row_is_of_the_documents_with_its_value(
     for group, score in found.subsets.items():
         of = [one for one in records if value[one["shard"], one["document"]] == group]
         assert score.documents == len(of) > 0
-        assert score.bpb == (pytest.approx(expected_bpb(of)) if score.bytes else None)
+        nats, size = math.fsum(one["nll"] for one in of), sum(one["bytes"] for one in of)
+        assert score.bpb == (pytest.approx(nats / math.log(2) / size) if size else None)
         assert (score.interval is None) == (sum(one["bytes"] > 0 for one in of) < 10)
     assert (found.overall, found.weighted) == (result.overall, result.weighted)
     assert found.protocol == {**result.protocol, "by": f"{path}:year"}

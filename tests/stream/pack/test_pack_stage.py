@@ -17,16 +17,7 @@ from pilekit.tokenize import TokenBatch
 from tests.refusing import refused
 from tests.stream import reference
 from tests.stream.collecting import rows_of
-from tests.stream.pack.packing_reference import (
-    EOS,
-    NAMES,
-    PAD,
-    documents_of,
-    lengths,
-    masked,
-    plan,
-    token_batches,
-)
+from tests.stream.pack.packing_reference import EOS, NAMES, PAD, documents_of, lengths, masked, plan, token_batches
 from tests.stream.reference import Row
 
 PACKINGS = ["best_fit", "concat", "none"]

@@ -32,16 +32,12 @@ class Written:
     prefixes: dict[str, Path]
 
 
-def text(rng: random.Random) -> str:
-    return some_text(rng) or "a"
-
-
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory, settings: Settings) -> Written:
     """Shards of 200, 0 and 317 documents, with blank and bad lines, and no document without text."""
     folder = tmp_path_factory.mktemp("written")
-    subsets = [*SUBSETS, "Recipes", None]
-    corpus = made(folder / "shards", [200, 0, 317], form="single", subsets=subsets, bad=0.05, text_of=text)
+    changes: dict[str, Any] = {"subsets": [*SUBSETS, "Recipes", None], "text_of": lambda rng: some_text(rng) or "a"}
+    corpus = made(folder / "shards", [200, 0, 317], form="single", bad=0.05, **changes)
     ways: dict[str, dict[str, Any]] = {
         "plain": {},
         "eod": {"append_eod": True},
