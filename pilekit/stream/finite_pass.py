@@ -31,8 +31,6 @@ from pilekit.stream.pack.lane import rows_between, rows_in
 from pilekit.stream.pack.window import Place, Window
 from pilekit.stream.record import WorkerPart
 
-_ENDLESS = 1 << 62
-
 
 @dataclass(frozen=True)
 class Passes:
@@ -66,11 +64,11 @@ def pass_part(
     begin   where the pass begins in lane 0
     again   if no rank and worker has a batch left, start the pass again
     """
-    behind = first + part.worker + (part.made - 1) * part.workers if part.made else first - 1
-    numbers = range(first + part.worker, _ENDLESS, part.workers)[part.made :]
+    numbers = part.numbers(first)
+    behind = numbers.start - part.workers if part.made else first - 1
     found = yield from pass_batches(builder, share, begin, place, behind, numbers, passes.drop_last)
     if not found and again and behind >= 0:
-        numbers = range(part.worker, _ENDLESS, part.workers)
+        numbers = part._replace(made=0).numbers(0)
         yield from pass_batches(builder, share, begin, begin, -1, numbers, passes.drop_last)
 
 

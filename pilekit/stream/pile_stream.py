@@ -62,9 +62,6 @@ from pilekit.tokenize import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-_WINDOW = 256
-_ENDLESS = 1 << 62
-
 
 class PileStream(IterableDataset[Batch]):
     """An iterable dataset of packed batches, straight from raw shards: endless, or with `epochs` in finite passes.
@@ -138,7 +135,7 @@ class PileStream(IterableDataset[Batch]):
         repeats: Mapping[str, float] | None = None,
         weights: Mapping[str, float] | None = None,
         packing: Packing = "best_fit",
-        window: int = _WINDOW,
+        window: int = 256,
         append_eod: bool = True,
         seed: int = 0,
         shuffle: bool = True,
@@ -381,8 +378,7 @@ class PileStream(IterableDataset[Batch]):
         """The remaining batches of this part; nothing is recorded."""
         record = self._handed_out.record
         if self._passes is None:
-            numbers = range(record.batch + part.worker, _ENDLESS, part.workers)[part.made :]
-            return build_batches(self._builder, self.share, record.places, numbers)
+            return build_batches(self._builder, self.share, record.places, part.numbers(record.batch))
         begin, place = (Place(*places[0].tolist()) for places in (self._first(), record.places))
         # A state that was just loaded may be at the end: then nothing is left. Otherwise an ended pass begins again.
         return pass_part(

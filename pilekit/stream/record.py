@@ -38,6 +38,10 @@ class WorkerPart(NamedTuple):
             )
         return self._replace(made=loaded[2])
 
+    def numbers(self, first: int) -> range:
+        """The numbers of the batches that are left; it is as good as endless."""
+        return range(first + self.worker, 1 << 62, self.workers)[self.made :]
+
 
 def batch_state(
     number: int, lanes: Int64, places: Int64, rows: int, skipped: int, subsets: Int64, documents: Int64, tokens: Int64

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from pilekit.corpus import Corpus
-from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import bits_per_byte, score_corpus
 from pilekit.evaluate.model.causal import as_causal_lm, load_causal_lm
 from pilekit.evaluate.results.result import Score
@@ -19,6 +18,7 @@ from pilekit.evaluate.score_selected import READ_AHEAD, ScoringProgress
 from pilekit.tokenize import load_tokenizer
 from tests.evaluate.documents import documents_of, expected_scores, write
 from tests.evaluate.reference import reference_bpb
+from tests.refusing import refused
 from tests.tiny.models import Family, tiny_corpus, tiny_model, tiny_model_dir
 from tests.tokenize.making import byte_level_bpe
 
@@ -32,60 +32,42 @@ def test_figures_equal_the_reference_whatever_the_batch(family: Family, context_
     texts = documents_of(corpus)
     expected = expected_scores(model_dir, texts, context_len)
     everything = [text for of in texts.values() for text in of]
-    for dtype, tolerance, same in ((torch.float32, 1e-6, 1e-7), (torch.float64, 1e-12, 1e-12)):
+    nll = math.fsum(nll for nll, _ in expected.values())
+    overall = nll, reference_bpb(nll, everything)
+    for (dtype, tolerance), size in product(((torch.float32, 1e-6), (torch.float64, 1e-12)), (1, 100_000)):
         lm, tokenizer = load_causal_lm(model_dir, dtype=dtype), load_tokenizer(model_dir)
-        results = [
-            score_corpus(lm, tokenizer, Corpus(corpus), context_len=context_len, batch_tokens=size)
-            for size in (1, 100_000)
-        ]
-        for result in results:
-            assert set(result.subsets) == set(texts)
-            for name, score in result.subsets.items():
-                assert score.nll == pytest.approx(expected[name][0], rel=tolerance)
-                assert score.bpb == pytest.approx(expected[name][1], rel=tolerance)
-                assert score.documents == len(texts[name])
-                assert score.bytes == sum(len(text.encode()) for text in texts[name])
-            nll = math.fsum(nll for nll, _ in expected.values())
-            assert result.overall.nll == pytest.approx(nll, rel=tolerance)
-            assert result.overall.bpb == pytest.approx(reference_bpb(nll, everything), rel=tolerance)
-            assert result.overall.bpb == pytest.approx(results[0].overall.bpb, rel=same)
-            for field in ("documents", "bytes", "tokens"):
-                total = sum(getattr(score, field) for score in result.subsets.values())
-                assert getattr(result.overall, field) == total
+        result = score_corpus(lm, tokenizer, Corpus(corpus), context_len=context_len, batch_tokens=size)
+        assert set(result.subsets) == set(texts)
+        for score, figures, of in (
+            (result.overall, overall, everything),
+            *((result.subsets[name], expected[name], texts[name]) for name in texts),
+        ):
+            assert (score.nll, score.bpb) == pytest.approx(figures, rel=tolerance)
+            assert (score.documents, score.bytes) == (len(of), sum(len(text.encode()) for text in of))
+        assert result.overall.tokens == sum(score.tokens for score in result.subsets.values())
 
 
 def test_a_folder_and_memory_give_the_same_figures_and_protocol(model_dir: Path, corpus: Path) -> None:
     result = bits_per_byte(model_dir, corpus)
-    lm, tokenizer = load_causal_lm(model_dir), load_tokenizer(model_dir)
-    given = lm.model.train()
-    for module in given.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.5
+    lm, tokenizer, protocol = load_causal_lm(model_dir), load_tokenizer(model_dir), result.protocol
+    nowhere = {**protocol["model"], "path": None, "weights": None, "config": None}
     for in_memory in (
         score_corpus(lm, tokenizer, Corpus(corpus)),
-        bits_per_byte(given, corpus, tokenizer=model_dir),
+        bits_per_byte(lm.model, corpus, tokenizer=model_dir),
     ):
-        assert given.training
         assert (result.overall, result.subsets) == (in_memory.overall, in_memory.subsets)
-        assert in_memory.protocol["model"] == {
-            **result.protocol["model"],
-            "path": None,
-            "weights": None,
-            "config": None,
-        }
-    low = bits_per_byte(given.to(torch.bfloat16), corpus, tokenizer=tokenizer)
+        assert in_memory.protocol == {**protocol, "model": nowhere}
+    given = lm.model.to(torch.bfloat16)
+    low = bits_per_byte(given, corpus, tokenizer=tokenizer)
     assert (low.protocol["dtype"], given.dtype) == ("bfloat16", torch.bfloat16)
     assert low.overall.bpb == pytest.approx(result.overall.bpb, rel=0.02)
-    refused: list[tuple[Any, dict[str, Any], str]] = [
-        (given, {}, "^a model in memory needs its tokenizer; give it as tokenizer="),
-        (given, {"tokenizer": tokenizer, "dtype": "fp32"}, "^out, dtype and device are for a model in a folder"),
-        (given, {"tokenizer": tokenizer, "out": model_dir / "out"}, "^out, dtype and device are for a model"),
-        (torch.nn.Linear(2, 2), {"tokenizer": tokenizer}, "^a Linear is not a model of transformers, nor the path"),
-    ]
-    for model, options, message in refused:
-        with pytest.raises(PilekitError, match=message):
-            bits_per_byte(model, corpus, **options)
-    protocol = result.protocol
+    for model, options, message in (
+        (given, {"tokenizer": None}, "^a model in memory needs its tokenizer; give it as tokenizer="),
+        (given, {"dtype": "fp32"}, "^out, dtype and device are for a model in a folder"),
+        (given, {"out": model_dir / "out"}, "^out, dtype and device are for a model"),
+        (torch.nn.Linear(2, 2), {}, "^a Linear is not a model of transformers, nor the path"),
+    ):
+        refused(message, bits_per_byte, model, corpus, **{"tokenizer": tokenizer, **options})
     assert json.loads(json.dumps(protocol)) == protocol
     assert protocol["model"]["parameters"] == sum(parameter.numel() for parameter in lm.model.parameters())
     assert protocol["tokenizer"]["fingerprint"] == f"sha256:{tokenizer.fingerprint}"
@@ -96,8 +78,6 @@ def test_a_folder_and_memory_give_the_same_figures_and_protocol(model_dir: Path,
     expected = {"max_length": 32, "context_len": 1, "dtype": "float32", "manifest": "pile", "subsets": None}
     expected |= {"limit": None, "skipped_lines": 0, "labels": list(result.subsets)}
     assert {name: protocol[name] for name in expected} == expected
-    nowhere = {**protocol["model"], "path": None, "weights": None, "config": None}
-    assert in_memory.protocol == {**protocol, "model": nowhere}
 
 
 def test_raw_bytes_and_special_text(tmp_path: Path, model_dir: Path) -> None:
@@ -126,11 +106,11 @@ def test_a_model_in_training_is_left_as_it_was(model_dir: Path, corpus: Path) ->
     lm = as_causal_lm(model.train())
     before = torch.get_rng_state()
     assert score_corpus(lm, tokenizer, Corpus(corpus)).overall == expected
+    assert bits_per_byte(model, corpus, tokenizer=tokenizer).overall == expected
     assert model.training
     assert torch.equal(torch.get_rng_state(), before)
     model(input_ids=torch.zeros(1, 8, dtype=torch.long), labels=torch.zeros(1, 8, dtype=torch.long)).loss.backward()
-    with pytest.raises(PilekitError, match="prefix"):
-        score_corpus(lm, tokenizer, Corpus(corpus), prefix="x")
+    refused("prefix", score_corpus, lm, tokenizer, Corpus(corpus), prefix="x")
     assert model.training
 
 

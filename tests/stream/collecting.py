@@ -99,6 +99,15 @@ def run(
     return found, saved
 
 
+def run_ranks(
+    world_size: int, data: Any, settings: dict[str, Any], *arguments: Any
+) -> tuple[list[list[STEP]], list[str]]:
+    """`run` as each rank, one after another: (batches, states) by rank."""
+    given = {**settings, "world_size": world_size}
+    results = [run(data, {**given, "rank": rank}, *arguments) for rank in range(world_size)]
+    return [batches for batches, _ in results], [state for _, state in results]
+
+
 def steps_of(ranks: Sequence[Sequence[STEP]], grad_accum: int) -> list[Counter[Row]]:
     """The rows of each optimizer step, from all ranks' batches."""
     assert len({len(batches) for batches in ranks}) == 1, "ranks took different numbers of batches"

@@ -14,9 +14,6 @@ from tests.stream.corpora import Made, few, mixed, uneven, with_bad_lines
 from tests.stream.reference import Encoder, Plan, Row, lane_documents, optimizer_steps
 from tests.tiny.models import tiny_tokenizer
 
-SETTINGS: dict[str, object] = {"seq_len": 64, "lanes": (8, 2), "window": 16}
-"""The default settings of the guarantee tests; with a global batch of 16."""
-
 PACKINGS = ["best_fit", "concat", "none"]
 
 Corpora = dict[str, Made]
@@ -51,12 +48,13 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
 
 @pytest.fixture(scope="session")
 def settings(tokenizer_file: Path) -> dict[str, Any]:
-    return {**SETTINGS, "tokenizer": load_tokenizer(tokenizer_file)}
+    """The settings of the guarantee tests, with a global batch of 16."""
+    return {"seq_len": 64, "lanes": (8, 2), "window": 16, "tokenizer": load_tokenizer(tokenizer_file)}
 
 
 @pytest.fixture(scope="session")
 def expected(encode: Encoder) -> Expected:
-    """`expected(made, steps, **changes of the plan)`: the reference's steps for `SETTINGS`."""
+    """`expected(made, steps, **changes of the plan)`: the reference's steps for `settings`."""
 
     def expected(made: Made, steps: int, **changes: Any) -> list[list[Row]]:
         usual = {"rows": 8, "columns": 2, "global_batch_size": 16, "seq_len": 64, "window": 16}

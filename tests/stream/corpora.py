@@ -42,10 +42,6 @@ class Made:
     lines: tuple[Line, ...]
     bad: tuple[tuple[str, int], ...] = ()
 
-    def of(self, *subsets: str) -> list[Line]:
-        """The documents of these subsets."""
-        return [line for line in self.lines if line.subset in subsets]
-
 
 def text(rng: random.Random, words: int) -> str:
     return " ".join(rng.choices(_WORDS, k=words))
@@ -124,24 +120,24 @@ BAD_LINES = [
 ]
 
 
-def mixed(folder: Path, form: Form = "frames", documents: int = 1200) -> Made:
+def mixed(folder: Path, documents: int = 1200) -> Made:
     """Four shards of about equal size; documents of four subsets, of one that no manifest has, and without label."""
     sizes = [documents // 4 + change for change in (0, 37, -37, 0)]
-    return made(folder, sizes, form=form, subsets=[*SUBSETS, "Recipes", None])
+    return made(folder, sizes, subsets=[*SUBSETS, "Recipes", None])
 
 
-def uneven(folder: Path, form: Form = "frames") -> Made:
+def uneven(folder: Path) -> Made:
     """Shards of 1, 250, 2, 0 and 40 documents, the empty one of blank lines."""
-    found = made(folder, [1, 250, 2, 0, 40], form=form, seed=1)
-    write_shard(folder / "03", [b"", b" "], form)
+    found = made(folder, [1, 250, 2, 0, 40], seed=1)
+    write_shard(folder / "03", [b"", b" "], "frames")
     return found
 
 
-def few(folder: Path, form: Form = "frames", documents: int = 5) -> Made:
+def few(folder: Path) -> Made:
     """Fewer documents than most plans have lanes."""
-    return made(folder, [documents - 2, 2], form=form, seed=2)
+    return made(folder, [3, 2], seed=2)
 
 
-def with_bad_lines(folder: Path, form: Form = "frames") -> Made:
+def with_bad_lines(folder: Path) -> Made:
     """One line in twelve is bad, in every way that a line can be."""
-    return made(folder, [150, 150], form=form, seed=3, bad=0.08)
+    return made(folder, [150, 150], seed=3, bad=0.08)

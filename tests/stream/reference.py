@@ -95,19 +95,16 @@ class Row(NamedTuple):
 class Encoder:
     """Encodes texts with the reference library, one at a time, each text once, and appends EOD."""
 
-    def __init__(
-        self, tokenizer_file: Path, *, append_eod: bool = True, eos: str = "<|endoftext|>", pad: str = "<|padding|>"
-    ) -> None:
+    def __init__(self, tokenizer_file: Path) -> None:
         self._tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_file))
         self._tokenizer.encode_special_tokens = True
         vocabulary = self._tokenizer.get_vocab()
-        self.eos_id, self.pad_id = vocabulary[eos], vocabulary[pad]
-        self._end = [self.eos_id] if append_eod else []
+        self.eos_id, self.pad_id = vocabulary["<|endoftext|>"], vocabulary["<|padding|>"]
         self._known: dict[str, list[int]] = {}
 
     def __call__(self, text: str) -> list[int]:
         if text not in self._known:
-            self._known[text] = [*self._tokenizer.encode(text, add_special_tokens=False).ids, *self._end]
+            self._known[text] = [*self._tokenizer.encode(text, add_special_tokens=False).ids, self.eos_id]
         return self._known[text]
 
 
@@ -167,12 +164,9 @@ def lane_documents(
         position += stride
 
 
-def document_key(plan: Plan, document: Document) -> int:
-    return int(mix(plan.seed, document.lane, document.position, document.order))
-
-
 def row_key(plan: Plan, row: Sequence[Piece]) -> int:
-    return int(mix(document_key(plan, row[0].document), row[0].begin))
+    first = row[0].document
+    return int(mix(int(mix(plan.seed, first.lane, first.position, first.order)), row[0].begin))
 
 
 def windows(documents: Iterator[Document], plan: Plan) -> Iterator[list[Document]]:

@@ -27,6 +27,7 @@ from pilekit.pipeline.functions import document_filter, document_map
 from pilekit.shards.random_access.document_reader import StoredDocument
 from pilekit.stream.batch.build_batches import RawBatch
 from pilekit.stream.pile_stream import PileStream
+from tests.refusing import refused
 from tests.stream.collecting import read_in_turn
 from tests.stream.conftest import Corpora
 from tests.stream.corpora import SUBSETS, Made, made, record, text, write_shard
@@ -134,9 +135,17 @@ def test_every_storage_gives_the_same_documents(tmp_path: Path) -> None:
         for in_turn in (False, True):
             plan = Plan(("a",), 1, 1, 8, 64, repeats=repeats, in_turn=in_turn)
             expected = steps(Made(tmp_path, ("a",), tuple(lines)), plan, 40)
-            for data in (*sorted(tmp_path.iterdir()), f"{server.url}a.jsonl.zst"):
-                stream = raw(data, in_turn, lanes=(1, 1), batch_size=8, repeats=repeats)
-                found = [[("a", *one[1:]) for one in found_of(batch)] for batch in islice(stream, 40)]
+            settings: Any = {"lanes": (1, 1), "batch_size": 8, "repeats": repeats}
+            state = None
+            for data in (f"{server.url}a.jsonl.zst", *sorted(tmp_path.iterdir())):
+                stream = raw(data, in_turn, **settings)
+                batches = list(islice(stream, 20))
+                if not in_turn and not str(data).endswith(("gz", "parquet")):  # the same bytes have the same states
+                    state = state or stream.state_dict()
+                    assert stream.state_dict() == state
+                    stream.load_state_dict(state)
+                batches += islice(stream, 20)
+                found = [[("a", *one[1:]) for one in found_of(batch)] for batch in batches]
                 assert found == expected, (data, in_turn)
 
 
@@ -204,7 +213,7 @@ def test_a_lane_without_documents_is_an_error_and_a_pass_without_them_too(tmp_pa
     next(iter(raw(corpus.folder, **settings)))
     for number, lines in enumerate([[b"", b" "], [record("x", "ArXiv")], [b""], [b""]]):
         write_shard(tmp_path / "blank" / f"{number:02d}", lines, "single")
-    cases: list[tuple[Path, bool, Any, str]] = [
+    for folder, in_turn, changes, words in (
         (corpora["few"].folder, False, {"filters": [none]}, r"no document stays in lane 0: .* drop all of [\d,]+ in a"),
         (corpora["few"].folder, True, {"filters": [none]}, "no documents at all are left in 00.jsonl, 01.jsonl, all"),
         (tmp_path / "blank", True, {"lanes": (1, 2)}, r"at all are left in 00\.jsonl, 02\.jsonl, .* lane 0 of 2"),
@@ -215,8 +224,7 @@ def test_a_lane_without_documents_is_an_error_and_a_pass_without_them_too(tmp_pa
             {"filters": [none], "epochs": 1},
             "no document of the corpus is left in the pass",
         ),
-    ]
-    for folder, in_turn, changes, words in cases:
+    ):
         with pytest.raises(PilekitError, match=words) as raised:
             next(iter(raw(folder, in_turn, **{"lanes": (1, 1), **changes} if "epochs" not in changes else changes)))
         assert "\n" not in str(raised.value)
@@ -274,17 +282,14 @@ def test_a_shard_that_was_changed_is_an_error(tmp_path: Path) -> None:
         path.write_bytes(b"\n".join(documents))
         stream = raw(path, lanes=(1, 1), subsets=subsets)
         path.write_bytes(b"\n".join(lines))
-        with pytest.raises(PilekitError, match=words) as raised:
-            list(islice(stream, 100))
-        assert "\n" not in str(raised.value)
+        refused(words, list, islice(stream, 100))
 
 
 # Passes and states
 
 
 def test_workers_accumulation_and_stops_change_nothing_of_a_pass(corpora: Corpora) -> None:
-    cases: list[Any] = [{"grad_accum": 4, "world_size": 2, "rank": 1}, {"batch_size": 2, "world_size": 3, "rank": 2}]
-    for sizes in cases:
+    for sizes in ({"grad_accum": 4, "world_size": 2, "rank": 1}, {"batch_size": 2, "world_size": 3, "rank": 2}):
         whole = list(map(found_of, raw(corpora["few"].folder, epochs=1, **sizes)))
         assert list(map(found_of, raw(corpora["few"].folder, epochs=1, **sizes).loader(num_workers=2))) == whole
         for number in range(len(whole) + 1):
@@ -302,11 +307,9 @@ def test_a_stock_loader_keeps_the_state_of_batches_alone(corpora: Corpora) -> No
     first = next(iter(DataLoader(stream, batch_size=None, num_workers=2)))
     stream.advance(first)
     assert stream.state_dict()["step"] == 1
-    with pytest.raises(PilekitError, match="call it once for each batch"):
-        stream.advance(first)
+    refused("call it once for each batch", stream.advance, first)
     single = raw(folder)
-    with pytest.raises(PilekitError, match="collate_fn"):
-        single.advance(next(iter(DataLoader(single, batch_size=None))))
+    refused("collate_fn", single.advance, next(iter(DataLoader(single, batch_size=None))))
     single = raw(folder)
     single.advance(next(iter(DataLoader(single, batch_size=None, collate_fn=lambda document: document))))
     assert single.state_dict()["step"] == 1

@@ -10,15 +10,15 @@ import itertools
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tokenizers import AddedToken
 
+from pilekit.stream.pile_stream import PileStream
 from pilekit.tokenize import load_tokenizer
-from tests.stream.collecting import Way, counted, no_brown_fox, read_in_turn, run, steps_of
+from tests.stream.collecting import Way, counted, no_brown_fox, read_in_turn, run, run_ranks, steps_of
 from tests.stream.conftest import PACKINGS, Corpora, Expected, Settings
-from tests.stream.corpora import made, uneven
+from tests.stream.corpora import made
 from tests.stream.reference import Encoder, unit_of
 from tests.tokenize.making import byte_level_bpe
 
@@ -46,25 +46,11 @@ def test_every_setting_is_the_references(corpora: Corpora, settings: Settings, e
     plan: Settings = {"subsets": ("ArXiv", "Github", "Pile-CC"), "seed": 7, "rows": 4, "columns": 3, "window": 5}
     changes |= {"repeats": {"ArXiv": 2.5, "GitHub": 0.0, "pile_cc": 0.3}, "filters": [no_brown_fox]}
     plan |= {"repeats": {"ArXiv": 2.5, "Github": 0.0, "Pile-CC": 0.3}, "keep": lambda line: "brown" not in line.text}
-    cases = [("mixed", changes, plan), ("with_bad_lines", {"on_error": "skip"}, {})]
-    for corpus, changes, plan in cases:
-        folder, wanted = corpora[corpus].folder, expected(corpora[corpus], 12, **plan)
-        assert run(folder, {**settings, **changes, "batch_size": 16}, batches=12)[0] == wanted
-        split = {**settings, **changes, "batch_size": 4, "grad_accum": 2, "world_size": 2}
-        ranks = [run(folder, {**split, "rank": rank}, "loader", 1, 24)[0] for rank in range(2)]
+    for corpus, changed, by_reference in (("mixed", changes, plan), ("with_bad_lines", {"on_error": "skip"}, {})):
+        folder, wanted = corpora[corpus].folder, expected(corpora[corpus], 12, **by_reference)
+        assert run(folder, {**settings, **changed, "batch_size": 16}, batches=12)[0] == wanted
+        ranks, _ = run_ranks(2, folder, {**settings, **changed, "batch_size": 4, "grad_accum": 2}, "loader", 1, 24)
         assert steps_of(ranks, 2) == counted(wanted)
-
-
-def test_the_form_of_the_shards_changes_nothing(
-    tmp_path: Path, corpora: Corpora, settings: Settings, expected: Expected
-) -> None:
-    """Recompressed or not compressed at all: the same steps, and the same state."""
-    given, wanted = {**settings, "batch_size": 16}, expected(corpora["uneven"], 8)
-    _, state = run(corpora["uneven"].folder, given, batches=5)
-    for form in ("plain", "single"):
-        folder = uneven(tmp_path / form, form).folder
-        assert run(folder, given, batches=5) == (wanted[:5], state)
-        assert run(folder, given, batches=3, state=state)[0] == wanted[5:]
 
 
 def test_default_lanes_are_the_documented_ones(corpora: Corpora, settings: Settings, expected: Expected) -> None:
@@ -78,29 +64,31 @@ def test_default_lanes_are_the_documented_ones(corpora: Corpora, settings: Setti
     assert (grid["rows"], grid["columns"], plan["unit"]) == (24, 4, unit_of(len(corpora["mixed"].lines), 96))
 
 
-@pytest.mark.parametrize("packing", ["best_fit", "concat", pytest.param("none", marks=pytest.mark.slow)])
-def test_single_frames_are_read_as_the_reference_reads_them(
-    tmp_path: Path, settings: Settings, expected: Expected, packing: Any
+@pytest.mark.parametrize(
+    ("in_turn", "packing"),
+    [(False, "best_fit"), (True, "best_fit"), (True, "concat"), pytest.param(True, "none", marks=pytest.mark.slow)],
+)
+def test_a_run_resumes_again_and_again_on_other_topologies(
+    tmp_path: Path, settings: Settings, expected: Expected, in_turn: bool, packing: str
 ) -> None:
-    """The sequential plan: lanes of whole shards, on other ranks, accumulation and workers, and resumed."""
+    """Chained through JSON: ranks x accumulation x workers change at each stop, at whole steps; under both plans."""
     corpus = made(tmp_path, [100, 110, 90, 120, 30], form="single", bad=0.05)
-    factors = {"ArXiv": 2.5, "Github": 0.0}
-    grid = {"rows": 2, "columns": 2, "global_batch_size": 8}
-    steps = expected(corpus, 40, **grid, packing=packing, repeats=factors, in_turn=True)
-    given = {**settings, "lanes": (2, 2), "packing": packing, "repeats": factors, "on_error": "skip"}
-    states: list[str] | None = None
-    step = 0
-    for world_size, grad_accum, workers in [(1, 1, 0), (2, 1, 2), (2, 2, 1), (1, 4, 0), (1, 1, 2)]:
-        split = {**given, "batch_size": 8 // world_size // grad_accum, "grad_accum": grad_accum}
-        with read_in_turn():
-            results = [
-                run(tmp_path, {**split, "rank": r, "world_size": world_size}, "loader", workers, 8 * grad_accum, states)
-                for r in range(world_size)
-            ]
-        assert steps_of([batches for batches, _ in results], grad_accum) == counted(steps[step : step + 8])
-        states = [state for _, state in results]
-        assert json.loads(states[0])["plan"]["grid"]["plan"] == "sequential"
-        step += 8
+    changes: Settings = {"packing": packing, "repeats": {"ArXiv": 2.5, "Github": 0.0}}
+    topologies = [(1, 1, 2), (2, 2, 0), (4, 1, 0), (1, 4, 3), (8, 1, 0), (2, 1, 1)]
+    if in_turn:  # lanes of whole shards: no more than there are shards
+        topologies = [(1, 1, 0), (2, 1, 2), (2, 2, 1), (1, 4, 0), (1, 1, 2)]
+    rows, step, states = 2 if in_turn else 8, 0, None
+    wanted = counted(expected(corpus, 40, **changes, rows=rows, columns=2, in_turn=in_turn))
+    for world_size, grad_accum, workers in topologies:
+        given = {**settings, **changes, "lanes": (rows, 2), "on_error": "skip", "grad_accum": grad_accum}
+        given["batch_size"] = 16 // world_size // grad_accum
+        with read_in_turn(in_turn):
+            ranks, saved = run_ranks(world_size, tmp_path, given, "loader", workers, 6 * grad_accum, states)
+        assert steps_of(ranks, grad_accum) == wanted[step : step + 6]
+        assert json.loads(saved[0])["plan"]["grid"]["plan"] == ("sequential" if in_turn else "random")
+        states, step = saved, step + 6
+        if not in_turn and world_size < 4:  # the states of all ranks as one, or as a list
+            states = [json.dumps(PileStream.merge_state_dicts([json.loads(one) for one in saved]))]
 
 
 # 2. Coverage, counted without the reference
@@ -136,7 +124,6 @@ def test_masks_of_mlm_are_the_same_everywhere(corpora: Corpora, settings: Settin
     rows = [row for batch in alone for row in batch]
     chosen = sum(label != -100 for row in rows for label in row.labels)
     assert 0.1 < chosen / sum(doc_id >= 0 for row in rows for doc_id in row.doc_ids) < 0.2
-    split = {**given, "batch_size": 4, "grad_accum": 2, "world_size": 2}
-    ranks = [run(folder, {**split, "rank": rank}, "loader", 2, 8) for rank in range(2)]
-    assert steps_of([batches for batches, _ in ranks], 2) == counted(alone[:4])
-    assert run(folder, {**given, "batch_size": 16}, batches=4, state=[state for _, state in ranks])[0] == alone[4:]
+    ranks, states = run_ranks(2, folder, {**given, "batch_size": 4, "grad_accum": 2}, "loader", 2, 8)
+    assert steps_of(ranks, 2) == counted(alone[:4])
+    assert run(folder, {**given, "batch_size": 16}, batches=4, state=states)[0] == alone[4:]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from torch.utils.data import DistributedSampler
 
-from pilekit.errors import PilekitError
 from pilekit.stream.pile_stream import PileStream
-from tests.stream.collecting import STEP, Way, batches_of, no_brown_fox, read_in_turn, run
+from tests.refusing import refused
+from tests.stream.collecting import STEP, Way, batches_of, no_brown_fox, read_in_turn, run, run_ranks
 from tests.stream.conftest import PACKINGS, Corpora, Settings
 from tests.stream.corpora import Made, made
 from tests.stream.reference import Encoder, Plan, finite_pass, lane_documents
@@ -47,10 +47,10 @@ def test_a_finite_pass_is_the_references(
     for world_size, grad_accum, workers in [(1, 1, 0), (2, 1, 3), (3, 2, 0)]:
         size = 4 * world_size * grad_accum
         steps = finite_pass(corpus.lines, plan_of(corpus, size, packing=packing), encode, range(1), drop_last=drop_last)
-        given = finite(settings, packing=packing, drop_last=drop_last, world_size=world_size, grad_accum=grad_accum)
-        for rank in range(world_size):
-            found, _ = run(corpus.folder, {**given, "rank": rank}, "loader" if workers else "iter", workers)
-            assert found == share_of(steps, rank, world_size * grad_accum, grad_accum)
+        given = finite(settings, packing=packing, drop_last=drop_last, grad_accum=grad_accum)
+        ranks, _ = run_ranks(world_size, corpus.folder, given, "loader", workers)
+        parts = world_size * grad_accum
+        assert ranks == [share_of(steps, rank, parts, grad_accum) for rank in range(world_size)]
 
 
 @pytest.mark.parametrize("in_turn", [False, True])
@@ -97,16 +97,14 @@ def test_a_pass_resumes_with_other_ranks_and_accumulation(
 ) -> None:
     corpus = corpora["mixed"]
     steps = finite_pass(corpus.lines, plan_of(corpus, 12), encode, range(1))
-    two = finite(settings, batch_size=3, grad_accum=2, world_size=2)
-    states = [run(corpus.folder, {**two, "rank": rank}, "loader", 2, 10)[1] for rank in range(2)]
+    two = finite(settings, batch_size=3, grad_accum=2)
+    _, states = run_ranks(2, corpus.folder, two, "loader", 2, 10)
     assert run(corpus.folder, finite(settings, batch_size=12), state=states)[0] == steps[5:]
-    for rank in range(4):
-        four = finite(settings, batch_size=3, world_size=4, rank=rank)
-        assert run(corpus.folder, four, state=states)[0] == share_of(steps[5:], rank, 4, 1)
+    ranks, _ = run_ranks(4, corpus.folder, finite(settings, batch_size=3), "iter", 0, None, states)
+    assert ranks == [share_of(steps[5:], rank, 4, 1) for rank in range(4)]
     # Inside a step, only as it was.
-    inside = [run(corpus.folder, {**two, "rank": rank}, batches=5)[1] for rank in range(2)]
-    with pytest.raises(PilekitError, match="inside step 2, after 1 of 2 batches"):
-        run(corpus.folder, finite(settings, batch_size=12), state=inside)
+    _, inside = run_ranks(2, corpus.folder, two, "iter", 0, 5)
+    refused("inside step 2, after 1 of 2 batches", run, corpus.folder, finite(settings, batch_size=12), state=inside)
 
 
 @pytest.mark.parametrize(
@@ -193,26 +191,15 @@ def test_raw_documents_are_shared_as_a_distributed_sampler_does(
 
 def test_fewer_documents_than_ranks(tmp_path: Path, settings: Settings) -> None:
     made(tmp_path, [1], form="single", text_of=lambda rng: "abc")
-    found = [run(tmp_path, finite(settings, batch_size=2, rank=rank, world_size=5))[0] for rank in range(5)]
+    found, _ = run_ranks(5, tmp_path, finite(settings, batch_size=2))
     assert [len(batches) for batches in found] == [1] * 5
     assert sum(bool(row.documents) for batches in found for batch in batches for row in batch) == 1
 
 
-def test_wrong_arguments_and_states_of_other_passes(corpora: Corpora, settings: Settings) -> None:
+def test_states_of_other_passes_are_refused(corpora: Corpora, settings: Settings) -> None:
     folder = corpora["few"].folder
-    wrong: list[tuple[Settings, str]] = [
-        ({"epochs": 0}, "epochs is a whole number from 1 on"),
-        ({"epochs": 1.5}, "epochs is a whole number from 1 on"),
-        ({"epochs": 1, "lanes": (2, 2)}, "1 epoch and lanes exclude each other"),
-    ]
-    for changes, words in wrong:
-        with pytest.raises(PilekitError, match=words):
-            PileStream(folder, **{**finite(settings), **changes})
     stream = PileStream(folder, **finite(settings))
-    state = stream.state_dict()
-    with pytest.raises(PilekitError, match="epoch is a whole number"):
-        stream.set_epoch(-1)
-    others: list[Settings] = [{"epochs": 2}, {"drop_last": True}, {"epochs": None}]
-    for changes, field in zip(others, ("epochs", "drop_last", "epochs"), strict=True):
-        with pytest.raises(PilekitError, match=f"its {field} is"):
-            PileStream(folder, **{**finite(settings), **changes}).load_state_dict(state)
+    refused("epoch is a whole number", stream.set_epoch, -1)
+    for name, value in (("epochs", 2), ("drop_last", True), ("epochs", None)):
+        other = PileStream(folder, **finite(settings, **{name: value}))
+        refused(f"its {name} is", other.load_state_dict, stream.state_dict())

@@ -1,4 +1,7 @@
-"""Guarantees of PileStream's state: exact resume, small states, refusals, the cost of restoring."""
+"""Guarantees of PileStream's state: exact resume, small states, refusals, the cost of restoring.
+
+Resuming on other topologies is in test_guarantees.py.
+"""
 
 from __future__ import annotations
 
@@ -17,58 +20,29 @@ import pytest
 from pilekit.errors import PilekitError
 from pilekit.stream.pile_stream import PileStream
 from pilekit.tokenize import Tokenizer
-from tests.stream.collecting import ALL, Way, counted, no_brown_fox, read_in_turn, rows_of, run, steps_of
-from tests.stream.conftest import PACKINGS, Corpora, Expected, Settings
+from tests.refusing import refused
+from tests.stream.collecting import ALL, Way, no_brown_fox, read_in_turn, rows_of, run
+from tests.stream.conftest import PACKINGS, Corpora, Settings
 from tests.stream.corpora import made
 from tests.tiny.models import tiny_tokenizer
 
 # 3. Resume
 
 
-@pytest.mark.parametrize("packing", PACKINGS)
-def test_resume_after_every_batch(corpora: Corpora, settings: Settings, packing: str) -> None:
-    changes = {**settings, "packing": packing, "batch_size": 8, "grad_accum": 2}
-    stream = PileStream(corpora["uneven"].folder, **changes, outputs=ALL)
-    states, rows = [json.dumps(stream.state_dict())], []
-    for batch in islice(stream, 10):
-        rows.append(rows_of(batch, stream.subset_names))
-        states.append(json.dumps(stream.state_dict()))
-    for done in range(0, 10, 1 if packing == "best_fit" else 4):
-        rest, again = run(corpora["uneven"].folder, changes, batches=10 - done, state=states[done])
-        assert rest == rows[done:]
-        assert json.loads(again) == json.loads(states[10])
-
-
-def test_resuming_again_and_again_on_other_topologies(corpora: Corpora, settings: Settings, expected: Expected) -> None:
-    """Chained through JSON: ranks x accumulation x workers change at each stop, at whole steps."""
-    wanted = counted(expected(corpora["mixed"], 18, packing="best_fit"))
-    states: list[str] | None = None
-    step = 0
-    for world_size, grad_accum, workers in [(1, 1, 2), (2, 2, 0), (4, 1, 0), (1, 4, 3), (8, 1, 0), (2, 1, 1)]:
-        changes = {**settings, "batch_size": 16 // world_size // grad_accum, "grad_accum": grad_accum}
-        ranks, saved = [], []
-        for rank in range(world_size):
-            here = {**changes, "rank": rank, "world_size": world_size}
-            found, state = run(
-                corpora["mixed"].folder, here, "loader" if workers else "iter", workers, 3 * grad_accum, states
-            )
-            ranks.append(found)
-            saved.append(state)
-        assert steps_of(ranks, grad_accum) == wanted[step : step + 3]
-        merged = PileStream.merge_state_dicts([json.loads(one) for one in saved])
-        states = [json.dumps(merged)] if world_size < 4 else saved
-        step += 3
-
-
-@pytest.mark.parametrize(("way", "workers"), [("loader", 2), ("stock", 1)])
-def test_resume_with_workers_that_read_ahead(corpora: Corpora, settings: Settings, way: Way, workers: int) -> None:
-    """A state counts only batches handed out, not those prefetched; also before the first batch."""
-    changes = {**settings, "batch_size": 8, "global_batch_size": 16, "grad_accum": 2}
-    whole, _ = run(corpora["mixed"].folder, changes, batches=12)
-    for done in (0, 1, 7):
-        first, state = run(corpora["mixed"].folder, changes, way, workers, done)
+@pytest.mark.parametrize(
+    ("packing", "way", "workers"),
+    [*((packing, "iter", 0) for packing in PACKINGS), ("best_fit", "loader", 2), ("best_fit", "stock", 1)],
+)
+def test_resume_after_every_batch(corpora: Corpora, settings: Settings, packing: str, way: Way, workers: int) -> None:
+    """A state counts only batches handed out, not those that workers read ahead; also before the first batch."""
+    folder, given = corpora["uneven"].folder, {**settings, "packing": packing, "batch_size": 8, "grad_accum": 2}
+    whole, end = run(folder, given, batches=10)
+    for done in range(10) if (packing, way) == ("best_fit", "iter") else (0, 1, 7):
+        first, state = run(folder, given, way, workers, done)
         assert first == whole[:done]
-        assert run(corpora["mixed"].folder, changes, way, workers, 12 - done, state)[0] == whole[done:]
+        rest, again = run(folder, given, way, workers, 10 - done, state)
+        assert rest == whole[done:]
+        assert json.loads(again) == json.loads(end)
 
 
 def test_a_killed_worker_is_an_error(corpora: Corpora, settings: Settings) -> None:
@@ -80,7 +54,6 @@ def test_a_killed_worker_is_an_error(corpora: Corpora, settings: Settings) -> No
     workers = [child for child in multiprocessing.active_children() if child.pid not in before]
     assert len(workers) == 2
     pids = [os.getpid(), *(worker.pid for worker in workers)]
-    assert workers[0].pid is not None
     # On SIGCHLD torch raises wherever the main process is, here or inside the loader.
     with pytest.raises((RuntimeError, PilekitError), match="DataLoader worker"):
         os.kill(workers[0].pid, signal.SIGKILL)
@@ -111,7 +84,7 @@ def test_a_state_of_something_else_is_refused(tmp_path: Path, corpora: Corpora, 
     corpus = corpora["few"]
     given = {**settings, "batch_size": 16}
     _, state = run(corpus.folder, given, batches=2)
-    cases: list[tuple[str, Any, Settings]] = [
+    for field, data, change in (
         ("seq_len", corpus.folder, {"seq_len": 32}),
         ("packing", corpus.folder, {"packing": "concat"}),
         ("seed", corpus.folder, {"seed": 1}),
@@ -124,10 +97,8 @@ def test_a_state_of_something_else_is_refused(tmp_path: Path, corpora: Corpora, 
         ("shards", made(tmp_path, [3, 2], seed=99).folder, {}),
         ("shuffle", corpus.folder, {"shuffle": False}),
         ("filters", corpus.folder, {"filters": [no_brown_fox]}),
-    ]
-    for field, data, change in cases:
-        with pytest.raises(PilekitError, match=f"does not fit: its {field} is"):
-            run(data, {**given, **change}, batches=1, state=state)
+    ):
+        refused(f"does not fit: its {field} is", run, data, {**given, **change}, batches=1, state=state)
     with read_in_turn(), pytest.raises(PilekitError, match="does not fit: its"):
         run(corpus.folder, {**given, "lanes": "auto"}, state=state)
 
@@ -137,8 +108,7 @@ def test_changed_repeats_are_refused_unless_asked_for(corpora: Corpora, settings
     _, state = run(corpora["mixed"].folder, given, batches=3)
     for change in ({"repeats": {"ArXiv": 2.0}}, {"subsets": ["ArXiv", "Github"]}):
         field = next(iter(change))
-        with pytest.raises(PilekitError, match=field):
-            run(corpora["mixed"].folder, {**given, **change}, state=state)
+        refused(field, run, corpora["mixed"].folder, {**given, **change}, state=state)
         stream = PileStream(corpora["mixed"].folder, **{**given, **change})
         stream.load_state_dict(json.loads(state), strict=False)
         found = [rows_of(batch, stream.subset_names) for batch in islice(stream, 60)]
@@ -155,11 +125,10 @@ def test_restoring_costs_at_most_a_window_a_lane(
     monkeypatch: pytest.MonkeyPatch, corpora: Corpora, settings: Settings
 ) -> None:
     """Counts the documents encoded until every lane has handed out its next rows, of one window or of two."""
-    encoded, encode_batch = 0, Tokenizer.encode_batch
+    encoded, encode_batch = list[int](), Tokenizer.encode_batch
 
     def counting(self: Tokenizer, texts: Any) -> Any:
-        nonlocal encoded
-        encoded += len(texts)
+        encoded.append(len(texts))
         return encode_batch(self, texts)
 
     given = {**settings, "batch_size": 16}
@@ -167,8 +136,8 @@ def test_restoring_costs_at_most_a_window_a_lane(
     monkeypatch.setattr(Tokenizer, "encode_batch", counting)
     costs = {}
     for done, state in states.items():
-        encoded = 0
+        encoded.clear()
         run(corpora["mixed"].folder, given, batches=2, state=state)
-        costs[done] = encoded
-        assert 16 * 16 <= encoded < 1.5 * 16 * 16
+        costs[done] = sum(encoded)
+        assert 16 * 16 <= costs[done] < 1.5 * 16 * 16
     assert costs[58] <= 1.2 * costs[2]

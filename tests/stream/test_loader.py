@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from itertools import islice
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -15,6 +13,7 @@ from torch.utils.data import DataLoader
 from pilekit.errors import PilekitError
 from pilekit.pipeline.functions import Document, document_filter
 from pilekit.stream.pile_stream import PileStream
+from tests.refusing import refused
 from tests.stream.collecting import ALL, no_brown_fox, rows_of
 from tests.stream.conftest import Corpora, Settings
 
@@ -36,11 +35,10 @@ def test_as_many_workers_as_leave_each_lane_to_one(
     wanted = [rows_of(batch, stream.subset_names) for batch in islice(stream, 6)]
     fresh = PileStream(corpora["few"].folder, **given)
     loader = fresh.loader(num_workers=workers)
-    with caplog.at_level(logging.WARNING):
-        for begin in (0, 3):  # two iterations; the second does not warn again
-            found = [rows_of(batch, fresh.subset_names) for batch in islice(loader, 3)]
-            assert found == wanted[begin : begin + 3]
-    told = [record.message for record in caplog.records if "workers are active" in record.message]
+    for begin in (0, 3):  # two iterations; the second does not warn again
+        found = [rows_of(batch, fresh.subset_names) for batch in islice(loader, 3)]
+        assert found == wanted[begin : begin + 3]
+    told = [message for message in caplog.messages if "workers are active" in message]
     assert told == ([] if active == workers else [told[0]])
     assert all(message.startswith(f"{active} of {workers} workers") and "1, 2, 4" in message for message in told)
     assert fresh.state_dict() == stream.state_dict()
@@ -78,14 +76,12 @@ def test_batches_come_without_their_state_and_belong_to_the_loop(corpora: Corpor
 
 def test_wrong_options(corpora: Corpora, settings: Settings) -> None:
     stream = PileStream(corpora["few"].folder, **settings)
-    wrong: list[tuple[str, Any]] = [
+    for name, value in (
         *(("num_workers", value) for value in (-1, 2.0, "2", None)),
         *(("prefetch_factor", value) for value in (0, "2")),
         ("multiprocessing_context", "thread"),
-    ]
-    for name, value in wrong:
-        with pytest.raises(PilekitError, match=f"{name} is "):
-            stream.loader(**{name: value})
+    ):
+        refused(f"{name} is ", stream.loader, **{name: value})
     with pytest.raises(TypeError, match="no option persistent_workers; it takes num_workers, prefetch_factor, pin_mem"):
         stream.loader(persistent_workers=True)
 
@@ -108,19 +104,17 @@ def test_under_accelerate_only_the_loader_is_iterated_on_several_ranks(
         next(iter(two.loader(num_workers=workers)))
         with pytest.raises(PilekitError, match=r"second time.*send_to_device\(batch, accelerator.device\)"):
             next(iter(DataLoader(two, batch_size=None, num_workers=workers)))
-    with pytest.raises(PilekitError, match="override get_train_dataloader"):
-        iter(two)
+    refused("override get_train_dataloader", iter, two)
 
 
 def test_lightning_is_told_of_once(
     corpora: Corpora, settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     loader = PileStream(corpora["few"].folder, **settings, batch_size=16).loader()
-    with caplog.at_level(logging.WARNING):
-        next(iter(loader))
-        assert "Lightning" not in caplog.text
-        monkeypatch.setitem(sys.modules, "lightning.pytorch", ModuleType("lightning.pytorch"))
-        loader = loader.stream.loader()  # type: ignore[attr-defined]
-        next(iter(loader))
-        next(iter(loader))
+    next(iter(loader))
+    assert "Lightning" not in caplog.text
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", ModuleType("lightning.pytorch"))
+    loader = loader.stream.loader()  # type: ignore[attr-defined]
+    next(iter(loader))
+    next(iter(loader))
     assert caplog.text.count("call stream.advance(batch) in training_step") == 1

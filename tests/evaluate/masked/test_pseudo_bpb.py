@@ -12,12 +12,12 @@ import pytest
 from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 from pilekit import bits_per_byte
-from pilekit.errors import PilekitError
 from pilekit.evaluate.masked.pseudo_nll import Template
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.results.result_folder import read_result
 from tests.evaluate.documents import documents_of
 from tests.evaluate.reference import reference_pseudo_nll
+from tests.refusing import refused
 from tests.tiny.masked import roberta_dir
 from tests.tiny.models import tiny_corpus
 
@@ -55,7 +55,6 @@ def test_every_document_is_as_in_the_reference(made: Path) -> None:
         assert score.bpb == pytest.approx(sum(nlls) / math.log(2) / size, rel=1e-6)
         every += nlls
     assert result.subsets == {}
-    assert result.records is not None
     assert sorted(result.records.nll) == pytest.approx(sorted(every), rel=1e-5, abs=1e-5)
     assert 0.0 in every  # an empty document
     in_memory = bits_per_byte(model.float(), made / "corpus", tokenizer=tokenizer, limit=3)
@@ -77,14 +76,12 @@ def test_options_and_folders_that_do_not_fit(made: Path, tmp_path: Path) -> None
     content = json.loads((other / "tokenizer.json").read_text())
     content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != "<mask>"]
     (other / "tokenizer.json").write_text(json.dumps(content))
-    cases: list[tuple[Path, dict[str, Any], str]] = [
+    for model, options, words in (
         (made / "model", {"context_len": 8}, "context_len is for causal models, and this roberta model is a masked"),
         (made / "model", {"prefix": "eos"}, "prefix is for causal models"),
         (made / "model", {"paper": True}, "paper is for causal models"),
         (made / "model", {"max_length": 41}, "max_length is 41, but the model has 40 positions"),
         (made / "model", {"max_length": 2}, "2 of these are the special tokens"),
         (other, {}, "has no mask token"),
-    ]
-    for model, options, words in cases:
-        with pytest.raises(PilekitError, match=words):
-            bits_per_byte(model, made / "corpus", device="cpu", **options)
+    ):
+        refused(words, bits_per_byte, model, made / "corpus", device="cpu", **options)

@@ -26,6 +26,8 @@ from pilekit.evaluate.score.batching import TokenizedDocument, ignore, score_row
 from pilekit.evaluate.score.fitting import Fitting
 from pilekit.tokenize import load_tokenizer
 from tests.evaluate.reference import reference_losses
+from tests.evaluate.score.making import document
+from tests.refusing import refused
 from tests.tiny.masked import FAMILIES, VOCABULARY, mobile_bert, roberta_tokenizer, tiny
 from tests.tiny.models import tiny_corpus, tiny_tokenizer
 
@@ -36,11 +38,7 @@ LMS = {**{family: tiny(family) for family in FAMILIES}, "mobilebert": as_masked_
 
 def documents(lengths: list[int]) -> list[TokenizedDocument]:
     rng = np.random.default_rng(0)
-    ids = [rng.integers(4, VOCABULARY, size=length).astype(np.uint32) for length in lengths]
-    return [
-        TokenizedDocument("a.jsonl", number, 1000 + number, "Github", 4 * len(one), one)
-        for number, one in enumerate(ids)
-    ]
+    return [document(rng.integers(4, VOCABULARY, size=length).tolist(), at) for at, length in enumerate(lengths)]
 
 
 def scored(
@@ -133,8 +131,7 @@ def test_the_template_of_roberta_is_what_transformers_makes(tmp_path: Path) -> N
         assert [*template.before, *ids.tolist(), *template.behind] == theirs(text)["input_ids"]
     assert template == Template((theirs.bos_token_id,), (theirs.eos_token_id,), theirs.mask_token_id)
     assert template.room(40) == 38
-    with pytest.raises(PilekitError, match="max_length is 2, and 2 of these are the special tokens"):
-        template.room(2)
+    refused("max_length is 2, and 2 of these are the special tokens", template.room, 2)
 
 
 def template_with(processor: Any, folder: Path) -> Template:
@@ -156,7 +153,6 @@ def test_templates(tmp_path: Path) -> None:
     sequence = processors.Sequence([processors.ByteLevel(), swapped])
     assert template_with(sequence, tmp_path) == Template((), (3, 2), 4)
     twice = processors.TemplateProcessing(single="[CLS] $A [SEP] $A", special_tokens=special)
-    with pytest.raises(PilekitError, match="does not put the same special tokens around every text"):
-        template_with(twice, tmp_path)
+    refused("does not put the same special tokens around every text", template_with, twice, tmp_path)
     with pytest.raises(PilekitError, match="has no mask token, which a masked model needs; name it as"):
         template_of(load_tokenizer(tiny_tokenizer(tmp_path / "causal")))

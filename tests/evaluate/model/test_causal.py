@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -29,7 +28,8 @@ from pilekit.errors import PilekitError
 from pilekit.evaluate.model.causal import as_causal_lm, check_vocabulary, isolates_documents
 from pilekit.evaluate.model.logit_transform import UNCHANGED, LogitTransform, logit_transform_of
 from pilekit.tokenize import load_tokenizer
-from tests.tiny.models import Family, tiny_model, tiny_tokenizer
+from tests.refusing import refused
+from tests.tiny.models import tiny_model, tiny_tokenizer
 from tests.versions import TRAINS
 
 SMALL: dict[str, Any] = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -53,16 +53,14 @@ def made(config: Any) -> Any:
     return AutoModelForCausalLM.from_config(config).eval()
 
 
-def logits(model: Any, ids: torch.Tensor = IDS) -> torch.Tensor:
+def logits(model: Any, ids: Tensor = IDS) -> Tensor:
     with torch.no_grad():
-        result: torch.Tensor = model(input_ids=ids, use_cache=False).logits
-    return result
+        return cast("Tensor", model(input_ids=ids, use_cache=False).logits)
 
 
 def test_a_masked_language_model_is_refused() -> None:
     bert = BertForMaskedLM(BertConfig(**SMALL, intermediate_size=64, max_position_embeddings=32))
-    with pytest.raises(PilekitError, match=r"this bert model (is not a causal|cannot predict)"):
-        as_causal_lm(bert.eval())
+    refused(r"this bert model (is not a causal|cannot predict)", as_causal_lm, bert.eval())
     decoder = made(BertConfig(**SMALL, intermediate_size=64, is_decoder=True))
     assert as_causal_lm(decoder).transform is None  # a layer stands between trunk and head
 
@@ -114,20 +112,14 @@ def test_a_cap_that_a_model_names_and_does_not_apply_is_not_trusted() -> None:
     assert as_causal_lm(granite).transform == LogitTransform(over=3.0)
 
 
-def written_over(made: torch.Tensor) -> torch.Tensor:
-    made[..., 3] = -1e4
-    return made
-
-
 def test_an_unknown_change_of_logits_is_left_to_the_model() -> None:
-    changes: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    for change in (
         lambda made: made + 1,
         lambda made: made.clamp(-50, 50),  # no logit of a fresh model exceeds it
-        written_over,  # in place: the head's own output is changed
+        lambda made: made.index_fill_(-1, torch.tensor([3]), -1e4),  # in place: the head's own output is changed
         lambda made: made[..., :-1],
         lambda made: made.float() * 0.3,
-    ]
-    for change in changes:
+    ):
         model = made(LlamaConfig(**LLAMA_LIKE, logit_scale=0.3)).to(torch.bfloat16)
         forward = model.forward
 
@@ -152,8 +144,7 @@ def test_probing_leaves_the_model_as_it_was() -> None:
 
 
 def test_documents_are_isolated_by_positions_that_start_again() -> None:
-    families: list[Family] = ["gpt_neox", "gpt2", "llama"]
-    for family in families:
+    for family in ("gpt_neox", "gpt2", "llama"):
         lm = as_causal_lm(tiny_model(family).eval())
         assert isolates_documents(lm)
         alone = [logits(lm.model, IDS[:, :3]), logits(lm.model, IDS[:, 3:])]
@@ -175,15 +166,8 @@ def test_a_tokenizer_with_more_ids_than_embeddings_is_refused(tmp_path: Path) ->
 LOGITS = torch.linspace(-90.0, 90.0, 1001)
 
 
-def named_config(**numbers: Any) -> LlamaConfig:
-    made = LlamaConfig()
-    for name, value in numbers.items():
-        setattr(made, name, value)
-    return made
-
-
 def found(numbers: dict[str, Any], *logits: Tensor) -> LogitTransform | None:
-    return logit_transform_of(named_config(**numbers), [(LOGITS.to(made.dtype), made) for made in logits])
+    return logit_transform_of(LlamaConfig(**numbers), [(LOGITS.to(made.dtype), made) for made in logits])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])

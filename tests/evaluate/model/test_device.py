@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 
-from pilekit.engine.ranks import Ranks
-from pilekit.errors import PilekitError
 from pilekit.evaluate.model.device import device_of, dtype_of
 from pilekit.evaluate.ranks import alone
+from tests.refusing import refused
 
 CPU = torch.device("cpu")
 ALONE = alone()
 SECOND = replace(ALONE, rank=1, world_size=2, local_rank=1)
 
 
-def machine(patch: pytest.MonkeyPatch, gpus: int) -> None:
-    patch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
-    patch.setattr(torch.cuda, "device_count", lambda: gpus)
-    patch.setattr(torch.cuda, "current_device", lambda: 0)
-
-
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    cases: list[tuple[Any, int, Ranks, str]] = [
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    for given, gpus, ranks, expected in (
         ("auto", 0, ALONE, "cpu"),
         ("cpu", 4, ALONE, "cpu"),
         ("auto", 4, ALONE, "cuda:0"),
@@ -39,13 +32,11 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         ("cuda:٣", 8, ALONE, "device is auto, cpu, cuda or cuda:N, not"),
         ("\x1b[31m", 1, ALONE, "device is auto, cpu, cuda or cuda:N, not"),
         (None, 1, ALONE, "device is auto, cpu, cuda or cuda:N, not"),
-    ]
-    for given, gpus, ranks, expected in cases:
-        machine(monkeypatch, gpus)
+    ):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda gpus=gpus: gpus > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
         if " " in expected:
-            with pytest.raises(PilekitError, match=f"^{expected}") as error:
-                device_of(given, ranks)
-            assert str(error.value).isprintable()
+            refused(f"^{expected}", device_of, given, ranks)
         else:
             assert device_of(given, ranks) == torch.device(expected)
 
@@ -55,5 +46,4 @@ def test_precisions() -> None:
     assert dtype_of("auto", torch.device("cuda"), torch.bfloat16) is torch.bfloat16
     assert dtype_of("fp32", CPU, torch.bfloat16) is torch.float32
     assert dtype_of("bf16", CPU, torch.float32) is torch.bfloat16
-    with pytest.raises(PilekitError, match=r"^dtype is auto, fp32, bf16, fp16, int8 or int4, not 'float16'$"):
-        dtype_of("float16", CPU, torch.float32)
+    refused(r"^dtype is auto, fp32, bf16, fp16, int8 or int4, not 'float16'$", dtype_of, "float16", CPU, torch.float32)

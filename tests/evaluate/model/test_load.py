@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,15 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load, load_file, save_file
-from transformers import (
-    AutoModelForCausalLM,
-    BartConfig,
-    GPT2Model,
-    LlamaForSequenceClassification,
-    LlamaModel,
-)
+from transformers import AutoModelForCausalLM, BartConfig, GPT2Model, LlamaForSequenceClassification, LlamaModel
 
 from pilekit.errors import PilekitError
 from pilekit.evaluate.model import load as load_module
 from pilekit.evaluate.model.causal import load_causal_lm
 from pilekit.evaluate.model.load import CAUSAL, MASKED, kind_of, outline, read_config, stored_dtype
 from pilekit.evaluate.model.logit_transform import UNCHANGED
+from tests.refusing import refused
+from tests.tiny.masked import called
 from tests.tiny.models import Family, tiny_model, tiny_model_dir
 
 OLD = transformers.__version__.startswith("4.")  # it tells no shapes
@@ -36,19 +33,8 @@ def edit_config(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def logits(model: Any) -> torch.Tensor:
-    with torch.no_grad():
-        made: torch.Tensor = model(input_ids=IDS.to(model.device), use_cache=False).logits.cpu()
-    return made
-
-
-def refused(folder: Path) -> str:
-    with pytest.raises(PilekitError) as caught:
-        load_causal_lm(folder)
-    message = str(caught.value)
-    assert message.isprintable()
-    assert str(folder) in message
-    return message
+def refusal(folder: Path) -> str:
+    return refused(re.escape(str(folder)), load_causal_lm, folder)
 
 
 @pytest.mark.parametrize("family", ["gpt_neox", "gpt2", "llama"])
@@ -59,10 +45,10 @@ def test_a_loaded_model_is_the_saved_one(family: Family, tmp_path: Path, capfd: 
     lm = load_causal_lm(tmp_path)
     assert capfd.readouterr() == ("", "")
     assert (lm.model.training, lm.max_length, lm.transform) == (False, 32, UNCHANGED)
-    assert torch.equal(logits(lm.model), logits(saved))
+    assert torch.equal(called(lm.model, IDS), called(saved, IDS))
     with torch.no_grad():
-        hidden = lm.trunk(input_ids=IDS.to(lm.model.device), use_cache=False).last_hidden_state
-        assert torch.equal(lm.head(hidden).cpu(), logits(saved))
+        hidden = lm.trunk(input_ids=IDS, use_cache=False).last_hidden_state
+        assert torch.equal(lm.head(hidden), called(saved, IDS))
     found = outline(tmp_path)
     assert {parameter.device.type for parameter in found.parameters()} == {"meta"}
     assert [one.shape for one in found.parameters()] == [one.shape for one in saved.parameters()]
@@ -79,7 +65,7 @@ def test_weights_come_in_the_dtype_asked_for(tmp_path: Path) -> None:
         parameters = dict(load_causal_lm(tmp_path, dtype=asked).model.named_parameters())
         for name, tensor in load_file(tmp_path / "model.safetensors").items():
             assert parameters[name].dtype == asked
-            assert torch.equal(parameters[name].cpu(), tensor.to(asked))
+            assert torch.equal(parameters[name], tensor.to(asked))
     tensors = {"a": torch.zeros(3, dtype=torch.bfloat16), "b": torch.zeros(9), "c": torch.zeros(99, dtype=torch.int64)}
     save_file(tensors, tmp_path / "model.safetensors")
     assert stored_dtype(tmp_path) is torch.float32
@@ -89,7 +75,7 @@ def test_sharded_and_tied_weights_are_whole(tmp_path: Path) -> None:
     saved = tiny_model().eval()
     saved.save_pretrained(tmp_path / "sharded", max_shard_size="50KB")
     assert len(list((tmp_path / "sharded").glob("*.safetensors"))) > 2
-    assert torch.equal(logits(load_causal_lm(tmp_path / "sharded").model), logits(saved))
+    assert torch.equal(called(load_causal_lm(tmp_path / "sharded").model, IDS), called(saved, IDS))
     for tied in (True, False):
         config: Any = tiny_model("llama").config
         config.tie_word_embeddings = tied
@@ -98,37 +84,37 @@ def test_sharded_and_tied_weights_are_whole(tmp_path: Path) -> None:
         assert ("lm_head.weight" in load_file(tmp_path / "tied" / "model.safetensors")) is not tied
         lm = load_causal_lm(tmp_path / "tied")
         assert (lm.head.weight is lm.model.get_input_embeddings().weight) is tied
-        assert torch.equal(logits(lm.model), logits(model))
+        assert torch.equal(called(lm.model, IDS), called(model, IDS))
     saved = tiny_model("gpt2").eval()  # whose head is the embedding
     trunk = GPT2Model(saved.config)
     trunk.load_state_dict(saved.transformer.state_dict())
     trunk.save_pretrained(tmp_path / "trunk")
-    assert torch.equal(logits(load_causal_lm(tmp_path / "trunk").model), logits(saved))
+    assert torch.equal(called(load_causal_lm(tmp_path / "trunk").model, IDS), called(saved, IDS))
 
 
 def test_incomplete_weights_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for base in (LlamaModel, LlamaForSequenceClassification):
         base(tiny_model("llama").config).save_pretrained(tmp_path / "base")
-        assert "lm_head.weight is missing; copy the whole AutoModelForCausalLM" in refused(tmp_path / "base")
+        assert "lm_head.weight is missing; copy the whole AutoModelForCausalLM" in refusal(tmp_path / "base")
     folder = tiny_model_dir(tmp_path / "model")
     file = folder / "model.safetensors"
     weights, name = load(file.read_bytes()), "gpt_neox.layers.1.mlp.dense_h_to_4h.weight"
     save_file({k: v for k, v in weights.items() if k != name}, file, {"format": "pt"})
-    assert f"the weights do not fit config.json: {name} is missing" in refused(folder)
+    assert f"the weights do not fit config.json: {name} is missing" in refusal(folder)
     save_file({**weights, name: weights[name][:-1].clone()}, file, {"format": "pt"})
-    assert f"{name} is stored " + ("in another shape" if OLD else "as [63, 32], not [64, 32]") in refused(folder)
+    assert f"{name} is stored " + ("in another shape" if OLD else "as [63, 32], not [64, 32]") in refusal(folder)
     save_file({**weights, "value_head.weight": torch.zeros(3)}, file, {"format": "pt"})
     caplog.clear()
     load_causal_lm(folder)
     said = f"{folder}: 1 stored tensors are not part of the causal language model: value_head.weight"
     assert [record.getMessage() for record in caplog.records if record.name.startswith("pilekit")] == [said]
     edit_config(folder, num_hidden_layers=1)
-    assert "gpt_neox.layers.1.attention.dense.bias has no place in the model (" in refused(folder)
+    assert "gpt_neox.layers.1.attention.dense.bias has no place in the model (" in refusal(folder)
     whole = file.read_bytes()
     # The last one has a header of 2^64 bytes.
     for damaged in (*(whole[:size] for size in (0, 7, 100, len(whole) - 1)), b"\xff" * 8 + whole[8:]):
         file.write_bytes(damaged)
-        assert f"{file}: is not a whole safetensors file" in refused(folder)
+        assert f"{file}: is not a whole safetensors file" in refusal(folder)
 
 
 def test_shards_that_are_missing_or_elsewhere_are_refused(tmp_path: Path) -> None:
@@ -138,13 +124,13 @@ def test_shards_that_are_missing_or_elsewhere_are_refused(tmp_path: Path) -> Non
     content = json.loads(index.read_text())["weight_map"]
     first = sorted(folder.glob("*.safetensors"))[0]
     outside = first.rename(tmp_path / first.name)
-    assert f"{first.name}: is missing" in refused(folder)
+    assert f"{first.name}: is missing" in refusal(folder)
     for name in (f"../{first.name}", str(outside), "weights.bin"):
         index.write_text(json.dumps({"weight_map": {k: name if v == first.name else v for k, v in content.items()}}))
-        assert "names no files beside it" in refused(folder)
+        assert "names no files beside it" in refusal(folder)
     for damaged in ("{", "[]", '{"weight_map": {}}', '{"weight_map": {"a": 1}}'):
         index.write_text(damaged)
-        assert "model.safetensors.index.json" in refused(folder)
+        assert "model.safetensors.index.json" in refusal(folder)
 
 
 def test_nothing_in_a_model_folder_is_run_or_unpickled(tmp_path: Path) -> None:
@@ -158,20 +144,20 @@ def test_nothing_in_a_model_folder_is_run_or_unpickled(tmp_path: Path) -> None:
     kernel = "someone/kernels"
     edit_config(folder, attn_implementation=kernel, _attn_implementation=kernel, _attn_implementation_internal=kernel)
     assert load_causal_lm(folder).model.config._attn_implementation == "sdpa"
-    assert "needs code of its own is refused" in refused(edit_config(folder, model_type="own"))
+    assert "needs code of its own is refused" in refusal(edit_config(folder, model_type="own"))
     assert not marker.exists()
     edit_config(folder, model_type="llama")
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    assert "has no weights (model.safetensors)" in refused(folder)
+    assert "has no weights (model.safetensors)" in refusal(folder)
 
 
 def test_folders_that_are_no_model_are_told_apart(tmp_path: Path) -> None:
-    assert "there is no such model" in refused(tmp_path / "nowhere")
-    assert "has no config.json" in refused(tmp_path)
+    assert "there is no such model" in refusal(tmp_path / "nowhere")
+    assert "has no config.json" in refusal(tmp_path)
     folder = tiny_model_dir(tmp_path / "model")
-    assert f"is a run; its model is {folder}" in refused(tmp_path)
-    assert "there is no such model" in refused(folder / "config.json")
+    assert f"is a run; its model is {folder}" in refusal(tmp_path)
+    assert "there is no such model" in refusal(folder / "config.json")
 
 
 def test_a_hostile_configuration_is_refused(tmp_path: Path) -> None:
@@ -186,9 +172,9 @@ def test_a_hostile_configuration_is_refused(tmp_path: Path) -> None:
         ('{"model_type": "llama", "quantization_config": {"quant_method": "gptq"}}', "quantised weights"),
     ):
         (folder / "config.json").write_text(content)
-        assert said in refused(folder)
+        assert said in refusal(folder)
     BartConfig(d_model=32).save_pretrained(folder)
-    assert "not a causal language model" in refused(folder)
+    assert "not a causal language model" in refusal(folder)
     changes: list[dict[str, Any]] = [
         *({"hidden_size": value} for value in ("wide", -1)),
         *({"vocab_size": value} for value in (10**12, 10**30)),
@@ -202,7 +188,7 @@ def test_a_hostile_configuration_is_refused(tmp_path: Path) -> None:
     original = (folder / "config.json").read_text()
     for change in changes:
         (folder / "config.json").write_text(original)
-        refused(edit_config(folder, **change))
+        refusal(edit_config(folder, **change))
 
 
 def test_transformers_4_gets_only_rotary_settings_that_it_reads(
@@ -210,7 +196,7 @@ def test_transformers_4_gets_only_rotary_settings_that_it_reads(
 ) -> None:
     monkeypatch.setattr(load_module.transformers, "__version__", "4.57.6")
     plain, scaled = ({"rope_type": kind, "rope_theta": 5e5, "factor": 2.0} for kind in ("default", "linear"))
-    for content, refused in (
+    for content, is_refused in (
         ({"model_type": "llama", "rope_parameters": plain}, True),
         ({"model_type": "llama", "rope_parameters": plain, "rope_theta": 5e5}, False),
         ({"model_type": "gpt_neox", "rope_parameters": plain, "rotary_emb_base": 5e5, "rotary_pct": 0.25}, False),
@@ -218,7 +204,7 @@ def test_transformers_4_gets_only_rotary_settings_that_it_reads(
         ({"model_type": "gemma3_text", "rope_parameters": {"full_attention": plain}, "rope_theta": 5e5}, True),
     ):
         (tmp_path / "config.json").write_text(json.dumps(content))
-        with pytest.raises(PilekitError, match="rope_parameters, which change") if refused else nullcontext():
+        with pytest.raises(PilekitError, match="rope_parameters, which change") if is_refused else nullcontext():
             read_config(tmp_path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from torch import nn
 from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.evaluate.model.load import load_model
-from pilekit.evaluate.model.quantize import quantize, weight_bytes
+from pilekit.evaluate.model.quantize import quantize, torchao_version, weight_bytes
 from pilekit.evaluate.results.compare import compare
+from tests.refusing import refused
 from tests.tiny.models import tiny_model_dir
 
 pytest.importorskip("torchao")
@@ -39,25 +41,19 @@ def test_weights_are_rounded_to_steps_of_their_row_or_block(model_dir: Path, dty
 def test_figures_of_quantised_weights_are_compared_with_those_of_the_whole(
     model_dir: Path, corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole = bits_per_byte(model_dir, corpus, out=tmp_path / "a", limit=6)
-    results = [
-        whole,
-        *(bits_per_byte(model_dir, corpus, out=tmp_path / "a", dtype=of, limit=6) for of in ("int8", "int4")),
-    ]
+    out, dtypes = tmp_path / "a", ("auto", "int8", "int4")
+    results = [bits_per_byte(model_dir, corpus, out=out, dtype=dtype, limit=6) for dtype in dtypes]
     assert [result.protocol["dtype"] for result in results] == ["float32", "int8", "int4"]
-    assert len(list((tmp_path / "a" / "records").glob("*/pilekit.json"))) == 3
+    assert len(list((out / "records").glob("*/pilekit.json"))) == 3
     compared = compare(results)
     int8, int4 = (abs(one.overall.difference or 0) for one in compared.against)
     assert 0 < int8 < int4
     assert "A was scored in float32, B in int8" in caplog.text
     costs = [result.cost for result in results]
-    assert all(
-        cost is not None and cost.tokens == whole.overall.tokens and cost.tokens_per_second > 0 for cost in costs
-    )
-    assert costs[1] is not None
-    assert costs[0] is not None
+    assert {cost.tokens for cost in costs} == {results[0].overall.tokens}
+    assert all(cost.tokens_per_second > 0 for cost in costs)
     assert costs[1].weight_bytes < costs[0].weight_bytes
-    assert bits_per_byte(model_dir, corpus, out=tmp_path / "a", dtype="int4", limit=6).cost is None
+    assert bits_per_byte(model_dir, corpus, out=out, dtype="int4", limit=6).cost is None
 
 
 def test_a_model_without_linear_layers_is_refused(
@@ -67,18 +63,5 @@ def test_a_model_without_linear_layers_is_refused(
     for dtype in ("int8", "int4"):
         with pytest.raises(PilekitError, match=rf"^dtype {dtype}: no layer of this gpt2 model can be quantised"):
             bits_per_byte(model, corpus, dtype=dtype)
-    monkeypatch.setattr("importlib.metadata.version", _missing)
-    with pytest.raises(PilekitError, match=r"need torchao: pip install 'pilekit\[torchao\]'"):
-        quantize_version()
-
-
-def _missing(name: str) -> str:
-    import importlib.metadata
-
-    raise importlib.metadata.PackageNotFoundError(name)
-
-
-def quantize_version() -> str:
-    from pilekit.evaluate.model.quantize import torchao_version
-
-    return torchao_version()
+    monkeypatch.setattr("importlib.metadata.version", lambda _: importlib.metadata.distribution("no such package"))
+    refused(r"need torchao: pip install 'pilekit\[torchao\]'", torchao_version)

@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilekit.corpus import load_manifest
-from pilekit.errors import PilekitError
 from pilekit.evaluate.results.compare import Difference, compare
 from pilekit.evaluate.results.intervals import SPLITS, holm, split_sums
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result import BitsPerByte, Score
 from pilekit.evaluate.results.tabulate import tabulate
 from tests.evaluate.documents import protocol_of
+from tests.refusing import refused
 
 LN2 = math.log(2)
 SHARDS = ("a.jsonl", "b.jsonl")
@@ -116,9 +116,6 @@ def assert_same(found: Difference, expected: Expected, which: int) -> None:
     p = p_values[which - 1]
     assert (found.p is None) == (found.interval is None) == (found.verdict == "too few") == (p is None)
     if p is not None:
-        assert found.p is not None
-        assert found.adjusted_p is not None
-        assert found.interval is not None
         assert p[0] - 1e-9 <= found.p <= p[1] + 1e-9
         assert found.p <= found.adjusted_p <= 1
         low, high = found.interval
@@ -137,8 +134,7 @@ def test_differences_are_those_of_the_documents_that_all_have(
     results = [result(one, order) for one, order in zip(scored, orders, strict=True)]
     expected = reference(scored, orders[0])
     if not expected[None][0]:  # no document
-        with pytest.raises(PilekitError, match="no document that all results scored"):
-            compare(results)
+        refused("no document that all results scored", compare, results)
         return
     found = compare(results)
     assert found.left_out == tuple(len(one) - expected[None][0] for one in scored)
@@ -151,32 +147,24 @@ def test_differences_are_those_of_the_documents_that_all_have(
         assert [one.adjusted_p for one in against.subsets.values() if one.p is not None] == holm(given_p)
 
 
-def simulated(rng: np.random.Generator, documents: int, gain: float) -> tuple[BitsPerByte, BitsPerByte]:
+def tabulated(labels: Sequence[str], sizes: Any, bpb: Any) -> Any:
+    """The result of documents with these labels, bytes, and bits per byte."""
+    columns = zip(labels, sizes.tolist(), (LN2 * sizes * bpb).tolist(), strict=True)
+    scored = [ScoredDocument("a.jsonl", n, n, label, size, 1, nll) for n, (label, size, nll) in enumerate(columns)]
+    return tabulate(Records.of(scored, ["a.jsonl"], load_manifest()), protocol_of(), load_manifest())
+
+
+def simulated(rng: np.random.Generator, documents: int, gain: float) -> list[Any]:
     """Two models that find the same documents hard; the second needs about `gain` bits per byte less."""
     sizes = np.clip(rng.lognormal(6, 1, documents), 1, 1e4).astype(np.int64)
-    hard = rng.uniform(0.5, 1.5, documents)
-    made = []
-    for less in (0.0, gain):
-        nll = LN2 * sizes * (hard - less + rng.normal(0, 0.02, documents))
-        scored = [
-            ScoredDocument("a.jsonl", number, number, "ArXiv", int(size), 1, float(one))
-            for number, (size, one) in enumerate(zip(sizes, nll, strict=True))
-        ]
-        records = Records.of(scored, ["a.jsonl"], load_manifest())
-        made.append(BitsPerByte(Score(), {}, protocol_of(), records=records))
-    return made[0], made[1]
+    hard, labels = rng.uniform(0.5, 1.5, documents), ["ArXiv"] * documents
+    return [tabulated(labels, sizes, hard - less + rng.normal(0, 0.02, documents)) for less in (0.0, gain)]
 
 
 def test_one_subset_alone_pooled_and_weighted_is_one_difference() -> None:
-    results = [
-        tabulate(one.records, one.protocol, load_manifest())
-        for one in simulated(np.random.default_rng(5), 60, 0.003)
-        if one.records
-    ]
-    found = compare(results).against[0]
+    found = compare(simulated(np.random.default_rng(5), 60, 0.003)).against[0]
     assert found.overall == found.subsets["ArXiv"]
     assert found.overall.p == found.overall.adjusted_p
-    assert found.weighted is not None
     assert found.weighted.interval == pytest.approx(found.overall.interval)
     assert (found.weighted.documents, found.weighted.verdict) == (60, found.overall.verdict)
     assert found.weighted.p == pytest.approx(found.overall.p)
@@ -184,26 +172,12 @@ def test_one_subset_alone_pooled_and_weighted_is_one_difference() -> None:
 
 def test_the_mixture_weights_the_subsets_of_common_documents() -> None:
     """As in the table of one model: subsets count by their weight, however many documents each has."""
-    rng = np.random.default_rng(6)
-    made = []
-    for gain in (0.0, 0.1):
-        scored = [
-            ScoredDocument(
-                "a.jsonl",
-                n,
-                n,
-                ("ArXiv", "Github")[n % 9 == 0],
-                1000,
-                1,
-                LN2 * 1000 * (1 - gain * (1 + (n % 9 == 0)) + float(rng.normal(0, 0.01))),
-            )
-            for n in range(90)
-        ]
-        made.append(tabulate(Records.of(scored, ["a.jsonl"], load_manifest()), protocol_of(), load_manifest()))
+    rng, is_github = np.random.default_rng(6), np.arange(90) % 9 == 0
+    labels, sizes = np.where(is_github, "Github", "ArXiv").tolist(), np.full(90, 1000)
+    made = [tabulated(labels, sizes, 1 - gain * (1 + is_github) + rng.normal(0, 0.01, 90)) for gain in (0.0, 0.1)]
     [against] = compare(made).against
     share = {name: load_manifest().subset(name).weight_percent for name in ("ArXiv", "Github")}
     expected = sum(weight * against.subsets[name].difference for name, weight in share.items()) / sum(share.values())
-    assert against.weighted is not None
     assert against.weighted.difference == pytest.approx(expected)
     assert [one.weighted and one.weighted.bpb for one in made] == pytest.approx(against.weighted.bpb)
     assert against.weight == pytest.approx(made[0].weighted.weight)
@@ -217,13 +191,11 @@ def test_the_mixture_weights_the_subsets_of_common_documents() -> None:
 def test_rounding_makes_no_model_better() -> None:
     """Every document of the other model costs a little less or more, so the interval does not hold 0."""
     one, _ = simulated(np.random.default_rng(2), 200, gain=0.0)
-    assert one.records is not None
     itself = compare([one, one]).against[0].overall
     assert (itself.difference, itself.interval, itself.p, itself.verdict) == (0, (0, 0), 1, "not told apart")
     for less, verdict in ((1e-8, "not told apart"), (-1e-8, "not told apart"), (1e-4, "better"), (-1e-4, "worse")):
         other = dataclasses.replace(one, records=dataclasses.replace(one.records, nll=one.records.nll * (1 - less)))
         found = compare([one, other]).against[0].overall
-        assert found.interval is not None
         assert found.interval[0] * found.interval[1] > 0
         assert found.verdict == verdict
 
@@ -277,7 +249,7 @@ OTHER = {"fingerprint": "sha256:2"}
 def test_protocols_that_move_figures_are_named(caplog: pytest.LogCaptureFixture) -> None:
     scored = [(one, 10.0) for one in texts(0, 1, 2)]
     no_template = {"template": {"before": [], "behind": [], "mask": 4}, "tokenizer": OTHER}
-    cases: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    for kind, changes, told in (
         ({}, {"max_length": 1024}, "most 2,048 tokens, B in .* most 1,024 .* --max-length 1024$"),
         ({}, {"context_len": 64}, "with --context-len 1, B with --context-len 64"),
         ({}, {"prefix": {"given": "none", "id": None}}, "the prefix token 0, B with no prefix"),
@@ -286,8 +258,7 @@ def test_protocols_that_move_figures_are_named(caplog: pytest.LogCaptureFixture)
         (MASKED, {"mlm_sample": 1000}, "on each token, B on 1,000 tokens of a window, .* the same --mlm-sample"),
         (MASKED, no_template, "with 1 special token before and 1 behind a window, B with 0 .* and 0 behind"),
         (MASKED, {"template": {"before": [1], "behind": [2], "mask": 4}}, r"\(ids 0, 2\), B with .* \(ids 1, 2\)"),
-    ]
-    for kind, changes, told in cases:
+    ):
         caplog.clear()
         found = compare([result(scored, **kind), result(scored, **{**kind, **changes})])
         assert re.search(told, found.cautions[0])
@@ -312,8 +283,7 @@ def test_results_that_cannot_be_compared() -> None:
         ([result(scored), BitsPerByte(Score(), {}, protocol_of())], "without records"),
         ([result(scored), elsewhere], r"\(A: a\.jsonl, b\.jsonl; B: c\.jsonl\); score all on the same shards"),
     ):
-        with pytest.raises(PilekitError, match=words):
-            compare(results)
+        refused(words, compare, results)
 
 
 def test_reading_results_and_comparing_them_loads_no_torch() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from pilekit.corpus import Manifest, load_manifest
 from pilekit.evaluate.results.published import published_beside, warnings_on, why_withheld
@@ -22,15 +21,14 @@ def records_of(labels: Sequence[str] = NAMES, shards: Sequence[str] = ("val.json
 
 
 def test_the_pile_is_known_by_its_shards_names() -> None:
-    cases: list[tuple[list[str], str | None]] = [
+    for shards, split in (
         (["val.jsonl"], "val"),
         (["test/00.jsonl", "test/01.jsonl"], "test"),
         (["val.jsonl", "test.jsonl"], "val and test"),
         (["train/00.jsonl"], None),
         (["val.jsonl", "train/00.jsonl"], None),
         (["minipile-00.jsonl"], None),
-    ]
-    for shards, split in cases:
+    ):
         published = published_beside(records_of(shards=shards), PROTOCOL, PILE)
         assert (published is None) == (split is None)
         assert published is None or f"Here: 22 documents of {split}, " in published.differs
@@ -39,15 +37,14 @@ def test_the_pile_is_known_by_its_shards_names() -> None:
 
 def test_figures_are_shown_beside_the_pile_alone() -> None:
     """All labels that were met count, not only the scored ones."""
-    cases: list[tuple[dict[str, Any], str]] = [
+    for changes, why in (
         ({"labels": NAMES[1:]}, "only 21 of the Pile's 22 labels were met in these shards"),
         ({"labels": NAMES[:2], "limit": 1}, "only 2 of the Pile's 22 labels were met in these shards; --limit"),
         ({"labels": [*NAMES, "Mine"]}, "these shards have a label that is none of the Pile's: Mine"),
         ({"labels": ["Mine", "\x1b[31m"]}, "these shards have a label that is none of the Pile's: \\x1b[31m and 1"),
         ({"context_len": 2}, "these windows overlap, and those of the published figures do not"),
         ({"kind": "masked"}, ""),
-    ]
-    for changes, why in cases:
+    ):
         for records in (records_of(), records_of(["ArXiv"])):
             assert (why_withheld(records, PROTOCOL | changes, PILE) or "").startswith(why)
             assert published_beside(records, PROTOCOL | changes, PILE) is None
@@ -55,7 +52,6 @@ def test_figures_are_shown_beside_the_pile_alone() -> None:
         labels = [subset.name for subset in manifest.subsets] or ["A"]
         assert published_beside(records_of(labels), PROTOCOL | {"labels": labels}, manifest) is None
     some = published_beside(records_of(NAMES[:3]), PROTOCOL, PILE)  # an overall figure needs all subsets
-    assert some is not None
     assert ({column.overall for column in some.columns}, some.overall) == ({None}, ())
     assert some.columns[0].subsets[NAMES[0]] == 1.0878
 
@@ -100,7 +96,6 @@ def test_seventeen_subsets_have_a_warning() -> None:
 
 def test_columns_and_differences() -> None:
     published = published_beside(records_of(), PROTOCOL, PILE)
-    assert published is not None
     models = [column.model for column in published.columns]
     assert models[:5] == ["GPT-2 small", "GPT-2 medium", "GPT-2 large", "GPT-2 XL", "GPT-3 ada"]
     assert models[8:] == ["1.3B trained on 40 GB of the Pile"]
@@ -116,7 +111,6 @@ def test_columns_and_differences() -> None:
     assert published.differs.endswith("windows of 512 tokens, bytes counted.")
     json.dumps(published.to_dict(), allow_nan=False)
     on_test = published_beside(in_tokens(1), {**PROTOCOL, "paper": True, "prefix": {"id": None}}, PILE)
-    assert on_test is not None
     assert on_test.differs.endswith(
         "Here: 440 documents of test, windows of 512 tokens, the paper's constants, first tokens not predicted."
     )

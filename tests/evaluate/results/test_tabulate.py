@@ -100,7 +100,6 @@ def test_figures_are_those_of_the_reference(documents: list[ScoredDocument], pap
     if expected["weighted"] is None:
         assert result.weighted is None
     else:
-        assert result.weighted is not None
         assert close(result.weighted.bpb, expected["weighted"])
         assert close(result.weighted.weight, expected["weight"])
         assert set(result.weighted.missing) == expected["missing"]
@@ -119,11 +118,8 @@ def test_intervals_of_the_mixture() -> None:
     empty = [ScoredDocument("x.jsonl", n, n, "A", 0, 0, 0.0) for n in range(200, 220)]
     for few in (one + more[:8], one + more[:8] + empty):
         alone = tabulated(few)
-        assert alone.weighted is not None
         assert alone.overall.interval is alone.subsets["A"].interval is alone.weighted.interval is None
     both, without = tabulated(one + more), tabulated(more)
-    assert both.weighted is not None
-    assert without.weighted is not None
     assert both.weighted.is_approximate
     assert not without.weighted.is_approximate
     assert both.weighted.weights == pytest.approx({"A": 2 / 3, "B": 1 / 3})
@@ -156,28 +152,24 @@ def test_json_has_every_figure_under_its_name() -> None:
 PILE = load_manifest()
 TABLES: dict[str, PublishedTable] = {table.title: table for table in PILE.tables}
 BPB, PERPLEXITY = TABLES["Table 2"], TABLES["Table 8"]
-MODELS = range(len(BPB.models))
 
 
 def in_paper(documents: list[ScoredDocument]) -> BitsPerByte:
     return tabulate(Records.of(documents, ["test.jsonl"], PILE), protocol_of(paper=True), PILE)
 
 
-def documents_like_the_paper(model: int) -> list[ScoredDocument]:
-    """A document per subset, with 1,000 tokens at the perplexity of Table 8, and an arbitrary number of bytes."""
-    return [
-        ScoredDocument("test.jsonl", n, n, name, 17 + n, 1000, 1000 * math.log(PERPLEXITY.subsets[name][model]))
-        for n, name in enumerate(PERPLEXITY.subsets)
-    ]
-
-
 def test_perplexities_of_table_8_give_table_2() -> None:
-    for model in MODELS:
-        result = in_paper(documents_like_the_paper(model))
+    """Each subset has a document with 1,000 tokens at the perplexity of Table 8, and an arbitrary number of bytes."""
+    for model in range(len(BPB.models)):
+        nats = [1000 * math.log(of[model]) for of in PERPLEXITY.subsets.values()]
+        documents = [
+            ScoredDocument("test.jsonl", n, n, name, 17 + n, 1000, nats[n]) for n, name in enumerate(PERPLEXITY.subsets)
+        ]
+        result = in_paper(documents)
         for name, score in result.subsets.items():
             assert score.bpb == pytest.approx(BPB.subsets[name][model], abs=0.0003)
-        nats = result.overall.nll / result.overall.tokens
-        assert result.overall.bpb == pytest.approx(0.29335 * nats / math.log(2))
+        per_token = result.overall.nll / result.overall.tokens
+        assert result.overall.bpb == pytest.approx(0.29335 * per_token / math.log(2))
 
 
 def test_intervals_are_of_tokens() -> None:
@@ -186,6 +178,4 @@ def test_intervals_are_of_tokens() -> None:
     others = [ScoredDocument("test.jsonl", n, n, "ArXiv", 5000 - n * n, 100, 100.0 + n) for n in range(50)]
     found, same = (in_paper(some).subsets["ArXiv"] for some in (documents, others))
     assert found.interval == same.interval
-    assert found.interval is not None
-    assert found.bpb is not None
     assert found.interval[0] < found.bpb < found.interval[1]

@@ -38,7 +38,7 @@ def test_names_are_made_exact_and_ones_dropped() -> None:
 
 
 def test_wrong_repeats_are_refused() -> None:
-    cases: list[tuple[object, list[str] | None, str]] = [
+    for repeats, subsets, message in (
         ([("ArXiv", 2)], None, "repeats is a dict"),
         ({"ArXif": 2}, None, 'unknown subset "ArXif".*ArXiv'),
         ({"ArXiv": -1}, None, "repeats of ArXiv: -1 is no factor; give a number from 0"),
@@ -49,8 +49,7 @@ def test_wrong_repeats_are_refused() -> None:
         ({"ArXiv": 2, "arxiv": 3}, None, "names ArXiv twice"),
         ({"ArXiv": 2}, ["Github"], "names ArXiv, which subsets leaves out"),
         ({"ArXiv": 0, "Github": 0.0}, ["ArXiv", "Github"], "0 for every selected subset"),
-    ]
-    for repeats, subsets, message in cases:
+    ):
         with pytest.raises(PilekitError, match=message) as raised:
             exact_repeats(repeats, subsets, PILE)  # type: ignore[arg-type]
         assert "\n" not in str(raised.value)

@@ -5,29 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pilekit.errors import PilekitError
 from pilekit.stream.batch.batch import OUTPUTS, Batch
 from pilekit.stream.batch.mlm import Masking
 from pilekit.stream.pack.pack_stage import Pack
 from pilekit.stream.pack.window import Packing
 from pilekit.tokenize import TokenBatch
+from tests.refusing import refused
 from tests.stream import reference
 from tests.stream.collecting import rows_of
-from tests.stream.pack.packing_reference import (
-    EOS,
-    NAMES,
-    PAD,
-    documents_of,
-    lengths,
-    masked,
-    plan,
-    token_batches,
-)
+from tests.stream.pack.packing_reference import EOS, NAMES, PAD, documents_of, lengths, masked, plan, token_batches
 from tests.stream.reference import Row
 
 PACKINGS = ["best_fit", "concat", "none"]
@@ -69,10 +59,20 @@ def test_rows_are_those_of_the_reference(
     assert all(len(batch["input_ids"]) == batch_size for batch in batches[:-1])
 
 
-@given(lengths, st.sampled_from(PACKINGS), st.integers(0, 5))
-def test_masks_are_those_of_the_reference(lengths: list[int], packing: str, seed: int) -> None:
+@given(
+    lengths,
+    st.sampled_from(PACKINGS),
+    st.integers(0, 5),
+    st.sampled_from([40, 2000]),  # 40: many ids are past the vocabulary, and are tokens too
+    st.integers(0, 30),
+    st.sets(st.integers(0, 40), max_size=8),
+)
+@example([40] * 40, "concat", 1, 40, 4, {0, 1, 30, 39, 40})  # special tokens at both ends, and past the vocabulary
+def test_masks_are_those_of_the_reference(
+    lengths: list[int], packing: str, seed: int, vocabulary: int, mask_id: int, special: set[int]
+) -> None:
     documents = documents_of(lengths)
-    masking = Masking(mask_id=8, vocab_size=2000, special_ids=(EOS, PAD))
+    masking = Masking(mask_id, vocabulary, tuple(special))
     batches = list(pack(16, packing, seed=seed, masking=masking)(token_batches(documents)))
     one = plan(16, packing, seed=seed)
     expected = []
@@ -90,31 +90,29 @@ def test_labels_unknown_to_the_names_get_the_next_ids() -> None:
         assert batch["subset_ids"][:, 0].tolist() == expected
 
 
+def test_a_vocabulary_of_special_tokens_alone_is_refused() -> None:
+    Masking(0, 3, (1, 7))
+    refused(r"a vocabulary of 3 tokens, all of them special.*objective=\"mlm\"", Masking, 0, 3, (1, 2, 7))
+
+
 def test_wrong_arguments_are_refused() -> None:
-    cases: list[tuple[dict[str, Any], str]] = [
+    outputs = [[], ["input_ids", "label"], ["labels", "labels"], "lables", ["\x1b[2J"]]
+    for wrong, words in (
         ({"seq_len": 0}, "seq_len is a whole number from 1 on, not 0"),
         ({"batch_size": True}, "batch_size is a whole number from 1 on, not True"),
         ({"window": 2.0}, "window is a whole number from 1 on, not 2.0"),
         ({"eos_id": None}, "eos_id is a whole number from 0 on, not None"),
         ({"packing": "first_fit"}, "packing is one of best_fit, concat, none, not 'first_fit'"),
-        ({"outputs": ("input_id",)}, "outputs names"),
-    ]
-    for wrong, words in cases:
-        with pytest.raises(PilekitError, match=words):
-            Pack(**{"seq_len": 4, "eos_id": EOS, **wrong})
+        *(({"outputs": one}, "outputs names what a batch holds, some of input_ids, labels,") for one in outputs),
+    ):
+        refused(words, Pack, **{"seq_len": 4, "eos_id": EOS, **wrong})
 
 
 def test_too_many_labels_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilekit.documents.MAX_SUBSETS", 3)
-    labels = ["Github", *"abcabc", "Pile-CC"]
-
-    def tokens(labels: Sequence[str]) -> TokenBatch:
-        count = len(labels)
-        return TokenBatch(np.zeros(count, np.uint32), np.arange(count + 1), "a.jsonl", np.arange(count), list(labels))
-
-    assert len(list(pack(4)(iter([tokens(labels)])))) == 1
-    with pytest.raises(PilekitError, match="more than 3 different subset labels; set label_path in a manifest"):
-        list(pack(4)(iter([tokens(labels), tokens("d")])))
+    monkeypatch.setattr("pilekit.documents.MAX_SUBSETS", 1)
+    few, many = (pack(4, subset_names=NAMES[:1])(token_batches(documents_of([3] * count))) for count in (2, 3))
+    assert len(list(few)) == 1
+    refused("more than 1 different subset labels; set label_path in a manifest", list, many)
 
 
 @pytest.mark.parametrize("packing", PACKINGS)

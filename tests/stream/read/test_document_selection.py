@@ -12,11 +12,11 @@ import pytest
 
 from pilekit.corpus import Corpus
 from pilekit.dedup.run import deduplicate
-from pilekit.errors import PilekitError
 from pilekit.shards.keep_mask import read_mask
 from pilekit.stream.pile_stream import PileStream
 from pilekit.stream.read.document_selection import DocumentSelection
 from pilekit.stream.read.plan import choose_plan
+from tests.refusing import refused
 from tests.stream.collecting import read_in_turn
 from tests.stream.corpora import made, record, text, write_shard
 
@@ -34,8 +34,7 @@ def test_damage_in_the_rows_of_an_index_is_told(tmp_path: Path) -> None:
     data = bytearray(place.read_bytes())
     data[column.data_page_offset + column.total_compressed_size - 5] ^= 1
     place.write_bytes(data)
-    with pytest.raises(PilekitError, match=r"index\.parquet: is damaged .* make it again with `pilekit index`"):
-        select(tmp_path, subsets=("ArXiv",))
+    refused(r"index\.parquet: is damaged .* make it again with `pilekit index`", select, tmp_path, subsets=("ArXiv",))
 
 
 @pytest.fixture(scope="module")
@@ -76,13 +75,11 @@ def test_a_dedup_of_shards_that_end_with_blank_lines(tmp_path: Path) -> None:
 def test_a_dedup_of_other_shards(deduplicated: tuple[Path, Path, list[tuple[str, int, str]]], tmp_path: Path) -> None:
     _, dedup, _ = deduplicated
     lines = read_mask(dedup / "masks" / "01.jsonl.mask").header.lines
-    cases = [
+    for name, count, folder, words in (
         ("00", 5, dedup, r"00\.jsonl: has 5 lines, but what was deduplicated in .* has \d+; run"),
         ("01", lines, dedup, r"01\.jsonl: document \d+ is not the one that was deduplicated in"),
         ("07", 5, dedup, r"07\.jsonl: was not deduplicated in"),
         ("08", 5, tmp_path / "nowhere", "nowhere"),
-    ]
-    for name, count, folder, words in cases:
+    ):
         write_shard(tmp_path / name / name, [record(f"another {i}", "ArXiv") for i in range(count)], "plain")
-        with pytest.raises(PilekitError, match=words):
-            select(tmp_path / name, dedup=folder)
+        refused(words, select, tmp_path / name, dedup=folder)

@@ -12,12 +12,12 @@ import pytest
 import zstandard
 
 from pilekit.corpus import Corpus
-from pilekit.errors import PilekitError
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.read import open as opening
 from pilekit.shards.write.reframe import reframe_corpus
 from pilekit.stream.read import plan
 from pilekit.stream.read.plan import MOST_DECODED, choose_plan
+from tests.refusing import refused
 from tests.stream.corpora import record, write_shard
 
 
@@ -66,18 +66,16 @@ def test_finding_out_reads_little_of_a_long_frame(tmp_path: Path, monkeypatch: p
     rng = random.Random(0)
     data = b"".join(record(rng.randbytes(500_000).hex(), "ArXiv") + b"\n" for _ in range(40))
     (tmp_path / "00.jsonl.zst").write_bytes(single_frame(data))
-    read = 0
-    plainly = opening._StoredFile.read
+    read, plainly = list[int](), opening._StoredFile.read
 
     def counted(self: opening._StoredFile, size: int = -1) -> bytes:
-        nonlocal read
         found = plainly(self, size)
-        read += len(found)
+        read.append(len(found))
         return found
 
     monkeypatch.setattr(opening._StoredFile, "read", counted)
     assert choose_plan(Corpus(tmp_path)).name == "sequential"
-    assert MOST_DECODED / 4 < read < 2 * MOST_DECODED < len(data) / 2
+    assert MOST_DECODED / 4 < sum(read) < 2 * MOST_DECODED < len(data) / 2
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -88,18 +86,13 @@ def test_small_frames_are_entered_anywhere_and_indexed(
     monkeypatch.setattr(plan, "HELD_BYTES", 64 << 20 if held else 0)
     for number in range(3):
         write_shard(tmp_path / f"{number:02d}", [record("x", "ArXiv")] * 50, form)  # type: ignore[arg-type]
-    corpus, told = Corpus(tmp_path), 0
-
-    def advance(amount: int) -> None:
-        nonlocal told
-        told += amount
-
-    chosen = choose_plan(corpus, advance=advance)
+    corpus, told = Corpus(tmp_path), list[int]()
+    chosen = choose_plan(corpus, advance=told.append)
     assert chosen.name == "random"
     assert ("held whole" in chosen.reason) == held
     assert [index.header.documents for index in chosen.indexes] == [50] * 3
     assert all(index.built for index in chosen.indexes)
-    assert told == corpus.size
+    assert sum(told) == corpus.size
     again = choose_plan(corpus)
     assert (again.name, again.reason) == (chosen.name, chosen.reason)
     assert [index.header for index in again.indexes] == [index.header for index in chosen.indexes]
@@ -148,7 +141,6 @@ def test_text_that_cannot_be_held_however_small_when_stored(
     for number in range(3):
         (tmp_path / f"{number:02d}.jsonl.zst").write_bytes(single_frame(long_text))
     corpus = Corpus(tmp_path)
-    assert corpus.size is not None
     assert corpus.size < len(long_text)
     assert choose_plan(corpus).name == "sequential"
     (tmp_path / "00.jsonl.zst").unlink()
@@ -162,11 +154,9 @@ def test_standard_input_is_read_as_it_comes() -> None:
 def test_bad_lines_and_damage_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_shard(tmp_path / "bad" / "00", [record("x", "ArXiv"), b"not json", record("y", "ArXiv")], "frames")
     for _ in range(2):  # the second time from the index that the call with "skip" made
-        with pytest.raises(PilekitError, match=r"00\.jsonl\.zst, line 2: is not JSON.*--on-error skip"):
-            choose_plan(Corpus(tmp_path / "bad"))
+        refused(r"00\.jsonl\.zst, line 2: is not JSON.*--on-error skip", choose_plan, Corpus(tmp_path / "bad"))
         assert choose_plan(Corpus(tmp_path / "bad"), on_error="skip").indexes[0].header.skipped == 1
     (tmp_path / "00.jsonl.zst").write_bytes(single_frame(text_of(1_000_000))[:-100])
     for held in (0, 64 << 20):
         monkeypatch.setattr(plan, "HELD_BYTES", held)
-        with pytest.raises(PilekitError, match=r"00\.jsonl\.zst: is cut off"):
-            choose_plan(Corpus(tmp_path / "00.jsonl.zst"))
+        refused(r"00\.jsonl\.zst: is cut off", choose_plan, Corpus(tmp_path / "00.jsonl.zst"))
