@@ -7,6 +7,8 @@ command line prints that line and exits with 1. Any other exception is a bug and
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class PilekitError(Exception):
     """Bad input or a wrong argument, in one line that names the place and the remedy."""
@@ -29,12 +31,13 @@ def counted(number: int, noun: str = "document", plural: str | None = None) -> s
     return f"1 {noun}" if number == 1 else f"{number:,} {plural or noun + 's'}"
 
 
-def visible(text: str, limit: int | None = None) -> str:
-    """`text` with control and invisible format characters spelt out, so that it is safe to print to a terminal.
+def visible(text: str | Path | BaseException, limit: int | None = None) -> str:
+    """`text`, a path or an error's message, with control and invisible format characters spelt out.
 
     Document text, labels and file names may hold escape sequences, which must not reach the terminal.
     With `limit`, at most that many characters of the original are shown, followed by an ellipsis.
     """
+    text = str(text)
     if limit is not None and len(text) > limit:
         return text[:limit].translate(_ESCAPES) + "…"
     return text.translate(_ESCAPES)

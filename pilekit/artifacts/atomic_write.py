@@ -51,9 +51,7 @@ def write_atomically(path: str | Path, *, follow_links: bool = False) -> Iterato
             file.flush()
             os.fsync(file.fileno())
             if is_late():
-                raise PilekitError(
-                    f"{visible(str(path))}: another copy of this task has finished, so this copy is not kept"
-                )
+                raise PilekitError(f"{visible(path)}: another copy of this task has finished, so this copy is not kept")
             partial.replace(final)
     except BaseException as error:
         partial.unlink(missing_ok=True)
@@ -94,14 +92,14 @@ def check_target(path: str | Path, *, follow_links: bool = False) -> None:
     except (OSError, ValueError):  # nothing is there, or writing will report the reason
         return
     if stat.S_ISDIR(mode):
-        raise PilekitError(f"{visible(str(path))}: is a folder; name a file in it")
+        raise PilekitError(f"{visible(path)}: is a folder; name a file in it")
     if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
-        raise PilekitError(f"{visible(str(path))}: is a device or a pipe, which no file can replace; name another")
+        raise PilekitError(f"{visible(path)}: is a device or a pipe, which no file can replace; name another")
 
 
 def _not_written(path: str | Path, error: Exception) -> PilekitError:
     why = error.strerror if isinstance(error, OSError) else None
-    return PilekitError(f"{visible(str(path))}: cannot be written: {visible(why or str(error), 200)}")
+    return PilekitError(f"{visible(path)}: cannot be written: {visible(why or str(error), 200)}")
 
 
 def _create(final: Path) -> tuple[Path, BinaryIO]:

@@ -67,17 +67,17 @@ def write_header(
 def read_header(folder: str | Path, kind: str | None = None, name: str = HEADER_FILE) -> Header:
     """The header `name` in `folder`; raises PilekitError if it is missing, damaged, newer, or of another kind."""
     path = Path(folder) / name
-    shown = visible(str(path))
+    shown = visible(path)
     try:
         header = msgspec.json.decode(read_own(path), type=Header)
     except FileNotFoundError:
         why = f"was not written by pilekit (it has no {visible(name)})"
         why = why if Path(folder).is_dir() else "there is no such folder; check the path"
-        raise PilekitError(f"{visible(str(folder))}: {why}") from None
+        raise PilekitError(f"{visible(folder)}: {why}") from None
     except OSError as error:
         raise PilekitError(f"{shown}: cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise PilekitError(f"{shown}: is not a header of pilekit: {visible(str(error), 200)}") from error
+        raise PilekitError(f"{shown}: is not a header of pilekit: {visible(error, 200)}") from error
     if header.format != FORMAT:
         raise PilekitError(
             f"{shown}: has format {header.format}, this pilekit {__version__} reads format {FORMAT}; "
@@ -92,5 +92,5 @@ def finished_header(folder: str | Path, kind: str, command: str) -> Header:
     """The header of the finished run in `folder`; PilekitError names the `command` that resumes it."""
     header = read_header(folder, kind)
     if not header.finished:
-        raise PilekitError(f"{visible(str(folder))}: is not finished; run the same `{command}` again to resume it")
+        raise PilekitError(f"{visible(folder)}: is not finished; run the same `{command}` again to resume it")
     return header

@@ -158,7 +158,7 @@ def output_folder(
         # A kill in the last moment may have left notes. They may stay: the disk may be read-only.
         with suppress(OSError, PilekitError), locked(folder / LOCK_FILE, wait=False):
             output.forget()
-        logger.warning("already done: %s holds this result; to make it again, remove it first", visible(str(folder)))
+        logger.warning("already done: %s holds this result; to make it again, remove it first", visible(folder))
         yield replace(output, finished=True)
         return
     new = not folder.exists() and not shared
@@ -215,7 +215,7 @@ def check_same_job(
 
 def _earlier_header(folder: Path, kind: str, parameters: Mapping[str, Any], inputs: Mapping[str, Any]) -> Header | None:
     """The header that an earlier run of the same job left; None if the folder is new or empty."""
-    shown = visible(str(folder))
+    shown = visible(folder)
     try:
         names = os.listdir(folder)  # noqa: PTH208
     except FileNotFoundError:
@@ -250,7 +250,7 @@ def _notes_of(header: Header) -> list[_Note]:
     try:
         return [msgspec.convert(note, _Note) for note in header.results.values()]
     except msgspec.ValidationError as error:
-        raise PilekitError(f"{HEADER_FILE} holds results of another kind: {visible(str(error), 200)}") from error
+        raise PilekitError(f"{HEADER_FILE} holds results of another kind: {visible(error, 200)}") from error
 
 
 def _remove_partials(folder: Path) -> None:

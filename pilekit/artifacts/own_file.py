@@ -58,4 +58,4 @@ def refuse_linked_folders(*folders: Path) -> None:
     """Raise PilekitError if a folder is a link: files written through it land elsewhere."""
     for path in folders:
         if path.is_symlink():
-            raise PilekitError(f"{visible(str(path))}: is a link, and nothing is written through it; remove it")
+            raise PilekitError(f"{visible(path)}: is a link, and nothing is written through it; remove it")

@@ -67,7 +67,7 @@ def find_sources(manifest: Manifest, path: str | Path, out: Path) -> list[Source
             parent, name = os.path.split(path)
             place = resolved(parent) / name
             if place.is_relative_to(target):
-                raise PilekitError(f"{visible(path)}: lies in {visible(str(out))}; name another folder with --out")
+                raise PilekitError(f"{visible(path)}: lies in {visible(out)}; name another folder with --out")
             if (owner := owners.setdefault(place, subset.name)) != subset.name:
                 both = f"{visible(owner)} and {visible(subset.name)}"
                 raise PilekitError(f"{visible(path)}: is a source of two subsets, {both}; give it to one of them")

@@ -117,7 +117,7 @@ def _encoded(record: dict[str, Any], source: Source) -> bytes:
         return orjson.dumps(record)
     except TypeError as error:  # a Parquet column may hold anything
         raise PilekitError(
-            f"{visible(source.path)}: a kept field cannot be written as JSON ({visible(str(error), 80)}); "
+            f"{visible(source.path)}: a kept field cannot be written as JSON ({visible(error, 80)}); "
             "leave it out of `keep`"
         ) from error
 

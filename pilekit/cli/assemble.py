@@ -45,7 +45,7 @@ def command(manifest: Path, as_json: bool, **options: Any) -> None:
     summary = assembled.summary
     click.echo(assembled.sum())
     what = f"{summary['shards']:,} train shards, shuffled with seed {summary['seed']}"
-    there = visible(str(assembled.folder))
+    there = visible(assembled.folder)
     if assembled.written:
         click.echo(f"{what}, in {there}")
     else:

@@ -133,7 +133,7 @@ def _print_cleaned(cleaned: Cleaned) -> None:
     for label, documents in sorted(counts.get("languages", {}).items(), key=lambda item: -item[1])[:10]:
         click.echo(f"language {visible(label, 20) or '(none)'}: {documents:,}")
     if cleaned.folder is not None:
-        click.echo(f"shards and dropped.parquet in {visible(str(cleaned.folder))}")
+        click.echo(f"shards and dropped.parquet in {visible(cleaned.folder)}")
 
 
 def _print_example(example: dict[str, Any], rule: str | None) -> None:

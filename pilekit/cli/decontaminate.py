@@ -74,4 +74,4 @@ def command(
     print_fitted(found.table())
     click.echo(f"{sum_of(summary, 'untouched', 'cut', 'dropped')}; {counted(summary['pieces'], 'piece')}")
     written = "" if no_write else "clean shards, "
-    click.echo(f"{written}hits.parquet and evaluations.parquet in {visible(str(found.folder))}")
+    click.echo(f"{written}hits.parquet and evaluations.parquet in {visible(found.folder)}")

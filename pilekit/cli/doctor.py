@@ -43,7 +43,7 @@ def command(tokenizer: str | None, disk: Path, as_json: bool) -> None:
     from pilekit.doctor.rates import expected, measured
 
     if not disk.is_dir():
-        raise PilekitError(f"{visible(str(disk))}: there is no such folder; --disk names one whose disk is measured")
+        raise PilekitError(f"{visible(disk)}: there is no such folder; --disk names one whose disk is measured")
 
     def say(line: str) -> None:
         if not as_json:

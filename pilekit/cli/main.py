@@ -176,7 +176,7 @@ def main() -> NoReturn:
             with contextlib.suppress(KeyboardInterrupt):
                 time.sleep(REPORT_SECONDS)
         else:
-            click.echo(f"error: {visible(str(error))}", err=True)
+            click.echo(f"error: {visible(error)}", err=True)
         sys.exit(1)
 
 

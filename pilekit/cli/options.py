@@ -172,7 +172,7 @@ def _described(fields: dict[str, str]) -> Manifest:
     try:
         return msgspec.convert({"name": "(command line)", **fields}, Manifest)
     except msgspec.ValidationError as error:
-        why = visible(str(error), 200)
+        why = visible(error, 200)
         raise click.UsageError(f"--text-field or --label: give a field such as text or meta.source ({why})") from error
 
 

@@ -52,7 +52,7 @@ def command(paths: tuple[str, ...], manifest: Described, out: Path, as_json: boo
     if printed({"shards": [shard.to_dict() for shard in reframed]}, as_json, corpus, part):
         return
     print_fitted(_table(reframed))
-    click.echo(f"{counted(len(reframed), 'shard')} in {visible(str(out))}")
+    click.echo(f"{counted(len(reframed), 'shard')} in {visible(out)}")
 
 
 def _table(reframed: list[Reframed]) -> FittedTable[list[Reframed]]:

@@ -183,10 +183,10 @@ def _read_state(file: Path) -> Any:
     try:
         state = json.loads((file / "state.json" if file.is_dir() else file).read_bytes())
     except OSError as error:
-        raise PilekitError(f"{visible(str(file))}: cannot be read: {error.strerror}; check the path") from error
+        raise PilekitError(f"{visible(file)}: cannot be read: {error.strerror}; check the path") from error
     except ValueError as error:
         raise PilekitError(
-            f"{visible(str(file))}: is not JSON ({visible(str(error), 120)}); give what "
+            f"{visible(file)}: is not JSON ({visible(error, 120)}); give what "
             "state_dict() of a stream returned, saved as JSON, or a checkpoint folder"
         ) from error
     if isinstance(state, dict) and "xxh3" in state and isinstance(state.get("state"), dict):

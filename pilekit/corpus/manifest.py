@@ -255,7 +255,7 @@ def load_manifest(name_or_path: Manifest | str | Path = "pile") -> Manifest:
     path = Path(name_or_path)
     if not path.exists() and path.suffix != ".toml" and len(path.parts) == 1 and str(path) not in BUNDLED:
         raise PilekitError(
-            f"no manifest is called {visible(str(path))}: the bundled ones are {', '.join(BUNDLED)}; "
+            f"no manifest is called {visible(path)}: the bundled ones are {', '.join(BUNDLED)}; "
             "else give the path of a TOML file"
         )
     return _load(path)
@@ -270,7 +270,7 @@ def _bundled(name: str) -> Manifest:
 
 
 def _load(path: Path) -> Manifest:
-    shown = visible(str(path))
+    shown = visible(path)
     try:
         return msgspec.toml.decode(path.read_bytes(), type=Manifest)
     except FileNotFoundError:
@@ -281,4 +281,4 @@ def _load(path: Path) -> Manifest:
         text = re.sub(r"`\$\.?(.*?)`$", r"`\1`", str(error))
         raise PilekitError(f"{shown}: {visible(text, 300)}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise PilekitError(f"{shown}: is not TOML: {visible(str(error), 200)}") from error
+        raise PilekitError(f"{shown}: is not TOML: {visible(error, 200)}") from error

@@ -33,10 +33,10 @@ def search(url: str) -> Search:
         return _search_store(url)
     except FileNotFoundError as error:
         # An HTTP store reports every error as a missing file; the cause holds the reason.
-        why = f" ({visible(str(error.__cause__), 200)})" if error.__cause__ else ""
+        why = f" ({visible(error.__cause__, 200)})" if error.__cause__ else ""
         raise PilekitError(f"{visible(url)}: there is no such file or folder{why}; check the URL") from error
     except ImportError as error:
-        why = visible(str(error), 200)
+        why = visible(error, 200)
         raise PilekitError(f"{visible(url)}: {why}; `pip install 'pilekit[cloud]'` brings the usual ones") from error
     except PilekitError:
         raise

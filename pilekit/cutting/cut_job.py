@@ -137,7 +137,7 @@ def cut_corpus(
     try:
         msgspec.convert({**parameters, "jobs": jobs, "on_error": on_error, "memory": memory}, _Options)
     except msgspec.ValidationError as error:
-        raise PilekitError(f"{kind}: {visible(str(error), 200)}") from None
+        raise PilekitError(f"{kind}: {visible(error, 200)}") from None
     if only and subsets is None:
         raise PilekitError("`only` leaves out the documents of other subsets; name subsets too")
     if out == "":

@@ -40,7 +40,7 @@ class Decontaminated(DocumentStage):
         for batch in batches:
             if batch.shard not in searched:
                 raise PilekitError(
-                    f"{visible(batch.shard)}: was not searched in {visible(str(self.folder))}; names are relative to "
+                    f"{visible(batch.shard)}: was not searched in {visible(self.folder)}; names are relative to "
                     "the corpus: read it from the same folder, or run `pilekit decontaminate` on it"
                 )
             if batch.shard not in found:
@@ -51,7 +51,7 @@ class Decontaminated(DocumentStage):
                 if not kept and index not in batch.edited and spans[number][-1][1] > len(batch.texts[index]):
                     raise PilekitError(
                         f"{visible(batch.shard)}: document {number:,} is not the one that was searched in "
-                        f"{visible(str(self.folder))}: this is another shard of the same name"
+                        f"{visible(self.folder)}: this is another shard of the same name"
                     )
             kept_batch = batch.where(keep)
             if len(kept_batch):

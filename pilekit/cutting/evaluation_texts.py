@@ -50,7 +50,7 @@ def read_records(corpus: Corpus, fields: Sequence[str]) -> Iterator[Record]:
                 if not isinstance(value, str):
                     raise PilekitError(
                         f"{visible(shard.path)}, record {number:,}: {visible(field)} is no text but "
-                        f"{visible(str(value), 60)}; name other --fields"
+                        f"{visible(value, 60)}; name other --fields"
                     )
             found = found or bool(texts)
             if len(texts) > 1:
@@ -74,7 +74,7 @@ def _raw_records(shard: Shard, fields: Sequence[str]) -> Iterator[Mapping[str, A
                 for rows in table.iter_batches(ROWS, columns=columns, use_threads=False):
                     yield from rows.to_pylist() or [{}] * len(rows)
         except pa.ArrowException as error:
-            raise PilekitError(f"{visible(shard.path)}: cannot be read as Parquet: {visible(str(error))}") from error
+            raise PilekitError(f"{visible(shard.path)}: cannot be read as Parquet: {visible(error)}") from error
         return
     with closing(read_lines(shard.path)) as blocks:
         for first, lines in blocks:
@@ -84,5 +84,5 @@ def _raw_records(shard: Shard, fields: Sequence[str]) -> Iterator[Mapping[str, A
                 record = record_of(line)
                 if type(record) is not dict:
                     why = record if isinstance(record, BadRecord) else f"is {kind_of(record)}, not a JSON object"
-                    raise PilekitError(f"{visible(shard.path)}, line {number:,}: {visible(str(why), 200)}")
+                    raise PilekitError(f"{visible(shard.path)}, line {number:,}: {visible(why, 200)}")
                 yield record

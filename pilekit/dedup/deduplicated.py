@@ -77,7 +77,7 @@ class Deduplicated(DocumentStage):
         if shard not in names:
             some = ", ".join(visible(name) for name in list(names)[:3]) + (", ..." if len(names) > 3 else "")
             raise PilekitError(
-                f"{visible(shard)}: was not deduplicated in {visible(str(self.folder))}, which has {some}; names are "
+                f"{visible(shard)}: was not deduplicated in {visible(self.folder)}, which has {some}; names are "
                 "relative to the corpus: read it from the same folder, or run `pilekit dedup` on it"
             )
         mask = read_mask(Path(self.folder) / MASKS / f"{shard}{MASK_SUFFIX}")
@@ -97,11 +97,11 @@ class Deduplicated(DocumentStage):
                 if index not in batch.edited and xxhash.xxh3_128_intdigest(batch.texts[index].encode()) != known:
                     raise PilekitError(
                         f"{visible(batch.shard)}: document {int(batch.numbers[index]):,} is not the one that was "
-                        f"deduplicated in {visible(str(self.folder))}: this is another shard of the same name; run "
+                        f"deduplicated in {visible(self.folder)}: this is another shard of the same name; run "
                         "`pilekit dedup` on it"
                     )
             if rows["number"][-1] >= batch.numbers[-1]:
                 break
 
     def _shown_mask(self, shard: str) -> str:
-        return visible(str(Path(self.folder) / MASKS / f"{shard}{MASK_SUFFIX}"))
+        return visible(Path(self.folder) / MASKS / f"{shard}{MASK_SUFFIX}")

@@ -82,12 +82,12 @@ def runs_before(run: EarlierRun) -> list[EarlierRun]:
             before = finished_run(run.against)
         except PilekitError as error:
             raise PilekitError(
-                f"{visible(str(run.folder))}: was made against an earlier run that cannot be used: {error}"
+                f"{visible(run.folder)}: was made against an earlier run that cannot be used: {error}"
             ) from error
         # A run's identity contains that of the run before, so this ends.
         if before.identity != run.parameters["against"]:
             raise PilekitError(
-                f"{visible(run.against)}: is not the run any more that {visible(str(run.folder))} was made against; "
+                f"{visible(run.against)}: is not the run any more that {visible(run.folder)} was made against; "
                 "bring that one back"
             )
         found.insert(0, before)
@@ -98,13 +98,13 @@ def runs_before(run: EarlierRun) -> list[EarlierRun]:
 def finished_run(folder: str | Path) -> EarlierRun:
     """The run in `folder`; PilekitError if it is not finished, or if one of its shards is gone or changed."""
     folder = Path(folder)
-    shown = visible(str(folder))
+    shown = visible(folder)
     header = finished_header(folder)
     try:
         paths = {name: header.results[name]["result"]["path"] for name in sorted(header.inputs)}
         against = header.results[DONE]["result"]["against"]
     except (KeyError, TypeError) as error:
-        raise PilekitError(f"{shown}: its header is damaged: it has no {visible(str(error))}") from error
+        raise PilekitError(f"{shown}: its header is damaged: it has no {visible(error)}") from error
     shards = []
     for name, path in paths.items():
         before = Fingerprint(*header.inputs[name])
@@ -131,7 +131,7 @@ def finished_header(folder: str | Path) -> Header:
 
 
 def _check_comparable(run: EarlierRun, parameters: Mapping[str, Any]) -> None:
-    shown = visible(str(run.folder))
+    shown = visible(run.folder)
     for name in _SAME:
         there, here = run.parameters.get(name), parameters[name]
         if there != here:

@@ -80,9 +80,7 @@ class Deduplication(TableResult):
         name, number = document
         shard = next((shard for shard in self._corpus.shards if shard.name == name), None)
         if shard is None:
-            raise PilekitError(
-                f"there is no shard {visible(str(name))} in what {visible(str(self.folder))} was made of"
-            )
+            raise PilekitError(f"there is no shard {visible(name)} in what {visible(self.folder)} was made of")
         header = read_header(self.folder, KIND)
         if fingerprint(shard.path) != Fingerprint(*header.inputs[name]):
             raise PilekitError(f"{visible(shard.path)}: was changed since it was deduplicated; bring it back as it was")

@@ -118,7 +118,7 @@ def deduplicate(
         given = (threshold, only, ngram, num_perm, keep, write, memory, jobs, on_error)
         msgspec.convert(dict(zip(_Options.__struct_fields__, given, strict=True)), _Options)
     except msgspec.ValidationError as error:
-        raise PilekitError(f"deduplicate: {visible(str(error), 200)}") from None
+        raise PilekitError(f"deduplicate: {visible(error, 200)}") from None
     if subsets is not None and not subsets:
         raise PilekitError("subsets is empty, so no document is compared; name some, or give None for all")
     if only and subsets is None:

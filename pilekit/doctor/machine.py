@@ -129,7 +129,7 @@ def _cores() -> str:
 
 
 def _disk(folder: Path) -> str:
-    return f"{shutil.disk_usage(folder).free / 1e9:,.1f} GB free in {visible(str(folder.resolve()))}"
+    return f"{shutil.disk_usage(folder).free / 1e9:,.1f} GB free in {visible(folder.resolve())}"
 
 
 def _torch() -> str:
@@ -170,4 +170,4 @@ def _backend(tokenizer: str | None) -> str:
             raise PilekitError(f"tokenizers alone, which is slow: fastokens fails: {why}") from error
         return "fastokens, for each tokenizer for which it gives the ids of tokenizers"
     loaded = import_of("pilekit.tokenize").load_tokenizer(tokenizer)
-    return f"{loaded.backend} for {visible(str(loaded.path))}"
+    return f"{loaded.backend} for {visible(loaded.path)}"

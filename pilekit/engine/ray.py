@@ -317,7 +317,7 @@ class _Run:
         if report.answer is not None and report.answer not in self.answers:
             folder = Path(report.answer).parent
             if not appears(Path(report.answer).exists, folder):
-                where = f"writes into another folder {visible(str(folder))} than the driver's"
+                where = f"writes into another folder {visible(folder)} than the driver's"
                 raise PilekitError(f"{self._name(report.node)} {where}; {SHARE}")
             self.answers.add(report.answer)
         self.finished += report.done

@@ -188,7 +188,7 @@ def appears(is_there: Callable[[], bool], folder: Path) -> bool:
 
 def _find_lock(lock: Path, nonce: str) -> None:
     """Read the driver's nonce from its lock, write it beside the lock, and try the lock, which should fail."""
-    folder = visible(str(lock.parent))
+    folder = visible(lock.parent)
     if not appears(lambda: lock.exists() and lock.read_text().split()[:1] == [nonce], lock.parent):
         raise PilekitError(f"does not see the driver's folder {folder}; {SHARE}")
     try:

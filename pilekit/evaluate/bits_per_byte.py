@@ -160,7 +160,7 @@ def bits_per_byte(
             if len(records):
                 documents = counted(len(records), "document is", "documents are")
                 what = "already done" if scored_before(out, plan.key) else "resuming"
-                logger.warning("%s: %s scored already, recorded in %s", what, documents, visible(str(out)))
+                logger.warning("%s: %s scored already, recorded in %s", what, documents, visible(out))
             return records
 
         earlier, attached = ranks.on_rank0(recorded), TOKENS if per_token else None

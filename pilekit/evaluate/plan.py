@@ -204,7 +204,7 @@ def prefix_token(prefix: str | int, tokenizer: Tokenizer, model: PreTrainedModel
     if text in named:
         if named[text] is None:
             raise PilekitError(
-                f"the tokenizer {visible(str(tokenizer.path))} has no token for the prefix {text}; give a token's id "
+                f"the tokenizer {visible(tokenizer.path)} has no token for the prefix {text}; give a token's id "
                 "as prefix, or none"
             )
         return named[text]

@@ -62,7 +62,7 @@ def make_app(sources: Sources, hosts: tuple[str, ...], token: str) -> Starlette:
                 with lock:
                     return JSONResponse(question(**{**asked, **numbers}))
             except (PilekitError, OSError) as error:
-                return JSONResponse({"error": visible(str(error))}, 400)
+                return JSONResponse({"error": visible(error)}, 400)
             except (TypeError, ValueError, IndexError):
                 return JSONResponse({"error": "the page does not ask this"}, 400)
 

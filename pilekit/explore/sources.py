@@ -89,7 +89,7 @@ class Sources:
             "shown": {name: visible(name, 80) for name in {*names, *removed}},
             "removed": None if self._run is None else removed,
             "bits": self._result is not None,
-            "tokens": None if self._tokenizer is None else visible(str(self._tokenizer.path)),
+            "tokens": None if self._tokenizer is None else visible(self._tokenizer.path),
         }
 
     def documents(self, start: int, subset: str | None = None) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class Sources:
         document = self._documents.document(shard, number)
         text = document.text[:MOST_SHOWN]
         shown: dict[str, Any] = {**_listed(document), "characters": len(document.text), "shown": len(text)}
-        shown["meta"] = {visible(str(key), 80): visible(str(value), 500) for key, value in document.meta.items()}
+        shown["meta"] = {visible(key, 80): visible(value, 500) for key, value in document.meta.items()}
         if self._tokenizer is None:
             return {**shown, "text": visible_lines(text)}
         ids, spans = self._tokenizer.encode_with_spans(text)
@@ -184,7 +184,7 @@ def _tokenizer_of(protocol: dict[str, Any], given: Tokenizer | None) -> Tokenize
     loaded = load_tokenizer(model) if given is None else given
     if f"sha256:{loaded.fingerprint}" != protocol["tokenizer"]["fingerprint"]:
         raise PilekitError(
-            f"{visible(str(loaded.path))}: is not the tokenizer that the result was made with; name that one with "
+            f"{visible(loaded.path)}: is not the tokenizer that the result was made with; name that one with "
             "--tokenizer"
         )
     return loaded

@@ -49,9 +49,7 @@ class _FunctionStage(DocumentStage):
             try:
                 result = self.function(Document(text, subset, batch.shard, number))
             except Exception as error:
-                raise self._error(
-                    batch, number, f"raised {type(error).__name__}: {visible(str(error), 200)}"
-                ) from error
+                raise self._error(batch, number, f"raised {type(error).__name__}: {visible(error, 200)}") from error
             if not isinstance(result, wanted):
                 kind = wanted[0].__name__
                 raise self._error(batch, number, f"returned {type(result).__name__}; it must return {kind}")

@@ -84,4 +84,4 @@ def _loaded(path: str) -> Any:
     try:
         return fasttext.load_model(path)
     except (ValueError, RuntimeError, MemoryError) as error:
-        raise PilekitError(f"{visible(path)}: is no fastText model: {visible(str(error), 200)}") from error
+        raise PilekitError(f"{visible(path)}: is no fastText model: {visible(error, 200)}") from error

@@ -68,7 +68,7 @@ class Match(DocumentStage):
             object.__setattr__(self, "pattern", re.compile(self.regex))
         except (re.error, TypeError) as error:
             raise PilekitError(
-                f"Match: {visible(repr(self.regex), 200)} is no regular expression: {visible(str(error), 200)}"
+                f"Match: {visible(repr(self.regex), 200)} is no regular expression: {visible(error, 200)}"
             ) from error
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:

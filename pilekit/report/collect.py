@@ -112,7 +112,7 @@ def _files(path: str) -> Iterator[tuple[Path, bool]]:
         return
 
     def refuse(error: OSError) -> None:
-        raise PilekitError(f"{visible(str(error.filename))}: cannot be read: {error.strerror}") from error
+        raise PilekitError(f"{visible(error.filename)}: cannot be read: {error.strerror}") from error
 
     for folder, folders, names in os.walk(path, onerror=refuse):
         is_last = len(Path(folder).relative_to(path).parts) == DEPTH
@@ -140,7 +140,7 @@ def _artefact(file: Path, given: bool) -> Artefact | None:
     saved = read_output(file)
     if saved is None and given:
         raise PilekitError(
-            f"{visible(str(file))}: is no output of `pilekit stats --json` or `pilekit verify --json`; give one of "
+            f"{visible(file)}: is no output of `pilekit stats --json` or `pilekit verify --json`; give one of "
             "these, a folder that a command wrote, or shards"
         )
     kind = "stats" if isinstance(saved, CorpusStats) else "verify"

@@ -23,7 +23,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
         summary: dict[str, Any] = msgspec.json.decode(read_own(path), type=dict[str, Any])
         summary["subsets"].items()
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, AttributeError) as error:
-        raise PilekitError(f"{visible(str(path))}: is no summary: {visible(str(error), 200)}; run it again") from error
+        raise PilekitError(f"{visible(path)}: is no summary: {visible(error, 200)}; run it again") from error
     return summary
 
 

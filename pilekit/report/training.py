@@ -30,7 +30,7 @@ def training_content(folder: Path) -> dict[str, Any]:
     """How a run went. PilekitError if it has no step yet, or if its metrics are damaged."""
     file = RunFolder(folder).metrics_file
     if not file.exists() or not (steps := read_metrics(file)):
-        raise PilekitError(f"{visible(str(folder))}: no step is logged yet; `pilekit train` writes {file.name}")
+        raise PilekitError(f"{visible(folder)}: no step is logged yet; `pilekit train` writes {file.name}")
     # A run of an earlier pilekit has no list of its starts.
     restarts = [int(step) for step in read_header(folder).results.get(STARTS, [])[1:]]
     x = np.array([one.step for one in steps], dtype=np.float64)

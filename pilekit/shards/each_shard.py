@@ -93,13 +93,13 @@ def await_files(files: Iterable[Path]) -> None:
     """Wait until files from other machines appear here; `PilekitError` if one does not appear in time."""
     for file in files:
         if not appears(file.exists, file.parent):
-            raise PilekitError(f"{visible(str(file))}: another node wrote it, but it does not appear; run it again")
+            raise PilekitError(f"{visible(file)}: another node wrote it, but it does not appear; run it again")
 
 
 def await_notes(output: Output, names: Collection[str]) -> None:
     """Wait until notes from other machines, and their files, appear here; `PilekitError` if they do not in time."""
     if not appears(lambda: all(output.result(name) is not None for name in names), output.folder / NOTES):
-        raise PilekitError(f"{visible(str(output.folder))}: what other nodes wrote does not appear; run it again")
+        raise PilekitError(f"{visible(output.folder)}: what other nodes wrote does not appear; run it again")
 
 
 @contextmanager

@@ -90,8 +90,7 @@ def inputs_for(folder: str | Path, shards: Iterable[Shard]) -> Inputs:
             continue
         if not is_url(shard.path) and Path(shard.path).resolve().is_relative_to(Path(folder).resolve()):
             raise PilekitError(
-                f"{visible(str(folder))}: holds {visible(shard.path)}, which is to be read; name another folder with "
-                "--out"
+                f"{visible(folder)}: holds {visible(shard.path)}, which is to be read; name another folder with --out"
             )
         found = fingerprint(shard.path)
         inputs.fingerprints[shard.name] = [found.size, found.sample]

@@ -96,7 +96,7 @@ def write_mask(path: Path, shard: str, of: Fingerprint, kept: npt.NDArray[np.boo
 
 def read_mask(path: str | Path) -> KeepMask:
     """Read a mask; `PilekitError` if the file is not a mask, is damaged, or has another format."""
-    shown = visible(str(path))
+    shown = visible(path)
     try:
         with Path(path).open("rb") as file:
             line = file.readline(_LONGEST_HEADER)
@@ -109,7 +109,7 @@ def read_mask(path: str | Path) -> KeepMask:
         if header.kind != KIND:
             raise ValueError("it is of another kind")
     except (msgspec.DecodeError, ValueError) as error:
-        raise PilekitError(f"{shown}: is not a keep mask ({visible(str(error), 200)})") from error
+        raise PilekitError(f"{shown}: is not a keep mask ({visible(error, 200)})") from error
     if header.format != FORMAT:
         raise PilekitError(
             f"{shown}: is a keep mask of format {header.format}, this pilekit {__version__} reads format {FORMAT}; "

@@ -34,7 +34,7 @@ def tokenizer_of(tokenizer: object) -> Tokenizer | None:
     found = load_tokenizer(tokenizer)
     if found.eos_id is None:
         raise PilekitError(
-            f"the tokenizer {visible(str(found.path))} has no end-of-document token, which must follow every "
+            f"the tokenizer {visible(found.path)} has no end-of-document token, which must follow every "
             'document; name it as "eos_token" in a tokenizer_config.json beside it'
         )
     return found

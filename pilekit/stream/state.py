@@ -104,7 +104,7 @@ def read_state(state: object) -> StreamState:
         )
     if state["version"] != STATE_VERSION:
         raise PilekitError(
-            f"the stream's state has version {visible(str(state['version']), 20)}, and this pilekit reads version "
+            f"the stream's state has version {visible(state['version'], 20)}, and this pilekit reads version "
             f"{STATE_VERSION}; resume with the pilekit that wrote it"
         )
     damaged = "the stream's state was changed or damaged: {}; give what state_dict() returned"
@@ -115,7 +115,7 @@ def read_state(state: object) -> StreamState:
         if len(found.lanes) != 24 * found.plan.grid.lanes or (found.rank or 0) >= found.world_size:
             raise ValueError("its lanes and ranks do not fit its grid")
     except ValueError as error:
-        raise PilekitError(damaged.format(visible(str(error), 200))) from error
+        raise PilekitError(damaged.format(visible(error, 200))) from error
     return found
 
 

@@ -60,7 +60,7 @@ def load_tokenizer(
     if special_tokens not in ("text", "parse"):
         raise PilekitError(f"special_tokens={special_tokens!r} is neither 'text' nor 'parse'")
     path = tokenizer_file(tokenizer)
-    shown = visible(str(path))
+    shown = visible(path)
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -73,7 +73,7 @@ def load_tokenizer(
             raise ValueError("its vocabulary is empty")
     except Exception as error:  # tokenizers raises Exception itself
         raise PilekitError(
-            f"{shown} is not a tokenizer.json that the tokenizers library can read ({visible(str(error), 200)}); give "
+            f"{shown} is not a tokenizer.json that the tokenizers library can read ({visible(error, 200)}); give "
             "a tokenizer.json or a Hugging Face tokenizer folder"
         ) from error
 
@@ -100,7 +100,7 @@ def reopen(path: Path, backend: Backend, special_tokens: SpecialTokens, fingerpr
     tokenizer = load_tokenizer(path, backend=backend, special_tokens=special_tokens)
     if tokenizer.fingerprint != fingerprint:
         raise PilekitError(
-            f"the tokenizer {visible(str(path))} has changed since it was loaded; start again with the new file"
+            f"the tokenizer {visible(path)} has changed since it was loaded; start again with the new file"
         )
     return tokenizer
 
@@ -128,7 +128,7 @@ def _agreed_fast_encoder(content: str, special_tokens: SpecialTokens) -> EncodeB
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a Rust panic is a BaseException
-        return f"does not know this kind of tokenizer ({visible(str(error), 100)})"
+        return f"does not know this kind of tokenizer ({visible(error, 100)})"
     if not (np.array_equal(offsets, expected_offsets) and np.array_equal(ids, expected_ids)):
         return "gives other ids than tokenizers on the probe set"
 

@@ -32,7 +32,7 @@ def tokenizer_file(tokenizer: str | Path | Any) -> Path:
         file = path / "tokenizer.json"
         if not file.is_file():
             raise PilekitError(
-                f"no tokenizer.json in the folder {visible(str(path))}; save one there with "
+                f"no tokenizer.json in the folder {visible(path)}; save one there with "
                 "transformers' AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
             )
         return file.absolute()
@@ -92,8 +92,8 @@ def roles_beside(file: Path) -> dict[str, str]:
         except FileNotFoundError:
             continue
         except (OSError, orjson.JSONDecodeError) as error:
-            why = visible(str(error), 200)
-            raise PilekitError(f"cannot read {visible(str(path))}, which names the special tokens: {why}") from error
+            why = visible(error, 200)
+            raise PilekitError(f"cannot read {visible(path)}, which names the special tokens: {why}") from error
         for role in ROLES if isinstance(content, dict) else ():
             name = content.get(role)
             name = name.get("content") if isinstance(name, dict) else name

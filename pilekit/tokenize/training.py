@@ -88,7 +88,7 @@ def train_tokenizer(
         sample = sample_by_hash(corpus, sample_bytes, subsets=subsets, seed=seed, advance=advance)
     if not sample:
         chosen = f" in {', '.join(subsets)}" if subsets else ""
-        raise PilekitError(f"no text to train on in {visible(str(corpus.root))}{visible(chosen)}")
+        raise PilekitError(f"no text to train on in {visible(corpus.root)}{visible(chosen)}")
     with show("training", sum(len(document.text) for document in sample)) as advance:
         content = _train(sample, vocab_size, advance)
     with write_atomically(out, follow_links=True) as file:

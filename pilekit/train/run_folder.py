@@ -136,7 +136,7 @@ def steps_in(checkpoints: Path, ending: str = "") -> list[int]:
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a null character
         return []
     except OSError as error:
-        raise PilekitError(f"{visible(str(checkpoints))}: cannot be read: {error.strerror}") from error
+        raise PilekitError(f"{visible(checkpoints)}: cannot be read: {error.strerror}") from error
     matches = (_STEP.fullmatch(name.removesuffix(ending)) for name in names if name.endswith(ending))
     return sorted(int(match[1]) for match in matches if match)
 
@@ -148,7 +148,7 @@ def open_run(path: str | Path, config: TrainConfig) -> Iterator[RunFolder]:
     Raises PilekitError if another process holds a lock, if a folder cannot be written, or if it holds something else.
     """
     run = run_of(path, config)
-    name = visible(str(path))
+    name = visible(path)
     with ExitStack() as locks:
         _check_folder(run, name)
         _lock(locks, run.path, name, "--out")
@@ -178,7 +178,7 @@ def check_start(run: RunFolder, config: TrainConfig) -> None:
     It refuses: a folder that is not a run; an existing run, if `checkpoint.resume` is "never" or another checkpoint
     than the one it started from; checkpoints in another folder; and checkpoints whose config does not fit.
     """
-    name = visible(str(run.path))
+    name = visible(run.path)
     _check_folder(run, name)
     resume = config.checkpoint.resume
     if resume == "never" and run.is_begun:
@@ -207,7 +207,7 @@ def _check_dir(run: RunFolder, old: TrainConfig, config: TrainConfig) -> None:
     before = run.path / "checkpoints" if old.checkpoint.dir is None else Path(old.checkpoint.dir)
     if run.newest_step() is None and before.absolute() != run.checkpoints.absolute() and steps_in(before):
         raise PilekitError(
-            f"checkpoint.dir = {shown(config.checkpoint.dir)}: the run's checkpoints are in {visible(str(before))}; "
+            f"checkpoint.dir = {shown(config.checkpoint.dir)}: the run's checkpoints are in {visible(before)}; "
             "move them, or set that"
         )
 
@@ -224,7 +224,7 @@ def _check_origin(folder: Path, config: TrainConfig) -> None:
     try:
         old = msgspec.convert(read_state(folder).config, TrainConfig, strict=False)  # "inf" becomes a number
     except (Damaged, msgspec.ValidationError) as error:
-        raise PilekitError(f"{name}: is not a good checkpoint: {visible(str(error), 200)}; give another") from None
+        raise PilekitError(f"{name}: is not a good checkpoint: {visible(error, 200)}; give another") from None
     check_resumable(old, config)
 
 
@@ -233,7 +233,7 @@ def take_config(run: RunFolder, config: TrainConfig, checkpoint: Path | None) ->
 
     checkpoint   the checkpoint from which the run resumes; None if it has none and starts at the first step
     """
-    name = visible(str(run.path))
+    name = visible(run.path)
     if checkpoint is None:
         if run.is_begun:
             logger.warning("%s: has no checkpoint to resume from, so it starts over", name)

@@ -348,7 +348,7 @@ class Trainer:
     def _begin(self, run: RunFolder, checkpoints: Checkpoints) -> Progress:
         """Load the newest checkpoint, if there is one, into weights, optimizer and stream; returns the progress."""
         config, ranks, engine = self.config, self.ranks, self.engine
-        folder, name = checkpoints.newest(), visible(str(run.path))
+        folder, name = checkpoints.newest(), visible(run.path)
         ranks.on_rank0(lambda: check_start(run, config))
         if folder is None and config.checkpoint.resume not in ("auto", "never"):
             folder = Path(config.checkpoint.resume)

@@ -52,9 +52,7 @@ def write_demo_sources(
         library = library or standard_library()
         documents = dict.fromkeys(python_documents(library))
         if not any(document.subset == "Github" for document in documents):
-            raise PilekitError(
-                f"no Python files in {visible(str(library))}: this Python came without its library's source"
-            )
+            raise PilekitError(f"no Python files in {visible(library)}: this Python came without its library's source")
         numbers = arithmetic_documents(arithmetic_bytes, seed)
         arithmetic = (SourceDocument(text, "DM Mathematics", text) for text in numbers)
         lines: dict[str, list[bytes]] = defaultdict(list)

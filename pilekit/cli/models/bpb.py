@@ -227,7 +227,7 @@ def _show(found: BitsPerByte | Comparison, as_json: bool, plot: str | None, out:
 
 def _say_written(out: Path | None) -> None:
     if out is not None and not rank():
-        click.echo(f"written: {visible(str(out / 'result.json'))}", err=True)
+        click.echo(f"written: {visible(out / 'result.json')}", err=True)
 
 
 def _models(first: str, others: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:

@@ -93,7 +93,7 @@ def command(
         with progress("embedding", None if rules["limit"] else corpus.size) as advance:
             found = embed_corpus(model_dir, corpus, out, advance=advance, **rules)
         if not rank():
-            click.echo(f"{len(found):,} vectors of {found.width:,} numbers: {visible(str(out))}", err=True)
+            click.echo(f"{len(found):,} vectors of {found.width:,} numbers: {visible(out)}", err=True)
     if near is None or rank():
         return
     nearest = found.near(shard, number, count)

@@ -84,4 +84,4 @@ def command(
     if comparison is not None:
         click.echo()
         print_fitted(comparison_table(comparison))
-    click.echo(f"written: {visible(str(out))}" + (f", heads {pruned.heads}" if pruned.heads else ""), err=True)
+    click.echo(f"written: {visible(out)}" + (f", heads {pruned.heads}" if pruned.heads else ""), err=True)

@@ -294,9 +294,9 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
         newest = int(checkpoint.name.removeprefix("step-"))
         start = f"resumes after step {newest:,}" if newest < config.steps else f"has done its {counted(newest, 'step')}"
     return [
-        ("run", f"{visible(str(run.path))} ({start})"),
+        ("run", f"{visible(run.path)} ({start})"),
         ("data", f"{counted(len(corpus.shards), 'shard')}{size} in {visible(corpus.root)}: {subsets}"),
-        ("tokenizer", f"{visible(str(tokenizer.path))}, {tokenizer.vocab_size:,} ids ({tokenizer.backend})"),
+        ("tokenizer", f"{visible(tokenizer.path)}, {tokenizer.vocab_size:,} ids ({tokenizer.backend})"),
         ("model", f"{visible(source.preset or source.config or source.path or '')}: {memory.parameters:,} parameters"),
         ("ranks", f"{world_size:,}; a restart may use {', '.join(others) or 'no other number'}"),
         ("memory", f"{decimal(memory.stages[memory.chosen].device)} of each rank (--estimate shows the parts)"),

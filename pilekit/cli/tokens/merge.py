@@ -45,4 +45,4 @@ def command(prefixes: tuple[str, ...], out: Path, format: Format, sequences_are_
             files, out, format=format, sequences_are_documents=sequences_are_documents, advance=advance
         )
     if print_result(merged, as_json):
-        click.echo(f"{merged.dtype} ids in {visible(str(merged.files[0]))}")
+        click.echo(f"{merged.dtype} ids in {visible(merged.files[0])}")

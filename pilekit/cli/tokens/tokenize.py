@@ -70,4 +70,4 @@ def command(
         return
     if tokenized.empty:
         click.echo(f"{counted(tokenized.empty)} without tokens left out")
-    click.echo(f"{tokenized.dtype} ids in {visible(str(tokenized.files[0]))}")
+    click.echo(f"{tokenized.dtype} ids in {visible(tokenized.files[0])}")

@@ -57,4 +57,4 @@ def command(
         click.echo(
             f"the sample has no more pairs to merge: {trained.vocab_size:,} ids instead of {vocab_size:,}", err=True
         )
-    click.echo(f"wrote {visible(str(out))}: {trained.vocab_size:,} ids")
+    click.echo(f"wrote {visible(out)}: {trained.vocab_size:,} ids")

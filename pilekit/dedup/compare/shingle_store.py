@@ -57,12 +57,12 @@ class ShingleStore:
             with path.open("rb") as file:
                 size = file.seek(0, 2)
                 if size != words * WORD:
-                    raise PilekitError(f"{visible(str(path))}: is damaged (it has another size); remove it, run again")
+                    raise PilekitError(f"{visible(path)}: is damaged (it has another size); remove it, run again")
                 if not size:
                     return np.empty(0, dtype=np.uint64)
                 self._maps.append(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
         except OSError as error:
-            raise PilekitError(f"{visible(str(path))}: cannot be read: {error.strerror}; run again") from error
+            raise PilekitError(f"{visible(path)}: cannot be read: {error.strerror}; run again") from error
         return np.frombuffer(self._maps[-1], dtype=np.uint64)
 
     def release(self) -> None:

@@ -116,7 +116,7 @@ def readable(path: Path, remedy: str = "`pilekit dedup` again") -> Iterator[pa.d
     try:
         yield pa.dataset.dataset(path, format="parquet")
     except FileNotFoundError:
-        raise PilekitError(f"{visible(str(path))}: is not there; run {remedy}") from None
+        raise PilekitError(f"{visible(path)}: is not there; run {remedy}") from None
     except (pa.ArrowException, OSError, LookupError, TypeError) as error:
         reason = visible(str(error).split("\n", 1)[0], 200)
-        raise PilekitError(f"{visible(str(path))}: cannot be read ({reason}); run {remedy}") from error
+        raise PilekitError(f"{visible(path)}: cannot be read ({reason}); run {remedy}") from error

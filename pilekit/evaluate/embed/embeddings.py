@@ -58,9 +58,9 @@ class Embeddings:
             self.width: int = schema.field("embedding").type.list_size
             self.protocol: dict[str, Any] = json.loads(schema.metadata[_PROTOCOL])
         except FileNotFoundError:
-            raise PilekitError(f"{visible(str(path))}: there is no such file") from None
+            raise PilekitError(f"{visible(path)}: there is no such file") from None
         except (OSError, pa.ArrowException, KeyError, TypeError, AttributeError, ValueError) as error:
-            raise PilekitError(f"{visible(str(path))}: is no file of embeddings, as `pilekit embed` writes") from error
+            raise PilekitError(f"{visible(path)}: is no file of embeddings, as `pilekit embed` writes") from error
 
     def __len__(self) -> int:
         return int(self._file.metadata.num_rows)
@@ -109,7 +109,7 @@ class Embeddings:
                 return found
         known = visible(", ".join(sorted(shards)), 200)
         raise PilekitError(
-            f"{visible(str(self.path))}: has no document {number} of {visible(shard, 200)}; its shards are {known}"
+            f"{visible(self.path)}: has no document {number} of {visible(shard, 200)}; its shards are {known}"
         )
 
 

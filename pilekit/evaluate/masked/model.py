@@ -64,7 +64,7 @@ def load_masked_lm(
     try:
         return as_masked_lm(model)
     except PilekitError as error:
-        raise PilekitError(f"{visible(str(model_dir))}: {error}") from error
+        raise PilekitError(f"{visible(model_dir)}: {error}") from error
 
 
 def as_masked_lm(model: PreTrainedModel) -> MaskedLM:
@@ -72,7 +72,7 @@ def as_masked_lm(model: PreTrainedModel) -> MaskedLM:
 
     The model is on any device, in any precision.
     """
-    name = visible(str(model.config.model_type), 60)
+    name = visible(model.config.model_type, 60)
     ids = probe_ids(model, tokens_of(model))
     length = ids.shape[1]
     places = torch.arange(0, length, 2, device=ids.device)

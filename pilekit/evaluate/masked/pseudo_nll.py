@@ -69,7 +69,7 @@ class Template:
 
 def template_of(tokenizer: Tokenizer) -> Template:
     """The template of a masked model's tokenizer; PilekitError if it has no mask token or no fixed template."""
-    shown, around = visible(str(tokenizer.path)), tokenizer.around()
+    shown, around = visible(tokenizer.path), tokenizer.around()
     if tokenizer.mask_id is None:
         raise PilekitError(
             f"the tokenizer {shown} has no mask token, which a masked model needs; name it as "

@@ -69,12 +69,12 @@ def load_causal_lm(
     try:
         return as_causal_lm(model)
     except PilekitError as error:
-        raise PilekitError(f"{visible(str(model_dir))}: {error}") from error
+        raise PilekitError(f"{visible(model_dir)}: {error}") from error
 
 
 def as_causal_lm(model: PreTrainedModel) -> CausalLM:
     """The parts of `model` that scoring and training need; PilekitError if it is not a causal language model."""
-    name = visible(str(model.config.model_type), 60)
+    name = visible(model.config.model_type, 60)
     head: nn.Module | None = cast("Any", model).get_output_embeddings()
     if head is None:
         raise PilekitError(f"{type(model).__name__} has no language-model head; it cannot predict tokens")
@@ -101,7 +101,7 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: Tokenizer, what: str) ->
     predicted = getattr(cast("Any", model).get_output_embeddings(), "out_features", rows)
     if tokenizer.vocab_size > min(rows, predicted):
         raise PilekitError(
-            f"{what}: vocabulary larger than the embeddings: the tokenizer {visible(str(tokenizer.path))} has "
+            f"{what}: vocabulary larger than the embeddings: the tokenizer {visible(tokenizer.path)} has "
             f"{tokenizer.vocab_size:,} ids and the model {min(rows, predicted):,}; use the tokenizer that the model "
             "was made for"
         )

@@ -14,7 +14,7 @@ INDEX = "model.safetensors.index.json"
 def check_folder(folder: str | Path) -> None:
     """PilekitError if `folder` cannot be a model; for a run of `pilekit train` the message says where the model is."""
     folder = Path(folder)
-    shown = visible(str(folder))
+    shown = visible(folder)
     if not folder.is_dir():
         raise PilekitError(
             f"{shown}: there is no such model; give a local folder with config.json, {WEIGHTS} and tokenizer.json "
@@ -28,7 +28,7 @@ def check_folder(folder: str | Path) -> None:
             )
         return
     if (folder / "model" / "config.json").is_file():
-        raise PilekitError(f"{shown}: is a run; its model is {visible(str(folder / 'model'))}")
+        raise PilekitError(f"{shown}: is a run; its model is {visible(folder / 'model')}")
     if any((path / "adapter_config.json").is_file() for path in (folder, folder / "adapter")):
         raise PilekitError(
             f"{shown}: has adapters of a model, but not the model; `pilekit train --merge` exports both as one"

@@ -69,7 +69,7 @@ def load_model(
     The weights may be stored in any precision.
     """
     config = outline(folder, kind).config
-    shown = visible(str(folder))
+    shown = visible(folder)
     try:
         with quiet():
             model, found = kind.auto.from_pretrained(
@@ -109,7 +109,7 @@ def outline(folder: str | Path, kind: Kind = CAUSAL) -> PreTrainedModel:
     """
     check_folder(folder)
     config = read_config(folder, kind)
-    shown = visible(str(Path(folder) / "config.json"))
+    shown = visible(Path(folder) / "config.json")
     tensors = len(_stored_tensors(folder))
     size = sum(file.stat().st_size for file in weight_files(folder))
     layers = getattr(config.get_text_config(), "num_hidden_layers", None)
@@ -127,7 +127,7 @@ def outline(folder: str | Path, kind: Kind = CAUSAL) -> PreTrainedModel:
 def read_config(path: str | Path, kind: Kind = CAUSAL) -> PreTrainedConfig:
     """The configuration of a model of this kind from a config.json, or from a folder with one."""
     file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
-    shown, content = visible(str(file)), _json(file)
+    shown, content = visible(file), _json(file)
     model_type = content.get("model_type")
     name = visible(str(model_type), 60)
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
@@ -197,9 +197,9 @@ def weight_files(folder: str | Path) -> list[Path]:
     names = set(names.values()) if isinstance(names, dict) else set()
     for name in names or [None]:
         if not isinstance(name, str) or PurePath(name).name != name or not name.endswith(".safetensors"):
-            raise PilekitError(f'{visible(str(folder))}: {INDEX}: its "weight_map" names no files beside it')
+            raise PilekitError(f'{visible(folder)}: {INDEX}: its "weight_map" names no files beside it')
         if not (folder / name).is_file():
-            raise PilekitError(f"{visible(str(folder / name))}: is missing; copy the whole model")
+            raise PilekitError(f"{visible(folder / name)}: is missing; copy the whole model")
     return [folder / name for name in sorted(names)]
 
 
@@ -253,9 +253,9 @@ def _json(file: Path) -> dict[str, Any]:
     try:
         content: Any = orjson.loads(file.read_bytes())
     except OSError as error:
-        raise PilekitError(f"{visible(str(file))}: cannot be read: {error.strerror}") from error
+        raise PilekitError(f"{visible(file)}: cannot be read: {error.strerror}") from error
     except orjson.JSONDecodeError as error:
-        raise PilekitError(f"{visible(str(file))}: is not JSON: {error}") from error
+        raise PilekitError(f"{visible(file)}: is not JSON: {error}") from error
     return content if isinstance(content, dict) else {}
 
 
@@ -269,7 +269,7 @@ def _stored_tensors(folder: str | Path) -> list[tuple[str, int]]:
                 found += [(one.get_dtype(), math.prod(one.get_shape())) for one in slices]
         except (SafetensorError, OSError) as error:
             raise PilekitError(
-                f"{visible(str(file))}: is not a whole safetensors file ({visible(str(error), 200)}); copy it again"
+                f"{visible(file)}: is not a whole safetensors file ({visible(error, 200)}); copy it again"
             ) from error
     return found
 

@@ -81,6 +81,6 @@ def _beside(records: Path) -> Path:
 
 def _damaged(path: Path) -> PilekitError:
     return PilekitError(
-        f"{visible(str(path))}: is shorter than its records say, so it is damaged; remove its folder, and the same "
+        f"{visible(path)}: is shorter than its records say, so it is damaged; remove its folder, and the same "
         "command scores its documents again"
     )

@@ -119,7 +119,7 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise PilekitError(
-            f"{visible(str(path))}: cannot be written: {error.strerror}; its records stay, and the same command "
+            f"{visible(path)}: cannot be written: {error.strerror}; its records stay, and the same command "
             "resumes from them"
         ) from error
 
@@ -144,10 +144,10 @@ def check_out(out: str | Path) -> None:
     """PilekitError if `out` cannot hold results: it has a model, its records/ is a file, or its result a folder."""
     check_target(Path(out) / RESULT_FILE)
     if os.path.lexists(Path(out) / "config.json"):
-        raise PilekitError(f"{visible(str(out))}: holds a model (config.json); give --out a folder of its own")
+        raise PilekitError(f"{visible(out)}: holds a model (config.json); give --out a folder of its own")
     for folder in (Path(out), Path(out) / RECORDS):
         if os.path.lexists(folder) and not folder.is_dir():
-            raise PilekitError(f"{visible(str(folder))}: is a file, where a folder belongs; name another --out")
+            raise PilekitError(f"{visible(folder)}: is a file, where a folder belongs; name another --out")
 
 
 def read_records(folder: Path, shards: list[str], manifest: Manifest) -> Records:
@@ -160,10 +160,10 @@ def read_records(folder: Path, shards: list[str], manifest: Manifest) -> Records
         every = (document for path in record_files(folder) for document in documents_in(path))
         return Records.of(every, shards, manifest)
     except OSError as error:
-        raise PilekitError(f"{visible(str(folder))}: cannot be read: {error.strerror}") from error
+        raise PilekitError(f"{visible(folder)}: cannot be read: {error.strerror}") from error
     except PilekitError as error:
         raise PilekitError(
-            f"{visible(str(folder))}: {error}; remove this folder, and the same command scores its documents again"
+            f"{visible(folder)}: {error}; remove this folder, and the same command scores its documents again"
         ) from error
 
 
@@ -212,13 +212,13 @@ def read_result(folder: str | Path) -> BitsPerByte:
             raise ValueError("other figures")
     except FileNotFoundError:
         raise PilekitError(
-            f"{visible(str(folder))}: has no {RESULT_FILE}; score a model with --out, to its end, and give that folder"
+            f"{visible(folder)}: has no {RESULT_FILE}; score a model with --out, to its end, and give that folder"
         ) from None
     except OSError as error:
-        raise PilekitError(f"{visible(str(path))}: cannot be read: {error.strerror}") from error
+        raise PilekitError(f"{visible(path)}: cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PilekitError(
-            f"{visible(str(path))}: does not match its records in {RECORDS}/; score the model again with the same "
+            f"{visible(path)}: does not match its records in {RECORDS}/; score the model again with the same "
             "command, which adds what is missing and writes it again"
         ) from error
     return result

@@ -46,9 +46,9 @@ def rule_sets(names: str | Iterable[str], bad_words: Path | None = None) -> dict
         words = tuple(filter(None, map(str.strip, bad_words.read_text("utf-8").splitlines())))
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", "it is not UTF-8")
-        raise PilekitError(f"{visible(str(bad_words))}: cannot be read: {why}") from error
+        raise PilekitError(f"{visible(bad_words)}: cannot be read: {why}") from error
     if not words:
-        raise PilekitError(f"{visible(str(bad_words))}: holds no words; write one a line")
+        raise PilekitError(f"{visible(bad_words)}: holds no words; write one a line")
     return found | {name: replace(rules, bad_words=words) for name, rules in of_c4.items()}
 
 

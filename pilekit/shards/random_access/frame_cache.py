@@ -56,7 +56,7 @@ class FrameCache:
         except (OSError, PilekitError) as error:
             if why := _reason(error):
                 raise PilekitError(
-                    f"{visible(str(folder))}: cannot be a cache: {why}; name a folder that can be written"
+                    f"{visible(folder)}: cannot be a cache: {why}; name a folder that can be written"
                 ) from error
         return cache
 
@@ -90,7 +90,7 @@ class FrameCache:
                 (self.folder / "partial").replace(path)
         except (OSError, PilekitError) as error:
             if why := _reason(error):
-                logger.warning("%s: a frame cannot be kept: %s", visible(str(self.folder)), why)
+                logger.warning("%s: a frame cannot be kept: %s", visible(self.folder), why)
                 with suppress(OSError):
                     (self.folder / "partial").unlink()
 

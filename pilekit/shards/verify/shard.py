@@ -278,4 +278,4 @@ class _ShardCheck:
 
 def _without_place(error: Exception, shard: Shard) -> str:
     """The error's message without the place, because the finding has fields for it."""
-    return re.sub(rf"\A{re.escape(visible(shard.path))}(, (line|row) [\d,]+)?: ", "", visible(str(error)))
+    return re.sub(rf"\A{re.escape(visible(shard.path))}(, (line|row) [\d,]+)?: ", "", visible(error))

@@ -115,11 +115,11 @@ def verify_corpus(
     notes = [] if listed_in is None else [f"sums are taken from {visible(listed_in)}"]
     notes += _notes(corpus, verdicts, listed_in, listed)
     if target is not None and findings:
-        notes.append(f"{visible(str(target))}: not written, as something is wrong")
+        notes.append(f"{visible(target)}: not written, as something is wrong")
     elif target is not None:
         here = {stored_name(shard): verdicts[shard.name].sha256 or "" for shard in corpus.shards}
         write_sums_file(target, {**old, **here})
-        notes.append(f"written: {visible(str(target))}")
+        notes.append(f"written: {visible(target)}")
     stored_bytes = sum(verdict.size for verdict in verdicts.values())
     return Verification(tuple(findings), tuple(notes), len(verdicts), stored_bytes)
 
@@ -141,7 +141,7 @@ def _target(corpus: Corpus) -> tuple[Path, dict[str, str]]:
     target = Path(corpus.root) / SUMS_FILES[0]
     check_target(target)
     if not os.access(corpus.root, os.W_OK):
-        raise PilekitError(f"{visible(str(target))}: cannot be written: the folder is read-only")
+        raise PilekitError(f"{visible(target)}: cannot be written: the folder is read-only")
     old = find_sums(corpus.root)
     return target, read_sums(old) if old else {}
 

@@ -161,7 +161,7 @@ def _reframe(
             if isinstance(error, PilekitError) and visible(file.name) not in str(error):
                 raise  # the index cannot be written
             raise PilekitError(
-                f"{visible(str(path))}: the written file does not read back as the same text ({error}); check "
+                f"{visible(path)}: the written file does not read back as the same text ({error}); check "
                 "disk and memory, and try again"
             ) from error
     result = Reframed(

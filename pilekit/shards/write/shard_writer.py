@@ -38,7 +38,7 @@ class ShardWriter:
         self.path = Path(path)
         self.storage = storage_of(str(path))
         if self.storage == "parquet":
-            raise PilekitError(f"{visible(str(path))}: shards are written as .jsonl.zst, .jsonl.gz or .jsonl")
+            raise PilekitError(f"{visible(path)}: shards are written as .jsonl.zst, .jsonl.gz or .jsonl")
         self.level = level
         self.frame_bytes = frame_bytes
         self.follow_links = follow_links
@@ -79,7 +79,7 @@ class ShardWriter:
     def write_lines(self, lines: Iterable[bytes | memoryview]) -> None:
         """Write lines without their newlines; raises `PilekitError` for a line that holds a newline."""
         if self._open is None:
-            raise PilekitError(f"{visible(str(self.path))}: is not open; write inside `with ShardWriter(...):`")
+            raise PilekitError(f"{visible(self.path)}: is not open; write inside `with ShardWriter(...):`")
         for line in lines:
             # A copy: a view would keep its piece of 2 MiB alive, and a small sample holds thousands of lines.
             self._held.append(bytes(line))
@@ -93,9 +93,7 @@ class ShardWriter:
         text = b"".join(self._held)
         # A newline inside a line would shift the number, and so the identity, of every document after it.
         if text.count(b"\n") != len(self._held) // 2:
-            raise PilekitError(
-                f"{visible(str(self.path))}: a line to be written holds a newline; give each line by itself"
-            )
+            raise PilekitError(f"{visible(self.path)}: a line to be written holds a newline; give each line by itself")
         self._held, self._held_bytes = [], 0
         self.text_bytes += len(text)
         (self._frames or self._gzip or self._file).write(text)

@@ -72,8 +72,8 @@ def _tokenized(parts: list[LaneDocuments], encoding: Encoding, tokenizer: Tokeni
         shard, number = table[np.searchsorted(offsets, at, side="right") - 1, [SHARD, NUMBER]].tolist()
         path, document = encoding.token_files[shard].place(number)
         raise PilekitError(
-            f"{visible(str(path))}: document {document:,} has the id {ids[at]:,}, but "
-            f"{visible(str(tokenizer.path))} has {tokenizer.vocab_size:,} ids; give the tokenizer that made the file"
+            f"{visible(path)}: document {document:,} has the id {ids[at]:,}, but "
+            f"{visible(tokenizer.path)} has {tokenizer.vocab_size:,} ids; give the tokenizer that made the file"
         )
     table[:, SUBSET] = encoding.ids_of(name for part in parts for name in part.subsets)
     return TokenizedDocuments(ids, offsets, table)

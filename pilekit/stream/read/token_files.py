@@ -139,9 +139,7 @@ class TokenCorpus(Corpus):
         """
         if tokenizer is None or filters:
             given = "tokenizer=None asks for texts" if tokenizer is None else "filters judge texts"
-            raise PilekitError(
-                f"{visible(str(self.files[0].path))}: {given}, and a token file has none; give the shards"
-            )
+            raise PilekitError(f"{visible(self.files[0].path)}: {given}, and a token file has none; give the shards")
         for name in (name for name, value in by_table.items() if value):
             self.needs_table(name)
         endings = [_ending(file, tokenizer, append_eod) for file in self.files]
@@ -153,7 +151,7 @@ class TokenCorpus(Corpus):
         for file in self.files:
             if file.document_batches() is None:
                 raise PilekitError(
-                    f"{visible(str(file.path))}: {what} goes by the table of documents that `pilekit tokenize` writes "
+                    f"{visible(file.path)}: {what} goes by the table of documents that `pilekit tokenize` writes "
                     f"({DOCUMENTS_SUFFIX}), and there is none"
                 )
 
@@ -209,7 +207,7 @@ def token_corpus(source: Source | None, manifest: Manifest | str | Path | None =
     if len(others) == len(sources):
         return None
     if others:
-        raise PilekitError(f"{visible(str(others[0]))}: is no token file, but others are; give one kind alone")
+        raise PilekitError(f"{visible(others[0])}: is no token file, but others are; give one kind alone")
     return TokenCorpus(sources, manifest)
 
 
@@ -227,8 +225,8 @@ def _ending(file: TokenFile, tokenizer: Tokenizer, append_eod: bool) -> int | No
     for name, ours in {"tokenizer": tokenizer.fingerprint, "special_tokens": tokenizer.special_tokens}.items():
         if (theirs := header.parameters.get(name)) != ours:
             raise PilekitError(
-                f"{visible(str(file.path))}: its {name} is {visible(str(theirs), 80)}, and that of "
-                f"{visible(str(tokenizer.path))} is {ours}; give the tokenizer that made the ids"
+                f"{visible(file.path)}: its {name} is {visible(str(theirs), 80)}, and that of "
+                f"{visible(tokenizer.path)} is {ours}; give the tokenizer that made the ids"
             )
     return header.parameters.get("eod")
 

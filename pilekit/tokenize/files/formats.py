@@ -129,8 +129,8 @@ def check_prefix(prefix: str | Path) -> Path:
         if not str(prefix).endswith("/") and path.name not in ("", "..") and not path.is_dir():
             return path
     except ValueError as error:  # a null character
-        raise PilekitError(f"{visible(str(prefix))}: {error}") from error
-    raise PilekitError(f"{visible(str(prefix))} is a folder; name a prefix in it, such as tokens/pile")
+        raise PilekitError(f"{visible(prefix)}: {error}") from error
+    raise PilekitError(f"{visible(prefix)} is a folder; name a prefix in it, such as tokens/pile")
 
 
 def write_idx(

@@ -93,10 +93,10 @@ def merge_token_files(
     made_by = _made_by(inputs)
     written = {(files.prefix.parent / name).resolve() for name in files.names(0)}
     if clash := next((path for file in inputs for path in _paths(file) if path.resolve() in written), None):
-        raise PilekitError(f"{visible(str(clash))}: is an input and the output; name another prefix with --out")
+        raise PilekitError(f"{visible(clash)}: is an input and the output; name another prefix with --out")
     if format in ENDED_BY_EOD and "eod" in made_by and made_by["eod"] is None:
         logger.warning("without EOD, readers of %s files cannot tell documents apart", format)
-    without = [visible(str(file.path)) for file in inputs if file.document_batches() is None]
+    without = [visible(file.path) for file in inputs if file.document_batches() is None]
     if without:
         others = f" and {len(without) - 1} more" if len(without) > 1 else ""
         logger.warning("no table of documents is written: %s%s has none", without[0], others)
@@ -118,7 +118,7 @@ def merge_token_files(
     def make(output: Output, versions: Inputs) -> dict[str, Any]:
         for file in inputs:  # All tables are checked before the work, and all labels are known then.
             if any(run.tokens.max() >= 1 << 31 for run in runs(file)):
-                raise PilekitError(f"{visible(str(file.path))}: a document has 2^31 tokens or more; leave it out")
+                raise PilekitError(f"{visible(file.path)}: a document has 2^31 tokens or more; leave it out")
         joined = Joined(files, output, [f"/{number}" for number in range(len(inputs))])
         advance(files.item * sum(file.tokens for file in inputs[: joined.done]))
         check_free_disk(output.folder, files.item * sum(file.tokens for file in inputs[joined.done :]), "merging")
@@ -174,11 +174,11 @@ def _made_by(inputs: Sequence[TokenFile]) -> dict[str, Any]:
             first, expected = known.setdefault(name, (file, value))
             if value != expected:
                 raise PilekitError(
-                    f"{visible(str(file.path))}: {name} is {visible(str(value), 80)}, but {visible(str(expected), 80)} "
-                    f"in {visible(str(first.path))}; merge only files of one kind"
+                    f"{visible(file.path)}: {name} is {visible(value, 80)}, but {visible(expected, 80)} "
+                    f"in {visible(first.path)}; merge only files of one kind"
                 )
         if len(settings) == 1:
-            logger.warning("%s: has no header, so its tokenizer is not known", visible(str(file.path)))
+            logger.warning("%s: has no header, so its tokenizer is not known", visible(file.path))
     return {name: known[name][1] for name in _MADE_BY} if all_known else {}
 
 

@@ -49,7 +49,7 @@ def finished_output(
     shared    `make` does a part of the job, as in `output_folder`; its results are returned
     """
     folder, name = files.prefix.parent, f"{files.stem}.json"
-    shown = visible(str(folder / name))
+    shown = visible(folder / name)
     unfinished = files.prefix.with_name(f"{files.prefix.name}.unfinished")
     _remove(unfinished, finished=True)  # A kill may have left it.
     inputs = inputs_for(unfinished, sources)
@@ -96,8 +96,7 @@ def _refuse_others(files: TokenFiles) -> None:
         path = files.prefix.parent / name
         if path.exists() or path.is_symlink():
             raise PilekitError(
-                f"{visible(str(path))}: is there, and this job has not made it; name another prefix with --out, or "
-                "remove it"
+                f"{visible(path)}: is there, and this job has not made it; name another prefix with --out, or remove it"
             )
 
 
@@ -108,7 +107,7 @@ def _publish(files: TokenFiles, output: Output, done: dict[str, Any]) -> None:
         if made.exists() and not path.exists():
             made.rename(path)
         elif not path.exists():
-            unfinished = visible(str(output.folder))
-            raise PilekitError(f"{visible(str(path))}: is gone; put it back, or remove {unfinished} and run again")
+            unfinished = visible(output.folder)
+            raise PilekitError(f"{visible(path)}: is gone; put it back, or remove {unfinished} and run again")
         elif made.exists() or path.stat().st_size != size:
-            raise PilekitError(f"{visible(str(path))}: is there, and this job has not made it; remove it")
+            raise PilekitError(f"{visible(path)}: is there, and this job has not made it; remove it")

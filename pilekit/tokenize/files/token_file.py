@@ -57,7 +57,7 @@ class TokenFile:
             self._open()
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
-            raise PilekitError(f"{visible(str(self.path))}: cannot be read: {why}") from error
+            raise PilekitError(f"{visible(self.path)}: cannot be read: {why}") from error
 
     def __len__(self) -> int:
         return self.sequences if self._flat else len(self.doc_idx) - 1
@@ -185,7 +185,7 @@ class TokenFile:
         name = re.compile(re.escape(Path(self._stem).name) + r"-(\d{5})-of-(\d{5})\.bin")
         matches = [match for match in map(name.fullmatch, sorted(os.listdir(self.path.parent))) if match]  # noqa: PTH208
         if not matches:
-            self._fail(f"{visible(str(whole))} is not there", "put it beside the index")
+            self._fail(f"{visible(whole)} is not there", "put it beside the index")
         last = int(matches[-1][2])  # 83 parts end with 00082-of-00082.
         if [int(match[1]) for match in matches] != list(range(last + 1)):
             self._fail(f"its .bin has {last + 1} parts, but {len(matches)} are there", "put the others beside them")
@@ -274,7 +274,7 @@ class TokenFile:
             yield match[1] + match[3], int(match[2])
 
     def _fail(self, what: str, remedy: str = "write it again") -> NoReturn:
-        raise PilekitError(f"{visible(str(self.path))}: {what}; {remedy}")
+        raise PilekitError(f"{visible(self.path)}: {what}; {remedy}")
 
 
 def index_paths(prefix: str | Path) -> list[Path]:
@@ -290,10 +290,8 @@ def index_paths(prefix: str | Path) -> list[Path]:
 def _index_path(prefix: Path) -> Path:
     found = index_paths(prefix)
     if len(found) > 1:
-        raise PilekitError(
-            f"{visible(str(prefix))}: has {len(found)} token files; name one, such as {visible(str(found[0]))}"
-        )
+        raise PilekitError(f"{visible(prefix)}: has {len(found)} token files; name one, such as {visible(found[0])}")
     if not found:
         shown = " or ".join(visible(f"{prefix}{end}.idx") for end in _ENDS)
-        raise PilekitError(f"{visible(str(prefix))}: there is no token file {shown}")
+        raise PilekitError(f"{visible(prefix)}: there is no token file {shown}")
     return found[0]

@@ -147,7 +147,7 @@ def tokenize_corpus(
     try:
         result = TokenizedCorpus.of(files.prefix.parent, results)
     except (KeyError, TypeError, ValueError) as error:
-        raise PilekitError(f"{shown}: its results are damaged ({visible(str(error), 80)}); {REMEDY}") from error
+        raise PilekitError(f"{shown}: its results are damaged ({visible(error, 80)}); {REMEDY}") from error
     if on_error == "raise" and result.skipped.count:
         raise PilekitError(f"{result.skipped.examples[0]}; {shown} was made without it: give --on-error skip for that")
     return result
@@ -166,9 +166,7 @@ def _eod_id(tokenizer: Tokenizer, format: Format, append: bool | None, token: st
     if found is None:
         name = "EOD token" if token is None else f"token {visible(repr(token), 80)}"
         remedy = "or leave EOD out (--no-append-eod)"
-        raise PilekitError(
-            f"{visible(str(tokenizer.path))}: has no {name}; name one of its tokens with --eod, {remedy}"
-        )
+        raise PilekitError(f"{visible(tokenizer.path)}: has no {name}; name one of its tokens with --eod, {remedy}")
     return found
 
 

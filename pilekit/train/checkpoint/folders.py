@@ -52,7 +52,7 @@ def find_checkpoint(
     if damaged:
         newest, reason = next(iter(damaged.items()))
         raise PilekitError(
-            f"{visible(str(checkpoints))}: no checkpoint in it is good, {newest.name} for one is damaged ({reason}); "
+            f"{visible(checkpoints)}: no checkpoint in it is good, {newest.name} for one is damaged ({reason}); "
             "put back a good copy, or remove the folder to train from the first step again"
         )
     return None, {}
@@ -88,7 +88,7 @@ def point_to(latest: Path, folder: Path) -> None:
         with write_atomically(latest) as file:
             file.write(os.fsencode(f"{folder.relative_to(latest.parent) if inside else folder.absolute()}\n"))
     except PilekitError as error:
-        logger.warning("%s; it should name %s, which is complete", error, visible(str(folder)))
+        logger.warning("%s; it should name %s, which is complete", error, visible(folder))
 
 
 def prune(checkpoints: Path, saved: int, keep_last: int, damaged: Iterable[Path]) -> None:
@@ -109,4 +109,4 @@ def remove(path: Path) -> None:
         else:
             path.unlink(missing_ok=True)
     except OSError as error:
-        logger.warning("%s cannot be removed: %s; remove it yourself", visible(str(path)), error.strerror)
+        logger.warning("%s cannot be removed: %s; remove it yourself", visible(path), error.strerror)

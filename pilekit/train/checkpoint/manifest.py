@@ -120,7 +120,7 @@ def write_state(folder: Path, progress: Progress, config: Mapping[str, Any], fil
         path = folder / name
         if not path.exists() or path.stat().st_size != expected.bytes:
             raise PilekitError(
-                f"{visible(str(folder))}: {name}, which another rank has written, is not there for rank 0; put the run "
+                f"{visible(folder)}: {name}, which another rank has written, is not there for rank 0; put the run "
                 "into a folder that all machines share"
             )
     state = State(
@@ -153,12 +153,12 @@ def read_state(folder: Path) -> State:
         version = msgspec.json.decode(signed.state, type=_Format)
         if version.format != FORMAT:
             raise PilekitError(
-                f"{visible(str(path))}: has format {version.format}, and this pilekit {__version__} reads format "
+                f"{visible(path)}: has format {version.format}, and this pilekit {__version__} reads format "
                 f"{FORMAT}; resume with pilekit {visible(version.pilekit, 40)}, which wrote it"
             )
         state = msgspec.json.decode(signed.state, type=State)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise Damaged(f"{STATE_FILE} is not a checkpoint's: {visible(str(error), 200)}") from error
+        raise Damaged(f"{STATE_FILE} is not a checkpoint's: {visible(error, 200)}") from error
     shards = state.files.keys() - {INDEX_FILE}
     if len(shards) == len(state.files) or not all(map(_SHARD_NAME.fullmatch, shards)):
         raise Damaged(f"{STATE_FILE} does not list the files of a checkpoint")
@@ -236,8 +236,7 @@ def _naming_damage(name: str, folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in _NOT_DAMAGE:
             raise PilekitError(
-                f"{visible(str(folder / name))}: cannot be read: {error.strerror}; correct that and run the command "
-                "again"
+                f"{visible(folder / name)}: cannot be read: {error.strerror}; correct that and run the command again"
             ) from error
         missing = isinstance(error, FileNotFoundError)
         raise Damaged(f"it has no {name}" if missing else f"{name} cannot be read: {error.strerror}") from error

@@ -72,13 +72,13 @@ class Checkpoints:
             try:
                 finish_killed_saves(self._folder)
             except OSError as error:
-                raise PilekitError(f"{visible(str(self._folder))}: cannot be written: {error.strerror}") from error
+                raise PilekitError(f"{visible(self._folder)}: cannot be written: {error.strerror}") from error
             return steps_in(self._folder)
 
         steps = ranks.on_rank0(tidy)
         found, damaged = find_checkpoint(self._folder, ranks, steps)
         if found is not None and ranks.is_first:
-            named = "; ".join(f"{visible(str(folder))} is damaged ({reason})" for folder, reason in damaged.items())
+            named = "; ".join(f"{visible(folder)} is damaged ({reason})" for folder, reason in damaged.items())
             if named:
                 logger.warning("%s; resuming from %s, and the next save removes what is damaged", named, found.name)
             point_to(self._latest, found)
@@ -96,7 +96,7 @@ class Checkpoints:
             state = verify(folder, self._ranks, hashes=folder != self._verified)
         except Damaged as damage:
             raise PilekitError(
-                f"{visible(str(folder))}: is not a good checkpoint: {damage}; name one of the folders step-N in the "
+                f"{visible(folder)}: is not a good checkpoint: {damage}; name one of the folders step-N in the "
                 "checkpoints of a run"
             ) from damage
         load_tensors(folder, model, optimizer, self._ranks)
@@ -202,7 +202,7 @@ class Checkpoints:
                 remove(partial)
             if isinstance(error, OSError):
                 why = visible(error.strerror or str(error), 200)
-                raise Unwritten(f"{visible(str(final))}: the checkpoint cannot be written: {why}") from error
+                raise Unwritten(f"{visible(final)}: the checkpoint cannot be written: {why}") from error
             raise (lost_rank(error, ranks) or error) from error.__cause__
 
 

@@ -171,7 +171,7 @@ def load_tensors(folder: Path, model: nn.Module, optimizer: Optimizer, ranks: Ra
     except CheckpointException as failed:
         rank, (error, _) = min(failed.failures.items())
         raise PilekitError(
-            f"{visible(str(folder))}: cannot be read by rank {rank}: {visible(str(error).partition(chr(10))[0], 200)}"
+            f"{visible(folder)}: cannot be read by rank {rank}: {visible(str(error).partition(chr(10))[0], 200)}"
         ) from failed
     for name, parameter in parameters.items():
         optimizer.state.pop(parameter, None)
@@ -224,7 +224,7 @@ class _Reader(FileSystemReader):
                     raise pickle.UnpicklingError("it names a file outside its folder")
             except Exception as error:  # a pickle can raise anything
                 raise PilekitError(
-                    f"{visible(str(path))}: is not the index of a checkpoint: {visible(str(error), 200)}"
+                    f"{visible(path)}: is not the index of a checkpoint: {visible(error, 200)}"
                 ) from error
             index.storage_meta = StorageMeta()
             self._index = index
@@ -272,6 +272,6 @@ def _check_fit(folder: Path, stored: Mapping[str, str], own: Mapping[str, str]) 
         reasons += [f"{what} {shown}{more}"] if names else []
     if reasons:
         raise PilekitError(
-            f"{visible(str(folder))}: does not fit the model and its optimizer: {'; '.join(reasons)}; "
+            f"{visible(folder)}: does not fit the model and its optimizer: {'; '.join(reasons)}; "
             "resume with the model and settings of the run that wrote it, or train in another folder"
         )

@@ -51,7 +51,7 @@ def read_engine_file(config: TrainConfig) -> dict[str, Any]:
     except OSError as error:
         raise PilekitError(f"{visible(path)}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise PilekitError(f"{visible(path)}: is neither JSON nor YAML: {visible(str(error), 200)}") from None
+        raise PilekitError(f"{visible(path)}: is neither JSON nor YAML: {visible(error, 200)}") from None
     if not isinstance(settings, dict):
         raise PilekitError(f"{visible(path)}: must hold settings by name, as {config.parallel.engine} reads them")
     return settings

@@ -97,7 +97,7 @@ def _read(path: str | Path) -> dict[str, Any]:
     try:
         return tomllib.loads(raw.decode("utf-8-sig").replace("\r\n", "\n"))
     except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or brackets nested too deeply
-        raise PilekitError(f"is not TOML: {visible(str(error), 200)}") from None
+        raise PilekitError(f"is not TOML: {visible(error, 200)}") from None
 
 
 def _change(change: str | tuple[str, Any]) -> tuple[str, Any]:

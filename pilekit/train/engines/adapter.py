@@ -71,7 +71,7 @@ def settings_refused(config: TrainConfig) -> Iterator[None]:
     except (AssertionError, KeyError, TypeError, ValueError) as error:
         if file is None or isinstance(error, PilekitError):
             raise
-        raise PilekitError(f"{visible(file)}: {engine} refuses it: {visible(str(error), 300)}") from error
+        raise PilekitError(f"{visible(file)}: {engine} refuses it: {visible(error, 300)}") from error
 
 
 def share_weights(model: nn.Module, ranks: Ranks) -> None:

@@ -175,12 +175,12 @@ def _lines(path: Path) -> Iterator[tuple[bytes, StepMetrics]]:
                     if not line.endswith(b"\n"):
                         return
                     raise PilekitError(
-                        f"{visible(str(path))}, line {number:,}: is not a line of pilekit's metrics "
-                        f"({visible(str(error), 200)}); remove that line, or move the file away"
+                        f"{visible(path)}, line {number:,}: is not a line of pilekit's metrics "
+                        f"({visible(error, 200)}); remove that line, or move the file away"
                     ) from error
                 yield line, metrics
     except OSError as error:
-        raise PilekitError(f"{visible(str(path))}: cannot be read: {error.strerror}") from error
+        raise PilekitError(f"{visible(path)}: cannot be read: {error.strerror}") from error
 
 
 def _drop_later(path: Path, resume_step: int) -> None:
@@ -236,4 +236,4 @@ def numbers_of(metrics: StepMetrics) -> Iterator[tuple[str, float]]:
 
 
 def _not_written(path: Path, error: OSError) -> PilekitError:
-    return PilekitError(f"{visible(str(path))}: cannot be written: {error.strerror}")
+    return PilekitError(f"{visible(path)}: cannot be written: {error.strerror}")

@@ -101,9 +101,9 @@ class Profile(AbstractContextManager["Profile"]):
                 file.write(page.encode())
             profiler.export_chrome_trace(str(self._folder / TRACE_FILE))
         except (PilekitError, OSError, RuntimeError) as error:
-            logger.warning("the profile cannot be written: %s", visible(str(error), 300))
+            logger.warning("the profile cannot be written: %s", visible(error, 300))
             return
-        logger.warning("%s shows where the time went", visible(str(self._folder / BREAKDOWN_FILE)))
+        logger.warning("%s shows where the time went", visible(self._folder / BREAKDOWN_FILE))
 
 
 def page_of(entries: Any, steps: Sequence[int], config: TrainConfig, ranks: Ranks, remedy: str) -> str:

@@ -87,7 +87,7 @@ def open_tensorboard(folder: Path, *, resume_step: int) -> AbstractContextManage
     """
     from torch.utils.tensorboard import SummaryWriter  # takes seconds
 
-    where = visible(str(folder))
+    where = visible(folder)
     try:
         writer = SummaryWriter(folder, purge_step=resume_step + 1, flush_secs=FLUSH_SECONDS)
     except OSError as error:
@@ -125,7 +125,7 @@ def open_wandb(folder: Path, config: TrainConfig) -> AbstractContextManager[Writ
         )
     except (wandb.Error, OSError) as error:
         raise PilekitError(
-            f"log.wandb = true: {visible(str(error), 200).rstrip('.')}; set WANDB_MODE=offline, or log.wandb = false"
+            f"log.wandb = true: {visible(error, 200).rstrip('.')}; set WANDB_MODE=offline, or log.wandb = false"
         ) from error
     shown = run.step  # the first step that the page lacks
 

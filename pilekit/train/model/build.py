@@ -181,7 +181,7 @@ def use_attention(model: PreTrainedModel, implementation: str) -> None:
             model.set_attn_implementation(implementation)
     except (ValueError, ImportError, RuntimeError) as error:
         raise PilekitError(
-            f'model.attention_implementation = "{implementation}": a {visible(str(model.config.model_type), 60)} model '
+            f'model.attention_implementation = "{implementation}": a {visible(model.config.model_type, 60)} model '
             f'cannot use it ({visible(" ".join(str(error).split()), 200)}); set "sdpa"'
         ) from error
 

@@ -83,7 +83,7 @@ def export_model(
         shutil.rmtree(partial, ignore_errors=True)
         if isinstance(error, OSError | SafetensorError):
             why = getattr(error, "strerror", None) or str(error)
-            raise PilekitError(f"{visible(str(folder))}: cannot be written: {visible(why, 200)}") from error
+            raise PilekitError(f"{visible(folder)}: cannot be written: {visible(why, 200)}") from error
         raise
 
 
@@ -129,7 +129,7 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int | None)
     raw = tokenizer.path.read_bytes()
     if hashlib.sha256(raw).hexdigest() != tokenizer.fingerprint:
         raise PilekitError(
-            f"the tokenizer {visible(str(tokenizer.path))} has changed since it was loaded; put the old file back"
+            f"the tokenizer {visible(tokenizer.path)} has changed since it was loaded; put the old file back"
         )
     (folder / "tokenizer.json").write_bytes(raw)
     reference = tokenizers.Tokenizer.from_str(raw.decode())
@@ -160,6 +160,6 @@ def _warn_of_another_tokenizer(folder: Path, tokenizer: Tokenizer, model_type: s
         logger.warning(
             "%s: AutoTokenizer replaces the tokenizer of a %s model by one of its own, which gives other ids; load it "
             "with PreTrainedTokenizerFast.from_pretrained",
-            visible(str(folder)),
+            visible(folder),
             visible(model_type, 60),
         )

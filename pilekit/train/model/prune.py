@@ -69,13 +69,13 @@ def prune_model(
     if magnitude is not None and not 0 < magnitude < 1:
         raise PilekitError(f"magnitude is {magnitude:g}, but it is a share above 0 and below 1")
     if Path(out).exists():
-        raise PilekitError(f"{visible(str(out))}: exists already; name a new folder")
+        raise PilekitError(f"{visible(out)}: exists already; name a new folder")
     load = load_masked_lm if kind_of(model_dir) is MASKED else load_causal_lm
     lm, tokenizer = load(model_dir, dtype=stored_dtype(model_dir), device="cpu"), load_tokenizer(model_dir)
     before = _counts(lm.model)
     blocks, how = blocks_of(lm.model), None
     if not blocks:
-        raise PilekitError(f"{visible(str(model_dir))}: has no list of blocks, so it cannot be pruned")
+        raise PilekitError(f"{visible(model_dir)}: has no list of blocks, so it cannot be pruned")
     with torch.no_grad():
         if magnitude is not None:
             for module in (module for block in blocks for module in block.modules()):

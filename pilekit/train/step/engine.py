@@ -221,7 +221,7 @@ def recompute_activations(model: PreTrainedModel, what: Literal["none", "full", 
         enable(settings)
     except ValueError as error:
         raise PilekitError(
-            f"a {visible(str(model.config.model_type), 60)} model cannot compute its activations again; set "
+            f"a {visible(model.config.model_type, 60)} model cannot compute its activations again; set "
             'parallel.activation_checkpoint = "none"'
         ) from error
 

@@ -71,7 +71,7 @@ def failed_step(
         ],
         "peek": peek,
     }
-    where = f" (all of them: {visible(str(file))})" if ranks.on_rank0(lambda: _is_written(file, content)) else ""
+    where = f" (all of them: {visible(file)})" if ranks.on_rank0(lambda: _is_written(file, content)) else ""
     what = f"the gradient's norm is {grad_norm}" if math.isfinite(loss) else f"the loss is {loss}"
     shown = ", ".join(f"{visible(shard, 100)} document {number}" for shard, number in named[:SHOWN_DOCUMENTS])
     more = f" and {len(named) - SHOWN_DOCUMENTS} more" if len(named) > SHOWN_DOCUMENTS else ""

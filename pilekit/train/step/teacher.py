@@ -53,7 +53,7 @@ def check_teacher(teacher: CausalLM | MaskedLM, lm: CausalLM | MaskedLM, config:
     name = f"teacher.path = {visible(config.teacher.path or '')}"
     for of, model in ((name, teacher), ("the model", lm)):
         if model.transform is None:
-            kind = visible(str(model.model.config.model_type), 60)
+            kind = visible(model.model.config.model_type, 60)
             raise PilekitError(
                 f"{of}: the head of a {kind} model cannot be used alone, so it takes no part in distillation"
             )
