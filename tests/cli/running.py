@@ -6,10 +6,12 @@ import json
 import sys
 from typing import Any
 
+import pytest
 from click import Context
 from click.testing import CliRunner, Result
 
 from pilekit.cli.main import pilekit
+from pilekit.errors import PilekitError
 
 PILEKIT = [sys.executable, "-m", "pilekit.cli.main"]
 """The command line as a process of its own."""
@@ -29,6 +31,14 @@ def run(name: str, *arguments: object, exit_code: int | None = None, **environme
 def run_json(name: str, *arguments: object, exit_code: int | None = 0) -> Any:
     """The JSON that the command prints."""
     return json.loads(run(name, *arguments, "--json", exit_code=exit_code).stdout)
+
+
+def refused(match: str, name: str, *arguments: object) -> str:
+    """The error of the command, which is one line and holds the regular expression `match`."""
+    with pytest.raises(PilekitError, match=match) as raised:
+        run(name, *arguments)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
 
 
 def cells(output: str) -> list[list[str]]:
