@@ -40,14 +40,20 @@ def leave(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, 
     return raised.value.code, *capsys.readouterr()
 
 
-def test_help_and_version_load_nothing_heavy() -> None:
-    for option, text in (("--help", list(COMMANDS)), ("--version", [__version__])):
+def test_help_version_show_and_stats_load_nothing_heavy(corpus: Path) -> None:
+    (corpus / "a.jsonl.zst").write_bytes(making.zstd_frame(making.record("first")))
+    for arguments, heavy, text in (
+        (["--help"], HEAVY, list(COMMANDS)),
+        (["--version"], HEAVY, [__version__]),
+        (["show", "a.jsonl.zst", "0"], ("torch", "numba", "transformers", "matplotlib"), ["first"]),
+        (["stats", "a.jsonl.zst"], ("torch", "numba", "transformers", "matplotlib"), ["Total"]),
+    ):
         check = (
-            f"import sys; from pilekit.cli.main import pilekit; pilekit(['{option}'], standalone_mode=False); "
-            f"print([name for name in {HEAVY} if name in sys.modules])"
+            f"import sys; from pilekit.cli.main import pilekit; pilekit({arguments}, standalone_mode=False); "
+            f"print([name for name in {heavy} if name in sys.modules])"
         )
         done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-        assert done.stdout.splitlines()[-1] == "[]"
+        assert done.stdout.endswith("[]\n")
         assert all(name in done.stdout for name in text)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from pilekit.errors import PilekitError
 from pilekit.stream.pile_stream import PileStream
-from tests.cli.running import PILEKIT, run, run_json
+from tests.cli.running import PILEKIT, refused, run, run_json
 from tests.tokenize.making import byte_level_bpe
 
 TEXTS = [("Github", "def f(x):\n\treturn x\n"), ("Pile-CC", "The quick brown fox"), ("ArXiv", "Wir läuten")]
@@ -90,8 +90,7 @@ def test_what_is_wrong_is_refused(shard: Path, tokenizer: Path, tmp_path: Path) 
         ([shard, "--tokenizer", tokenizer, "--subsets", "Books3"], r"no document is selected \(subsets: Books3\)"),
         ([shard, "--tokenizer", tokenizer, "--state", tmp_path / "none.json"], "cannot be read"),
     ):
-        with pytest.raises(PilekitError, match=words):
-            run("stream", *arguments)
+        refused(words, "stream", *arguments)
     for wrong in ([], ["--tokenizer", tokenizer, "--repeats", "="], ["--tokenizer", "t", "--explain", "--peek", "3"]):
         run("stream", shard, *wrong, exit_code=2)
 
@@ -153,8 +152,6 @@ def test_a_state_from_a_file(shard: Path, tokenizer: Path, tmp_path: Path) -> No
         assert [(document["shard"], document["number"]) for document in sample] in fourth
     peeked = run_json("stream", *arguments, "--window", 8, "--peek", 3)
     assert [[(d["shard"], d["number"]) for d in peeked if d["row"] == row] for row in (0, 1)] == fourth
-    with pytest.raises(PilekitError, match="its window is 8, here it is 256"):
-        run("stream", *arguments)
+    refused("its window is 8, here it is 256", "stream", *arguments)
     file.write_text("{")
-    with pytest.raises(PilekitError, match=r"state\.json: is not JSON"):
-        run("stream", *arguments)
+    refused(r"state\.json: is not JSON", "stream", *arguments)

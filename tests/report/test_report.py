@@ -125,13 +125,15 @@ def test_every_part_links_to_its_source(page: Path) -> None:
     )
 
 
-def test_two_reports_differ_in_their_time_alone(tmp_path: Path) -> None:
+def test_restarts_are_marked_and_two_reports_differ_in_their_time_alone(tmp_path: Path) -> None:
     run_folder(tmp_path / "run", ["ArXiv", "Github"])
     pages = []
     for name in ("one.html", "two.html"):
         write_report(tmp_path / "run", tmp_path / name)
         pages.append(re.sub(r", \d{4}-\d\d-\d\d \d\d:\d\d UTC", "", (tmp_path / name).read_text()))
     assert pages[0] == pages[1]
+    assert re.search(r"<dt>restarts</dt><dd><a [^>]*>2</a>", pages[0])
+    assert "A dashed line is a restart." in pages[0]
 
 
 def test_empty_sections_are_absent_and_a_corpus_is_counted(tmp_path: Path) -> None:
@@ -174,14 +176,6 @@ def test_texts_that_cannot_be_read_again_are_not_shown(tmp_path: Path) -> None:
     page = _Page(tmp_path / "report.html")
     assert "The texts are not shown: " in page.text
     assert page.tables["Largest clusters"][0][-1] == "Least similarity"
-
-
-def test_restarts_are_marked(tmp_path: Path) -> None:
-    run_folder(tmp_path / "run", ["ArXiv"])
-    write_report(tmp_path / "run", tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
-    assert re.search(r"<dt>restarts</dt><dd><a [^>]*>2</a>", page)
-    assert "A dashed line is a restart." in page
 
 
 def test_artefacts_are_found_once_whatever_is_given(made: Path) -> None:

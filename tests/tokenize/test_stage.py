@@ -11,6 +11,7 @@ import pytest
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
 from pilekit.tokenize import TokenBatch, Tokenize, Tokenizer, load_tokenizer
+from tests.pipeline.making import batch
 from tests.tokenize.making import byte_level_bpe, saved
 
 
@@ -19,17 +20,13 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return load_tokenizer(saved(byte_level_bpe(300), tmp_path_factory.mktemp("t") / "tokenizer.json"))
 
 
-def batch(texts: list[str], first: int = 0, shard: str = "00.jsonl") -> DocumentBatch:
-    return DocumentBatch(texts, [f"S{i % 2}" for i in range(len(texts))], shard, np.arange(len(texts)) * 3 + first)
-
-
 def test_each_batch_becomes_the_tokens_of_its_documents(tokenizer: Tokenizer) -> None:
     read = itertools.count()
-    inputs = [batch(["one", "", "three"]), batch([]), batch(["four"], 100, "01.jsonl")]
+    inputs = [batch(["one", "", "three"], ["a", "b", "a"], first=7), batch([]), batch(["four"], None, "01.jsonl", 100)]
     outputs = list(Tokenize(tokenizer)(iter(inputs)))
     assert [(out.shard, out.numbers.tolist(), out.subsets) for out in outputs] == [
-        ("00.jsonl", [0, 3, 6], ["S0", "S1", "S0"]),
-        ("01.jsonl", [100], ["S0"]),
+        ("00.jsonl", [7, 8, 9], ["a", "b", "a"]),
+        ("01.jsonl", [100], ["ArXiv"]),
     ]
     assert [len(out) for out in outputs] == [3, 1]
     texts = [tokenizer.decode(out.ids[start:end]) for out in outputs for start, end in pairwise(out.offsets)]
@@ -42,9 +39,9 @@ def test_each_batch_becomes_the_tokens_of_its_documents(tokenizer: Tokenizer) ->
 
 def test_lone_surrogate_is_named_by_document(tokenizer: Tokenizer) -> None:
     with pytest.raises(PilekitError, match=r"00\.jsonl: document 6 holds a lone surrogate"):
-        list(Tokenize(tokenizer)(iter([batch(["a", "b", "\udc00"])])))
+        list(Tokenize(tokenizer)(iter([DocumentBatch(["a", "b", "\udc00"], [""] * 3, "00.jsonl", 3 * np.arange(3))])))
     with pytest.raises(PilekitError, match=r"^a\\x0a\\x1b\.jsonl: document 0 "):
-        list(Tokenize(tokenizer)(iter([batch(["\udc00"], shard="a\n\x1b.jsonl")])))
+        list(Tokenize(tokenizer)(iter([DocumentBatch(["\udc00"], [""], "a\n\x1b.jsonl", np.arange(1))])))
 
 
 def test_columns_must_fit() -> None:

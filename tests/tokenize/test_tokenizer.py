@@ -144,13 +144,6 @@ def real_texts(shard: Path) -> list[str]:
     return [orjson.loads(line)["text"] for line in data.split(b"\n") if line.strip()]
 
 
-def test_neox_on_real_text(neox: Path, real_corpus: Path) -> None:
-    tokenizer = load_tokenizer(neox)
-    assert tokenizer.backend == "fastokens"
-    texts = real_texts(real_corpus / "val.jsonl.zst")[:100]
-    assert documents(tokenizer, texts) == one_by_one(neox, texts)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("shard", ["val", "minipile-00", "minipile-01", "neardup"])
 def test_all_kinds_on_more_real_text(neox: Path, files: dict[str, Path], real_corpus: Path, shard: str) -> None:
@@ -160,8 +153,11 @@ def test_all_kinds_on_more_real_text(neox: Path, files: dict[str, Path], real_co
     check_fuzzed(neox, "text")
 
 
-def test_neox_facts(neox: Path) -> None:
+def test_neox_facts_and_real_text(neox: Path, real_corpus: Path) -> None:
     tokenizer = load_tokenizer(neox)
+    assert tokenizer.backend == "fastokens"
+    texts = real_texts(real_corpus / "val.jsonl.zst")[:100]
+    assert documents(tokenizer, texts) == one_by_one(neox, texts)
     assert (tokenizer.eos_id, tokenizer.pad_id, tokenizer.vocab_size) == (0, 1, 50277)
     assert tokenizer.fingerprint == "56ac4821e129d2c520fdaba60abd920fa852ada51b45c0dd52bbb6bd8c985ade"
     # Runs of 24 down to 2 spaces are the added tokens 50254 to 50276, none of them special.

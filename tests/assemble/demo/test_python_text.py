@@ -1,3 +1,5 @@
+"""Which texts of a Python installation become documents, and edited copies of them."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -6,10 +8,13 @@ import pytest
 
 from pilekit.assemble.demo.python_text import (
     MAX_FILE_BYTES,
+    SourceDocument,
     docstrings,
     python_documents,
     source_files,
 )
+from pilekit.assemble.demo.reposts import EDITS, LEAST_WORDS, reposts
+from tests.dedup import reference
 
 MODULE = '''"""About it."""
 
@@ -58,20 +63,15 @@ def library(folder: Path) -> Path:
 
 def test_source_files_are_those_of_the_library_proper_in_order(tmp_path: Path) -> None:
     found = list(source_files(library(tmp_path)))
-    assert [path for path, _ in found] == [
-        "package/__init__.py",
-        "package/accents.py",
-        "package/broken.py",
-        "package/null.py",
-        "plain.py",
-    ]
+    names = [*(f"package/{name}.py" for name in ("__init__", "accents", "broken", "null")), "plain.py"]
+    assert [path for path, _ in found] == names
     assert dict(found)["package/__init__.py"] == MODULE
     (tmp_path / "gone.py").symlink_to(tmp_path / "nowhere.py")
     (tmp_path / "folder.py").mkdir()
     assert list(source_files(tmp_path)) == found
 
 
-def test_docstrings_come_with_their_qualified_names() -> None:
+def test_docstrings_come_with_their_qualified_names_and_odd_files_have_none(recwarn: pytest.WarningsRecorder) -> None:
     assert list(docstrings("package/__init__.py", MODULE)) == [
         ("package", "About it."),
         ("package.Outer", "A class.\n\nWith two paragraphs."),
@@ -80,9 +80,6 @@ def test_docstrings_come_with_their_qualified_names() -> None:
         ("package.conditional", "Under an if."),
     ]
     assert list(docstrings("a/b.py", "'''Of b.'''")) == [("a.b", "Of b.")]
-
-
-def test_files_that_do_not_parse_or_say_nothing_have_no_docstrings(recwarn: pytest.WarningsRecorder) -> None:
     for text in ("def (:\n", "x = 1\0", "", "x = '\\d'\n", "'''   '''"):
         assert list(docstrings("odd.py", text)) == []
     assert not recwarn.list
@@ -98,3 +95,21 @@ def test_documents_that_share_text_share_a_group(tmp_path: Path) -> None:
         "package\n\nAbout it.\n",
         "package.Outer\n\nA class.\n\nWith two paragraphs.\n",
     ]
+
+
+def test_a_repost_is_another_text_but_a_near_duplicate_of_the_same_group() -> None:
+    documents = [
+        SourceDocument(" ".join(f"word{number * place % 4093}" for place in range(600)), "Github", f"group {number}")
+        for number in range(1, 200)
+    ]
+    for original, repost in zip(documents, reposts(documents, 1), strict=True):
+        assert repost.text != original.text
+        assert (repost.subset, repost.group) == (original.subset, original.group)
+        shingles = [reference.shingles(text, 5) for text in (original.text, repost.text)]
+        assert 0.85 <= reference.jaccard(*shingles) < 1
+    some = {document.text for document in reposts(documents, 5)}
+    assert 20 <= len(some) <= 60
+    for edit in EDITS:
+        assert {edit(document.text) for document in documents} & some
+    short = [SourceDocument(" ".join(["word"] * (LEAST_WORDS - 1)), "Github", "group")]
+    assert list(reposts(short, 1)) == []
