@@ -23,20 +23,21 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model_dir(tmp_path_factory.mktemp("model"))
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two models."""
+    return [tiny_model_dir(tmp_path_factory.mktemp("model"), seed=seed) for seed in (0, 1)]
 
 
 @pytest.fixture(scope="module")
-def other_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model_dir(tmp_path_factory.mktemp("other"), seed=1)
+def model_dir(models: list[Path]) -> Path:
+    return models[0]
 
 
 @pytest.fixture(scope="module")
-def scored(tmp_path_factory: pytest.TempPathFactory, model_dir: Path, other_model: Path, corpus: Path) -> list[Path]:
+def scored(tmp_path_factory: pytest.TempPathFactory, models: list[Path], corpus: Path) -> list[Path]:
     """The results of both models."""
-    folders = [tmp_path_factory.mktemp("result") for _ in range(2)]
-    for model, folder in zip((model_dir, other_model), folders, strict=True):
+    folders = [tmp_path_factory.mktemp("result") for _ in models]
+    for model, folder in zip(models, folders, strict=True):
         bpb(model, corpus, "--out", folder)
     return folders
 
@@ -108,14 +109,12 @@ def test_documents_that_were_trained_on_are_counted(
     assert list(train.glob("*.index.parquet"))
 
 
-def test_results_are_compared(
-    scored: list[Path], model_dir: Path, other_model: Path, corpus: Path, tmp_path: Path
-) -> None:
+def test_results_are_compared(scored: list[Path], models: list[Path], corpus: Path, tmp_path: Path) -> None:
     result = bpb("--compare", *scored, "--json")
     assert result.stderr == ""
     found = json.loads(result.stdout)
-    expected = compare([bits_per_byte(model, corpus) for model in (model_dir, other_model)], scored)
-    assert found["overall"]["models"] == [f"{model_dir} ({scored[0]})", f"{other_model} ({scored[1]})"]
+    expected = compare([bits_per_byte(model, corpus) for model in models], scored)
+    assert found["overall"]["models"] == [f"{model} ({folder})" for model, folder in zip(models, scored, strict=True)]
     assert found == expected.to_dict()
     lines = bpb(*scored, "--compare", "--plot", tmp_path / "gain.png").stdout.splitlines()
     assert max(map(len, lines)) <= 80
@@ -124,10 +123,9 @@ def test_results_are_compared(
     assert (tmp_path / "gain.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_models_are_scored_and_compared(
-    scored: list[Path], model_dir: Path, other_model: Path, corpus: Path, tmp_path: Path
-) -> None:
+def test_models_are_scored_and_compared(scored: list[Path], models: list[Path], corpus: Path, tmp_path: Path) -> None:
     """A result and models: the models are scored with the given options, each recorded in its own folder."""
+    model_dir, other_model = models
     found = bpb("--compare", scored[0], other_model, model_dir, corpus, "--out", tmp_path, "--json")
     folders = [scored[0], tmp_path / "B", tmp_path / "C"]
     expected = compare([bits_per_byte(model, corpus) for model in (model_dir, other_model, model_dir)], folders)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import cells, refused, run, run_json
+from tests.dedup.checking import write_corpus
 from tests.shards import making
 
 
@@ -21,9 +22,7 @@ def data(tmp_path: Path) -> Path:
         making.record(good.replace("too", "badger"), "Pile-CC"),
         making.record("x = {}  # ask me@some.org", "Github"),
     ]
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "00.jsonl.zst").write_bytes(making.zstd_frame(b"\n".join(lines) + b"\n"))
-    return tmp_path / "data"
+    return write_corpus(tmp_path / "data", {"00": lines})
 
 
 def test_the_tables_the_json_and_the_folder(data: Path, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ for command in sys.argv[1:]:
     sys.argv = ["pilekit", *command.split()]
     try: main()
     except SystemExit as end: assert end.code == 1
-    assert "torch" not in sys.modules
+    assert not {"torch", "transformers"} & sys.modules.keys()
 """
 
 
@@ -88,6 +88,7 @@ def test_a_wrong_path_or_name_is_told_before_torch_is_imported(corpus: Path) -> 
         "stream a.jsonl --tokenizer model --dedup nosuch": "nosuch: there is no such folder",
         "stream a.jsonl --tokenizer model --state nosuch": "nosuch: cannot be read",
         "train run.toml": "nosuch: no such file or folder" if TRAINS else "train needs torch",
+        "train run.toml --set optimizer.lr=nan": "error: --set: optimizer.lr" if TRAINS else "train needs torch",
         "stream a.jsonl --tokenizer nosuch.json": "no tokenizer 'nosuch.json'",
         "train nosuch.toml": "nosuch.toml: cannot be read" if TRAINS else "train needs torch",
     }
@@ -102,11 +103,6 @@ def test_a_wrong_path_or_name_is_told_before_torch_is_imported(corpus: Path) -> 
         assert done.returncode == 0, done.stderr
         for line, message in zip(done.stderr.splitlines(), expected.values(), strict=True):
             assert message in line
-    code = subprocess.run([*PILEKIT, "stat"], capture_output=True, text=True)
-    assert (code.returncode, code.stderr.splitlines()[-1]) == (
-        2,
-        "Error: No such command 'stat'. Did you mean stats or stream?",
-    )
 
 
 def test_every_command_has_help_with_an_example() -> None:
@@ -141,10 +137,14 @@ def test_failures_are_one_harmless_line_and_exit_1_and_wrong_usage_is_exit_2(
         assert errors.startswith("error: ")
         assert named in errors
         assert not any(ord(character) < 32 for character in errors.rstrip("\n"))
-    for arguments in (["no-such-command"], ["stats", "--no-such-option"]):
+    for arguments, told in (
+        (["stat"], "Error: No such command 'stat'. Did you mean stats or stream?"),
+        (["stats", "--no-such-option"], "No such option"),
+    ):
         code, output, errors = leave(capsys, *arguments)
         assert (code, output) == (2, "")
         assert "Usage:" in errors
+        assert told in errors
     (corpus / "empty").mkdir()
     monkeypatch.chdir(corpus / "empty")
     code, _, errors = leave(capsys, "stats")

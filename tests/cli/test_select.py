@@ -7,18 +7,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.running import PILEKIT, cells, refused, run, run_json
+from tests.dedup.checking import write_corpus
 from tests.shards import making
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    folder = tmp_path / "data"
-    (folder / "train").mkdir(parents=True)
     one = [making.record("abc"), making.record("é€", "ArXiv"), making.record("abc", "ArXiv"), making.record("abcdef")]
     two = [making.record("x" * 90, "Enron Emails")]
-    for name, lines in (("train/00", one), ("train/01", two)):
-        (folder / f"{name}.jsonl.zst").write_bytes(making.zstd_frame(b"\n".join(lines) + b"\n"))
-    return folder
+    return write_corpus(tmp_path / "data", {"train/00": one, "train/01": two})
 
 
 def test_the_table_and_json(data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.running import PILEKIT, cells, refused, run, run_json
+from tests.memory_limit import value_and_peak
 from tests.shards import making
 
 
@@ -75,16 +75,12 @@ def test_several_paths_default_places_and_standard_input(
     assert cut.stderr.startswith(b"error: (stdin)")
 
 
-# Not ru_maxrss: a child process inherits its parent's.
 MEASURE = """
-import json, re, sys
-from pathlib import Path
+import sys
 from pilekit.stats import summary
 from pilekit.stats.summary import corpus_stats
 summary.SCANNED_FROM_BYTES = int(sys.argv[2])
-stats = corpus_stats(sys.argv[1])
-peak = int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
-print(json.dumps([stats.total.documents, peak]))
+print(corpus_stats(sys.argv[1]).total.documents)
 """
 
 
@@ -97,9 +93,7 @@ def test_memory_does_not_grow_with_the_shard(tmp_path: Path, scanned_from: int) 
     for megabytes in (50, 400):
         path = tmp_path / f"{megabytes}.jsonl.zst"
         documents = write_shard(path, megabytes * 1_000_000, seed=megabytes)
-        command = [sys.executable, "-c", MEASURE, str(path), str(scanned_from)]
-        done = subprocess.run(command, capture_output=True, check=True)
-        counted, peak = json.loads(done.stdout)
+        counted, peak = value_and_peak(MEASURE, path, scanned_from)
         assert counted == documents
         peaks.append(peak)
     assert max(peaks) < 400e6

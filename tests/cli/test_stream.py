@@ -13,23 +13,21 @@ import pytest
 from pilekit.errors import PilekitError
 from pilekit.stream.pile_stream import PileStream
 from tests.cli.running import PILEKIT, refused, run, run_json
-from tests.tokenize.making import byte_level_bpe
+from tests.shards.making import record
+from tests.tokenize.making import byte_level_bpe, saved
 
 TEXTS = [("Github", "def f(x):\n\treturn x\n"), ("Pile-CC", "The quick brown fox"), ("ArXiv", "Wir läuten")]
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    byte_level_bpe(600).save(str(file))
-    return file
+    return saved(byte_level_bpe(600), tmp_path_factory.mktemp("tokenizer") / "tokenizer.json")
 
 
 @pytest.fixture(scope="module")
 def shard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("corpus") / "a.jsonl"
-    lines = [json.dumps({"text": text, "meta": {"pile_set_name": subset}}) for subset, text in TEXTS * 20]
-    path.write_text("\n".join(lines) + "\n")
+    path.write_bytes(b"".join(record(text, subset) + b"\n" for subset, text in TEXTS * 20))
     return path
 
 
@@ -74,8 +72,8 @@ def test_documents_that_began_in_another_row_are_marked(tmp_path: Path, tokenize
 
 
 def test_hostile_text_and_labels_stay_text(tmp_path: Path, tokenizer: Path) -> None:
-    record = {"text": "\x1b[31mred\x07 [bold]x[/bold]\u202e\r", "meta": {"pile_set_name": "\x1b]0;title\x07[red]label"}}
-    (tmp_path / "a.jsonl").write_text(json.dumps(record) + "\n")
+    hostile = record("\x1b[31mred\x07 [bold]x[/bold]\u202e\r", "\x1b]0;title\x07[red]label")
+    (tmp_path / "a.jsonl").write_bytes(hostile)
     arguments = (tmp_path, "--tokenizer", tokenizer, "--seq-len", 64, "--batch-size", 1)
     shown = run("stream", *arguments, "--steps", 2).stdout + run("stream", *arguments, "--peek", 0).stdout
     assert not set("\x1b\x07\r\u202e") & set(shown)

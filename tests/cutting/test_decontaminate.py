@@ -6,7 +6,7 @@ import gzip
 import json
 import random
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +91,8 @@ def slow(lines: dict[str, list[bytes]], records: dict[tuple[str, int], list[str]
 
 def check(out: Path, lines: dict[str, list[bytes]], spans: dict[Any, Any]) -> None:
     """The tables, the counts and the clean shards are those of the reference."""
-    rows = pq.read_table(out / "hits.parquet").to_pylist()
-    shown = {(row["shard"], row["number"], row["start"], row["end"]): set[Any]() for row in rows}
-    for row in rows:
+    shown = defaultdict[Any, set[Any]](set)
+    for row in pq.read_table(out / "hits.parquet").to_pylist():
         shown[row["shard"], row["number"], row["start"], row["end"]] |= {(row["evaluation"], row["record"])}
         text = json.loads(lines[row["shard"]][row["number"]])["text"][row["start"] : row["end"]]
         assert len(reference.words_of(text)) == row["words"]
@@ -222,21 +221,14 @@ def test_the_stage_drops_documents_with_a_span(data: Path, tmp_path: Path) -> No
         Decontaminated(tmp_path / "out")
 
 
-KILLED = """
-from pilekit import decontaminate
-decontaminate(sys.argv[1], against=sys.argv[2:4], fields=["question", "answer"], out=sys.argv[4], jobs=1)
-"""
-
-
 @pytest.mark.slow
 def test_killed_at_each_step_and_with_two_jobs_the_same_bytes(data: Path, tmp_path: Path) -> None:
-    script = f"sys.argv[1:1] = {[str(data / 'data'), *map(str, options(data)['against'])]}\n{KILLED}"
-    moments, left = left_at_each_renaming(
-        tmp_path, script, lambda out: decontaminate(data / "data", out=out, **options(data))
-    )
+    given = options(data) | {"against": [*map(str, options(data)["against"])]}
+    script = f"from pilekit import decontaminate\ndecontaminate({str(data / 'data')!r}, out=sys.argv[1], **{given})"
+    moments, left = left_at_each_renaming(tmp_path, script, lambda out: decontaminate(data / "data", out=out, **given))
     assert moments > 15
     assert left > {"scratch", "clean", "hits.parquet", ".unfinished"}
-    decontaminate(data / "data", out=tmp_path / "two", **options(data) | {"jobs": 2})
+    decontaminate(data / "data", out=tmp_path / "two", **given | {"jobs": 2})
     assert tree(tmp_path / "two") == tree(tmp_path / "whole")
 
 

@@ -6,8 +6,6 @@ import random
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from hypothesis import strategies as st
 from pilekit import Corpus, PilekitError, corpus_stats
 from pilekit.pipeline.selecting import SelectedSubset, select_corpus
 from tests.cli.running import PILEKIT
+from tests.memory_limit import value_and_peak
 from tests.shards import making
 from tests.stopping import interrupt, is_sound, kill, stop_when, tree
 
@@ -260,13 +259,10 @@ def test_shards_in_memory_are_read_in_this_process(tmp_path: Path) -> None:
     }
 
 
-# Not ru_maxrss: a child process inherits its parent's.
-MEMORY = """
-import re, sys
-from pathlib import Path
-from pilekit.pipeline.selecting import SelectedSubset, select_corpus
-select_corpus(sys.argv[1], sys.argv[2], sample=float(sys.argv[3]), format=sys.argv[4], jobs=1)
-print(int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) >> 10)
+SELECT = """
+import sys
+from pilekit.pipeline.selecting import select_corpus
+print(select_corpus(sys.argv[1], sys.argv[2], sample=0.002, format=sys.argv[3], jobs=1).total.documents)
 """
 
 
@@ -275,13 +271,14 @@ def test_memory_does_not_grow_with_what_is_passed_over(tmp_path: Path, format: s
     """One or two documents of each piece of 2 MiB are kept; they must not keep the whole piece in memory."""
     line = making.record("lorem ipsum " * 250) + b"\n"
     frame = zstandard.compress(line * 4000)  # 12 MB of text
-    used = []
+    peaks = []
     for frames in (2, 30):
         data = tmp_path / f"{frames}.jsonl.zst"
         data.write_bytes(frame * frames)
-        arguments = [sys.executable, "-c", MEMORY, str(data), str(tmp_path / f"out-{frames}"), "0.002", format]
-        used.append(int(subprocess.run(arguments, check=True, capture_output=True, text=True).stdout))
-    assert used[1] < used[0] + 100
+        selected, peak = value_and_peak(SELECT, data, tmp_path / f"out-{frames}", format)
+        assert 0 < selected < 400
+        peaks.append(peak)
+    assert peaks[1] < peaks[0] + (100 << 20)
 
 
 @pytest.fixture(scope="module")

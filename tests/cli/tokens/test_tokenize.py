@@ -10,6 +10,7 @@ import pytest
 from pilekit import TokenFile
 from pilekit.tokenize import load_tokenizer
 from tests.cli.running import cells, refused, run, run_json
+from tests.dedup.checking import write_corpus
 from tests.pipeline.making import write_shard
 from tests.shards import making
 from tests.tokenize.making import byte_level_bpe, saved
@@ -18,11 +19,8 @@ from tests.tokenize.making import byte_level_bpe, saved
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     texts = [("abcabc" * 30, "Github"), ("", "ArXiv"), ("abcabc" * 30, "ArXiv"), ("é", "ArXiv")]
-    (tmp_path / "data").mkdir()
-    lines = [making.record(*document) for document in texts]
-    (tmp_path / "data" / "00.jsonl.zst").write_bytes(making.zstd_frame(b"\n".join([*lines, b"bad\x1b"]) + b"\n"))
     saved(byte_level_bpe(300), tmp_path / "tokenizer.json")
-    return tmp_path / "data"
+    return write_corpus(tmp_path / "data", {"00": [*(making.record(*document) for document in texts), b"bad\x1b"]})
 
 
 def test_the_table_json_and_files(data: Path, tmp_path: Path) -> None:
