@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from pilekit.corpus import shard_of, stores
 from pilekit.shards.index.format import find_index
-from pilekit.shards.random_access.document_reader import StoredDocument, read_documents
+from pilekit.shards.random_access.document_reader import read_documents
 from pilekit.shards.random_access.pile_documents import PileDocuments
 from pilekit.shards.write.shard_writer import ShardWriter
 from tests.cli.running import refused, run, run_json
@@ -119,14 +119,6 @@ def test_verify_and_damage(folder: Path, url: str, tmp_path: Path) -> None:
         assert f"{place}/SHA256SUMS says 000000000000" in finding["problem"]
 
 
-def test_documents_by_number(folder: Path, url: str) -> None:
-    for name, some in (("train/00.jsonl.zst", [599, 0, 300, 301, 299]), ("train/01.jsonl.gz", [199, 0])):
-        assert list(read_documents(f"{url}/{name}", some)) == list(read_documents(folder / name, some))
-    with PileDocuments(url) as documents, PileDocuments(folder) as local:
-        assert documents[::7] == local[::7]
-        assert len(PileDocuments(url, subsets=["ArXiv"])) == 300
-
-
 def test_parquet(url: str, folder: Path, tmp_path: Path) -> None:
     table = pa.table({"text": [f"row {i}" for i in range(500)], "meta": [{"pile_set_name": "ArXiv"}] * 500})
     path, place = tmp_path / "a.parquet", f"{url}/a.parquet"
@@ -173,20 +165,17 @@ def test_only_what_is_needed_is_fetched(folder: Path) -> None:
             assert server.sent < size / 2 < 3 << 20, name
 
 
-def identities(documents: list[StoredDocument]) -> list[tuple[str, int]]:
-    return [(document.shard, document.number) for document in documents]
-
-
-def test_several_processes_read_from_a_web_server(folder: Path) -> None:
+def test_documents_are_read_by_number_and_by_several_processes_from_a_web_server(folder: Path) -> None:
     with web(folder) as server:
         assert len(run_json("index", server.url, "--jobs", 2)["shards"]) == 3
         documents = PileDocuments(server.url)
         documents[0]  # A connection is open when the workers start.
-        loader = DataLoader(
-            documents, batch_size=50, num_workers=2, multiprocessing_context="fork", collate_fn=identities
-        )
-        found = [identity for batch in loader for identity in batch]
-    assert found == identities(PileDocuments(folder)[:])
+        loader = DataLoader(documents, batch_size=50, num_workers=2, multiprocessing_context="fork", collate_fn=list)
+        found = [document for batch in loader for document in batch]
+        some = [599, 0, 300, 301, 299]
+        by_number = list(read_documents(f"{server.url}train/00.jsonl.zst", some))
+    assert found == PileDocuments(folder)[:]
+    assert by_number == list(read_documents(folder / "train/00.jsonl.zst", some))
 
 
 def test_without_ranges_only_reading_in_order_works_and_missing_files_are_named(
