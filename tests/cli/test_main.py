@@ -118,6 +118,7 @@ def test_done_is_exit_0_and_a_character_that_the_terminal_lacks_becomes_its_numb
     done = subprocess.run([*PILEKIT, "stats", "a.jsonl"], capture_output=True, text=True, env=ascii_only)
     assert (done.returncode, done.stderr) == (0, "")
     assert r"na\xefve" in done.stdout
+    assert "naïve" in CliRunner().invoke(pilekit, ["stats", "a.jsonl"], catch_exceptions=False).stdout
 
 
 def test_failures_are_one_harmless_line_and_exit_1_and_wrong_usage_is_exit_2(
@@ -139,6 +140,7 @@ def test_failures_are_one_harmless_line_and_exit_1_and_wrong_usage_is_exit_2(
         assert not any(ord(character) < 32 for character in errors.rstrip("\n"))
     for arguments, told in (
         (["stat"], "Error: No such command 'stat'. Did you mean stats or stream?"),
+        (["no-such-command"], "Error: No such command 'no-such-command'."),
         (["stats", "--no-such-option"], "No such option"),
     ):
         code, output, errors = leave(capsys, *arguments)

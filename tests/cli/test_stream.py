@@ -82,8 +82,11 @@ def test_hostile_text_and_labels_stay_text(tmp_path: Path, tokenizer: Path) -> N
 
 
 def test_what_is_wrong_is_refused(shard: Path, tokenizer: Path) -> None:
-    message = r"no document is selected \(subsets: Books3\)"
-    refused(message, "stream", shard, "--tokenizer", tokenizer, "--subsets", "Books3")
+    for options, message in (
+        (("--subsets", "Books3"), r"no document is selected \(subsets: Books3\)"),
+        (("--state", tokenizer.with_name("none.json")), "cannot be read"),
+    ):
+        refused(message, "stream", shard, "--tokenizer", tokenizer, *options)
     for wrong in ([], ["--tokenizer", tokenizer, "--repeats", "="], ["--tokenizer", "t", "--explain", "--peek", "3"]):
         run("stream", shard, *wrong, exit_code=2)
 
