@@ -139,9 +139,9 @@ def test_a_search_that_is_left_early_leaves_no_file(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     found = find_text(Corpus(data), "line", Counts(), jobs=2)
     assert next(found).shard == "00.jsonl"
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list(tmp_path.glob("pilekit-*"))) == 1  # Python's own folder for processes may be there too.
     found.close()
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("pilekit-*"))
 
 
 def test_fields_of_a_corpus_without_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
