@@ -1,6 +1,6 @@
-"""A limit on the memory of a process, for tests that memory does not grow.
+"""Limits and peaks of the memory of a process, for tests that memory does not grow.
 
-The limit is on data (anonymous memory), not on address space: mapped files do not count. With several threads, glibc
+A limit is on data (anonymous memory), not on address space: mapped files do not count. With several threads, glibc
 keeps freed memory in holes, 20 to 200 MB as the threads happen to take turns, and reserves 64 MiB for each thread.
 `NO_HOLES` in the environment prevents both, so that the same work always takes the same memory.
 """
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 NO_HOLES = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
@@ -19,3 +21,18 @@ def limit_memory(more: int) -> None:
     match = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert match is not None
     resource.setrlimit(resource.RLIMIT_DATA, ((int(match[1]) << 10) + more,) * 2)
+
+
+# Not ru_maxrss: a child process inherits its parent's.
+_PEAK = """
+import re
+from pathlib import Path
+print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+"""
+
+
+def value_and_peak(script: str, *arguments: object) -> tuple[int, int]:
+    """The number that a script prints, and the most memory that its process had, in bytes."""
+    command = [sys.executable, "-c", script + _PEAK, *map(str, arguments)]
+    value, peak = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    return int(value), int(peak) << 10

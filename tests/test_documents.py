@@ -49,6 +49,7 @@ def test_columns_of_different_lengths_are_refused_and_records_have_other_formats
         DocumentBatch(["a"], [], "a.jsonl", np.arange(1))
     assert RecordFormat("content", ("source",)).record("a", "web") == {"content": "a", "source": "web"}
     assert RecordFormat().record("a", "(none)") == {"text": "a"}
+    assert batch(["a"]).raw_lines() == [b'{"text":"a","meta":{"pile_set_name":"s0"}}']
 
 
 def test_control_characters_become_visible() -> None:

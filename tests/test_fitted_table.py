@@ -79,16 +79,8 @@ def test_notebooks_get_every_column_and_escaped_labels() -> None:
 
 
 def test_counts_are_rounded_to_three_digits() -> None:
-    for number, text in (
-        (0, "0"),
-        (999, "999"),
-        (1000, "1.00k"),
-        (9995, "10.0k"),
-        (99_950, "100k"),
-        (999_500, "1.00M"),
-        (10**18, "1000P"),
-    ):
-        assert rounded_count(number) == text
+    rounded = {0: "0", 999: "999", 1000: "1.00k", 9995: "10.0k", 99_950: "100k", 999_500: "1.00M", 10**18: "1000P"}
+    assert {number: rounded_count(number) for number in rounded} == rounded
     assert rounded_bytes(float("nan")) == "–"
 
 

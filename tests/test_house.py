@@ -17,12 +17,18 @@ import pytest
 
 import pilekit
 from pilekit.cli.main import COMMANDS
+from tests.benchmarks import cluster_cost
 
 ROOT = Path(__file__).parent.parent
 
 
 def text_of(*names: str) -> str:
     return "\n".join((ROOT / name).read_text(encoding="utf-8") for name in names)
+
+
+def imported_from_pilekit(code: str) -> set[str]:
+    nodes = (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom))
+    return {alias.name for node in nodes if node.module == "pilekit" for alias in node.names}
 
 
 def test_every_public_name_is_there_and_says_what_it_is() -> None:
@@ -85,10 +91,11 @@ def test_the_python_in_the_documents_uses_only_public_names() -> None:
     pages = ("README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
     blocks = re.findall(r"```python\n(.*?)```", text_of(*pages), re.DOTALL)
     assert blocks
-    for block in blocks:
-        for node in ast.walk(ast.parse(block)):
-            if isinstance(node, ast.ImportFrom) and node.module == "pilekit":
-                assert {alias.name for alias in node.names} <= set(dir(pilekit))
+    assert set().union(*map(imported_from_pilekit, blocks)) <= set(dir(pilekit))
+
+
+def test_the_page_on_scale_shows_the_cost_table_that_the_rates_on_the_other_pages_give() -> None:
+    assert cluster_cost.table() in text_of("docs/scale.md")
 
 
 def test_every_page_is_in_the_navigation() -> None:
@@ -115,10 +122,8 @@ def test_notebooks_are_executed_small_and_free_of_this_machines_paths(path: Path
     assert str(ROOT) not in text
     cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
     code = "\n".join(line for cell in cells for line in cell["source"] if not line.startswith("%"))
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "pilekit":
-            assert node.module == "pilekit"
-            assert {alias.name for alias in node.names} <= set(dir(pilekit))
+    assert "from pilekit." not in code
+    assert imported_from_pilekit(code) <= set(dir(pilekit))
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     assert any(cell["outputs"] for cell in cells)
     assert not any(output["output_type"] == "error" for cell in cells for output in cell["outputs"])

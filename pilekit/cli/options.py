@@ -123,9 +123,7 @@ def part_of(typed: str) -> tuple[int, int]:
 
 _PATHS = click.argument("paths", metavar="[PATH]...", nargs=-1)
 _SUBSETS = click.option(
-    "--subsets",
-    metavar="NAMES",
-    help="Only these subsets, separated by commas: ArXiv,GitHub,pile_upsto.",
+    "--subsets", metavar="NAMES", help="Only these subsets, separated by commas: ArXiv,GitHub,pile_upsto."
 )
 
 

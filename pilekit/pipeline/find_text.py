@@ -112,13 +112,7 @@ def _search_to_file(item: tuple[int, Shard], advance: Advance, *, search: Search
 
 
 def _search(
-    shard: Shard,
-    counts: Counts,
-    advance: Advance | None,
-    ahead: bool,
-    *,
-    pattern: re.Pattern[str],
-    reading: Reading,
+    shard: Shard, counts: Counts, advance: Advance | None, ahead: bool, *, pattern: re.Pattern[str], reading: Reading
 ) -> Iterator[FoundText]:
     """The matches in one shard.
 

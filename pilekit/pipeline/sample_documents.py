@@ -60,14 +60,7 @@ def sample_documents(
 
 
 def _draw(
-    shard: Shard,
-    advance: Advance,
-    *,
-    count: int,
-    seed: int,
-    reading: Reading,
-    stages: Sequence[Stage],
-    ahead: bool,
+    shard: Shard, advance: Advance, *, count: int, seed: int, reading: Reading, stages: Sequence[Stage], ahead: bool
 ) -> tuple[list[Ranked], SkippedLines]:
     """The documents of one shard with the lowest ranks."""
     lowest: list[Ranked] = []

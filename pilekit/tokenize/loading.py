@@ -19,14 +19,7 @@ import tokenizers
 
 from pilekit.errors import PilekitError, visible
 from pilekit.tokenize.probe import probe_texts
-from pilekit.tokenize.tokenizer import (
-    Backend,
-    EncodeBatch,
-    SpecialTokens,
-    Tokenizer,
-    fast_encoder,
-    reference_encoder,
-)
+from pilekit.tokenize.tokenizer import Backend, EncodeBatch, SpecialTokens, Tokenizer, fast_encoder, reference_encoder
 from pilekit.tokenize.tokenizer_file import plain_content, roles_beside, tokenizer_file
 
 logger = logging.getLogger(__name__)

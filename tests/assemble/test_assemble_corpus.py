@@ -1,18 +1,24 @@
-"""Assembled corpora against a slow reference, and the same bytes whatever happens."""
+"""Assembled corpora against a slow reference, and the same bytes whatever happens, `kill -9` included."""
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit import Corpus, PilekitError, corpus_stats, read
+from pilekit.artifacts.job_folder import Output
 from pilekit.assemble import assemble_corpus
 from tests.assemble.reference import Case, Part
+from tests.kills import AFTER_RENAMING, killed_after
 from tests.stopping import tree
 
 DOCUMENTS = st.lists(st.tuples(st.text("ab\n", max_size=4), st.sampled_from("rst"), st.just("")), max_size=25)
@@ -57,18 +63,16 @@ def test_counts_are_exact(
 def five_subsets(texts: list[str]) -> Case:
     """All forms of sources; a text in two subsets, and a group in two, of which one keeps it in text files."""
     fifth = len(texts) // 5
-    parts, forms = (
-        [],
-        (["a.jsonl", "b.jsonl.gz"], ["c.jsonl.zst"], ["d.parquet", "e.jsonl"], ["files"], ["g.jsonl.zst"]),
-    )
+    forms = (["a.jsonl", "b.jsonl.gz"], ["c.jsonl.zst"], ["d.parquet", "e.jsonl"], ["files"], ["g.jsonl.zst"])
+    parts = []
     for place, (epochs, names) in enumerate(zip((0.5, 1.0, 1.5, 2.0, 3.0), forms, strict=True)):
         own = texts[place * fifth : (place + 1) * fifth]
         sources: dict[str, list[tuple[str, str, str]]] = {name: [] for name in names}
         for number, text in enumerate(own):
             sources[names[number % len(names)]].append((text, f"files/repo {number // 3 % 40}", f"{number}"))
         parts.append(Part(f"Set {place}", epochs, sources, grouped=place in (3, 4)))
-    for name in ("a.jsonl", "d.parquet"):
-        parts[2 if name == "d.parquet" else 0].sources[name].append(("planted in two subsets", "files/repo 1", "p"))
+    for place, name in ((0, "a.jsonl"), (2, "d.parquet")):
+        parts[place].sources[name].append(("planted in two subsets", "files/repo 1", "p"))
     return Case(parts, 0.05, 0.1)
 
 
@@ -101,12 +105,44 @@ def test_the_same_bytes_for_any_jobs_memory_and_order_of_sources(made: tuple[Cas
     shutil.rmtree(tmp_path / "out" / "train")
     assemble_corpus(manifest, tmp_path / "out", memory=64 * 10**6, jobs=2)
     assert content(tmp_path / "out") == content(folder / "out")
-    other = Case(case.parts, case.val, case.test, seed=7)
-    assert (
-        content(folder / "out")
-        .items()
-        .isdisjoint(content(assemble_corpus(other.write(tmp_path), tmp_path / "other").folder).items())
-    )
+    assemble_corpus(Case(case.parts, case.val, case.test, seed=7).write(tmp_path), tmp_path / "other")
+    assert content(folder / "out").items().isdisjoint(content(tmp_path / "other").items())
+
+
+KILLED = """
+from pilekit.assemble import assemble_corpus
+assemble_corpus(sys.argv[1], sys.argv[2], jobs=1)
+print(-left)
+"""
+
+
+@pytest.mark.parametrize("killed", [1, pytest.param(7, marks=pytest.mark.slow)])
+def test_killed_and_run_again_nothing_that_was_done_is_done_again(
+    made: tuple[Case, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: int
+) -> None:
+    _, folder = made
+    whole, manifest = content(folder / "out"), folder / "mine.toml"
+    note = Output.note
+    noted: list[str] = []
+
+    def noting(self: Output, name: str, *rest: Any) -> None:
+        noted.append(name)
+        note(self, name, *rest)
+
+    monkeypatch.setattr(Output, "note", noting)
+    unkilled = [sys.executable, "-c", AFTER_RENAMING + KILLED, "0", str(manifest), str(tmp_path / "whole")]
+    renamed = int(subprocess.check_output(unkilled))
+    kinds: set[str] = set()
+    for moment in (renamed * number // (killed + 1) for number in range(1, killed + 1)):
+        out = tmp_path / str(moment)
+        assert killed_after(moment, KILLED, manifest, out) == -9
+        done = {json.loads(path.read_bytes())["name"] for path in (out / ".unfinished").glob("*.json")}
+        kinds |= {"".join(name.split("/")[:2]) if name[0] == "/" else name.split("/")[0] for name in done}
+        noted.clear()
+        assemble_corpus(manifest, out, jobs=1)
+        assert content(out) == whole
+        assert done.isdisjoint(noted)
+    assert killed == 1 or kinds >= {"a.jsonl", "text files from files", "plan", "spilled", "train"}, kinds
 
 
 @pytest.mark.slow
@@ -121,12 +157,9 @@ def test_real_text_in_all_forms(real_corpus: Path, tmp_path: Path) -> None:
     for name, row in summary["subsets"].items():
         assert stats[name]["documents"] == row["train"] + row["val"] + row["test"]
         assert stats[name]["copies"] >= row["train"] - row["train_documents"]
-    assert sum(row["copies"] for row in stats.values()) == summary["train"] - different_in_train(tmp_path / "out")
+    different = {text for batch in read(tmp_path / "out/train") for text in batch.texts}
+    assert sum(row["copies"] for row in stats.values()) == summary["train"] - len(different)
     other = tmp_path / "other"
     other.mkdir()
     assemble_corpus(case.write(other, turned=True), other / "out", jobs=2, memory=64 * 10**6)
     assert content(other / "out") == content(tmp_path / "out")
-
-
-def different_in_train(out: Path) -> int:
-    return len({text for batch in read(out / "train") for text in batch.texts})

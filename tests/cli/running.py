@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Any
 
@@ -10,16 +11,21 @@ from click import Context
 from click.testing import CliRunner, Result
 
 from pilekit.cli.main import pilekit
+from pilekit.errors import PilekitError
 
 PILEKIT = [sys.executable, "-m", "pilekit.cli.main"]
 """The command line as a process of its own."""
 
 
-def run(name: str, *arguments: object, exit_code: int | None = None, **environment: str) -> Result:
-    """`pilekit NAME ARGUMENTS`. Raises what the command raises; checks `exit_code`, if one is given."""
+def invoked(name: str, *arguments: object, **environment: str) -> Result:
     command = pilekit.get_command(Context(pilekit), name)
     assert command is not None
-    result = CliRunner().invoke(command, [str(argument) for argument in arguments], env=environment)
+    return CliRunner().invoke(command, [str(argument) for argument in arguments], env=environment)
+
+
+def run(name: str, *arguments: object, exit_code: int | None = None, **environment: str) -> Result:
+    """`pilekit NAME ARGUMENTS`. Raises what the command raises; checks `exit_code`, if one is given."""
+    result = invoked(name, *arguments, **environment)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert exit_code is None or result.exit_code == exit_code, result.output
@@ -29,6 +35,17 @@ def run(name: str, *arguments: object, exit_code: int | None = None, **environme
 def run_json(name: str, *arguments: object, exit_code: int | None = 0) -> Any:
     """The JSON that the command prints."""
     return json.loads(run(name, *arguments, "--json", exit_code=exit_code).stdout)
+
+
+def refused(match: str, name: str, *arguments: object) -> str:
+    """The error of the command: one line with a match of the regular expression, and nothing on standard output."""
+    result = invoked(name, *arguments)
+    assert isinstance(result.exception, PilekitError), (result.output, result.exception)
+    message = str(result.exception)
+    assert re.search(match, message), message
+    assert "\n" not in message
+    assert result.stdout == ""
+    return message
 
 
 def cells(output: str) -> list[list[str]]:

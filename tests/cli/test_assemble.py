@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pilekit.errors import PilekitError
 from tests.assemble.reference import records_of
-from tests.cli.running import run, run_json
+from tests.cli.running import refused, run, run_json
 
 MANIFEST = """\
 name = "mine"
@@ -57,15 +56,9 @@ def test_plan_corpus_and_stats_agree(here: Path) -> None:
     assert summary == json.loads(Path("out/summary.json").read_text())
     code, prose = summary["subsets"]["Code"], summary["subsets"]["Prose"]
     # val: 0.1 * 2 * 40 = 8 texts are two folders of four; 0.1 * 30 = 3 are one book of five
-    assert [code[name] for name in ("read", "empty", "val", "test", "train_documents", "train")] == [
-        41,
-        1,
-        8,
-        0,
-        32,
-        64,
-    ]
-    assert [prose[name] for name in ("read", "val", "train", "bytes")] == [30, 5, 25, prose["bytes"]]
+    expected = {"read": 41, "empty": 1, "val": 8, "test": 0, "train_documents": 32, "train": 64}
+    assert {name: code[name] for name in expected} == expected
+    assert [prose[name] for name in ("read", "val", "train")] == [30, 5, 25]
     assert summary["read"] == sum(summary[name] for name in ("empty", "val", "train_documents"))
     printed = run("assemble", "mine.toml", "--out", "out", exit_code=0)  # done already
     assert "71 read = 1 empty + 13 val + 57 train documents" in printed.stdout
@@ -76,9 +69,7 @@ def test_plan_corpus_and_stats_agree(here: Path) -> None:
         "Code": (72, 32),
         "Prose": (30, 0),
     }
-    head = json.loads(
-        run("head", "out/val.jsonl.zst", "--json", "-n", 1, "--subsets", "Prose", "--manifest", "mine.toml").stdout
-    )
+    head = run_json("head", "out/val.jsonl.zst", "-n", 1, "--subsets", "Prose", "--manifest", "mine.toml")
     assert head["meta"] == {"pile_set_name": "Prose", "book": head["meta"]["book"]}
 
 
@@ -97,44 +88,34 @@ def test_other_settings_take_over_a_plan_but_not_a_corpus(here: Path) -> None:
     run("assemble", "mine.toml", "--out", "new")
     assert records_of(Path("out")) == records_of(Path("new"))
     Path("mine.toml").write_text(MANIFEST)
-    with pytest.raises(PilekitError, match=r"out: was made with other settings: shards is 3 there, 2 here"):
-        run("assemble", "mine.toml", "--out", "out")
+    message = r"out: was made with other settings: shards is 3 there, 2 here"
+    refused(message, "assemble", "mine.toml", "--out", "out")
 
 
 def test_mistakes_are_one_clear_line(here: Path) -> None:
-    many = {
-        'sources = ["prose"]\n': ("", r"the subset Prose has no sources"),
-        'sources = ["prose"]': ('sources = ["prose/*.txt"]', r"the subset Prose: prose/\*\.txt finds no file"),
-        'sources = ["code/': (
-            'sources = ["nowhere/',
-            r"the subset Code, source nowhere/\*\*/\*\.py: .*there is no folder nowhere",
-        ),
-        '["prose"]': ('["prose", "code/1/1.py"]', r"1\.py: is a source of two subsets, Code and Prose"),
-        "shards = 2": ("shard = 2", r"mine\.toml: .*unknown field `shard`.*`assemble`"),
-        'group = "of.book"': ('group = "of.author"', r"a\.jsonl, line 1: has no \"of\.author\" field"),
-        "epochs = 2": ("epochs = 2000", r"Code has 2,000 epochs; 1,000 are the most"),
-        'keep = ["of.book"]': ('keep = ["of.book", "book"]', r"mine\.toml: `keep` names 'book' twice"),
-        'name = "Prose"': ('name = "Prose"\nepochs = 0', r""),
-    }
-    for old, (new, message) in many.items():
+    for old, new, message in (
+        ('sources = ["prose"]\n', "", r"the subset Prose has no sources"),
+        ('sources = ["prose"]', 'sources = ["prose/*.txt"]', r"the subset Prose: prose/\*\.txt finds no file"),
+        ('["code/', '["nowhere/', r"the subset Code, source nowhere/\*\*/\*\.py: .*there is no folder nowhere"),
+        ('["prose"]', '["prose", "code/1/1.py"]', r"1\.py: is a source of two subsets, Code and Prose"),
+        ("shards = 2", "shard = 2", r"mine\.toml: .*unknown field `shard`.*`assemble`"),
+        ('group = "of.book"', 'group = "of.author"', r"a\.jsonl, line 1: has no \"of\.author\" field"),
+        ("epochs = 2", "epochs = 2000", r"Code has 2,000 epochs; 1,000 are the most"),
+        ('keep = ["of.book"]', 'keep = ["of.book", "book"]', r"mine\.toml: `keep` names 'book' twice"),
+    ):
         Path("mine.toml").write_text(MANIFEST.replace(old, new))
-        if message:
-            with pytest.raises(PilekitError, match=message) as error:
-                run("assemble", "mine.toml", "--out", "out")
-            assert "\n" not in str(error.value)
-        else:
-            assert run_json("assemble", "mine.toml", "--out", "out")["subsets"]["Prose"]["left_out"] == 30
-    Path("mine.toml").write_text(MANIFEST)
-    with pytest.raises(PilekitError, match=r"code/\d.*: lies in code; name another folder with --out"):
-        run("assemble", "mine.toml", "--out", "code")
-    Path("mine.toml").write_text(MANIFEST.replace("epochs = 2", "epochs = 0").replace('"Prose"', '"Prose"\nepochs = 0'))
-    with pytest.raises(PilekitError, match=r"nothing is left for train: of 71 documents, 1 are empty"):
-        run("assemble", "mine.toml", "--out", "none")
-    with pytest.raises(PilekitError, match=r"^pile: no such manifest; check the path$"):  # It is bundled, not a file.
-        run("assemble", "pile", "--out", "none")
+        refused(message, "assemble", "mine.toml", "--out", "out")
+    without_prose = MANIFEST.replace('"Prose"', '"Prose"\nepochs = 0')
+    Path("mine.toml").write_text(without_prose)
+    assert run_json("assemble", "mine.toml", "--out", "out")["subsets"]["Prose"]["left_out"] == 30
+    refused(r"code/\d.*: lies in code; name another folder with --out", "assemble", "mine.toml", "--out", "code")
+    refused(r"^pile: no such manifest; check the path$", "assemble", "pile", "--out", "none")  # bundled, not a file
+    Path("mine.toml").write_text(without_prose.replace("epochs = 2", "epochs = 0"))
+    message = r"nothing is left for train: of 71 documents, 1 are empty"
+    refused(message, "assemble", "mine.toml", "--out", "none")
     Path("prose/a.jsonl.gz").write_bytes(b"")
-    with pytest.raises(PilekitError, match=r"two sources have the name prose/a\.jsonl: a\.jsonl"):
-        run("assemble", "mine.toml", "--out", "none")
+    message = r"two sources have the name prose/a\.jsonl: a\.jsonl"
+    refused(message, "assemble", "mine.toml", "--out", "none")
 
 
 def test_what_is_no_document_is_an_error_or_counted(here: Path) -> None:
@@ -142,15 +123,13 @@ def test_what_is_no_document_is_an_error_or_counted(here: Path) -> None:
     with Path("prose/a.jsonl").open("a") as file:
         file.write('\n{"body": 7, "of": {"book": 1}}\n\n{"body": "x"}')
     said = r"^text files from code/0/0\.py on: code/3/3\.py: is not valid UTF-8 \(byte 3\).*--on-error skip"
-    with pytest.raises(PilekitError, match=said):
-        run("assemble", "mine.toml", "--out", "out")
+    refused(said, "assemble", "mine.toml", "--out", "out")
     result = run("assemble", "mine.toml", "--out", "out", "--on-error", "skip", exit_code=0)
     assert 'a.jsonl, line 31: field "body" is a number, not a string' in result.stderr
     summary = json.loads(Path("out/summary.json").read_text())
     assert [summary[name] for name in ("read", "skipped")] == [70, 3]
     assert [row["skipped"] for row in summary["subsets"].values()] == [1, 2]
-    with pytest.raises(PilekitError, match=r'on_error is "skip" there, "raise" here'):
-        run("assemble", "mine.toml", "--out", "out")
+    refused(r'on_error is "skip" there, "raise" here', "assemble", "mine.toml", "--out", "out")
 
 
 def test_a_source_that_changes_is_read_again(here: Path) -> None:

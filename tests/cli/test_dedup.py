@@ -34,7 +34,7 @@ def run(*arguments: object, **environment: Any) -> Result:
 def test_the_table_and_json(data: Path, tmp_path: Path) -> None:
     result = run(data, "--out", tmp_path / "out")
     assert result.exit_code == 0
-    rows = [line.split() for line in result.stdout.splitlines()]
+    rows = cells(result.stdout)
     assert rows[0] == ["Subset", "Read", "Exact", "Near", "Kept", "Saved"]
     assert rows[2] == ["Wikipedia", "(en)", "2", "0", "2", "0", "818", "B"]
     assert rows[4] == ["[bold]evil[/bold]\\x1b[31m", "1", "0", "0", "1", "0", "B"]
@@ -74,18 +74,15 @@ def test_subsets_and_an_earlier_run(data: Path, tmp_path: Path) -> None:
         run(data / "train" / "01.jsonl.zst", "--out", tmp_path / "b")
 
 
-def test_bad_lines_are_listed_and_the_table_fits_a_terminal(tmp_path: Path) -> None:
-    labels = ["Gutenberg (PG-19)", "a label that is much longer than any label of the Pile ever was", "USPTO"]
-    lines = [making.record(f"{TEXT} {i}", labels[i % 3]) for i in range(2000)]
-    write_corpus(tmp_path / "data", {"00": [*lines, b"{"]})
-    options = [tmp_path / "data", "--out", tmp_path / "out", "--no-write", "--on-error", "skip"]
+def test_bad_lines_are_listed_and_the_table_fits_a_terminal(data: Path, tmp_path: Path) -> None:
+    (data / "bad.jsonl").write_bytes(b"\n" * 2000 + b"{\n")
     for _ in range(2):
-        result = run(*options, COLUMNS="60")
-        assert "00.jsonl.zst, line 2,001:" in result.stderr
-        assert "+ 1 skipped" in result.stdout
-        table = result.stdout.split("2,001 read")[0].splitlines()
+        result = run(data, "--out", tmp_path / "out", "--no-write", "--on-error", "skip", COLUMNS="60")
+        assert "bad.jsonl, line 2,001:" in result.stderr
+        assert "6 read = 3 kept + 2 removed + 1 skipped" in result.stdout
+        table = result.stdout.split("6 read")[0].splitlines()
         assert max(map(len, table)) <= 60
-        assert "2,00" in table[-1]
+        assert table[-1].split()[:2] == ["Total", "6"]
 
 
 def test_wrong_usage(data: Path, tmp_path: Path) -> None:

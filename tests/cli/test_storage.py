@@ -15,10 +15,9 @@ import fsspec
 import pytest
 import xxhash
 
-from pilekit.errors import PilekitError
 from pilekit.shards.index.format import load_index
 from pilekit.shards.write.shard_writer import ShardWriter
-from tests.cli.running import PILEKIT, cells, run, run_json
+from tests.cli.running import PILEKIT, cells, refused, run, run_json
 from tests.shards.making import record, some_lines, unzstd, zstd_frame
 
 NAMES = ["train/00.jsonl.zst", "train/01.jsonl.zst", "val.jsonl.zst"]
@@ -65,8 +64,7 @@ def test_bad_lines_stop_an_index_or_are_listed(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(record("a"))
     (tmp_path / "b.jsonl.zst").write_bytes(zstd_frame(record("b") + b"\nbad\x1b\n" * 15))
     for place, problem in ((tmp_path, r"b\.jsonl\.zst, line 2: is not JSON"), ("-", "standard input")):
-        with pytest.raises(PilekitError, match=problem):
-            run("index", place)
+        refused(problem, "index", place)
     assert (tmp_path / "a.jsonl.index.parquet").exists(), "the others are done"
     assert not (tmp_path / "b.jsonl.zst.index.parquet").exists()
     result = run("index", tmp_path, "--on-error", "skip", exit_code=0)
@@ -109,8 +107,7 @@ def test_reframe_as_json_and_as_a_table(tmp_path: Path) -> None:
     assert [*rows[3][:4], rows[3][-1]] == ["[b]01.jsonl", "1", "5", "B", "0"]
     assert [*rows[5][:2], rows[5][-1]] == ["Total", "3,001", "1"]
     assert result.stdout.splitlines()[-1] == f"2 shards in {out}"
-    with pytest.raises(PilekitError, match="frame_bytes is 102400 there, 4096 here"):
-        run("reframe", folder, "--out", out, "--frame", "4KiB")
+    refused("frame_bytes is 102400 there, 4096 here", "reframe", folder, "--out", out, "--frame", "4KiB")
     for wrong in (["--frame", "2KiB"], ["--frame", "much"], ["--level", "23"]):
         assert wrong[0] in run("reframe", folder, "--out", tmp_path / "none", *wrong, exit_code=2).stderr
     assert not (tmp_path / "none").exists()
@@ -174,8 +171,7 @@ def test_sums_are_written_for_sha256sum_and_found_again(
     assert "SHA256SUMS: not written, as something is wrong" in run("verify", corpus, "--write-sums", exit_code=1).stderr
     assert not (corpus / "SHA256SUMS").exists()
     (corpus / "SHA256SUMS").mkdir()
-    with pytest.raises(PilekitError, match="is a folder"):  # before the work
-        run("verify", corpus, "--write-sums")
+    refused("is a folder", "verify", corpus, "--write-sums")  # before the work
 
 
 def test_processes_and_ctrl_c(corpus: Path, tmp_path: Path) -> None:

@@ -11,25 +11,22 @@ from pathlib import Path
 import pytest
 
 from pilekit.stream.pile_stream import PileStream
-from tests.cli.running import PILEKIT, run, run_json
-from tests.refusing import refused
-from tests.tokenize.making import byte_level_bpe
+from tests.cli.running import PILEKIT, refused, run, run_json
+from tests.shards.making import record
+from tests.tokenize.making import byte_level_bpe, saved
 
 TEXTS = [("Github", "def f(x):\n\treturn x\n"), ("Pile-CC", "The quick brown fox"), ("ArXiv", "Wir läuten")]
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    byte_level_bpe(600).save(str(file))
-    return file
+    return saved(byte_level_bpe(600), tmp_path_factory.mktemp("tokenizer") / "tokenizer.json")
 
 
 @pytest.fixture(scope="module")
 def shard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("corpus") / "a.jsonl"
-    lines = [json.dumps({"text": text, "meta": {"pile_set_name": subset}}) for subset, text in TEXTS * 20]
-    path.write_text("\n".join(lines) + "\n")
+    path.write_bytes(b"".join(record(text, subset) + b"\n" for subset, text in TEXTS * 20))
     return path
 
 
@@ -74,8 +71,8 @@ def test_documents_that_began_in_another_row_are_marked(tmp_path: Path, tokenize
 
 
 def test_hostile_text_and_labels_stay_text(tmp_path: Path, tokenizer: Path) -> None:
-    record = {"text": "\x1b[31mred\x07 [bold]x[/bold]\u202e\r", "meta": {"pile_set_name": "\x1b]0;title\x07[red]label"}}
-    (tmp_path / "a.jsonl").write_text(json.dumps(record) + "\n")
+    hostile = record("\x1b[31mred\x07 [bold]x[/bold]\u202e\r", "\x1b]0;title\x07[red]label")
+    (tmp_path / "a.jsonl").write_bytes(hostile)
     arguments = (tmp_path, "--tokenizer", tokenizer, "--seq-len", 64, "--batch-size", 1)
     shown = run("stream", *arguments, "--steps", 2).stdout + run("stream", *arguments, "--peek", 0).stdout
     assert not set("\x1b\x07\r\u202e") & set(shown)
@@ -83,14 +80,12 @@ def test_hostile_text_and_labels_stay_text(tmp_path: Path, tokenizer: Path) -> N
     assert "\\x1b]0;title\\x07[red]label" in shown
 
 
-def test_what_is_wrong_is_refused(shard: Path, tokenizer: Path, tmp_path: Path) -> None:
-    for arguments, words in (
-        ([tmp_path / "missing.jsonl", "--tokenizer", tokenizer], "missing.jsonl"),
-        ([shard, "--tokenizer", tmp_path / "missing.json"], "missing.json"),
-        ([shard, "--tokenizer", tokenizer, "--subsets", "Books3"], r"no document is selected \(subsets: Books3\)"),
-        ([shard, "--tokenizer", tokenizer, "--state", tmp_path / "none.json"], "cannot be read"),
+def test_what_is_wrong_is_refused(shard: Path, tokenizer: Path) -> None:
+    for options, message in (
+        (("--subsets", "Books3"), r"no document is selected \(subsets: Books3\)"),
+        (("--state", tokenizer.with_name("none.json")), "cannot be read"),
     ):
-        refused(words, run, "stream", *arguments)
+        refused(message, "stream", shard, "--tokenizer", tokenizer, *options)
     for wrong in ([], ["--tokenizer", tokenizer, "--repeats", "="], ["--tokenizer", "t", "--explain", "--peek", "3"]):
         run("stream", shard, *wrong, exit_code=2)
 
@@ -151,6 +146,6 @@ def test_a_state_from_a_file(shard: Path, tokenizer: Path, tmp_path: Path) -> No
         assert [(document["shard"], document["number"]) for document in sample] in fourth
     peeked = run_json("stream", *arguments, "--window", 8, "--peek", 3)
     assert [[(d["shard"], d["number"]) for d in peeked if d["row"] == row] for row in (0, 1)] == fourth
-    refused("its window is 8, here it is 256", run, "stream", *arguments)
+    refused("its window is 8, here it is 256", "stream", *arguments)
     file.write_text("{")
-    refused(r"state\.json: is not JSON", run, "stream", *arguments)
+    refused(r"state\.json: is not JSON", "stream", *arguments)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -80,32 +79,6 @@ def test_every_character_is_folded_as_the_rule_says(end: int) -> None:
                 assert folded == 0xFFFFFFFE, hex(code)
             elif code not in (0x0130, 0x0307, 0x03A3, 0x03C2):
                 assert words == [f"x{chr(folded)}y"], hex(code)
-
-
-@pytest.mark.parametrize("step", [29, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_planted_text_is_found_at_every_offset_and_in_every_dress(tmp_path: Path, step: int) -> None:
-    question, eight, seven = RNG.sample(WORDS, 13), RNG.sample(WORDS, 8), RNG.sample(WORDS, 7)
-    NGrams.build([compacted(" ".join(words)) for words in (question, eight, seven)], 13).save(tmp_path)
-    ngrams = NGrams.load(tmp_path)
-    assert sorted(ngrams.words.tolist()) == [8, 13]
-    rest = [word for word in WORDS if word not in question]
-    for offset in range(0, 3001, step):
-        text = " ".join([*(rest * 2)[:offset], *question, *rest[: offset % 3]])
-        assert found(ngrams, text) == {(offset, " ".join(question))}, offset
-        if offset % 58 == 0:
-            assert found(ngrams, text.replace(question[6], f"{question[6]}x")) == set()
-    plain = " ".join(question)
-    for dress in (
-        plain.upper(),
-        plain.replace(" ", "\r\n"),
-        plain.replace(" ", " — ").title(),
-        f"(“{plain.replace(' ', '”, “', 5)}!!!",
-        f"漢字é 😀 {plain} 😀é",
-        f"…{plain.replace(question[4], '-'.join(question[4]))}\u3000",
-    ):
-        assert {place for _, place in found(ngrams, dress)} == {plain}
-    assert found(ngrams, " ".join(seven)) == set()
-    assert found(ngrams, " ".join(["some", *eight, *eight[1:]])) == {(1, " ".join(eight))}
 
 
 @pytest.mark.parametrize("megabytes", [1, pytest.param(10, marks=pytest.mark.slow)])

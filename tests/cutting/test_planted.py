@@ -23,6 +23,7 @@ DRESSES = (
     PLAIN.replace(" ", " — "),
     f"(“{PLAIN.lower().replace(' ', '”, “', 5)}!!!",
     f"漢字é 😀 {PLAIN} 😀é",
+    f"…{PLAIN.replace('Planted4', 'P-l-a-n-t-e-d-4')}\u3000",
 )
 
 
@@ -39,7 +40,7 @@ def test_a_planted_question_is_gone_from_the_output(tmp_path: Path, step: int) -
     for number, offset in enumerate(range(0, 3001, step)):
         dress = DRESSES[number % len(DRESSES)]
         before = "".join(f"{word} " for word in WORDS[:offset])
-        text = f"{before}{dress} {' '.join(WORDS[: number % 7 * 30])}".rstrip()
+        text = f"{before}{dress} {' '.join(WORDS[: number % 8 * 30])}".rstrip()
         words = [place for place in reference.words_of(dress) if place[0].startswith("planted")]
         span = (len(before) + words[0][1], len(before) + words[-1][2])
         texts.append(text)

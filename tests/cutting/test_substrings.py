@@ -24,6 +24,7 @@ from pilekit.artifacts import external_sort
 from pilekit.cutting import windows
 from tests.cli.running import cells, run, run_json
 from tests.kills import left_at_each_renaming
+from tests.pipeline.making import lines_of
 from tests.shards import making
 from tests.stopping import tree
 
@@ -178,12 +179,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines = [json.dumps(record, separators=(" ,", " : ")) + "\n" for record in records]
         (folder / f"{shard:02}.jsonl.zst").write_bytes(making.zstd_frame("".join(lines).encode()))
     return folder
-
-
-def lines_of(folder: Path) -> dict[str, list[bytes]]:
-    return {
-        path.name.removesuffix(".zst"): making.unzstd(path).split(b"\n")[:-1] for path in sorted(folder.glob("*.zst"))
-    }
 
 
 def test_jobs_memory_and_no_write_change_nothing_else(data: Path, tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from pilekit.dedup.run import deduplicate
 from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.explore.server import serve
 from pilekit.explore.sources import Sources
-from pilekit.shards.write.shard_writer import ShardWriter
-from tests.pipeline.making import batch
+from tests.pipeline.making import write_shard
 from tests.tiny.models import tiny_model_dir
 
 SCRIPT = "<script>window.hacked = 1; document.title = 'hacked'</script>"
@@ -38,10 +37,8 @@ def texts() -> list[str]:
 
 def make(folder: Path) -> None:
     """`corpus/` with one shard, `dedup/`, `model/` and `scores/`."""
-    (folder / "corpus").mkdir()
     every = texts()
-    with ShardWriter(folder / "corpus" / NAME) as writer:
-        writer.write(batch(every, [LABELS[number % 4] for number in range(len(every))], NAME))
+    write_shard(folder / "corpus" / NAME, every, [LABELS[number % 4] for number in range(len(every))])
     deduplicate(str(folder / "corpus"), out=folder / "dedup", write=False, jobs=1)
     tiny_model_dir(folder / "model", max_length=256)
     bits_per_byte(folder / "model", folder / "corpus", out=folder / "scores", per_token=True, limit=10)

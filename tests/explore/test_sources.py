@@ -13,30 +13,28 @@ import pytest
 from pilekit.errors import PilekitError, visible
 from pilekit.explore import sources as module
 from pilekit.explore.sources import Sources
-from pilekit.shards.read.reader import read
 from pilekit.tokenize import load_tokenizer
 from tests.cli.running import run
 from tests.explore.making import LABELS, NAME, texts
+from tests.shards.making import slow_documents, unzstd
+
+Every = list[tuple[int, str, str]]
 
 
-def everything(given: Path) -> list[tuple[int, str, str]]:
-    """(number, label, text) of all documents."""
-    return [
-        (int(number), label, text)
-        for batch in read(str(given / "corpus" / NAME))
-        for number, label, text in zip(batch.numbers, batch.subsets, batch.texts, strict=True)
-    ]
+@pytest.fixture(scope="module")
+def every(given: Path) -> Every:
+    """(number, text, label) of all documents."""
+    return slow_documents(unzstd(given / "corpus" / NAME))
 
 
-def test_subsets_and_pages_are_those_of_a_plain_loop(sources: Sources, given: Path) -> None:
-    every = everything(given)
+def test_subsets_and_pages_are_those_of_a_plain_loop(sources: Sources, every: Every) -> None:
     said = sources.corpus()
     assert said["documents"] == len(every) == len(texts())
     assert {one["label"]: one["documents"] for one in said["subsets"]} == {
-        label: sum(of == label for _, of, _ in every) for label in LABELS
+        label: sum(of == label for _, _, of in every) for label in LABELS
     }
     for subset in (None, *LABELS):
-        wanted = [number for number, label, _ in every if subset in (None, label)]
+        wanted = [number for number, _, label in every if subset in (None, label)]
         listed: list[int] = []
         while True:
             page = sources.documents(len(listed), subset)
@@ -50,10 +48,9 @@ def test_subsets_and_pages_are_those_of_a_plain_loop(sources: Sources, given: Pa
 
 @pytest.mark.parametrize("seconds", [1.0, 0.0])
 def test_a_search_finds_what_a_plain_loop_finds_however_often_it_pauses(
-    sources: Sources, given: Path, seconds: float, monkeypatch: pytest.MonkeyPatch
+    sources: Sources, every: Every, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SEARCH_SECONDS", seconds)
-    every = everything(given)
     for text, subset, exact in [
         ("zebra", None, False),
         ("zebra", None, True),
@@ -70,16 +67,16 @@ def test_a_search_finds_what_a_plain_loop_finds_however_often_it_pauses(
             place = answer["next"]
         assert found == [
             number
-            for number, label, of in every
+            for number, of, label in every
             if subset in (None, label) and (text in of if exact else text.lower() in of.lower())
         ]
 
 
-def test_tokens_spell_the_text_and_have_the_bits_of_the_file(sources: Sources, given: Path) -> None:
+def test_tokens_spell_the_text_and_have_the_bits_of_the_file(sources: Sources, given: Path, every: Every) -> None:
     rows = pq.read_table(given / "scores" / "tokens.parquet").to_pylist()
     tokenizer = load_tokenizer(given / "model")
     scored = {row["number"] for row in rows}
-    for number, _, text in everything(given):
+    for number, text, _ in every:
         answer = sources.document(NAME.removesuffix(".zst"), number)
         tokens = answer["tokens"]
         assert "".join(token[0] for token in tokens) == visible(text)
@@ -90,9 +87,9 @@ def test_tokens_spell_the_text_and_have_the_bits_of_the_file(sources: Sources, g
         assert bool(bits) == (number in scored)
 
 
-def test_scored_documents_come_the_most_expensive_first(sources: Sources, given: Path) -> None:
+def test_scored_documents_come_the_most_expensive_first(sources: Sources, given: Path, every: Every) -> None:
     rows = pq.read_table(given / "scores" / "tokens.parquet").to_pylist()
-    size = {number: len(text.encode()) for number, _, text in everything(given)}
+    size = {number: len(text.encode()) for number, text, _ in every}
     said = sources.scored(0)["documents"]
     assert len(said) == sources.scored(0)["of"] == len({row["number"] for row in rows})
     for one in said:
@@ -101,9 +98,9 @@ def test_scored_documents_come_the_most_expensive_first(sources: Sources, given:
     assert [one["rate"] for one in said] == sorted((one["rate"] for one in said), reverse=True)
 
 
-def test_pairs_are_the_removed_documents_with_both_texts(sources: Sources, given: Path) -> None:
+def test_pairs_are_the_removed_documents_with_both_texts(sources: Sources, given: Path, every: Every) -> None:
     removed = pq.read_table(given / "dedup" / "removed.parquet").to_pylist()
-    text = {number: of for number, _, of in everything(given)}
+    text = {number: of for number, of, _ in every}
     pairs = sources.pairs()
     assert pairs["of"] == len(removed) == len(pairs["pairs"]) >= 6
     for place, pair in enumerate(pairs["pairs"]):

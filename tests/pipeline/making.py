@@ -1,13 +1,16 @@
-"""Batches for tests, divided in any way, with their lines."""
+"""Batches for tests, divided in any way, with their lines, and shards of such lines."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import orjson
 
 from pilekit.documents import DocumentBatch
+from pilekit.shards.write.shard_writer import ShardWriter
+from tests.shards.making import unzstd
 
 
 def batch(
@@ -20,6 +23,19 @@ def batch(
         for text, label in zip(texts, labels, strict=True)
     ]
     return DocumentBatch(list(texts), labels, shard, np.arange(first, first + len(texts)), lines)
+
+
+def write_shard(path: Path, texts: Sequence[str], subsets: Sequence[str] | None = None) -> Path:
+    """A shard of such lines, in any form; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with ShardWriter(path) as writer:
+        writer.write(batch(texts, subsets, path.name))
+    return path
+
+
+def lines_of(folder: Path) -> dict[str, list[bytes]]:
+    """The lines of each compressed shard of a folder, by the name of the shard."""
+    return {path.stem: unzstd(path).split(b"\n")[:-1] for path in sorted(folder.glob("*.zst"))}
 
 
 def cut(whole: DocumentBatch, lengths: Sequence[int]) -> Iterator[DocumentBatch]:

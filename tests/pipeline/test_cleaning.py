@@ -17,6 +17,7 @@ import pytest
 from pilekit import Corpus, GopherQuality, PilekitError, PileStream, Pipeline, clean_corpus, corpus_stats
 from pilekit.pipeline.rules.sets import rule_sets, with_limits
 from tests.cli.running import PILEKIT
+from tests.pipeline.making import lines_of
 from tests.pipeline.rules import reference
 from tests.shards import making
 from tests.stopping import kill, stop_when, tree
@@ -68,10 +69,6 @@ def corpus(tmp_path: Path) -> Path:
     return folder
 
 
-def lines_of(folder: Path) -> dict[str, list[bytes]]:
-    return {path.name: making.unzstd(path).split(b"\n")[:-1] for path in sorted(folder.glob("*.zst"))}
-
-
 def test_kept_lines_are_the_references_and_the_counts_agree(tmp_path: Path, corpus: Path) -> None:
     sets = ("gopher-quality", "gopher-repetition", "c4", "fineweb")
     for only in (False, True):
@@ -89,8 +86,7 @@ def test_kept_lines_are_the_references_and_the_counts_agree(tmp_path: Path, corp
                 rules.update((label, rule) for rule in fails)
                 alone.update((label, rule) for rule in fails if len(fails) == 1)
                 if fails:
-                    name = shard.removesuffix(".zst")
-                    row = {"shard": name, "number": number, "subset": label, "bytes": len(text), "rules": fails}
+                    row = {"shard": shard, "number": number, "subset": label, "bytes": len(text), "rules": fails}
                     rows.append(row)
                 elif not only or label in judged:
                     expected.setdefault(shard, []).append(line)
@@ -113,7 +109,7 @@ def test_kept_lines_are_the_references_and_the_counts_agree(tmp_path: Path, corp
     stream = PileStream(corpus, tokenizer=None, epochs=1, shuffle=False, filters=[stages])
     found = [(document.shard, document.number) for document in stream]
     assert found == [
-        (shard.removesuffix(".zst"), number)
+        (shard, number)
         for shard, lines in lines_of(corpus).items()
         for number, line in enumerate(lines)
         if not failed(json.loads(line)["text"], sets)
@@ -173,7 +169,7 @@ def test_jobs_repetition_and_other_settings(tmp_path: Path, corpus: Path, caplog
         with pytest.raises(PilekitError, match=message):
             clean_corpus(corpus, tmp_path / "out-1", jobs=1, **{**settings, **change})
     for wrong, message in (
-        ({}, "nothing to do"),
+        ({}, "nothing to do: give rules"),
         ({"rules": ["gophr"]}, "no set of rules 'gophr'; the sets are gopher, "),
         ({"rules": ["gopher"], "c4_lines": True}, "needs c4 or c4-fineweb"),
         ({"rules": ["c4"], "only": True}, "needs subsets"),
@@ -230,7 +226,7 @@ def test_the_mini_pile_is_cleaned_as_the_reference_does(tmp_path: Path, real_cor
     expected = tree(tmp_path / "out-1")
     assert tree(tmp_path / "out-2") == expected
     kept = {
-        path.name: [
+        path.stem: [
             line for line in making.unzstd(path).split(b"\n")[:-1] if not failed(json.loads(line)["text"], tuple(rules))
         ]
         for path in shards

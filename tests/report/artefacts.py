@@ -14,13 +14,13 @@ from pilekit.cutting.substrings import cut_substrings
 from pilekit.dedup.run import deduplicate
 from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.pipeline.cleaning import clean_corpus
+from pilekit.shards.read.reader import read
 from pilekit.shards.verify.verify import verify_corpus
-from pilekit.shards.write.shard_writer import ShardWriter
 from pilekit.stats.summary import corpus_stats
 from pilekit.train.config.sections import DataConfig, ModelConfig, TrainConfig, TrainSection
 from pilekit.train.log.metrics import MetricsLog, StepBitsPerByte, StepMetrics
 from pilekit.train.run_folder import open_run, take_config
-from tests.pipeline.making import batch
+from tests.pipeline.making import write_shard
 from tests.tiny.models import tiny_model_dir
 
 SUBSETS = [subset.name for subset in load_manifest("pile").subsets]
@@ -42,13 +42,6 @@ def words(generator: random.Random, count: int) -> str:
     return " ".join(f"{generator.choice(('the', 'of', 'with', 'and', 'to'))} {word}" for word in made)
 
 
-def write(path: Path, texts: list[str], labels: list[str]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with ShardWriter(path) as writer:
-        writer.write(batch(texts, labels, path.name))
-    return path
-
-
 def hostile_corpus(folder: Path, labels: list[str]) -> Path:
     """Two shards: groups of texts that differ in a word or not at all, each in two subsets, with hostile ends."""
     generator = random.Random(0)
@@ -61,8 +54,8 @@ def hostile_corpus(folder: Path, labels: list[str]) -> Path:
     texts += [f"## {place} %%" for place in range(6)]  # Gopher's rules drop them.
     of += labels[:6] if len(labels) > 5 else labels[:1] * 6
     half = len(texts) // 2
-    write(folder / "00.jsonl.zst", texts[:half], of[:half])
-    write(folder / "01.jsonl.zst", texts[half:], of[half:])
+    write_shard(folder / "00.jsonl.zst", texts[:half], of[:half])
+    write_shard(folder / "01.jsonl.zst", texts[half:], of[half:])
     return folder
 
 
@@ -101,7 +94,7 @@ def held_out(folder: Path) -> Path:
     """A shard named val with 12 documents of each of the 22 subsets, so that published figures stand beside it."""
     generator = random.Random(1)
     labels = [name for name in SUBSETS for _ in range(12)]
-    return write(folder / "val.jsonl.zst", [words(generator, 4) for _ in labels], labels)
+    return write_shard(folder / "val.jsonl.zst", [words(generator, 4) for _ in labels], labels)
 
 
 def artefacts(folder: Path, labels: list[str]) -> Path:
@@ -111,7 +104,7 @@ def artefacts(folder: Path, labels: list[str]) -> Path:
     deduplicate(corpus, out=made / "unique", jobs=1)
     clean_corpus(Corpus(corpus), made / "clean", rules=["gopher"], pii="ip", jobs=1)
     quiz = folder / f"quiz {HOSTILE[1]}.jsonl".replace("/", "")
-    first = corpus_text(corpus)
+    first = next(iter(read(corpus / "00.jsonl.zst"))).texts[0]
     quiz.write_text("".join(json.dumps({"text": text}) + "\n" for text in (first, "never seen " * 20)))
     decontaminate(corpus, against=str(quiz), out=made / "decontaminated", jobs=1)
     cut_substrings(corpus, out=made / "substrings", jobs=1)
@@ -123,9 +116,3 @@ def artefacts(folder: Path, labels: list[str]) -> Path:
         model = tiny_model_dir(folder / "models" / f"step-{step}", seed=seed)
         bits_per_byte(model, shard, out=made / f"bpb-{step}")
     return made
-
-
-def corpus_text(corpus: Path) -> str:
-    from pilekit.shards.read.reader import read
-
-    return next(iter(read(str(corpus / "00.jsonl.zst")))).texts[0]

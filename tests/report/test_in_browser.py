@@ -11,7 +11,8 @@ import pytest
 from pilekit.dedup.run import deduplicate
 from pilekit.report.page import write_report
 from tests.browser import Browser
-from tests.report.artefacts import SUBSETS, write
+from tests.pipeline.making import write_shard
+from tests.report.artefacts import SUBSETS
 
 VISIBLE = "[...document.querySelectorAll('.sortable tbody tr')].filter(row => row.offsetParent).length"
 
@@ -144,8 +145,9 @@ def test_a_report_of_22_subsets_and_100_000_removals_is_small_and_opens_in_two_s
         f"{' '.join(f'w{text}x{word}' for word in range(40))} {copy % 2}" for text in range(20_000) for copy in range(6)
     ]
     labels = [SUBSETS[(place * 7 + place // 6) % len(SUBSETS)] for place in range(len(texts))]
-    shards = [write(tmp_path / "data" / f"0{part}.jsonl.zst", texts[part::2], labels[part::2]) for part in range(2)]
-    done = deduplicate([str(shard) for shard in shards], out=tmp_path / "unique", write=False)
+    for part in range(2):
+        write_shard(tmp_path / "data" / f"0{part}.jsonl.zst", texts[part::2], labels[part::2])
+    done = deduplicate(tmp_path / "data", out=tmp_path / "unique", write=False)
     assert done.summary["removed"] == 100_000
     write_report([tmp_path / "unique", tmp_path / "data"], tmp_path / "report.html")
     assert (tmp_path / "report.html").stat().st_size < 5_000_000

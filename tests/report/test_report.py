@@ -104,12 +104,16 @@ def test_every_section_is_filled_with_the_numbers_of_its_artefact(parsed: _Page,
     assert "At the threshold, 99.83 % of the pairs are compared. Measured on " in parsed.text
 
 
-def test_each_source_is_a_command_that_the_command_line_takes(page: Path) -> None:
+def test_every_part_links_to_its_source_a_command_that_the_command_line_takes(page: Path) -> None:
     from click import Context
 
     from pilekit.cli.main import pilekit
 
-    texts = re.findall(r'<li id="source-(\d+)"[^>]*><code>(.*?)</code>', page.read_text())
+    text = page.read_text()
+    assert len(re.findall(r"<figcaption>|<caption>|<h3>", text)) == len(re.findall(r'class="source"', text)) - len(
+        re.findall('class="artefact wide"|class="wide message"', text)
+    )
+    texts = re.findall(r'<li id="source-(\d+)"[^>]*><code>(.*?)</code>', text)
     assert [int(number) for number, _ in texts] == list(range(1, 11))
     for _, text in texts:
         _, name, *arguments = shlex.split(html.unescape(text).partition(" > ")[0])
@@ -118,20 +122,15 @@ def test_each_source_is_a_command_that_the_command_line_takes(page: Path) -> Non
         command.make_context(name, arguments)  # wrong usage raises
 
 
-def test_every_part_links_to_its_source(page: Path) -> None:
-    text = page.read_text()
-    assert len(re.findall(r"<figcaption>|<caption>|<h3>", text)) == len(re.findall(r'class="source"', text)) - len(
-        re.findall('class="artefact wide"|class="wide message"', text)
-    )
-
-
-def test_two_reports_differ_in_their_time_alone(tmp_path: Path) -> None:
+def test_restarts_are_marked_and_two_reports_differ_in_their_time_alone(tmp_path: Path) -> None:
     run_folder(tmp_path / "run", ["ArXiv", "Github"])
     pages = []
     for name in ("one.html", "two.html"):
         write_report(tmp_path / "run", tmp_path / name)
         pages.append(re.sub(r", \d{4}-\d\d-\d\d \d\d:\d\d UTC", "", (tmp_path / name).read_text()))
     assert pages[0] == pages[1]
+    assert re.search(r"<dt>restarts</dt><dd><a [^>]*>2</a>", pages[0])
+    assert "A dashed line is a restart." in pages[0]
 
 
 def test_empty_sections_are_absent_and_a_corpus_is_counted(tmp_path: Path) -> None:
@@ -145,9 +144,16 @@ def test_empty_sections_are_absent_and_a_corpus_is_counted(tmp_path: Path) -> No
     assert done.stdout == f"{tmp_path / 'cli.html'}: Corpus\n"
 
 
-def test_a_damaged_artefact_is_an_error_if_given_and_left_out_if_found(tmp_path: Path) -> None:
-    corpus = hostile_corpus(tmp_path / "corpus", ["ArXiv"])
+def test_lost_texts_are_not_shown_and_a_damaged_artefact_is_an_error_if_given_and_left_out_if_found(
+    tmp_path: Path,
+) -> None:
+    corpus = hostile_corpus(tmp_path / "corpus", ["ArXiv", "Github"])
     deduplicate(corpus, out=tmp_path / "made" / "unique", jobs=1)
+    shutil.rmtree(corpus)
+    assert write_report(tmp_path / "made" / "unique", tmp_path / "lost.html") == ("Deduplication",)
+    page = _Page(tmp_path / "lost.html")
+    assert "The texts are not shown: " in page.text
+    assert page.tables["Largest clusters"][0][-1] == "Least similarity"
     run_folder(tmp_path / "made" / "run", ["ArXiv"])
     (tmp_path / "made" / "unique" / "summary.json").write_text("[]")
     with pytest.raises(PilekitError, match=r"summary\.json: is no summary"):
@@ -164,24 +170,6 @@ def test_a_damaged_artefact_is_an_error_if_given_and_left_out_if_found(tmp_path:
         (tmp_path / "other.json").write_text(json.dumps(other))
         with pytest.raises(PilekitError, match=r"other\.json: is no output of `pilekit stats --json`"):
             write_report(tmp_path / "other.json", tmp_path / "other.html")
-
-
-def test_texts_that_cannot_be_read_again_are_not_shown(tmp_path: Path) -> None:
-    corpus = hostile_corpus(tmp_path / "corpus", ["ArXiv", "Github"])
-    deduplicate(corpus, out=tmp_path / "unique", jobs=1)
-    shutil.rmtree(corpus)
-    assert write_report(tmp_path / "unique", tmp_path / "report.html") == ("Deduplication",)
-    page = _Page(tmp_path / "report.html")
-    assert "The texts are not shown: " in page.text
-    assert page.tables["Largest clusters"][0][-1] == "Least similarity"
-
-
-def test_restarts_are_marked(tmp_path: Path) -> None:
-    run_folder(tmp_path / "run", ["ArXiv"])
-    write_report(tmp_path / "run", tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
-    assert re.search(r"<dt>restarts</dt><dd><a [^>]*>2</a>", page)
-    assert "A dashed line is a restart." in page
 
 
 def test_artefacts_are_found_once_whatever_is_given(made: Path) -> None:

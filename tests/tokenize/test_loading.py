@@ -153,26 +153,22 @@ def test_nothing_is_added_cut_or_padded(tmp_path: Path, backend: Any) -> None:
         assert [part.tolist() for part in tokenizer.encode_batch(texts)] == expected
 
 
-def without_normaliser(real: Any) -> Any:
-    """A fast encoder without the normaliser, which is right on nearly every text."""
+def without(name: str, left: Any) -> Any:
+    """A fast encoder without a part of the tokenizer, which is right on nearly every text."""
 
-    def encoder(json_text: str, special_tokens: Any) -> Any:
-        return real(orjson.dumps(orjson.loads(json_text) | {"normalizer": None}).decode(), special_tokens)
+    def defect(real: Any) -> Any:
+        def encoder(json_text: str, special_tokens: Any) -> Any:
+            content = orjson.loads(json_text)
+            content[name] = left(content[name])
+            return real(orjson.dumps(content).decode(), special_tokens)
 
-    return encoder
+        return encoder
+
+    return defect
 
 
 def parsing_special_tokens(real: Any) -> Any:
     return lambda json_text, special_tokens: real(json_text, "parse")
-
-
-def without_added_tokens(real: Any) -> Any:
-    def encoder(json_text: str, special_tokens: Any) -> Any:
-        content = orjson.loads(json_text)
-        content["added_tokens"] = [token for token in content["added_tokens"] if token["special"]]
-        return real(orjson.dumps(content).decode(), special_tokens)
-
-    return encoder
 
 
 class PanicException(BaseException):
@@ -180,13 +176,10 @@ class PanicException(BaseException):
 
 
 def raising(error: BaseException) -> Any:
-    def defect(real: Any) -> Any:
-        def encoder(json_text: str, special_tokens: Any) -> Any:
-            raise error
+    def encoder(json_text: str, special_tokens: Any) -> Any:
+        raise error
 
-        return encoder
-
-    return defect
+    return lambda real: encoder
 
 
 def with_encoder(monkeypatch: pytest.MonkeyPatch, encoder: Any) -> None:
@@ -198,9 +191,9 @@ def with_encoder(monkeypatch: pytest.MonkeyPatch, encoder: Any) -> None:
 @pytest.mark.parametrize(
     ("defect", "said"),
     [
-        (without_normaliser, "gives other ids"),
+        (without("normalizer", lambda _: None), "gives other ids"),
         (parsing_special_tokens, "gives other ids"),
-        (without_added_tokens, "gives other ids"),
+        (without("added_tokens", lambda tokens: [one for one in tokens if one["special"]]), "gives other ids"),
         (raising(ValueError("an unknown kind")), "does not know this kind of tokenizer"),
         (raising(PanicException("index out of bounds")), "does not know this kind of tokenizer"),
         (raising(ModuleNotFoundError("No module named 'fastokens'")), "is not installed"),
@@ -248,7 +241,7 @@ def test_a_batch_on_which_the_fast_encoder_gives_up_is_encoded_by_the_reference(
         assert np.array_equal(ours, right)
 
 
-def test_other_models_than_bpe_are_served_by_the_reference(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_other_models_than_bpe_are_served_by_the_reference(tmp_path: Path) -> None:
     word_piece = Reference(
         models.WordPiece({"[UNK]": 0, "[PAD]": 1, "[SEP]": 2, "un": 3, "##able": 4, "a": 5}, unk_token="[UNK]")
     )
@@ -270,6 +263,5 @@ def test_a_special_token_that_ordinary_text_reaches_is_told(tmp_path: Path, capl
     with caplog.at_level(logging.WARNING):
         load_tokenizer(path, backend="tokenizers")
         load_tokenizer(path, backend="tokenizers")
-    assert [record.message.count("'<eos>' in a document becomes that control token") for record in caplog.records] == [
-        1
-    ]
+    (warning,) = caplog.records
+    assert "'<eos>' in a document becomes that control token" in warning.message

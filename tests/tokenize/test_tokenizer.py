@@ -1,7 +1,8 @@
-"""Ids equal those of `tokenizers`, the slow reference, which gets one text at a time."""
+"""Ids equal those of `tokenizers`, the slow reference, which gets one text at a time; `Tokenize` keeps identities."""
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import pickle
 from itertools import pairwise
@@ -16,10 +17,12 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
-from pilekit.tokenize import Tokenizer, load_tokenizer, loading
+from pilekit.tokenize import TokenBatch, Tokenize, Tokenizer, load_tokenizer, loading
 from pilekit.tokenize.probe import probe_texts
 from pilekit.tokenize.tokenizer import Backend, SpecialTokens
+from tests.pipeline.making import batch
 from tests.tokenize.making import GPT4_SPLIT, byte_level_bpe, hard_texts, saved
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -144,13 +147,6 @@ def real_texts(shard: Path) -> list[str]:
     return [orjson.loads(line)["text"] for line in data.split(b"\n") if line.strip()]
 
 
-def test_neox_on_real_text(neox: Path, real_corpus: Path) -> None:
-    tokenizer = load_tokenizer(neox)
-    assert tokenizer.backend == "fastokens"
-    texts = real_texts(real_corpus / "val.jsonl.zst")[:100]
-    assert documents(tokenizer, texts) == one_by_one(neox, texts)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("shard", ["val", "minipile-00", "minipile-01", "neardup"])
 def test_all_kinds_on_more_real_text(neox: Path, files: dict[str, Path], real_corpus: Path, shard: str) -> None:
@@ -160,11 +156,50 @@ def test_all_kinds_on_more_real_text(neox: Path, files: dict[str, Path], real_co
     check_fuzzed(neox, "text")
 
 
-def test_neox_facts(neox: Path) -> None:
+def test_neox_facts_and_real_text(neox: Path, real_corpus: Path) -> None:
     tokenizer = load_tokenizer(neox)
+    assert tokenizer.backend == "fastokens"
+    texts = real_texts(real_corpus / "val.jsonl.zst")[:100]
+    assert documents(tokenizer, texts) == one_by_one(neox, texts)
     assert (tokenizer.eos_id, tokenizer.pad_id, tokenizer.vocab_size) == (0, 1, 50277)
     assert tokenizer.fingerprint == "56ac4821e129d2c520fdaba60abd920fa852ada51b45c0dd52bbb6bd8c985ade"
     # Runs of 24 down to 2 spaces are the added tokens 50254 to 50276, none of them special.
     assert documents(tokenizer, [" " * n for n in range(24, 1, -1)]) == [[number] for number in range(50254, 50277)]
     for text, after in (("e\u0301", "\xe9"), ("\u212b", "\xc5"), ("\u0344", "\u0308\u0301"), ("\uf900", "\u8c48")):
         assert tokenizer.decode(tokenizer.encode_batch([text])[0]) == after  # NFC
+
+
+def test_each_batch_becomes_the_tokens_of_its_documents(files: dict[str, Path]) -> None:
+    tokenizer, read = load_tokenizer(files["plain"]), itertools.count()
+    inputs = [batch(["one", "", "three"], ["a", "b", "a"], first=7), batch([]), batch(["four"], None, "01.jsonl", 100)]
+    outputs = list(Tokenize(tokenizer)(iter(inputs)))
+    assert [(out.shard, out.numbers.tolist(), out.subsets) for out in outputs] == [
+        ("00.jsonl", [7, 8, 9], ["a", "b", "a"]),
+        ("01.jsonl", [100], ["ArXiv"]),
+    ]
+    assert [len(out) for out in outputs] == [3, 1]
+    texts = [tokenizer.decode(out.ids[start:end]) for out in outputs for start, end in pairwise(out.offsets)]
+    assert texts == ["one", "", "three", "four"]
+    out = Tokenize(tokenizer.path)(batch([f"text {number}"]) for number in read)  # The tokenizer may be a path.
+    assert next(read) == 0, "nothing is read before it is asked for"
+    next(out)
+    assert next(read) == 2
+
+
+def test_lone_surrogate_is_named_by_document(files: dict[str, Path]) -> None:
+    unencodable = DocumentBatch(["a", "b", "\udc00"], [""] * 3, "a\n\x1b.jsonl", 3 * np.arange(3))
+    with pytest.raises(PilekitError, match=r"^a\\x0a\\x1b\.jsonl: document 6 holds a lone surrogate"):
+        list(Tokenize(files["plain"])(iter([unencodable])))
+
+
+def test_columns_must_fit() -> None:
+    ids, offsets, numbers = np.arange(3, dtype=np.uint32), np.array([0, 3]), np.array([0])
+    TokenBatch(ids, offsets, "s", numbers, ["x"])
+    for wrong in (
+        (ids[:2], offsets, numbers, ["x"]),
+        (ids, np.array([0, 1, 3]), numbers, ["x"]),
+        (ids, offsets, np.array([0, 1]), ["x"]),
+        (ids, offsets, numbers, []),
+    ):
+        with pytest.raises(PilekitError, match="columns that do not fit"):
+            TokenBatch(wrong[0], wrong[1], "s", wrong[2], wrong[3])

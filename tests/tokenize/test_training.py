@@ -11,28 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 import xxhash
 from hypothesis import given, settings
 
 from pilekit.corpus import Corpus
-from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
-from pilekit.shards.write.shard_writer import ShardWriter
 from pilekit.tokenize import load_tokenizer
 from pilekit.tokenize import sampling as sampling_module
 from pilekit.tokenize.sampling import sample_by_hash
 from pilekit.tokenize.training import train_tokenizer
+from tests.pipeline.making import write_shard
 from tests.shards import making
 from tests.tokenize.making import SPECIAL, hard_texts
 
 WORDS = ["the", "quick", "brown", "fox", "jumps", "dog", "while", "résumé", "naïve", "中文", "😀", "self.value", "2024"]
-
-
-def write_shard(path: Path, texts: list[str], subsets: list[str]) -> None:
-    with ShardWriter(path) as writer:
-        writer.write(DocumentBatch(texts, subsets, path.name, np.arange(len(texts))))
 
 
 def text_of(rng: np.random.Generator, words: int) -> str:
@@ -54,12 +47,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def all_documents(folder: Path) -> list[tuple[str, int, str, str]]:
     """(shard, number, subset, text) of the train shards, read with the standard tools."""
-    found = []
-    for path in sorted((folder / "train").glob("*.zst")):
-        for number, line in enumerate(making.unzstd(path).splitlines()):
-            record = orjson.loads(line)
-            found.append((f"train/{path.name[:-4]}", number, record["meta"]["pile_set_name"], record["text"]))
-    return found
+    return [
+        (f"train/{path.stem}", number, subset, text)
+        for path in sorted((folder / "train").glob("*.zst"))
+        for number, text, subset in making.slow_documents(making.unzstd(path))
+    ]
 
 
 def expected_sample(folder: Path, wanted: int, seed: int, subset: str | None = None) -> list[bytes]:
@@ -97,7 +89,7 @@ def test_reading_is_bounded(tmp_path: Path) -> None:
     # 4 shards of 12 MB of text; a batch is some MB, so a small sample must need one batch of each.
     texts = [text_of(rng, 3000) + str(i) for i in range(700)]
     for shard in range(4):
-        write_shard(tmp_path / f"{shard:02}.jsonl.zst", texts, ["x"] * len(texts))
+        write_shard(tmp_path / f"{shard:02}.jsonl.zst", texts)
     corpus = Corpus(tmp_path)
     offered: dict[str, int] = {}
     real = sampling_module.document_hashes
@@ -225,7 +217,7 @@ def test_interrupting_ends_at_once(tmp_path: Path) -> None:
     # Random letters: merging them keeps the trainer, which is not Python, busy for a long time.
     texts = ["".join(rng.choice(alphabet, 100_000)) for _ in range(30)]
     texts = [" ".join(text[i : i + 11] for i in range(0, len(text), 11)) for text in texts]
-    write_shard(tmp_path / "00.jsonl.zst", texts, ["x"] * len(texts))
+    write_shard(tmp_path / "00.jsonl.zst", texts)
     arguments = [sys.executable, "-c", TRAIN, str(tmp_path), str(tmp_path / "t.json")]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -1,15 +1,14 @@
+"""Which texts of a Python installation become documents, and edited copies of them."""
+
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
 
-from pilekit.assemble.demo.python_text import (
-    MAX_FILE_BYTES,
-    docstrings,
-    python_documents,
-    source_files,
-)
+from pilekit.assemble.demo.python_text import MAX_FILE_BYTES, SourceDocument, python_documents
+from pilekit.assemble.demo.reposts import EDITS, LEAST_WORDS, reposts
+from tests.dedup import reference
 
 MODULE = '''"""About it."""
 
@@ -37,9 +36,11 @@ def library(folder: Path) -> Path:
         "plain.py": b"x = 1\n",
         "package/__init__.py": MODULE.encode(),
         "package/accents.py": '"""Größe."""\n'.encode(),
+        "package/blank_docstring.py": b"'''   '''\n",
         "package/latin.py": b'# coding: latin-1\n"""Gr\xf6\xdfe."""\n',
         "package/broken.py": b"def (:\n",
         "package/null.py": b"x = 1\n\0\n",
+        "package/old_escape.py": b"x = '\\d'\n",
         "empty.py": b"",
         "blank.py": b"\n\n",
         "notes.txt": b"no Python",
@@ -53,48 +54,48 @@ def library(folder: Path) -> Path:
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
+    (folder / "gone.py").symlink_to(folder / "nowhere.py")
+    (folder / "folder.py").mkdir()
     return folder
 
 
-def test_source_files_are_those_of_the_library_proper_in_order(tmp_path: Path) -> None:
-    found = list(source_files(library(tmp_path)))
-    assert [path for path, _ in found] == [
-        "package/__init__.py",
-        "package/accents.py",
-        "package/broken.py",
-        "package/null.py",
-        "plain.py",
-    ]
-    assert dict(found)["package/__init__.py"] == MODULE
-    (tmp_path / "gone.py").symlink_to(tmp_path / "nowhere.py")
-    (tmp_path / "folder.py").mkdir()
-    assert list(source_files(tmp_path)) == found
-
-
-def test_docstrings_come_with_their_qualified_names() -> None:
-    assert list(docstrings("package/__init__.py", MODULE)) == [
-        ("package", "About it."),
-        ("package.Outer", "A class.\n\nWith two paragraphs."),
-        ("package.Outer.method", "Of the class."),
-        ("package.Outer.method.inner", "Of the method."),
-        ("package.conditional", "Under an if."),
-    ]
-    assert list(docstrings("a/b.py", "'''Of b.'''")) == [("a.b", "Of b.")]
-
-
-def test_files_that_do_not_parse_or_say_nothing_have_no_docstrings(recwarn: pytest.WarningsRecorder) -> None:
-    for text in ("def (:\n", "x = 1\0", "", "x = '\\d'\n", "'''   '''"):
-        assert list(docstrings("odd.py", text)) == []
+def test_documents_are_the_librarys_own_files_and_their_docstrings_which_share_a_group(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    found = [document for document in python_documents(library(tmp_path)) if document.subset != "Python Reference"]
+    docstrings = {
+        "__init__": [
+            "package\n\nAbout it.\n",
+            "package.Outer\n\nA class.\n\nWith two paragraphs.\n",
+            "package.Outer.method\n\nOf the class.\n",
+            "package.Outer.method.inner\n\nOf the method.\n",
+            "package.conditional\n\nUnder an if.\n",
+        ],
+        "accents": ["package.accents\n\nGröße.\n"],
+    }
+    names = ("__init__", "accents", "blank_docstring", "broken", "null", "old_escape")
+    expected = []
+    for path in [*(tmp_path / f"package/{name}.py" for name in names), tmp_path / "plain.py"]:
+        text = path.read_text()
+        expected.append(SourceDocument(text, "Github", group=text))
+        expected += [SourceDocument(one, "Docstrings", group=text) for one in docstrings.get(path.stem, ())]
+    assert found == expected
     assert not recwarn.list
 
 
-def test_documents_that_share_text_share_a_group(tmp_path: Path) -> None:
-    documents = [document for document in python_documents(library(tmp_path)) if document.subset != "Python Reference"]
-    sources = {document.group: document.text for document in documents if document.subset == "Github"}
-    assert documents[0].subset == "Github"
-    for document in documents:
-        assert document.group in sources
-    assert [document.text for document in documents if document.subset == "Docstrings"][:2] == [
-        "package\n\nAbout it.\n",
-        "package.Outer\n\nA class.\n\nWith two paragraphs.\n",
+def test_a_repost_is_another_text_but_a_near_duplicate_of_the_same_group() -> None:
+    documents = [
+        SourceDocument(" ".join(f"word{number * place % 4093}" for place in range(600)), "Github", f"group {number}")
+        for number in range(1, 200)
     ]
+    for original, repost in zip(documents, reposts(documents, 1), strict=True):
+        assert repost.text != original.text
+        assert (repost.subset, repost.group) == (original.subset, original.group)
+        shingles = [reference.shingles(text, 5) for text in (original.text, repost.text)]
+        assert 0.85 <= reference.jaccard(*shingles) < 1
+    some = {document.text for document in reposts(documents, 5)}
+    assert 20 <= len(some) <= 60
+    for edit in EDITS:
+        assert {edit(document.text) for document in documents} & some
+    short = [SourceDocument(" ".join(["word"] * (LEAST_WORDS - 1)), "Github", "group")]
+    assert list(reposts(short, 1)) == []

@@ -13,16 +13,14 @@ import pytest
 from click.testing import Result
 from rich.cells import cell_len
 
-from pilekit.dedup.output.removed_table import SCHEMA
 from pilekit.dedup.run import deduplicate
 from pilekit.dedup.show import pair_texts
-from pilekit.dedup.show.removed_pairs import RemovedPair, spread_pairs
+from pilekit.dedup.show.removed_pairs import spread_pairs
 from pilekit.errors import PilekitError
-from pilekit.shards.write.shard_writer import ShardWriter
 from tests.cli import running
 from tests.dedup import reference
 from tests.dedup.planted import planted
-from tests.pipeline.making import batch
+from tests.pipeline.making import write_shard
 
 PLANTED = planted(60, seed=5, words=(40, 150)).texts
 HOSTILE = [" ".join(f"word{number}" for number in range(60)) + end for end in ("", " \x1b[31mred\x07 \u202e[bold]")]
@@ -34,10 +32,7 @@ def run(*arguments: object, width: int = 100, **options: Any) -> Result:
 
 
 def shard(path: Path, texts: list[str]) -> Path:
-    path.parent.mkdir(exist_ok=True)
-    with ShardWriter(path) as writer:
-        writer.write(batch(texts, [LABELS[number % 3] for number in range(len(texts))], "00.jsonl"))
-    return path
+    return write_shard(path, texts, [LABELS[number % 3] for number in range(len(texts))])
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +68,10 @@ def test_json_holds_the_rows_of_removed_parquet(dedup: Path) -> None:
     assert [row in everything["pairs"] for row in few["pairs"]] == [True] * 5
     assert {row["reason"] for row in few["pairs"]} == {"near"}
     assert run(dedup, "-n", 5, "--json").stdout == run(dedup, "-n", 5, "--json").stdout
+    near, exact = ([row for row in removed(dedup) if row["reason"] == reason] for reason in ("near", "exact"))
+    spread = [exact[(2 * turn + 1) * len(exact) // 6] for turn in range(3)]
+    more = json.loads(run(dedup, "-n", len(near) + 3, "--json").stdout)
+    assert more["pairs"] == in_order([*near, *spread])
 
 
 def test_a_subset_in_any_spelling_and_a_least_similarity(dedup: Path) -> None:
@@ -83,8 +82,8 @@ def test_a_subset_in_any_spelling_and_a_least_similarity(dedup: Path) -> None:
     assert found["pairs"] == in_order([row for row in removed(dedup) if row["similarity"] >= 0.9]) != []
     for name in ("Arxive", "GitHub"):
         listed = r"those removed are of \\x1b\[2Jevil, ArXiv, PubMed Central$"
-        with pytest.raises(PilekitError, match=rf'no document of subset "{name}" was removed; {listed}'):
-            run(dedup, "--subset", name)
+        message = rf'no document of subset "{name}" was removed; {listed}'
+        running.refused(message, "duplicates", dedup, "--subset", name)
 
 
 def test_pairs_are_shown_side_by_side(corpus: Path, dedup: Path) -> None:
@@ -140,8 +139,7 @@ def test_a_shard_that_was_changed_is_an_error(tmp_path: Path) -> None:
     path = shard(tmp_path / "data" / "00.jsonl.zst", [*PLANTED[:30], PLANTED[3]])
     deduplicate(path, out=tmp_path / "dedup", write=False, jobs=1)
     shard(path, [*PLANTED[:31], PLANTED[3]])
-    with pytest.raises(PilekitError, match=r"00\.jsonl\.zst: is not the shard any more that "):
-        run(tmp_path / "dedup")
+    running.refused(r"00\.jsonl\.zst: is not the shard any more that ", "duplicates", tmp_path / "dedup")
     assert json.loads(run(tmp_path / "dedup", "--json").stdout)["pairs"], "which they are needs no shards"
 
 
@@ -153,45 +151,8 @@ def test_nothing_removed_is_said(tmp_path: Path) -> None:
     assert json.loads(run(tmp_path / "dedup", "--json").stdout) == {"removed": 0, "pairs": []}
 
 
-def record(path: Path, similarities: list[float], reasons: list[str]) -> Path:
-    count = len(similarities)
-    texts = {"kept_shard": "kept", "kept_subset": LABELS[0], "kept_corpus": "this"}
-    columns: dict[str, list[Any]] = {name: [text] * count for name, text in texts.items()}
-    columns |= {"shard": [f"{number // 1000:02d}" for number in range(count)], "number": list(range(count))}
-    columns |= {"subset": [LABELS[number % 2] for number in range(count)]}
-    columns |= {"kept_number": list(range(count, 2 * count)), "similarity": similarities, "reason": reasons}
-    table = pa.table({field.name: pa.array(columns[field.name]).cast(field.type) for field in SCHEMA}, schema=SCHEMA)
-    pq.write_table(table, path, row_group_size=700)
-    return path
-
-
-def test_pairs_are_spread_over_the_similarities_and_exact_copies_come_last(tmp_path: Path) -> None:
-    """Most pairs have a similarity of 0.99 or more; still, each hundredth from 0.80 on is shown."""
-    rows = 150_000
-    similarities = [0.8 + (number % 20) / 100 if number % 100 < 20 else 0.9951 for number in range(rows)]
-    path = record(tmp_path / "removed.parquet", similarities, ["near"] * rows)
-    found, total = spread_pairs(path, 20)
-    assert total == rows
-    assert [int(100 * pair.similarity + 0.01) for pair in found] == list(range(80, 100))
-    more, _ = spread_pairs(path, 60)
-    assert len(set(more)) == 60
-    half, total = spread_pairs(path, 10, subset=LABELS[1], min_similarity=0.9)
-    assert total == sum(similarity >= 0.9 for similarity in similarities[1::2])
-    assert all(pair.subset == LABELS[1] and pair.similarity >= 0.9 for pair in half)
-    assert len(half) == 10
-
-    path = record(tmp_path / "removed.parquet", [1.0] * 900 + [0.9, 0.8, 1.0], ["exact"] * 900 + ["near"] * 3)
-    assert [pair.number for pair in spread_pairs(path, 2)[0]] == [901, 902]
-    assert [pair.number for pair in spread_pairs(path, 3)[0]] == [901, 900, 902]
-    found = spread_pairs(path, 6)[0]
-    assert [pair.number for pair in found] == [901, 900, 902, 150, 450, 750]
-    assert len(set(spread_pairs(path, 2000)[0])) == 903
-    assert found[0] == RemovedPair("00", 901, LABELS[1], "kept", 1804, LABELS[0], 0.8, "near", "this")
-
-
-def test_a_record_that_is_gone_or_damaged_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "removed.parquet"
-    whole = record(path, [1.0] * 900, ["exact"] * 900).read_bytes()
+def test_a_record_that_is_gone_or_damaged_is_an_error(dedup: Path, tmp_path: Path) -> None:
+    path, whole = tmp_path / "removed.parquet", (dedup / "removed.parquet").read_bytes()
     pq.write_table(pa.table({"number": [1]}), tmp_path / "other.parquet")
     for content in (whole[:-40], (tmp_path / "other.parquet").read_bytes()):
         path.write_bytes(content)

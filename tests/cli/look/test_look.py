@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from pilekit import Corpus, PilekitError, corpus_stats, read
+from pilekit import Corpus, corpus_stats, read
 from pilekit.pipeline.find_text import Counts, find_text
-from tests.cli.running import run, run_json
+from tests.cli.running import refused, run, run_json
+from tests.dedup.checking import write_corpus
 from tests.shards import making
 
 Place = tuple[str, int, str, str]
@@ -20,15 +21,14 @@ Place = tuple[str, int, str, str]
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("look") / "data"
-    folder.mkdir()
-    for shard in range(3):
-        lines = [
+    shards = {
+        f"{shard:02}": [
             making.record(f"shard {shard}\nline {number} of a long\ttext é \x1b[31m\n" * (number % 4), subset)
             for number, subset in enumerate(["ArXiv", "Github", "Enron Emails"] * 40)
         ]
-        (folder / f"{shard:02}.jsonl.zst").write_bytes(making.zstd_frame(b"\n".join(lines) + b"\n"))
-    return folder
+        for shard in range(3)
+    }
+    return write_corpus(tmp_path_factory.mktemp("look") / "data", shards)
 
 
 def documents(data: Path) -> list[Place]:
@@ -109,20 +109,8 @@ def test_grep_finds_what_a_loop_finds_and_counts_it(data: Path, jobs: int) -> No
 
 
 def test_ignored_case_is_that_of_python(tmp_path: Path) -> None:
-    texts = [
-        "STRASSE",
-        "straße",
-        "\u017ftra\u017f\u017fe",
-        "\u212a and k",
-        "\u212a",
-        "K",
-        "İi",
-        "I",
-        "ı",
-        "no",
-        "kein",
-        "",
-    ]
+    texts = ["STRASSE", "straße", "\u017ftra\u017f\u017fe", "\u212a and k", "\u212a", "K"]
+    texts += ["İi", "I", "ı", "no", "kein", ""]
     (tmp_path / "00.jsonl").write_bytes(b"".join(making.record(text) + b"\n" for text in texts))
     for pattern in ("strasse", "K", "i", "Ei", "a n", "\u212a", "k|no", "\u017f"):
         found = [document.number for document in find_text(Corpus(tmp_path), f"(?i:{pattern})", Counts())]
@@ -141,8 +129,7 @@ def test_grep_prints_no_control_character_and_cuts_long_lines(tmp_path: Path) ->
 def test_nothing_found_is_exit_1_and_wrong_patterns_are_named(data: Path) -> None:
     result = run("grep", "no such text", data, exit_code=1)
     assert (result.stdout, result.stderr) == ("", "not found in 360 documents\n")
-    with pytest.raises(PilekitError, match=r"'\(' is no regular expression"):
-        run("grep", "(", data)
+    refused(r"'\(' is no regular expression", "grep", "(", data)
     assert "--count counts all documents" in run("grep", "a", data, "--count", "-n", "1", exit_code=2).stderr
 
 
@@ -152,9 +139,9 @@ def test_a_search_that_is_left_early_leaves_no_file(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     found = find_text(Corpus(data), "line", Counts(), jobs=2)
     assert next(found).shard == "00.jsonl"
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list(tmp_path.glob("pilekit-*"))) == 1  # Python's own folder for processes may be there too.
     found.close()
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("pilekit-*"))
 
 
 def test_fields_of_a_corpus_without_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import struct
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -85,7 +84,9 @@ def written(prefix: Path, format: str, limit: int | None, files: int, size: int)
     if format == "megatron":
         stems = [stem(prefix, format)] if limit is None else [Path(f"{name}_text_document") for name in names]
         found = [readers.megatron(one) for one in stems]
-        assert [[document.tolist() for document in TokenFile(one)] for one in stems] == found
+        opened = [TokenFile(one) for one in stems]
+        assert [[document.tolist() for document in one] for one in opened] == found
+        assert [one.lengths.tolist() for one in opened] == [[*map(len, file)] for file in found]
         return found
     if format == "npy":
         return [readers.npy(Path(name), size)[0] for name in names]
@@ -172,18 +173,7 @@ def test_ids_rows_and_cuts_are_those_of_tokenizers_and_a_plain_loop(
     header = json.loads(Path(f"{base}.json").read_text())
     assert (header["kind"], header["finished"]) == ("token file", True)
     assert header["results"]["tokenizer"]["vocabulary"] == loaded.vocab_size
-
-
-def test_two_documents_of_three_and_two_tokens_make_an_index_of_82_bytes(tmp_path: Path, tokenizer: Path) -> None:
-    shards_of(tmp_path / "data", [("\x01\x02\x03", "ArXiv"), ("\x01\x02", "ArXiv")])
-    tokenize_corpus(tmp_path / "data", tmp_path / "two", tokenizer)
-    index = (tmp_path / "two_text_document.idx").read_bytes()
-    assert index == b"MMIDIDX\0\0" + struct.pack("<QBQQ2i2q3q", 1, 8, 2, 3, 3, 2, 0, 6, 0, 1, 2)
-    assert len(index) == 82
-    assert (tmp_path / "two_text_document.bin").stat().st_size == 10
-    opened = TokenFile(tmp_path / "two")
-    assert (len(opened), opened.tokens, opened.lengths.tolist(), opened.dtype) == (2, 5, [3, 2], "uint16")
-    assert opened.tokenizer == load_tokenizer(tokenizer).fingerprint
+    assert header["parameters"]["tokenizer"] == loaded.fingerprint
 
 
 def test_ids_past_16_bits_and_another_eod(tmp_path: Path, large_tokenizer: Path) -> None:
