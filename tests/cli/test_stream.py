@@ -93,7 +93,7 @@ def test_what_is_wrong_is_refused(shard: Path, tokenizer: Path) -> None:
 def test_bad_lines_packing_subsets_and_repeats(shard: Path, tokenizer: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.jsonl").write_bytes(b"{oops\n" + shard.read_bytes())
     arguments = (tmp_path, "--tokenizer", tokenizer, "--seq-len", 64, "--batch-size", 4, "--steps", 5)
-    refused(r"broken\.jsonl, line 1(?s:.*)--on-error skip", run, "stream", *arguments)
+    refused(r"broken\.jsonl, line 1(?s:.*)--on-error skip", "stream", *arguments)
     options = ("--packing", "none", "--subsets", "pile_arxiv,GitHub", "--repeats", "Github=0", "--on-error", "skip")
     samples = run_json("stream", *arguments, *options)["samples"]
     assert [len(sample) for sample in samples] == [1, 1, 1]
