@@ -217,7 +217,7 @@ def test_neither_processes_nor_threads_change_a_byte_and_held_out_shards_stay_ou
     options: dict[str, Any] = {"append_eod": True, "tokens_per_file": 10_000}
     results, trees, loaded = [], [], load_tokenizer(tokenizer)
     for jobs, threads, alone in ((1, 1, 1 << 20), (1, 3, 1 << 20), (1, 3, 100), (2, 1, 1 << 20)):
-        monkeypatch.setattr("pilekit.shards.each_shard.threads_of", lambda *_, threads=threads: threads)
+        monkeypatch.setattr("pilekit.shards.each_shard.usable_cpus", lambda cpus=jobs * threads: cpus)
         monkeypatch.setattr(in_threads, "LARGE_BYTES", alone)
         prefix = tmp_path / f"{jobs}{threads}{alone}" / "pile"
         results.append(tokenize_corpus(corpus, prefix, loaded, jobs=jobs, **options).to_dict() | {"files": []})
