@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from click import Context
 from click.testing import CliRunner, Result
 
@@ -46,6 +50,17 @@ def refused(match: str, name: str, *arguments: object) -> str:
     assert "\n" not in message
     assert result.stdout == ""
     return message
+
+
+@contextmanager
+def ended() -> Iterator[pytest.ExceptionInfo[SystemExit]]:
+    """`main` ends in the block, and its handler of Ctrl-C, which ignores the second one, does not stay."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit) as end:
+            yield end
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def cells(output: str) -> list[list[str]]:

@@ -15,7 +15,7 @@ from pilekit.cli import main as main_module
 from pilekit.cli.main import COMMANDS, pilekit
 from pilekit.cli.options import ByteSize, Similarity, lanes, repeats
 from pilekit.errors import ToldElsewhere
-from tests.cli.running import PILEKIT
+from tests.cli.running import PILEKIT, ended
 from tests.process_groups import ROOT
 from tests.shards import making
 from tests.versions import TRAINS
@@ -34,10 +34,10 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def leave(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str, str]:
     """The exit code of `pilekit ARGUMENTS`, standard output and standard error."""
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as raised:
+    with pytest.MonkeyPatch.context() as patch, ended() as end:
         patch.setattr(sys, "argv", ["pilekit", *arguments])
         main_module.main()
-    return raised.value.code, *capsys.readouterr()
+    return end.value.code, *capsys.readouterr()
 
 
 def test_help_version_show_and_stats_load_nothing_heavy(corpus: Path) -> None:

@@ -21,7 +21,7 @@ from pilekit.cli.main import main
 from pilekit.tokenize.files.tokenize_corpus import tokenize_corpus
 from pilekit.train.config.file import load_config
 from pilekit.train.estimate import estimate, table
-from tests.cli.running import refused, run
+from tests.cli.running import ended, refused, run
 from tests.tiny.models import tiny_model
 from tests.train.runs import tiny_run
 
@@ -166,7 +166,7 @@ def test_an_interrupted_run_exits_with_130_and_the_same_command_resumes(
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    with pytest.raises(SystemExit) as end:
+    with ended() as end:
         main()
     thread.join()
     stdout, stderr = capsys.readouterr()
