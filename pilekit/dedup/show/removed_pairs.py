@@ -80,9 +80,7 @@ def spread_pairs(
             here = places[(places >= passed) & (places < passed + len(batch))] - passed
             chosen.append(pa.table(batch).take(here))
             passed += len(batch)
-    found = [RemovedPair(**row) for table in chosen for row in table.to_pylist()]
-    found.sort(key=lambda pair: (pair.reason == "exact", pair.similarity, pair.shard, pair.number))
-    return found, number + exacts
+    return [RemovedPair(**row) for table in chosen for row in table.to_pylist()], number + exacts
 
 
 def _outermost(similarity: Float64, targets: Float64) -> Int64:
