@@ -9,9 +9,9 @@
 
 Each measurement is a process of its own, pinned to one core. Not timed: imports, loading, and a first run over a part
 of the documents. Then the decision of each rule is compared with that of datatrove's filter with this rule alone: as it
-is, with spaCy's words; with `text.split()` in their place; and with our lines and sentences too, that is with white
-space at the ends of lines removed, and with the regular expression of docs/cleaning.md in the place of spaCy's
-sentences. Rules of one reason in datatrove are one row. Without --shard, text is generated; its agreement says little.
+is, with spaCy's words; with `text.split()` in their place; and with our lines and sentences too: white space at the
+ends of lines is removed, and a sentence ends in a run of `.?!` before white space. Rules of one reason in datatrove are
+one row. Without --shard, text is generated; its agreement says little.
 """
 
 from __future__ import annotations
