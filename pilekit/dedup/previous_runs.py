@@ -87,8 +87,7 @@ def runs_before(run: EarlierRun) -> list[EarlierRun]:
         # A run's identity contains that of the run before, so this ends.
         if before.identity != run.parameters["against"]:
             raise PilekitError(
-                f"{visible(run.against)}: is not the run any more that {visible(run.folder)} was made against; "
-                "bring that one back"
+                f"{visible(run.against)}: has changed since {visible(run.folder)} was made against it; restore it"
             )
         found.insert(0, before)
         run = before
@@ -113,9 +112,7 @@ def finished_run(folder: str | Path) -> EarlierRun:
         except PilekitError as error:
             raise PilekitError(f"{shown}: its shard {visible(name)} is not where it was: {error}") from error
         if now != before:
-            raise PilekitError(
-                f"{visible(path)}: is not the shard any more that {shown} was made from; bring that one back"
-            )
+            raise PilekitError(f"{visible(path)}: has changed since {shown} was made from it; restore it")
         shards.append(Shard(name, path, before.size))
     return EarlierRun(folder, shards, header.parameters, identity_of(header), against)
 

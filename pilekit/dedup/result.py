@@ -83,7 +83,7 @@ class Deduplication(TableResult):
             raise PilekitError(f"there is no shard {visible(name)} in what {visible(self.folder)} was made of")
         header = read_header(self.folder, KIND)
         if fingerprint(shard.path) != Fingerprint(*header.inputs[name]):
-            raise PilekitError(f"{visible(shard.path)}: was changed since it was deduplicated; bring it back as it was")
+            raise PilekitError(f"{visible(shard.path)}: has changed since it was deduplicated; restore it")
         manifest, num_perm = self._corpus.manifest, header.parameters["num_perm"]
         with closing(DocumentReader(shard, find_index(shard, manifest), manifest=manifest)) as reader:
             text = np.frombuffer(reader.document(number).text.encode(), dtype=np.uint8)

@@ -231,7 +231,7 @@ class PileStream(IterableDataset[Batch]):
         """`weights` by exact names; PilekitError beside arguments that they replace."""
         if repeats is not None or subsets is not None:
             raise PilekitError(
-                "weights stands instead of repeats and subsets: it reads the subsets that it names; drop the others"
+                "weights replaces repeats and subsets: it reads the subsets that it names; leave the others out"
             )
         if self.is_raw:
             raise PilekitError("weights are shares of tokens, tokenizer=None asks for documents; give a tokenizer")

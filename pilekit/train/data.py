@@ -43,7 +43,7 @@ def open_stream(config: TrainConfig, *, world_size: int | None = None) -> PileSt
         repeats = exact_repeats(data.repeats, subsets, manifest)
     with naming_field("data.weights"):
         if data.weights is not None and (subsets is not None or repeats):
-            raise PilekitError("stands instead of data.subsets and data.repeats; drop these")
+            raise PilekitError("replaces data.subsets and data.repeats; leave these out")
         weights = None if data.weights is None else exact_weights(data.weights, manifest)
     if data.dedup is not None:
         with naming_field("data.dedup"):

@@ -170,7 +170,7 @@ def test_a_shard_that_changes_during_the_run_or_a_damaged_sketch_is_named_and_th
 
         with monkeypatch.context() as patch:
             patch.setattr(run, moment, after_a_change)
-            with pytest.raises(PilekitError, match=r"val\.jsonl\.zst: (is not the shard any more|was changed)"):
+            with pytest.raises(PilekitError, match=r"val\.jsonl\.zst: (has|was) changed"):
                 deduplicate(data, out=out, jobs=1)
         if moment == "find_exact":
             sketch = out / "sketches" / "val.jsonl.parquet"

@@ -55,7 +55,7 @@ def command(
 ) -> None:
     """Write a vector for each document into a Parquet file, and find documents with similar vectors.
 
-    MODEL_DIR is a causal or masked model, as for `pilekit bpb`. A document's vector is a mean (--pool) of the hidden
+    MODEL_DIR is a causal or masked model, as for `pilekit bpb`. A document's vector pools (--pool) the hidden
     states of one layer (--layer), over as many of its first tokens as the model has positions. The same command
     resumes after an interruption, and torchrun shares the work among ranks. With --near, MODEL_DIR may be a finished
     X.parquet. Without PATH, the corpus is that of PILEKIT_DATA.

@@ -119,8 +119,7 @@ def check_unchanged(shard: Shard, sketch: ShardSketch) -> None:
 def shard_changed(shard: Shard) -> PilekitError:
     """The error for a shard that differs from the sketched shard."""
     return PilekitError(
-        f"{visible(shard.path)}: was changed since it was sketched; bring it back as it was, or start again in another "
-        "folder"
+        f"{visible(shard.path)}: has changed since it was sketched; restore it, or start again in another folder"
     )
 
 

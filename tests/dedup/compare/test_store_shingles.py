@@ -92,7 +92,7 @@ def test_a_shard_that_is_not_the_sketched_one_or_changes_while_it_is_read_is_nam
     population, shards = population_of(paths, tmp_path)
 
     def fails(left: list[str]) -> None:
-        with pytest.raises(PilekitError, match=r"1\.jsonl: (was changed since it was sketched|no such file)"):
+        with pytest.raises(PilekitError, match=r"1\.jsonl: (has changed since it was sketched|no such file)"):
             store_shingles(population, shards, np.ones(40, dtype=bool), tmp_path / "sets", jobs=1)
         assert sorted(name for name in tree(tmp_path / "sets") if not name.endswith(".bits")) == left
 

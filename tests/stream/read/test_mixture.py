@@ -66,7 +66,7 @@ def test_mixtures_that_make_no_sense_are_refused(data: Path) -> None:
         ({"ArXiv": 1, "arxiv": 1}, {}, "weights names ArXiv twice"),
         ({"Arxif": 1}, {}, "did you mean ArXiv"),
         ({"Enron Emails": 1, "ArXiv": 1}, {}, "weights names Enron Emails, of which there is no text"),
-        ({"ArXiv": 1}, {"repeats": {"ArXiv": 2}}, "weights stands instead of repeats and subsets"),
+        ({"ArXiv": 1}, {"repeats": {"ArXiv": 2}}, "weights replaces repeats and subsets"),
         ({"ArXiv": 1}, {"tokenizer": None}, "weights are shares of tokens"),
     ):
         refused(message, stream, data, weights, **changes)
