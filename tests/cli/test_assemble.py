@@ -131,6 +131,7 @@ def test_what_is_no_document_is_an_error_or_counted(here: Path) -> None:
     refused(said, "assemble", "mine.toml", "--out", "out")
     result = run("assemble", "mine.toml", "--out", "out", "--on-error", "skip", exit_code=0)
     assert 'a.jsonl, line 31: field "body" is a number, not a string' in result.stderr
+    assert result.stdout.splitlines()[0].split()[2:5] == ["Read", "Empty", "Skipped"]
     summary = json.loads(Path("out/summary.json").read_text())
     assert [summary[name] for name in ("read", "skipped")] == [70, 3]
     assert [row["skipped"] for row in summary["subsets"].values()] == [1, 2]
