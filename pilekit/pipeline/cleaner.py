@@ -68,8 +68,10 @@ class Cleaner:
         for rule, of_rule in fails.items():
             for index in np.flatnonzero(of_rule).tolist():
                 failed[chosen[index]].append(rule)
-        edited = self._edited(batch, [index for index in chosen if not failed[index]])
-
+        passed = [index for index in chosen if not failed[index]]
+        new_texts = reduce(lambda part, edit: edit(part), self.edits, batch.take(passed)).texts
+        texts = dict(enumerate(batch.texts)) | dict(zip(passed, new_texts, strict=True))
+        edited = batch.with_texts(list(texts.values()))  # the same batch if no text is changed
         for name in sorted(set(batch.subsets) - subsets.keys()):
             subsets[name] = no_counts(fails if self.judges(name) else ())
         check_labels(subsets)
@@ -98,11 +100,3 @@ class Cleaner:
             languages = subsets[batch.subsets[index]].setdefault("languages", {})
             languages[label] = languages.get(label, 0) + 1
         return edited.where(stay), rows
-
-    def _edited(self, batch: DocumentBatch, chosen: Sequence[int]) -> DocumentBatch:
-        """The batch with the documents at `chosen` edited."""
-        if not self.edits:
-            return batch
-        part = reduce(lambda part, edit: edit(part), self.edits, batch.take(chosen))
-        texts = dict(enumerate(batch.texts)) | dict(zip(chosen, part.texts, strict=True))
-        return batch.with_texts(list(texts.values()))
