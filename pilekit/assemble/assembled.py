@@ -69,7 +69,7 @@ class AssembledCorpus(TableResult):
         def share(title: str, shares: dict[str, float]) -> Column[_Row]:
             return Column(title, lambda row: "100" if row[0] not in shares else f"{100 * shares[row[0]]:.2f}")
 
-        names = [name for name in ("empty", "removed", "left_out") if self.summary[name]]
+        names = [name for name in ("empty", "skipped", "removed", "left_out") if self.summary[name]]
         columns: list[Column[_Row]] = [
             Column("Subset", lambda row: row[0]),
             Column("Epochs", lambda row: f"{row[1]['epochs']:g}" if "epochs" in row[1] else ""),

@@ -65,7 +65,7 @@ def find_sources(manifest: Manifest, path: str | Path, out: Path) -> list[Source
         files: dict[str, tuple[str, int]] = {}
         for path, size in _files_of(subset, folder):
             parent, name = os.path.split(path)
-            place = resolved(parent) / name
+            place = Path(path).resolve() if Path(path).is_symlink() else resolved(parent) / name
             if place.is_relative_to(target):
                 raise PilekitError(f"{visible(path)}: lies in {visible(out)}; name another folder with --out")
             if (owner := owners.setdefault(place, subset.name)) != subset.name:

@@ -206,6 +206,10 @@ class Manifest(_Strict, frozen=True):
     def __post_init__(self) -> None:
         names = [subset.name for subset in self.subsets]
         _unique("subsets", names)
+        taken = {self.text_field, ".".join(self.label_path.split(".")[:2])}
+        for path in (path for subset in self.subsets for path in subset.keep):
+            if not taken.isdisjoint(("meta", "meta." + path.rpartition(".")[2])):
+                raise ValueError(f"`keep` would put {visible(path, 120)!r} in the place of the text or the label")
         for table in self.tables:
             unknown = sorted(set(table.subsets) - set(names))
             if unknown:

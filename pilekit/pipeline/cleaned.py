@@ -91,9 +91,8 @@ def summarize(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     subsets: dict[str, Any] = reduce(added, (result["subsets"] for result in results), {})
     subsets = dict(sorted(subsets.items(), key=lambda item: (-item[1]["bytes"]["read"], item[0])))
     total = reduce(added, subsets.values(), no_counts())
-    for part, name in (("skipped", "skipped"), ("left_out", "others")):
-        total[part] = sum(result[name] for result in results)
-        total["read"] += total[part]
+    total["skipped"] = sum(result["skipped"] for result in results)
+    total["read"] += total["skipped"]
     for name, counts in (("all", total), *subsets.items()):
         if counts["read"] != sum(counts[part] for part in PARTS):
             shown = ", ".join(f"{counts[part]:,} {part}" for part in ("read", *PARTS))

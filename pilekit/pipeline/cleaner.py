@@ -1,7 +1,7 @@
 """`Cleaner`: cleans each batch of `clean_corpus`, and counts the documents.
 
 All rules judge the unchanged text. Then documents that fail a rule are dropped, and the texts of the others are cut and
-redacted. Documents of subsets that are not judged pass untouched.
+redacted. Documents of subsets that are not judged pass untouched, or are left out.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ class Cleaner:
     rules     sets by name
     subsets   the subsets that are judged; None: all
     edits     functions that are applied in turn to the documents that stay
+    only      leave out the documents of subsets that are not judged
     """
 
     rules: Mapping[str, RuleSet] = field(default_factory=dict)
     subsets: Sequence[str] | None = None
     language: Language | None = None
     edits: Sequence[Callable[[DocumentBatch], DocumentBatch]] = ()
+    only: bool = False
 
     def judges(self, subset: str) -> bool:
         """Whether documents of the subset are judged."""
@@ -66,22 +68,27 @@ class Cleaner:
         for rule, of_rule in fails.items():
             for index in np.flatnonzero(of_rule).tolist():
                 failed[chosen[index]].append(rule)
-        edited = self._edited(batch, [index for index in chosen if not failed[index]])
-
+        passed = [index for index in chosen if not failed[index]]
+        new_texts = reduce(lambda part, edit: edit(part), self.edits, batch.take(passed)).texts
+        texts = dict(enumerate(batch.texts)) | dict(zip(passed, new_texts, strict=True))
+        edited = batch.with_texts(list(texts.values()))  # the same batch if no text is changed
         for name in sorted(set(batch.subsets) - subsets.keys()):
             subsets[name] = no_counts(fails if self.judges(name) else ())
         check_labels(subsets)
-        rows = []
+        rows, stay = [], []
         sizes = batch.text_bytes()
         new_sizes = sizes if edited is batch else edited.text_bytes()
         columns = (batch.numbers.tolist(), batch.subsets, sizes.tolist(), new_sizes.tolist(), failed)
         for index, (number, name, size, new_size, rules) in enumerate(zip(*columns, strict=True)):
-            counts, part = subsets[name], "dropped" if rules else "kept"
+            part = "dropped" if rules else "kept" if self.judges(name) or not self.only else "left_out"
+            counts = subsets[name]
             counts["read"] += 1
             counts[part] += 1
             counts["edited"] += index in edited.edited
             counts["bytes"]["read"] += size
-            counts["bytes"][part] += new_size
+            if part in counts["bytes"]:
+                counts["bytes"][part] += new_size
+            stay.append(part == "kept")
             if rules:
                 rows.append({"shard": batch.shard, "number": number, "subset": name, "bytes": size, "rules": rules})
             for rule in rules:
@@ -92,12 +99,4 @@ class Cleaner:
         for index, (label, _) in zip(chosen, values.get("language", ()), strict=False):
             languages = subsets[batch.subsets[index]].setdefault("languages", {})
             languages[label] = languages.get(label, 0) + 1
-        return edited.where([not rules for rules in failed]), rows
-
-    def _edited(self, batch: DocumentBatch, chosen: Sequence[int]) -> DocumentBatch:
-        """The batch with the documents at `chosen` edited."""
-        if not self.edits:
-            return batch
-        part = reduce(lambda part, edit: edit(part), self.edits, batch.take(chosen))
-        texts = dict(enumerate(batch.texts)) | dict(zip(chosen, part.texts, strict=True))
-        return batch.with_texts(list(texts.values()))
+        return edited.where(stay), rows

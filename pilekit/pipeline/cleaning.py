@@ -100,9 +100,8 @@ def clean_corpus(
     edits = [of_set.cut for of_set in sets.values() if isinstance(of_set, C4)][:1] if c4_lines else []
     if c4_lines and not edits:
         raise PilekitError("cutting documents to the lines that C4 keeps needs c4 or c4-fineweb among the rules")
-    cleaner = Cleaner(sets, judged and sorted(judged), language, [*edits, *([redact.redact] if redact else [])])
-    left = cleaner.subsets if only else None
-    reading = functools.partial(read, subsets=left, on_error=on_error, manifest=corpus.manifest)
+    cleaner = Cleaner(sets, judged and sorted(judged), language, [*edits, *([redact.redact] if redact else [])], only)
+    reading = functools.partial(read, on_error=on_error, manifest=corpus.manifest)
     work = functools.partial(_clean_shard, cleaner=cleaner, reading=reading)
     if out is None:
         results = each_shard(work, corpus.shards, jobs=jobs, advance=advance, engine=engine)

@@ -93,6 +93,7 @@ def test_other_settings_take_over_a_plan_but_not_a_corpus(here: Path) -> None:
 
 
 def test_mistakes_are_one_clear_line(here: Path) -> None:
+    Path("link").symlink_to("code/1/1.py")
     for old, new, message in (
         ('sources = ["prose"]\n', "", r"the subset Prose has no sources"),
         ('sources = ["prose"]', 'sources = ["prose/*.txt"]', r"the subset Prose: prose/\*\.txt finds no file"),
@@ -102,6 +103,10 @@ def test_mistakes_are_one_clear_line(here: Path) -> None:
         ('group = "of.book"', 'group = "of.author"', r"a\.jsonl, line 1: has no \"of\.author\" field"),
         ("epochs = 2", "epochs = 2000", r"Code has 2,000 epochs; 1,000 are the most"),
         ('keep = ["of.book"]', 'keep = ["of.book", "book"]', r"mine\.toml: `keep` names 'book' twice"),
+        ('["prose"]', '["prose", "link"]', r"link: is a source of two subsets, Code and Prose"),
+        ('["of.book"]', '["of.pile_set_name"]', r"mine\.toml: `keep` would put 'of\.pile_set_name' in the place of"),
+        ('name = "mine"', 'name = "mine"\nlabel_path = "meta.book.name"', r"`keep` would put 'of\.book' in the place"),
+        ('name = "mine"', 'name = "mine"\nlabel_path = "meta"', r"`keep` would put 'of\.book' in the place"),
     ):
         Path("mine.toml").write_text(MANIFEST.replace(old, new))
         refused(message, "assemble", "mine.toml", "--out", "out")
@@ -126,6 +131,7 @@ def test_what_is_no_document_is_an_error_or_counted(here: Path) -> None:
     refused(said, "assemble", "mine.toml", "--out", "out")
     result = run("assemble", "mine.toml", "--out", "out", "--on-error", "skip", exit_code=0)
     assert 'a.jsonl, line 31: field "body" is a number, not a string' in result.stderr
+    assert result.stdout.splitlines()[0].split()[2:5] == ["Read", "Empty", "Skipped"]
     summary = json.loads(Path("out/summary.json").read_text())
     assert [summary[name] for name in ("read", "skipped")] == [70, 3]
     assert [row["skipped"] for row in summary["subsets"].values()] == [1, 2]

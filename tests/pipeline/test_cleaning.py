@@ -97,6 +97,8 @@ def test_kept_lines_are_the_references_and_the_counts_agree(tmp_path: Path, corp
         kept = sum(map(len, expected.values()))
         counts = {"read": 24, "kept": kept, "dropped": len(rows), "skipped": 0, "left_out": left_out, "edited": 0}
         assert {name: summary[name] for name in counts} == counts
+        of_github = {name: summary["subsets"]["Github"][name] for name in ("read", "kept", "left_out")}
+        assert of_github == {"read": 6, "kept": 0 if only else 6, "left_out": 6 if only else 0}
         assert len(rows) > 5 < kept
         for name, of_subset in summary["subsets"].items():
             for rule, found in of_subset["rules"].items():
