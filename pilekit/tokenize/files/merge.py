@@ -98,8 +98,7 @@ def merge_token_files(
         logger.warning("without EOD, readers of %s files cannot tell documents apart", format)
     without = [visible(file.path) for file in inputs if file.document_batches() is None]
     if without:
-        others = f" and {len(without) - 1} more" if len(without) > 1 else ""
-        logger.warning("no table of documents is written: %s%s has none", without[0], others)
+        logger.warning("no table of documents is written, because there is none for %s", ", ".join(without))
     parameters = {**made_by, "format": format, "tokens_per_file": files.limit}
     parameters["sequences_are_documents"] = sequences_are_documents
     sources_of = [
