@@ -278,13 +278,25 @@ class TokenFile:
 
 
 def index_paths(prefix: str | Path) -> list[Path]:
-    """The indexes of all files of the output at `prefix`, in their order; empty if there is none."""
+    """The indexes of all files of the output at `prefix`, in their order; empty if there is none.
+
+    PilekitError if one of several files is missing: the documents after a gap look like the next ones.
+    """
     path = Path(prefix)
     if path.suffix == ".idx":
         return [path]
     whole = next((one for end in _ENDS if (one := Path(f"{path}{end}.idx")).exists()), None)
-    numbered = f"{glob.escape(path.name)}-{'[0-9]' * 5}_text_document.idx"
-    return [whole] if whole is not None else sorted(path.parent.glob(numbered))
+    if whole is not None:
+        return [whole]
+    found = sorted(path.parent.glob(f"{glob.escape(path.name)}-{'[0-9]' * 5}_text_document.idx"))
+    header = f"{path.name}_text_document.json"
+    names = [f"{path.name}-{number:05}_text_document.idx" for number in range(len(found))]
+    if found and (path.parent / header).exists():
+        names = [*read_header(path.parent, KIND, header).results.get("files", names)]
+    for missing in (path.parent / name for name in names if name.endswith(".idx")):
+        if not missing.exists():
+            raise PilekitError(f"{visible(missing)}: is not there; put it beside the other files, or name each .idx")
+    return found
 
 
 def _index_path(prefix: Path) -> Path:
