@@ -250,7 +250,10 @@ class TokenFile:
     @functools.cached_property
     def _parts(self) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.int64]]:
         """The ids in each part of the `.bin`, and the number of tokens before each."""
-        parts = [np.memmap(path, self.dtype, "r").view(np.ndarray) for path in self.bins() if path.stat().st_size]
+        paths = [path for path in self.bins() if path.stat().st_size]
+        if cut := next((path for path in paths if path.stat().st_size % self.dtype.itemsize), None):
+            self._fail(f"{visible(cut)} ends inside an id", "`pilekit merge` makes one .bin of the parts")
+        parts = [np.memmap(path, self.dtype, "r").view(np.ndarray) for path in paths]
         parts = parts or [np.zeros(0, self.dtype)]
         return parts, np.cumsum([0, *map(len, parts)], dtype=np.int64)
 
