@@ -169,6 +169,7 @@ def _made_by(inputs: Sequence[TokenFile]) -> dict[str, Any]:
             settings |= {name: header.parameters.get(name) for name in _MADE_BY}
         else:
             all_known = False
+            logger.warning("%s: has no header, so its tokenizer is not known", visible(file.path))
         for name, value in settings.items():
             first, expected = known.setdefault(name, (file, value))
             if value != expected:
@@ -176,8 +177,6 @@ def _made_by(inputs: Sequence[TokenFile]) -> dict[str, Any]:
                     f"{visible(file.path)}: {name} is {visible(value, 80)}, but {visible(expected, 80)} "
                     f"in {visible(first.path)}; merge only files of one kind"
                 )
-        if len(settings) == 1:
-            logger.warning("%s: has no header, so its tokenizer is not known", visible(file.path))
     return {name: known[name][1] for name in _MADE_BY} if all_known else {}
 
 
