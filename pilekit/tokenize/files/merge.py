@@ -92,7 +92,8 @@ def merge_token_files(
     files = token_files(out, format, None, vocabulary)
     made_by = _made_by(inputs)
     written = {(files.prefix.parent / name).resolve() for name in files.names(0)}
-    if clash := next((path for file in inputs for path in _paths(file) if path.resolve() in written), None):
+    read = [[file.path, *file.bins()] for file in inputs]
+    if clash := next((path for path in chain(*read) if path.resolve() in written), None):
         raise PilekitError(f"{visible(clash)}: is an input and the output; name another prefix with --out")
     if format in ENDED_BY_EOD and "eod" in made_by and made_by["eod"] is None:
         logger.warning("without EOD, readers of %s files cannot tell documents apart", format)
@@ -101,9 +102,7 @@ def merge_token_files(
         logger.warning("no table of documents is written, because there is none for %s", ", ".join(without))
     parameters = {**made_by, "format": format, "tokens_per_file": files.limit}
     parameters["sequences_are_documents"] = sequences_are_documents
-    sources_of = [
-        Shard(f"{number:05} {path.name}", str(path)) for number, file in enumerate(inputs) for path in _paths(file)
-    ]
+    sources_of = [Shard(f"{number:05} {path.name}", str(path)) for number, paths in enumerate(read) for path in paths]
     counts = {"documents": sum(map(len, inputs)), "sequences": sum(file.sequences for file in inputs)}
     counts["tokens"] = sum(file.tokens for file in inputs)
     labels: dict[str, int] = {}
@@ -153,10 +152,6 @@ def open_token_files(sources: Source | Sequence[Source], sequences_are_documents
     if not inputs:
         raise PilekitError("no token file is given; name one or more prefixes")
     return inputs
-
-
-def _paths(file: TokenFile) -> list[Path]:
-    return [file.path, *file.bins()]
 
 
 def _made_by(inputs: Sequence[TokenFile]) -> dict[str, Any]:

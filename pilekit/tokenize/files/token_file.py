@@ -281,10 +281,7 @@ class TokenFile:
 
 
 def index_paths(prefix: str | Path) -> list[Path]:
-    """The indexes of all files of the output at `prefix`, in their order; empty if there is none.
-
-    PilekitError if one of several files is missing: the documents after a gap look like the next ones.
-    """
+    """The indexes of all files of the output at `prefix`, in their order, if any. PilekitError if some are missing."""
     path = Path(prefix)
     if path.suffix == ".idx":
         return [path]
