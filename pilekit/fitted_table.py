@@ -163,7 +163,7 @@ def rounded_bytes(number: float, unit: str = "B") -> str:
     if math.isnan(number):
         return DASH
     if number < 999.5:
-        return f"{number:.0f}" + (" B" if unit else "")
+        return f"{number:.0f} {unit}".rstrip()
     return _three_digits(number, ("", *(f"{prefix}{unit}" for prefix in "kMGTP")), " " if unit else "")
 
 

@@ -28,7 +28,7 @@ def command(shard: str, number: int, meta: bool, as_json: bool, tokenizer: str |
     byte for byte. A terminal gets a newline at the end and control characters spelt out.
 
     An index that fits the shard (`pilekit index`) is used. No index is made: for one document, reading up to it is
-    quicker. `-` reads standard input.
+    quicker. `-` reads standard input. Of a token file, standard error names the document's shard, number and subset.
 
     \b
     Example:
@@ -73,6 +73,8 @@ def _show_tokens(path: str, number: int, tokenizer: str | None, meta: bool, as_j
     documents = file.documents
     row = {} if documents is None else documents.slice(number, 1).to_pylist()[0]
     fields = {name: row.get(name) for name in ("shard", "number", "subset")} | {"tokens": len(file[number])}
+    if row and not (meta or as_json):
+        click.echo(visible("{shard}, document {number:,}, {subset}".format(**row)), err=True)
     _print(fields, decoder.decode(file[number]), meta, as_json)
 
 

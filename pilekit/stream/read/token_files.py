@@ -121,9 +121,7 @@ class TokenCorpus(Corpus):
             lines = SelectedLines(len(numbers)) if every else SelectedLines.where(int(numbers[-1]) + 1, [numbers])
             self._found[name] = first, lines, codes
             first += len(numbers)
-        sources_of: dict[str, Any] = {}
-        for file in self.files:
-            sources_of |= file.shards
+        sources_of = {name: given for file in self.files for name, given in file.shards.items()}
         # A shard without tokens counts too, because the order depends on a shard's place among all.
         self._sources: dict[str, Any] = (
             sources_of if self._found.keys() <= sources_of.keys() else {name: [0, ""] for name in self._found}

@@ -168,12 +168,12 @@ def finish_file(
             firsts = (np.arange(at, min(at + _PIECE, documents + 1)) for at in range(0, documents + 1, _PIECE))
             write_idx(out, files.dtype, lengths, documents, firsts, documents)
     elif files.format == "ds":
-        from pilekit.fitted_table import rounded_count  # here, because it imports rich
+        from pilekit.fitted_table import rounded_bytes  # here, because it imports rich
 
         with write_atomically(beside[0]) as out:
             out.writelines(ends.astype("<u8").tobytes() for _, ends in _ends(lengths()))
         with write_atomically(beside[1]) as out:
-            out.write(f"{tokenizer}|{files.item}\n{tokens}\n{rounded_count(tokens)}T".encode())
+            out.write(f"{tokenizer}|{files.item}\n{tokens}\n{rounded_bytes(tokens, 'T')}".encode())
     else:
         with write_atomically(beside[0]) as out:
             _write_csv(out, rows)

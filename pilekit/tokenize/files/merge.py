@@ -92,19 +92,17 @@ def merge_token_files(
     files = token_files(out, format, None, vocabulary)
     made_by = _made_by(inputs)
     written = {(files.prefix.parent / name).resolve() for name in files.names(0)}
-    if clash := next((path for file in inputs for path in _paths(file) if path.resolve() in written), None):
+    read = [[file.path, *file.bins()] for file in inputs]
+    if clash := next((path for path in chain(*read) if path.resolve() in written), None):
         raise PilekitError(f"{visible(clash)}: is an input and the output; name another prefix with --out")
     if format in ENDED_BY_EOD and "eod" in made_by and made_by["eod"] is None:
         logger.warning("without EOD, readers of %s files cannot tell documents apart", format)
     without = [visible(file.path) for file in inputs if file.document_batches() is None]
     if without:
-        others = f" and {len(without) - 1} more" if len(without) > 1 else ""
-        logger.warning("no table of documents is written: %s%s has none", without[0], others)
+        logger.warning("no table of documents is written, because there is none for %s", ", ".join(without))
     parameters = {**made_by, "format": format, "tokens_per_file": files.limit}
     parameters["sequences_are_documents"] = sequences_are_documents
-    sources_of = [
-        Shard(f"{number:05} {path.name}", str(path)) for number, file in enumerate(inputs) for path in _paths(file)
-    ]
+    sources_of = [Shard(f"{number:05} {path.name}", str(path)) for number, paths in enumerate(read) for path in paths]
     counts = {"documents": sum(map(len, inputs)), "sequences": sum(file.sequences for file in inputs)}
     counts["tokens"] = sum(file.tokens for file in inputs)
     labels: dict[str, int] = {}
@@ -156,10 +154,6 @@ def open_token_files(sources: Source | Sequence[Source], sequences_are_documents
     return inputs
 
 
-def _paths(file: TokenFile) -> list[Path]:
-    return [file.path, *file.bins()]
-
-
 def _made_by(inputs: Sequence[TokenFile]) -> dict[str, Any]:
     """The values of `_MADE_BY`, in which all files agree; empty if a file has no header. PilekitError if two differ."""
     known: dict[str, tuple[TokenFile, Any]] = {}
@@ -170,6 +164,7 @@ def _made_by(inputs: Sequence[TokenFile]) -> dict[str, Any]:
             settings |= {name: header.parameters.get(name) for name in _MADE_BY}
         else:
             all_known = False
+            logger.warning("%s: has no header, so its tokenizer is not known", visible(file.path))
         for name, value in settings.items():
             first, expected = known.setdefault(name, (file, value))
             if value != expected:
@@ -177,8 +172,6 @@ def _made_by(inputs: Sequence[TokenFile]) -> dict[str, Any]:
                     f"{visible(file.path)}: {name} is {visible(value, 80)}, but {visible(expected, 80)} "
                     f"in {visible(first.path)}; merge only files of one kind"
                 )
-        if len(settings) == 1:
-            logger.warning("%s: has no header, so its tokenizer is not known", visible(file.path))
     return {name: known[name][1] for name in _MADE_BY} if all_known else {}
 
 

@@ -250,7 +250,10 @@ class TokenFile:
     @functools.cached_property
     def _parts(self) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.int64]]:
         """The ids in each part of the `.bin`, and the number of tokens before each."""
-        parts = [np.memmap(path, self.dtype, "r").view(np.ndarray) for path in self.bins() if path.stat().st_size]
+        paths = [path for path in self.bins() if path.stat().st_size]
+        if cut := next((path for path in paths if path.stat().st_size % self.dtype.itemsize), None):
+            self._fail(f"{visible(cut)} ends inside an id", "`pilekit merge` makes one .bin of the parts")
+        parts = [np.memmap(path, self.dtype, "r").view(np.ndarray) for path in paths]
         parts = parts or [np.zeros(0, self.dtype)]
         return parts, np.cumsum([0, *map(len, parts)], dtype=np.int64)
 
@@ -278,13 +281,22 @@ class TokenFile:
 
 
 def index_paths(prefix: str | Path) -> list[Path]:
-    """The indexes of all files of the output at `prefix`, in their order; empty if there is none."""
+    """The indexes of all files of the output at `prefix`, in their order, if any. PilekitError if some are missing."""
     path = Path(prefix)
     if path.suffix == ".idx":
         return [path]
     whole = next((one for end in _ENDS if (one := Path(f"{path}{end}.idx")).exists()), None)
-    numbered = f"{glob.escape(path.name)}-{'[0-9]' * 5}_text_document.idx"
-    return [whole] if whole is not None else sorted(path.parent.glob(numbered))
+    if whole is not None:
+        return [whole]
+    found = sorted(path.parent.glob(f"{glob.escape(path.name)}-{'[0-9]' * 5}_text_document.idx"))
+    header = f"{path.name}_text_document.json"
+    names = [f"{path.name}-{number:05}_text_document.idx" for number in range(len(found))]
+    if found and (path.parent / header).exists():
+        names = [*read_header(path.parent, KIND, header).results.get("files", names)]
+    for missing in (path.parent / name for name in names if name.endswith(".idx")):
+        if not missing.exists():
+            raise PilekitError(f"{visible(missing)}: is not there; put it beside the other files, or name each .idx")
+    return found
 
 
 def _index_path(prefix: Path) -> Path:

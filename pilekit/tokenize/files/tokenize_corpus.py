@@ -203,7 +203,7 @@ def _tokenize_shard(
     ):
         batches = (batch for batch in Pipeline(stages)(reader) if len(batch))
         for batch, (ids, kept, records, sizes) in map_in_threads(
-            encode, batches, threads if threads > 1 else 0, size_of=_text_size
+            encode, batches, threads if threads > 1 else 0, size_of=lambda batch: sum(map(len, batch.texts))
         ):
             empty += len(batch) - len(kept)
             records["subset"] = [codes.setdefault(batch.subsets[index], len(codes)) for index in kept.tolist()]
@@ -240,7 +240,3 @@ def _encode(
     records["number"] = batch.numbers[kept]
     records["tokens"] = lengths[kept] + (eod is not None)
     return ids, kept, records, batch.text_bytes()[kept]
-
-
-def _text_size(batch: DocumentBatch) -> int:
-    return sum(map(len, batch.texts))

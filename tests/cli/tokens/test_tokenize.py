@@ -53,7 +53,8 @@ def test_show_and_verify_of_token_files(data: Path, tmp_path: Path) -> None:
     run("tokenize", data, "--tokenizer", tokenizer, "--on-error", "skip", "--append-eod", "--out", tmp_path / "pile")
     shown = run_json("show", index, "2", "--tokenizer", tokenizer)
     assert shown == {"shard": "00.jsonl", "number": 3, "subset": "ArXiv", "tokens": 3, "text": "é<|endoftext|>"}
-    assert run("show", index, "2", "--tokenizer", tokenizer).stdout == "é<|endoftext|>"
+    told = run("show", index, "2", "--tokenizer", tokenizer)
+    assert (told.stdout, told.stderr) == ("é<|endoftext|>", "00.jsonl, document 3, ArXiv\n")
     tokens = TokenFile(index).tokens
     assert run("verify", index).stdout == f"{index}: 3 documents, {tokens:,} tokens: all right\n"
     assert run_json("verify", index)["vocabulary"] == 300

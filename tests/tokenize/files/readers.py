@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import re
 import struct
 from itertools import pairwise
 from pathlib import Path
@@ -51,7 +52,8 @@ def ds(stem: Path, size: int) -> Documents:
     ids = items(Path(f"{stem}.ds").read_bytes(), size)
     index = Path(f"{stem}.ds.index").read_bytes()
     ends = struct.unpack(f"<{len(index) // 8}Q", index)
-    name, count, _ = Path(f"{stem}.ds.metadata").read_text().split("\n")
+    name, count, shown = Path(f"{stem}.ds.metadata").read_text().split("\n")
+    assert re.fullmatch(r"[0-9.]+ [kMG]?T", shown)  # of tokens, for people: 32 MT
     assert name.rpartition("|")[2] == str(size)
     assert int(count) == ends[-1] == len(ids)
     return [ids[begin:end] for begin, end in pairwise([0, *ends])]

@@ -139,8 +139,11 @@ def test_files_that_do_not_fit_are_errors_that_name_both_values(
     assert (TokenFile(tmp_path / "mixed").tokenizer, TokenFile(tmp_path / "mixed").documents) == (None, None)
     assert [record.getMessage().replace(str(tmp_path), "") for record in caplog.records] == [
         "/foreign.idx: has no header, so its tokenizer is not known",
-        "no table of documents is written: /foreign.idx has none",
+        "no table of documents is written, because there is none for /foreign.idx",
     ]
+    merge_token_files([tmp_path / name for name in ("foreign", "a", "mixed")], tmp_path / "three")
+    named = f"{tmp_path}/foreign.idx, {tmp_path}/mixed_text_document.idx"
+    assert caplog.records[-1].getMessage().endswith(f"there is none for {named}")
     with pytest.raises(PilekitError, match=r"mixed_text_document\.json: was made from other shards"):
         merge_token_files([tmp_path / "foreign"], tmp_path / "mixed")
     caplog.clear()

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pilekit import PilekitError, TokenFile, tokenize_corpus
+from pilekit import PilekitError, TokenFile, merge_token_files, tokenize_corpus
+from pilekit.stream.read.token_files import TokenCorpus
 from tests.shards import making
 from tests.tokenize.making import byte_level_bpe, saved
 
@@ -41,6 +42,13 @@ def test_documents_of_several_sequences_and_of_none_and_a_bin_in_parts(tmp_path:
         assert (opened.documents, opened.tokenizer, opened.dtype.itemsize) == (None, None, item)
         with pytest.raises(IndexError, match="4 documents"):
             opened[4]
+    for number, part in enumerate((ids.tobytes()[:5], ids.tobytes()[5:])):
+        (tmp_path / f"y-{number:05}-of-00001.bin").write_bytes(part)
+    (tmp_path / "y.idx").write_bytes((tmp_path / "x.idx").read_bytes())
+    with pytest.raises(PilekitError, match=r"y-00000-of-00001\.bin ends inside an id; `pilekit merge` makes one \.bin"):
+        TokenFile(tmp_path / "y")[0]
+    merge_token_files(tmp_path / "y", tmp_path / "z")
+    assert [document.tolist() for document in TokenFile(tmp_path / "z")] == wanted
     (tmp_path / "x-00002-of-00004.bin").unlink()
     with pytest.raises(PilekitError, match=r"its \.bin has 5 parts, but 4 are there; put the others beside them$"):
         TokenFile(tmp_path / "x.idx")
@@ -107,3 +115,11 @@ def test_a_file_of_several_has_its_own_rows_of_the_table(tmp_path: Path) -> None
         numbers += file.documents["number"].to_pylist()
     assert numbers == list(range(9))
     assert repr(files[0]).startswith("TokenFile(")
+    for header in (True, False):
+        for missing in files[: len(files) - (not header)]:  # The numbers of the others do not miss the last.
+            missing.path.rename(tmp_path / "elsewhere")
+            for reading in (TokenCorpus, lambda prefix: merge_token_files(prefix, tmp_path / "merged")):
+                with pytest.raises(PilekitError, match=rf"{missing.path.name}: is not there; put it beside the other"):
+                    reading(tmp_path / "pile")
+            (tmp_path / "elsewhere").rename(missing.path)
+        (tmp_path / "pile_text_document.json").unlink(missing_ok=True)
