@@ -77,7 +77,6 @@ class Ray:
             stack.callback(setattr, worker, "print_worker_logs", worker.print_worker_logs)
             worker.print_worker_logs = lambda *_: None  # It prints the errors of nodes on standard output.
             terminate = stack.enter_context(_own_signals())
-            stack.callback(self.ray.shutdown)
             try:
                 with _without_stderr():
                     self.ray.init(address=address, logging_level=logging.CRITICAL, log_to_driver=False)
@@ -87,6 +86,7 @@ class Ray:
                     f"{visible(address)}: cannot join this Ray cluster ({why}); run on one of its nodes, with its "
                     "versions of Ray and Python, and with its token if it has one (RAY_AUTH_MODE=token)"
                 ) from error
+            stack.callback(self.ray.shutdown)
             terminate()
             here = self.ray.get_runtime_context()
             strategies = importlib.import_module("ray.util.scheduling_strategies")

@@ -171,6 +171,8 @@ def test_the_contract_of_map_shards_holds_on_a_cluster(
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with Ray(cluster.address) as engine:
         assert str(engine).endswith(f" at {cluster.address}: 2 nodes, 2 CPUs")
+        with pytest.raises(PilekitError, match=r"cannot join .* ray.init twice"), Ray(cluster.address):
+            pass  # It leaves the connection that there is.
         print("of the user")
         killed = r"^4: the process that worked on it was killed; if memory ran out, use fewer jobs \(on node \S+\)$"
         with pytest.raises(PilekitError, match=killed):
