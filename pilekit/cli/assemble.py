@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from pilekit.cli.display.output import print_result
-from pilekit.cli.options import ByteSize, out_option, run_options, scratch_option
+from pilekit.cli.options import ByteSize, out_option, run_options
 from pilekit.errors import visible
 from pilekit.progress import step_progress
 
@@ -21,7 +21,6 @@ from pilekit.progress import step_progress
     "--memory", type=ByteSize(64 * 10**6), default="4GB", help="For sorting and for lines, however large the sources."
 )
 @run_options
-@scratch_option
 def command(manifest: Path, as_json: bool, **options: Any) -> None:
     """Build a corpus: train shards and a hold-out that does not leak, from the sources in MANIFEST.
 

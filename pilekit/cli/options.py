@@ -189,10 +189,10 @@ part_option = click.option(
 
 
 def engine_option(function: F) -> F:
-    """Add `engine` to a command: None, or the `Ray` of --engine ray and --address (and `scratch`), connected."""
+    """Add `engine` to a command: None, or the `Ray` of --engine ray, --address and --scratch, connected."""
 
     @functools.wraps(function)
-    def with_engine(*args: Any, engine: str, address: str | None, scratch: Path | None = None, **options: Any) -> Any:
+    def with_engine(*args: Any, engine: str, address: str | None, scratch: Path | None, **options: Any) -> Any:
         if engine == "local":
             for name, given in (("--address", address), ("--scratch", scratch)):
                 if given is not None:
@@ -210,13 +210,11 @@ def engine_option(function: F) -> F:
     return together(
         click.option("--engine", type=engines, default="local", help="This machine, or a cluster."),
         click.option("--address", metavar="HOST:PORT", help="Head of the Ray cluster.  [default: $RAY_ADDRESS]"),
+        folder_option(
+            "--scratch", "Of a cluster: a folder on each node's own disk, for temporary files.  [default: $TMPDIR]"
+        ),
     )(with_engine)  # type: ignore[return-value]
 
-
-scratch_option = folder_option(
-    "--scratch", "With --engine ray: a folder on each node's own disk, for temporary files.  [default: $TMPDIR]"
-)
-"""Adds `scratch`, which `engine_option` takes."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 """Adds `as_json` (bool)."""
@@ -249,8 +247,8 @@ run_options = together(on_error_option(), jobs_option, json_option, engine_optio
 _MEMORY = click.option(
     "--memory", type=ByteSize(64 * 10**6), default="4GB", help="For sorting and comparing, however large the corpus."
 )
-sort_options = together(_MEMORY, run_options, scratch_option)
-"""Adds `memory` (int), `run_options` and `scratch` to a command that compares documents with all others."""
+sort_options = together(_MEMORY, run_options)
+"""Adds `memory` (int) and `run_options` to a command that compares documents with all others."""
 
 
 def paths_argument(function: F) -> F:

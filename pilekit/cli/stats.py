@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from pilekit.cli.display.output import print_result
-from pilekit.cli.options import Described, corpus_argument, engine_option, json_option, on_error_option, open_subsets
+from pilekit.cli.options import Described, corpus_argument, open_subsets, run_options
 from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
 
@@ -19,9 +19,7 @@ from pilekit.progress import byte_progress
 @click.option(
     "--copies", is_flag=True, help="Count documents whose text occurred before; 8 bytes of memory a document."
 )
-@on_error_option()
-@engine_option
-@json_option
+@run_options
 @click.option("--plot", metavar="FILE", help="Draw shares and document lengths into a .png, .svg or .pdf file.")
 def command(
     paths: tuple[str, ...], subsets: str | None, manifest: Described, as_json: bool, plot: str | None, **options: Any

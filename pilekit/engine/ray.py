@@ -77,7 +77,6 @@ class Ray:
             stack.callback(setattr, worker, "print_worker_logs", worker.print_worker_logs)
             worker.print_worker_logs = lambda *_: None  # It prints the errors of nodes on standard output.
             terminate = stack.enter_context(_own_signals())
-            stack.callback(self.ray.shutdown)
             try:
                 with _without_stderr():
                     self.ray.init(address=address, logging_level=logging.CRITICAL, log_to_driver=False)
@@ -87,6 +86,7 @@ class Ray:
                     f"{visible(address)}: cannot join this Ray cluster ({why}); run on one of its nodes, with its "
                     "versions of Ray and Python, and with its token if it has one (RAY_AUTH_MODE=token)"
                 ) from error
+            stack.callback(self.ray.shutdown)
             terminate()
             here = self.ray.get_runtime_context()
             strategies = importlib.import_module("ray.util.scheduling_strategies")
@@ -209,6 +209,9 @@ def _own_signals() -> Iterator[Callable[[], object]]:
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield lambda: signal.signal(signal.SIGTERM, leave) if is_main else None
+    except SystemExit as error:  # Until then, Ray's own handler exits with the signal's number.
+        terminated = terminated or error.code == signal.SIGTERM
+        raise
     finally:
         if is_main:
             signal.signal(signal.SIGTERM, signal.SIG_DFL if terminated else before)
@@ -251,7 +254,7 @@ class _Run:
     ):
         self.engine, self.ray, self.submit, self.jobs = engine, engine.ray, submit, jobs
         self.window = 2 * jobs * max(map(len, tasks))
-        self.waiting, self.running = deque(map(_Task, tasks)), dict[Any, _Task]()
+        self.waiting, self.running, self.by_serial = deque(map(_Task, tasks)), dict[Any, _Task](), dict[int, _Task]()
         self.done, self.errors, self.places = dict[int, bytes](), dict[int, Exception](), dict[int, str]()
         self.report, self.finished, self.shown, self.told = report, 0, 0, set[str]()
         self.asked: Any = None
@@ -266,7 +269,7 @@ class _Run:
             while self.waiting and len(self.running) < self.jobs and self.waiting[0].items[0] < yielded + self.window:
                 task = self.waiting.popleft()
                 task.serial = next(self.engine.serials)
-                self.running[self.submit(task)] = task
+                self.running[self.submit(task)] = self.by_serial[task.serial] = task
             for ref in self.ray.wait(list(self.running), timeout=TURN_SECONDS)[0]:
                 self._take(ref, self.running.pop(ref))
             if time.monotonic() >= self.looked + NODES_SECONDS:
@@ -298,13 +301,15 @@ class _Run:
             text = str(error) if isinstance(error, errors.NodeDiedError) else ""
             self._look_for_lost_nodes(*(node for node in self.nodes if node in text))
             self._give_again(task)
-        except errors.OutOfMemoryError:
-            self._fail(task, "ran out of memory; use fewer jobs")
-        except errors.WorkerCrashedError:
+        except (errors.OutOfMemoryError, errors.WorkerCrashedError) as error:
             time.sleep(STOP_SECONDS / 2)  # A dying node's worker may die before the node does.
+            for _ in range(3):  # The answer under way, a question, its answer: a task that died early told its node.
+                self._show_progress(STOP_SECONDS / 2)
             self._look_for_lost_nodes()
             if task.node in self.nodes and task.node not in self.alive:
                 self._give_again(task)
+            elif isinstance(error, errors.OutOfMemoryError):
+                self._fail(task, "ran out of memory; use fewer jobs")
             else:
                 self._fail(task, "the process that worked on it was killed; if memory ran out, use fewer jobs")
         except errors.RayError as error:
@@ -371,16 +376,15 @@ class _Run:
         if all(node["Resources"].get("CPU", 0) < self.threads for node in alive.values()):
             raise PilekitError(f"no node with {counted(self.threads, 'CPU')} is left; run the same command again")
 
-    def _show_progress(self) -> None:
+    def _show_progress(self, timeout: float = 0.0) -> None:
         """Report the change of all tasks' bytes done; it is negative when work is lost."""
         if self.asked is None and self.engine.progress is not None:
             self.asked = self.engine.progress.news.remote()
-        elif self.asked is not None and self.ray.wait([self.asked], timeout=0)[0]:
-            by_serial = {task.serial: task for task in self.running.values()}
+        elif self.asked is not None and self.ray.wait([self.asked], timeout=timeout)[0]:
             try:
                 for serial, figures in self.ray.get(self.asked).items():
-                    if serial in by_serial:
-                        by_serial[serial].node, by_serial[serial].done = figures
+                    if serial in self.by_serial:
+                        self.by_serial[serial].node, self.by_serial[serial].done = figures
             except self.ray.exceptions.RayError:
                 self.engine.progress = None  # Only the progress line stands still.
             self.asked = None

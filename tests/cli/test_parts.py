@@ -69,7 +69,10 @@ def test_wrong_parts_and_commands_without_parts(data: Path, tmp_path: Path) -> N
     for wrong in ("0/3", "4/3", "x", "1/0", "1/2/3", "-1/3", "1.5/3", ""):
         told = run("reframe", data, "--out", tmp_path / "out", "--part", wrong, exit_code=2).stderr
         assert "is not I/N, I from 1 to N, such as 1/30" in told
-    assert "--scratch is that of a cluster" in run("dedup", data, "--scratch", tmp_path, exit_code=2).stderr
+    for command in ("stats", "index", "verify", "reframe", "select", "dedup"):
+        out = ("--out", tmp_path / "out") if command in ("reframe", "select") else ()
+        told = run(command, data, *out, "--jobs", 1, "--scratch", tmp_path, exit_code=2).stderr
+        assert "--scratch is that of a cluster" in told
     assert "dedup has no --part" in run("dedup", data, "--part", "1/3", exit_code=2).stderr
     refused("divided into parts", "select", "-", "--sample", 1, "--out", tmp_path / "out", "--part", "1/2")
     engine, out = Ray("127.0.0.1:9"), tmp_path / "out"

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from multiprocessing import current_process
@@ -41,6 +42,11 @@ def test_an_address_that_leads_nowhere_is_told_in_one_line(monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(PilekitError, match=r"pip install 'pilekit\[ray\]'"), Ray("auto"):
         pass
+
+
+def test_the_exit_of_rays_own_handler_of_sigterm_ends_the_process_like_the_signal() -> None:
+    script = "import sys; from pilekit.engine.ray import _own_signals\nwith _own_signals(): sys.exit(15)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGTERM
 
 
 def test_small_shards_are_gathered_but_every_job_has_work() -> None:
@@ -165,7 +171,12 @@ def test_the_contract_of_map_shards_holds_on_a_cluster(
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with Ray(cluster.address) as engine:
         assert str(engine).endswith(f" at {cluster.address}: 2 nodes, 2 CPUs")
+        with pytest.raises(PilekitError, match=r"cannot join .* ray.init twice"), Ray(cluster.address):
+            pass  # It leaves the connection that there is.
         print("of the user")
+        killed = r"^4: the process that worked on it was killed; if memory ran out, use fewer jobs \(on node \S+\)$"
+        with pytest.raises(PilekitError, match=killed):
+            map_shards(fail, [4], engine=engine, names=["4"])
         for turn in range(2):
             done: list[int] = []
             results = map_shards(describe, range(40), engine=engine, on_progress=done.append)
@@ -175,8 +186,6 @@ def test_the_contract_of_map_shards_holds_on_a_cluster(
                 engine.ray.kill(engine.progress)  # Nothing but the progress line needs it.
         with pytest.raises(PilekitError, match=r"^2: is damaged \(on node \S+\) \(also failed: 4, 5\)$"):
             map_shards(fail, range(7), engine=engine)
-        with pytest.raises(PilekitError, match=r"^4: the process that worked on it was killed; if memory ran out, use"):
-            map_shards(fail, [4], engine=engine, names=["4"])
         with pytest.raises(PilekitError, match=r"^5: its result takes 2,\d+,\d+ bytes"):
             map_shards(fail, [5], engine=engine, names=["5"])
         with pytest.raises(PilekitError, match=r"^large: takes .* bytes, more than a cluster's task is given"):
