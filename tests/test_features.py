@@ -54,6 +54,8 @@ def test_commands_and_settings_that_rows_name_exist() -> None:
             assert setting in names or setting.split(".")[0] in ("stream", "transformers"), how
         for section in re.findall(r"`\[(\w+)\]`", how):
             assert section in SECTIONS, how
+        for notebook in re.findall(r"`(notebooks/[^`]*)`", how):
+            assert (ROOT / notebook).is_file(), how
 
 
 def test_what_is_out_of_scope_has_another_tool() -> None:

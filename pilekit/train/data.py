@@ -60,7 +60,7 @@ def open_stream(config: TrainConfig, *, world_size: int | None = None) -> PileSt
         repeats=None if weights else repeats,
         weights=weights,
         packing=data.packing,
-        objective=config.train.objective,
+        objective="mlm" if config.train.objective == "mlm" else "clm",
         window=data.window,
         dedup=data.dedup,
         lanes=data.lanes,

@@ -190,7 +190,7 @@ def _compare(
 
 
 def scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: Path | None, what: str) -> BitsPerByte:
-    """Score a model, and print its speed and the memory of its weights on stderr."""
+    """Score a model, and print its speed and the size of its weights on stderr."""
     with nullcontext() if rank() else waiting("loading torch"):
         from pilekit.evaluate.bits_per_byte import bits_per_byte
 
@@ -199,10 +199,13 @@ def scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: Pa
     with progress(what, None if rules["limit"] else corpus.size) as advance:
         found = bits_per_byte(model_dir, corpus, out=out, advance=advance, **given)
     if found.cost is not None and not rank():
+        from pilekit.evaluate.model.load import weight_files
         from pilekit.fitted_table import rounded_bytes
 
         speed, weights = found.cost.tokens_per_second, rounded_bytes(found.cost.weight_bytes)
-        click.echo(f"{visible(model_dir)}: {speed:,.0f} tokens/s, {weights} of weights in memory", err=True)
+        stored = rounded_bytes(sum(file.stat().st_size for file in weight_files(model_dir)))
+        size = f"{weights} of weights in memory, {stored} on disk"
+        click.echo(f"{visible(model_dir)}: {speed:,.0f} tokens/s, {size}", err=True)
     return found
 
 

@@ -60,6 +60,10 @@ def open_column(by: str) -> tuple[pyarrow.dataset.Dataset, str] | None:
         if needed not in table.schema.names:
             has = visible(", ".join(table.schema.names), 300)
             raise PilekitError(f"{shown}: has no column {visible(needed, 60)}, which --by needs; it has {has}")
+    if not pa.types.is_integer(table.schema.field("number").type):
+        raise PilekitError(f"{shown}: its column number holds no integers, but a document's number is one")
+    if pa.types.is_nested(table.schema.field(column).type):
+        raise PilekitError(f"{shown}: each value of {visible(column, 60)} holds several; --by needs plain values")
     return table, column
 
 

@@ -15,8 +15,8 @@ import msgspec
 import tomli_w
 
 from pilekit.errors import PilekitError, visible
-from pilekit.train.config.check import check, check_versions, closest, typed
-from pilekit.train.config.sections import SECTIONS, TrainConfig, fields
+from pilekit.train.config.check import check, check_versions, closest, typed, wrong
+from pilekit.train.config.sections import SECTIONS, Objective, TrainConfig, fields
 
 _ALTERNATIVES = (("model.preset", "model.config", "model.path", "model.from_teacher"), ("train.steps", "train.tokens"))
 """A config has one field of each group, so `--set` with one field removes the file's others of its group."""
@@ -59,10 +59,22 @@ def load_config(
             section, _, key = field.partition(".")
             tables[section][key] = value
         sections: dict[str, Any] = {section: kind(**tables[section]) for section, kind in SECTIONS.items()}
-        check(config := TrainConfig(**sections))
+        check(config := _with_objective(TrainConfig(**sections)))
     except PilekitError as error:
         raise PilekitError(f"{place}: {error}") from None
     return config
+
+
+def _with_objective(config: TrainConfig) -> TrainConfig:
+    """The config with the objective of its teacher for "distill"."""
+    if config.train.objective != "distill":
+        return config
+    if config.teacher.path is None:
+        raise wrong("train.objective", "distill", "needs teacher.path")
+    from pilekit.evaluate.model.load import MASKED, kind_of  # imports torch, which takes seconds
+
+    objective: Objective = "mlm" if kind_of(config.teacher.path) is MASKED else "clm"
+    return msgspec.structs.replace(config, train=msgspec.structs.replace(config.train, objective=objective))
 
 
 def to_toml(config: TrainConfig) -> str:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import msgspec
 from msgspec import Meta
 
-Objective = Literal["clm", "mlm"]
+Objective = Literal["clm", "mlm", "distill"]
 Attention = Literal["document", "causal", "row"]
 
 LARGEST_INTEGER = 2**53
@@ -146,7 +146,8 @@ class TrainSection(_Section, frozen=True, kw_only=True):
     """Rows per forward and backward pass of a rank. It must divide the rank's share of the global batch size, and
     changes only memory and speed."""
     objective: Objective = "clm"
-    """What the model learns to predict: "clm" the next token, "mlm" masked tokens."""
+    """What the model learns to predict: "clm" the next token, "mlm" masked tokens. "distill": what its teacher predicts
+    of the two, which then stands here."""
     clip_norm: PositiveOrInfinite = 1.0
     """The largest gradient norm: larger gradients are scaled down to it; inf never scales."""
     ema: Beta = 0.0

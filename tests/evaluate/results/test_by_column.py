@@ -20,7 +20,8 @@ from tests.refusing import refused
 
 def write_facts(path: Path, rows: list[dict[str, Any]]) -> Path:
     names = pa.dictionary(pa.int32(), pa.string())
-    table = pa.Table.from_pylist(rows, pa.schema({"shard": names, "number": pa.int64(), "year": pa.int32()}))
+    kinds = {"shard": names, "number": pa.scalar(rows[0]["number"]).type, "year": pa.scalar(rows[0]["year"]).type}
+    table = pa.Table.from_pylist(rows, pa.schema(kinds))
     if path.suffix == ".arrow":
         feather.write_feather(table, path, compression="uncompressed")
     else:
@@ -75,12 +76,16 @@ def test_what_does_not_fit_is_one_line(whole: tuple[BitsPerByte, Path], tmp_path
     rows = [{"shard": one["shard"], "number": one["document"], "year": place} for place, one in enumerate(records)]
     facts = write_facts(tmp_path / "facts.parquet", [*rows, {**rows[0], "year": 7777}])
     (tmp_path / "text.parquet").write_text("no Parquet")
+    words = write_facts(tmp_path / "words.parquet", [{**row, "number": str(row["number"])} for row in rows])
+    lists = write_facts(tmp_path / "lists.parquet", [{**row, "year": [row["year"]]} for row in rows])
     for by, message in (
         ("year", "by is length, or FILE:COLUMN"),
         (f"{tmp_path}/none.parquet:year", "there is no such file"),
         (f"{tmp_path}/text.parquet:year", "is no Parquet file, nor an Arrow file"),
         (f"{facts}:month", "has no column month, which --by needs; it has shard, number, year"),
         (f"{facts}:year", "has two values of year in the table"),
+        (f"{words}:year", "its column number holds no integers"),
+        (f"{lists}:year", "each value of year holds several"),
     ):
         refused(message, result.by, by)
     many = write_facts(tmp_path / "many.parquet", rows)

@@ -169,6 +169,15 @@ def test_a_student_begins_as_blocks_of_its_teacher(made: Path, tmp_path: Path, t
     ):
         with pytest.raises(PilekitError, match=message):
             trainer(made, tmp_path / "none", *taught, *changes)
-    with pytest.raises(PilekitError, match=r"needs teacher\.path"):
-        load_config(made / "tiny.toml", ("model.from_teacher=3",))
+    for changes in (("model.from_teacher=3",), ("train.objective=distill",)):
+        with pytest.raises(PilekitError, match=r"needs teacher\.path"):
+            load_config(made / "tiny.toml", changes)
     assert not (tmp_path / "none").exists()
+
+
+def test_the_objective_distill_is_that_of_the_teacher(made: Path, tmp_path: Path, taught: tuple[str, ...]) -> None:
+    distill = ("train.objective=distill",)
+    assert load_config(made / "tiny.toml", (*taught, *distill)) == load_config(made / "tiny.toml", taught)
+    tiny_masked("roberta").model.save_pretrained(tmp_path)
+    found = load_config(made / "tiny.toml", (*distill, f"teacher.path={tmp_path}"))
+    assert found.train.objective == "mlm"
