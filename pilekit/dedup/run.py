@@ -15,6 +15,7 @@ import functools
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,7 +31,7 @@ from pilekit.dedup.compare.resolve import Counts, resolve
 from pilekit.dedup.compare.store_shingles import store_shingles
 from pilekit.dedup.match.candidates import find_candidates
 from pilekit.dedup.match.exact import find_exact
-from pilekit.dedup.match.on_cluster import find_on_cluster
+from pilekit.dedup.match.on_cluster import Nodes
 from pilekit.dedup.match.population import Keep, Population, ids_of
 from pilekit.dedup.output.clean_shards import clean_shard
 from pilekit.dedup.output.masks import mask_shard
@@ -215,18 +216,19 @@ class _Run:
         population = make(own)
         shards = [*(shard for run in self.before for shard in run.shards), *self.corpus.shards]
 
+        nodes = None if engine is None else Nodes(engine, make, scratch / "matched", memory, lock)
         decisions = Decisions(population.documents, own)
         copies = scratch_array(own, np.bool_, population.documents)
-        for pairs in find_exact(population, own, memory):
+        for pairs in find_exact(population, own, memory) if nodes is None else nodes.find_exact():
             decisions.add_copies(pairs)
             copies[ids_of(pairs[1])] = True
 
         keys = self._progress("matching", 2 * _KEY_BYTES * population.documents * self.bands.bands, _KEY_BYTES)
         bands = self.bands.bands
-        if engine is None:
+        if nodes is None:
             candidates = find_candidates(population, range(bands), copies, own, memory, jobs=self.jobs, advance=keys)
         else:
-            candidates = find_on_cluster(engine, make, bands, copies, scratch / "bands", memory, lock, keys)
+            candidates = nodes.find_candidates(bands, copies, keys)
         with candidates.rows:
             text_bytes = int(np.sum(population.table["text_bytes"], where=candidates.flagged, dtype=np.int64))
             check_free_disk(scratch, set_bytes(text_bytes, population.documents), "comparing")
@@ -254,10 +256,15 @@ class _Run:
             repeated_labels={subset.name for subset in manifest.subsets if (subset.epochs or 0) > 1},
             repeated_shards={shard.name for shard in shards if shard.split in ("train", None)},
         )
+        flags = decisions.write(folder / SCRATCH)
         masks = [_mask_file(self.output, shard) for shard in shards]
-        kept, first = np.zeros((2, len(population.labels)), np.int64), len(population.sketches) - len(sketches)
-        for place, (mask, shard) in enumerate(zip(masks, shards, strict=True), first):
-            kept += mask_shard(mask, shard, population, place, decisions, only=only, manifest=manifest)
+        ids = pairwise(population.base[len(population.sketches) - len(sketches) :].tolist())
+        items = list(zip(shards, sketches, masks, ids, strict=True))
+        mask = functools.partial(mask_shard, labels=population.labels, flags=flags, only=only, manifest=manifest)
+        jobs, lock = self._jobs(shards), self.output.folder / LOCK_FILE
+        counts = each_shard(mask, shards, items=items, jobs=jobs, advance=None, engine=self.engine, lock=lock)
+        kept = sum(counts, np.zeros((2, len(population.labels)), np.int64))
+        await_files(masks)
         summary = summarize(
             sketches,
             population.labels,

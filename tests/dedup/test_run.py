@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilekit import PilekitError
-from pilekit.dedup.output import masks, removed_table
+from pilekit.dedup.output import removed_table
 from pilekit.dedup.result import Deduplication
 from pilekit.dedup.run import deduplicate
 from pilekit.dedup.sketch import sketch_shard
@@ -163,8 +163,8 @@ def test_a_bad_line_is_an_error_unless_it_is_to_be_skipped(tmp_path: Path) -> No
 
 def test_more_documents_than_are_looked_up_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row groups, chunks and batches end in the middle; copies lie far from their originals."""
-    for module, name in ((sketch_shard, "ROWS_PER_GROUP"), (removed_table, "ROWS_PER_GROUP"), (masks, "_AT_A_TIME")):
-        monkeypatch.setattr(module, name, 4096)
+    for module in (sketch_shard, removed_table):
+        monkeypatch.setattr(module, "ROWS_PER_GROUP", 4096)
     monkeypatch.setattr(removed_table, "_AT_A_TIME", 3000)
     count = 5000  # in each of two shards
     of = [(31 * i) % 1875 if i % 3 else i for i in range(2 * count)]

@@ -125,8 +125,9 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 DEDUP = ("dedup", "corpus", "--threshold", 0.7, "--jobs", 2, "--memory", "64MB", "--out")
-SKETCH, MATCH, SETS, CLEAN = ".jsonl.parquet.", ".rows.", ".ends.", ".jsonl.zst.index."
-"""What the names of the files have in which a step ends."""
+SKETCH, COPIES, MATCH, SETS = ".jsonl.parquet.", "copies-", "bands-", ".ends."
+MASK, CLEAN = ".mask.", ".jsonl.zst.index."
+"""A part of the names of the files in which a step ends."""
 
 
 @pytest.mark.slow
@@ -146,14 +147,14 @@ def test_dedup_gives_the_bytes_of_local_processes_on_one_and_two_nodes(cluster: 
 def test_dedup_gives_the_same_bytes_when_each_step_loses_a_node(cluster: TwoNodes, copies: Path) -> None:
     home, out, scratch = copies.parent, copies.parent / "lost", copies.parent / "scratch"
     scratch.mkdir()
-    for step in (SKETCH, MATCH, SETS, CLEAN):
+    for step in (SKETCH, COPIES, MATCH, SETS, MASK, CLEAN):
         (cluster.held / step).touch()
     with started(*DEDUP, out, *cluster.ray, "--scratch", scratch, at=home) as process:
-        for step in (SKETCH, MATCH, SETS):
+        for step in (SKETCH, COPIES, MATCH, SETS, MASK):
             with cluster.holding(process, out, step):
                 workers = children(cluster.node.all_processes["raylet"][0].process.pid)
                 in_scratch = [f"{scratch}/" in Path(f"/proc/{worker}/maps").read_text() for worker in workers]
-                assert any(in_scratch) == (step == MATCH)
+                assert any(in_scratch) == (step in (COPIES, MATCH))
                 cluster.signal_node(signal.SIGKILL)
                 cluster.remove_node()
                 cluster.complete()

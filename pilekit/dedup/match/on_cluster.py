@@ -1,20 +1,25 @@
-"""Match on a cluster: a task finds the rows of some bands on one node, and the driver merges the tasks' files.
+"""Exact copies and candidates on a cluster: tasks find the rows of their parts, and the driver merges the tasks' files.
 
-A band is a column of all sketches, so the nodes exchange nothing. A task takes a whole node, with the memory that
-matching takes locally. It reads sketches and exact copies from shared storage, sorts on its node's own disk, and writes
-a file that is complete or absent, so a resumed run reuses it. The rows equal those of one `find_candidates` call.
+A part of the exact copies is a range of the hash; a part of the candidates is some bands. A band is a column of all
+sketches, so the nodes exchange nothing. A task takes a whole node, with the memory that the step takes locally. It
+reads sketches and exact copies from shared storage, sorts on its node's own disk, and writes a file that is complete or
+absent, so a resumed run reuses it. The rows equal those of one local call.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.external_sort import Table
 from pilekit.dedup.match.candidates import Candidates, find_candidates
+from pilekit.dedup.match.exact import find_exact
 from pilekit.dedup.match.population import Flags, Population
 from pilekit.dedup.scratch_space import read_flags, write_flags
 from pilekit.engine import Advance, Ray, scratch_folder
@@ -23,50 +28,91 @@ from pilekit.shards.each_shard import await_files
 _Make = Callable[[Path], Population]
 
 
-def find_on_cluster(
-    engine: Ray, make: _Make, bands: int, copies: Flags, folder: Path, memory: int, lock: Path, advance: Advance
-) -> Candidates:
-    """`find_candidates`, in which each node takes a share of the bands.
+@dataclass(frozen=True)
+class Nodes:
+    """The nodes of a cluster, to match on.
 
     make      makes the population on a node, given a folder on its own disk; can be pickled
     folder    for the tasks' files, on shared storage
     memory    bytes to use on each node
     lock      the lock of the output folder
     """
-    nodes = min(bands, max(1, sum(map(bool, engine.cpus()))))
-    groups = [group.tolist() for group in np.array_split(np.arange(bands), nodes)]
-    files = [folder / f"{group[0]}-{group[-1]}.rows" for group in groups]
-    names, items = [f"bands {file.stem}" for file in files], list(zip(groups, files, strict=True))
-    shared, own, threads = write_flags(folder, copies), engine.scratch, engine.threads(nodes)
-    work = functools.partial(_match, make=make, copies=shared, scratch=own, memory=memory, threads=threads)
-    list(engine.imap_shards(work, items, names, nodes, advance, lock, memory))
-    await_files(files)
-    candidates = Candidates(len(copies), scratch_folder(engine.scratch), 3 * memory // 8)
-    for path in files:
-        with path.open("rb") as file:
-            while file.peek(1):
-                candidates.add(np.load(file))
-    return candidates
+
+    engine: Ray
+    make: _Make
+    folder: Path
+    memory: int
+    lock: Path
+
+    def find_exact(self) -> Iterator[Table]:
+        """`find_exact`, in which each node takes a range of the hash."""
+        count = self._count()
+        parts = {f"copies-{part}-of-{count}": (part, count) for part in range(count)}
+        return self._tables(_copies, parts, lambda amount: None)
+
+    def find_candidates(self, bands: int, copies: Flags, advance: Advance) -> Candidates:
+        """`find_candidates`, in which each node takes a share of the bands."""
+        groups = [group.tolist() for group in np.array_split(np.arange(bands), min(bands, self._count()))]
+        parts = {f"bands-{group[0]}-{group[-1]}": group for group in groups}
+        find = functools.partial(_rows, copies=write_flags(self.folder, copies))
+        candidates = Candidates(len(copies), scratch_folder(self.engine.scratch), 3 * self.memory // 8)
+        for table in self._tables(find, parts, advance):
+            candidates.add(table)
+        return candidates
+
+    def _count(self) -> int:
+        return max(1, sum(map(bool, self.engine.cpus())))
+
+    def _tables(self, find: Callable[..., Iterator[Table]], parts: dict[str, Any], advance: Advance) -> Iterator[Table]:
+        """The tables of `find` for each part, found on the nodes."""
+        engine, threads = self.engine, self.engine.threads(len(parts))
+        items = [(part, self.folder / f"{name}.rows") for name, part in parts.items()]
+        find = functools.partial(find, memory=self.memory, threads=threads)
+        work = functools.partial(_write_tables, find=find, make=self.make, scratch=engine.scratch)
+        list(engine.imap_shards(work, items, list(parts), len(parts), advance, self.lock, self.memory))
+        await_files(path for _, path in items)
+        for _, path in items:
+            with path.open("rb") as file:
+                while file.peek(1):
+                    yield np.load(file)
 
 
-def _match(
-    item: tuple[Sequence[int], Path],
+def _write_tables(
+    item: tuple[Any, Path],
     advance: Advance,
     *,
+    find: Callable[..., Iterator[Table]],
     make: _Make,
-    copies: Path,
     scratch: Path | None,
-    memory: int,
-    threads: int,
 ) -> None:
-    """Write tables of the bands' rows, ascending and distinct."""
-    (bands, path), own = item, scratch_folder(scratch)
+    (part, path), own = item, scratch_folder(scratch)
     population = make(own)
     if path.exists():
-        advance(2 * population.documents * len(bands))
+        advance(2 * population.documents * len(part))
         return
-    flags = read_flags(copies, 0, population.documents)
-    found = find_candidates(population, bands, flags, own, memory, jobs=threads, advance=advance)
-    with found.rows, write_atomically(path) as file:
-        for table in found.rows.chunks():
+    with write_atomically(path) as file:
+        for table in find(population, part, own, advance):
             np.save(file, table)
+
+
+def _copies(
+    population: Population, part: tuple[int, int], folder: Path, advance: Advance, *, memory: int, threads: int
+) -> Iterator[Table]:
+    return find_exact(population, folder, memory, part)
+
+
+def _rows(
+    population: Population,
+    bands: Sequence[int],
+    folder: Path,
+    advance: Advance,
+    *,
+    memory: int,
+    threads: int,
+    copies: Path,
+) -> Iterator[Table]:
+    """The rows of some bands, ascending and distinct."""
+    flags = read_flags(copies, 0, population.documents)
+    found = find_candidates(population, bands, flags, folder, memory, jobs=threads, advance=advance)
+    with found.rows:
+        yield from found.rows.chunks()

@@ -25,7 +25,7 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.external_sort import Table
 from pilekit.artifacts.parquet_rows import required
 from pilekit.dedup.match.population import OWN, Ids, Population, ids_of
-from pilekit.dedup.scratch_space import scratch_array
+from pilekit.dedup.scratch_space import scratch_array, write_flags
 from pilekit.dedup.sketch.shingles import Int64
 
 KEPT, EXACT, NEAR = range(3)
@@ -76,6 +76,13 @@ class Decisions:
         """Whether each of these ids is removed."""
         found: npt.NDArray[np.bool_] = self._rows["reason"][begin:end] != KEPT
         return found
+
+    def write(self, folder: Path) -> Path:
+        """Write a flag for each id, whether it is removed, for `read_flags`."""
+        flags = scratch_array(folder, np.bool_, len(self._rows))
+        for begin in range(0, len(flags), _AT_A_TIME):
+            flags[begin : begin + _AT_A_TIME] = self.removed(begin, begin + _AT_A_TIME)
+        return write_flags(folder, flags)
 
     def removals(self, size: int) -> Iterator[tuple[Int64, npt.NDArray[Any]]]:
         """(ids, a row for each with reason, kept id and similarity) of all removed documents, `size` at a time."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +138,7 @@ def test_a_failing_thread_ends_the_others(tmp_path: Path) -> None:
 
 
 def check(folder: Path, population: ListedPopulation, ranks: list[int], texts: list[tuple[int, int]]) -> int:
-    """Of each text, the first rank stands for all others; returns the copies. In any memory."""
+    """Of each text, the first rank stands for all others; returns the copies. In any memory and number of parts."""
     first: dict[tuple[int, int], int] = {}
     present = {rank for some, _ in population.chunks([]) for rank in some.tolist()}
     expected = [
@@ -146,9 +146,9 @@ def check(folder: Path, population: ListedPopulation, ranks: list[int], texts: l
         for rank in sorted(present)
         if (keeper := first.setdefault(texts[rank & 0xFFFFFFFF], rank)) != rank
     ]
-    for memory in (1, 1 << 16, 1 << 24):
-        tables = find_exact(population, folder, memory)  # type: ignore[arg-type]
-        assert sorted(tuple(pair) for table in tables for pair in table.T.tolist()) == sorted(expected)
+    for memory, parts in ((1, 1), (1 << 16, 3), (1 << 24, 1), (1 << 24, 2)):
+        of_parts = [find_exact(population, folder, memory, (part, parts)) for part in range(parts)]  # type: ignore[arg-type]
+        assert sorted(tuple(pair) for table in chain(*of_parts) for pair in table.T.tolist()) == sorted(expected)
     return len(expected)
 
 
