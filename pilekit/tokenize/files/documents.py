@@ -9,7 +9,7 @@ memory. While a shard is tokenized, each of its documents is a record of 16 byte
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -97,15 +97,32 @@ def write_documents(path: Path, runs: Iterable[Run], limit: int | None) -> list[
                     counts.append([0, 0])
                 counts[file][0] += last - first
                 counts[file][1] += tokens
-            columns = [
-                pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(files), np.int32)), [run.shard]),
-                pa.array(run.numbers),
-                pa.DictionaryArray.from_arrays(pa.array(run.codes.astype(np.int32)), list(run.labels)),
-                pa.array(run.tokens.astype(np.int32)),
-                pa.array(files),
-            ]
-            writer.write_table(pa.table(columns, schema=SCHEMA))
+            writer.write_batch(_rows(run, files))
     return counts
+
+
+def documents_of_file(
+    parts: Iterable[tuple[Cut, Iterable[Run]]], limit: int | None, file: int
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one file's documents; `parts`: the runs of all parts that it holds, and where each part begins."""
+    for begin, runs in parts:
+        cut = replace(begin)
+        for run in runs:
+            for place, first, last, _ in cut.place(run.tokens, limit):
+                if place == file:
+                    yield _rows(run, np.full(len(run.tokens), file, np.int32)).slice(first, last - first)
+
+
+def _rows(run: Run, files: npt.NDArray[np.int32]) -> pa.RecordBatch:
+    """The table's rows of these documents, which go into these files."""
+    columns = [
+        pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(files), np.int32)), [run.shard]),
+        pa.array(run.numbers),
+        pa.DictionaryArray.from_arrays(pa.array(run.codes.astype(np.int32)), list(run.labels)),
+        pa.array(run.tokens.astype(np.int32)),
+        pa.array(files),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
 def read_documents(path: Path, columns: list[str] | None = None, file: int | None = None) -> Iterator[pa.RecordBatch]:

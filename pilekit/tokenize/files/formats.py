@@ -23,7 +23,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import BinaryIO, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -153,7 +153,7 @@ def finish_file(
     documents, tokens   their numbers
     tokenizer           the name that `.ds.metadata` holds
     """
-    raw, first, *beside = folder / files.raw(file), *(folder / name for name in files.names(file))
+    raw, *beside = (folder / name for name in files.names(file))
 
     def lengths() -> Lengths:
         return (batch.column(0).to_numpy() for batch in rows(["tokens"]))
@@ -161,8 +161,6 @@ def finish_file(
     if files.format == "llmc":
         with raw.open("rb+") as ids:
             ids.write(np.array([*_LLMC[files.dtype], tokens], "<i4").tobytes())
-    elif files.format == "parquet":
-        _write_parquet(first, raw, np.dtype(files.dtype).newbyteorder("<"), rows)
     elif files.format == "megatron":
         with write_atomically(beside[0]) as out:
             firsts = (np.arange(at, min(at + _PIECE, documents + 1)) for at in range(0, documents + 1, _PIECE))
@@ -200,18 +198,19 @@ def _write_csv(out: BinaryIO, rows: Rows) -> None:
                 begin += length
 
 
-def _write_parquet(path: Path, raw: Path, dtype: np.dtype[Any], rows: Rows) -> None:
-    columns = ["shard", "number", "subset"]
+def write_parquet(path: Path, raw: Path, dtype: str, rows: Iterable[pa.RecordBatch]) -> None:
+    """Write a Parquet file of a file of ids, and of the rows of its documents in the table."""
+    columns, item = ["shard", "number", "subset"], np.dtype(dtype).newbyteorder("<")
     writer: pq.ParquetWriter | None = None
     with raw.open("rb") as ids, write_atomically(path) as out:
-        for batch in rows(["tokens", *columns]):
-            ends = np.cumsum(batch.column(0).to_numpy(), dtype=np.int64)
+        for batch in rows:
+            ends = np.cumsum(batch.column("tokens").to_numpy(), dtype=np.int64)
             first = before = 0
             while first < len(ends):
-                last = int(np.searchsorted(ends, before + _ROW_GROUP_BYTES // dtype.itemsize)) + 1
+                last = int(np.searchsorted(ends, before + _ROW_GROUP_BYTES // item.itemsize)) + 1
                 last = min(last, len(ends))
                 offsets = np.append(0, ends[first:last] - before).astype(np.int32)
-                values = pa.array(np.fromfile(ids, dtype, int(offsets[-1])))
+                values = pa.array(np.fromfile(ids, item, int(offsets[-1])))
                 group = [batch.column(name).slice(first, last - first) for name in columns]
                 table = pa.table([pa.ListArray.from_arrays(pa.array(offsets), values), *group], ["input_ids", *columns])
                 writer = writer or pq.ParquetWriter(

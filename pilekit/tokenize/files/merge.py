@@ -117,11 +117,12 @@ def merge_token_files(
         for file in inputs:  # All tables are checked before the work, and all labels are known then.
             if any(run.tokens.max() >= 1 << 31 for run in runs(file)):
                 raise PilekitError(f"{visible(file.path)}: a document has 2^31 tokens or more; leave it out")
-        joined = Joined(files, output, [f"/{number}" for number in range(len(inputs))])
+        of_part = {f"/{number}": file for number, file in enumerate(inputs)}
+        joined = Joined(files, output, [*of_part], lambda part: runs(of_part[part]))
         advance(files.item * sum(file.tokens for file in inputs[: joined.done]))
         check_free_disk(output.folder, files.item * sum(file.tokens for file in inputs[joined.done :]), "merging")
-        for part, file in zip(joined.parts, inputs, strict=True):
-            joined.append(part, {}, file.bins(), (run.tokens for run in runs(file)), advance=advance)
+        for part, file in of_part.items():
+            joined.append(part, {}, file.bins(), advance=advance)
         for shard in sources_of:
             versions.check(shard)
         if files.format == "megatron":
@@ -130,7 +131,7 @@ def merge_token_files(
         header = inputs[0].header if made_by else None
         tokenizer = header.results.get("tokenizer") if header else None
         name = "unknown" if tokenizer is None else tokenizer["sha256"]
-        done = joined.finish(chain.from_iterable(map(runs, inputs)), name, keep_table=not without)
+        done = joined.finish(name, keep_table=not without)
         shards = {name: given for file in inputs for name, given in file.shards.items()}
         return {**counts, **done, "tokenizer": tokenizer, "shards": shards}
 

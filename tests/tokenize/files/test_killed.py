@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+from collections import Counter
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,13 @@ def test_what_is_joined_is_not_done_again_unless_its_shard_was_touched(
     """A touched shard may have been written to; all from there on is done again."""
     data, loaded = Path(shutil.copytree(corpus, tmp_path / "data")), load_tokenizer(tokenizer)
     sizes = [(data / f"0{number}.jsonl").stat().st_size for number in range(4)]
-    for format, touched, done in (("npy", None, 3), ("npy", 1, 1), ("parquet", 0, 0), ("llmc", 2, 2)):
+    for format, touched, done in (
+        ("npy", None, 3),
+        ("npy", 1, 1),
+        ("parquet", None, 3),
+        ("parquet", 0, 0),
+        ("llmc", 2, 2),
+    ):
         options: dict[str, Any] = {"format": format, "tokens_per_file": 20_000, "jobs": 1}
         out = tmp_path / f"{format}{touched}"
         options["stages"] = [fails_in_the_last_shard]
@@ -107,6 +114,10 @@ def test_what_is_joined_is_not_done_again_unless_its_shard_was_touched(
             tokenize_corpus(data, out / "again" / "pile", loaded, **options)
         FAILING[0] = False
         assert [path.name for path in (out / "again").iterdir()] == ["pile.unfinished"]
+        # Ids of full Parquet files are gone, so that the disk need not hold all of them and the output.
+        kinds = Counter(path.suffix for path in (out / "again" / "pile.unfinished" / "joined").iterdir())
+        assert kinds[".ids"] == (format == "parquet")
+        assert kinds[f".{format}"] > 2 or format == "llmc"
         if touched is not None:
             os.utime(data / f"0{touched}.jsonl")
         (out / "again" / "pile.unfinished" / "joined" / "half.idx").write_bytes(b"left over")
@@ -167,12 +178,12 @@ def write(name, first, documents):
             piece["number"], piece["tokens"] = np.arange(begin, begin + PIECE), 2
             records_file.write(piece.data)
             ids_file.write((np.arange(2 * (first + begin), 2 * (first + begin + PIECE)) % 60_000).astype("<u2").data)
-    def runs():
+    def runs(part):
         return runs_of_records(records, name, ["ArXiv"])
     def make(output, inputs):
-        joined = Joined(files, output, ["00"])
-        joined.append("00", {}, [ids], (run.tokens for run in runs()))
-        return joined.finish(runs(), "tokenizer")
+        joined = Joined(files, output, ["00"], runs)
+        joined.append("00", {}, [ids])
+        return joined.finish("tokenizer")
     finished_output(files, {"tokenizer": "x"}, [Shard(name, str(ids))], make)
     ids.unlink(), records.unlink()
 
