@@ -129,6 +129,9 @@ def command(
         else:
             print_fitted(stream_rows.step_table(documents, console.width))
     else:
+        if options["weights"]:
+            factors = ", ".join(f"{name} {factor:g}" for name, factor in stream.repeats.items())
+            click.echo(f"repeats by these weights: {factors}", err=True)
         kept, result = _timed(stream, steps)
         # The first row of each batch first, because neighbours often share a long document.
         rows = (

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pilekit.pipeline.pipeline import Stage
 
 min_bytes_option = click.option(
-    "--min-bytes", type=click.IntRange(0, 1 << 30), metavar="N", help="Texts of N bytes or more."
+    "--min-bytes", type=click.IntRange(0, 2**30), metavar="N", help="N bytes of text or more."
 )
 
 document_options = together(

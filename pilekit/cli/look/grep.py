@@ -67,9 +67,7 @@ def command(
         progress as advance,
         closing(find_text(corpus, pattern, counts, subsets=names, advance=advance, **options)) as found,
     ):
-        nothing = True
         for document in islice(found, most):
-            nothing = False
             if not counting:
                 click.echo(msgspec.json.encode(document) if as_json else _line(document))
     report_skipped(counts.skipped)
@@ -78,7 +76,7 @@ def command(
         sums = {"found": counts.found.total(), "documents": counts.read.total(), "skipped": counts.skipped.count}
         if not printed({**sums, "subsets": subsets_found}, as_json):
             print_fitted(_table(subsets_found, sums))
-    if nothing:
+    if not counts.found.total():
         click.echo(f"not found in {counted(counts.read.total())}", err=True)
         sys.exit(1)
 

@@ -61,9 +61,8 @@ class Verification:
         """A row per finding."""
         import pyarrow as pa
 
-        places = dict.fromkeys(("frame", "line", "byte"), pa.int64())
-        schema = pa.schema({"shard": pa.string(), "problem": pa.string(), **places})
-        return pa.Table.from_pylist(self.to_dict()["findings"], schema)
+        types = {"shard": pa.string(), "problem": pa.string(), **dict.fromkeys(("frame", "line", "byte"), pa.int64())}
+        return pa.Table.from_pylist(self.to_dict()["findings"], pa.schema(types))
 
     def _repr_html_(self) -> str:
         from pilekit.fitted_table import Column, FittedTable
