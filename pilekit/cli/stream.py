@@ -84,10 +84,13 @@ def command(
     """
     if explain and peek is not None:
         raise click.UsageError("--explain and --peek show different things; give one of them")
+    from pilekit.corpus import resolve_subsets
     from pilekit.stream.read.token_files import corpus_of
 
     corpus = corpus_of((paths[0] if len(paths) == 1 else list(paths)) if paths else None, manifest)
     options["subsets"] = exact_subsets(options["subsets"], corpus)
+    for factors in (options["repeats"], options["weights"]):
+        resolve_subsets(*(factors or ()), manifest=corpus.manifest)  # Find a wrong name before torch is imported.
     options["lanes"] = options["lanes"] or "auto"
     if any(shard.path == STANDARD_INPUT for shard in corpus.shards):
         options["epochs"] = 1
@@ -126,6 +129,9 @@ def command(
         else:
             print_fitted(stream_rows.step_table(documents, console.width))
     else:
+        if options["weights"]:
+            factors = ", ".join(f"{name} {factor:g}" for name, factor in stream.repeats.items())
+            click.echo(f"repeats by these weights: {factors}", err=True)
         kept, result = _timed(stream, steps)
         # The first row of each batch first, because neighbours often share a long document.
         rows = (

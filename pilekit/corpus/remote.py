@@ -12,7 +12,7 @@ from pilekit.artifacts.header import HEADER_FILE
 from pilekit.corpus.local import Search
 from pilekit.corpus.local import search as search_local
 from pilekit.corpus.shard import FILE_SUFFIXES, is_url, looks_like_shard, without_query
-from pilekit.corpus.stores import store_of
+from pilekit.corpus.stores import cause_of, is_missing, store_of
 from pilekit.errors import PilekitError, visible
 
 
@@ -31,17 +31,15 @@ def search(url: str) -> Search:
         return Search(around + found.root, files, [around + folder for folder in found.ours])
     try:
         return _search_store(url)
-    except FileNotFoundError as error:
-        # An HTTP store reports every error as a missing file; the cause holds the reason.
-        why = f" ({visible(error.__cause__, 200)})" if error.__cause__ else ""
-        raise PilekitError(f"{visible(url)}: there is no such file or folder{why}; check the URL") from error
     except ImportError as error:
         why = visible(error, 200)
         raise PilekitError(f"{visible(url)}: {why}; `pip install 'pilekit[cloud]'` brings the usual ones") from error
     except PilekitError:
         raise
     except Exception as error:  # Every store raises its own errors.
-        why = visible(str(error) or type(error).__name__, 300)
+        if is_missing(error):
+            raise PilekitError(f"{visible(url)}: there is no such file or folder; check the URL") from error
+        why = visible(str(cause_of(error)) or type(error).__name__, 300)
         raise PilekitError(f"{visible(url)}: cannot be listed: {why}") from error
 
 

@@ -63,17 +63,17 @@ def retried(attempt: Callable[[], T], url: str) -> T:
 
 def reason_of(error: BaseException) -> str:
     """The reason of a store's error, in one line."""
-    error = _cause(error)
+    error = cause_of(error)
     return visible(": ".join(filter(None, (type(error).__name__, str(error).split("\n", 1)[0]))), 300)
 
 
 def is_missing(error: BaseException) -> bool:
     """Whether the store answered that the file does not exist."""
-    cause = _cause(error)
+    cause = cause_of(error)
     return isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) in (404, 410)
 
 
-def _cause(error: BaseException) -> BaseException:
+def cause_of(error: BaseException) -> BaseException:
     """The HTTP store raises FileNotFoundError for every error at opening; its cause is the real error."""
     while isinstance(error, FileNotFoundError) and error.__cause__ is not None:
         error = error.__cause__
@@ -81,7 +81,7 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def _is_temporary(error: BaseException) -> bool:
-    error = _cause(error)
+    error = cause_of(error)
     if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError | ValueError | TypeError):
         return False
     if isinstance(error, ImportError | NotImplementedError | MemoryError):

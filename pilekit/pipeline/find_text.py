@@ -21,7 +21,7 @@ import msgspec
 from pilekit.corpus import Corpus, Shard
 from pilekit.documents import check_labels
 from pilekit.engine import Advance
-from pilekit.pipeline.stages import Match
+from pilekit.pipeline.stages import Match, MinBytes
 from pilekit.shards.each_shard import each_shard, processes_for
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError, Reading, read
@@ -31,7 +31,7 @@ Search = Callable[[Shard, "Counts", Advance | None, bool], Iterator["FoundText"]
 CONTEXT = 200
 """The most characters kept of a match, and of its line on either side."""
 
-_IGNORED_CASE = re.compile(r"\(\?i:([\w ]+)\)", re.ASCII)
+_IGNORED_CASE = re.compile(r"\(\?i\)([\w ]+)", re.ASCII)
 
 
 class FoundText(msgspec.Struct, frozen=True):
@@ -70,6 +70,7 @@ def find_text(
     counts: Counts,
     *,
     subsets: Sequence[str] | None = None,
+    min_bytes: int | None = None,
     on_error: OnError = "raise",
     jobs: int | None = None,
     advance: Advance | None = None,
@@ -78,12 +79,13 @@ def find_text(
 
     counts    receives the counts of each shard when it has been read; complete at the end
     subsets   exact names; None: all
+    min_bytes documents with less text are not counted
     jobs      shards at a time; None: the usable CPUs, or fewer for a small corpus
 
     Raises PilekitError for a pattern that is no regular expression, and for every error of `read`.
     """
     reading = functools.partial(read, subsets=subsets, on_error=on_error, manifest=corpus.manifest)
-    search = functools.partial(_search, pattern=Match(pattern).pattern, reading=reading)
+    search = functools.partial(_search, pattern=Match(pattern).pattern, min_bytes=min_bytes, reading=reading)
     if processes_for(corpus.shards, jobs) == 1:
         for shard in corpus.shards:
             yield from search(shard, counts, advance, True)
@@ -112,7 +114,14 @@ def _search_to_file(item: tuple[int, Shard], advance: Advance, *, search: Search
 
 
 def _search(
-    shard: Shard, counts: Counts, advance: Advance | None, ahead: bool, *, pattern: re.Pattern[str], reading: Reading
+    shard: Shard,
+    counts: Counts,
+    advance: Advance | None,
+    ahead: bool,
+    *,
+    pattern: re.Pattern[str],
+    min_bytes: int | None,
+    reading: Reading,
 ) -> Iterator[FoundText]:
     """The matches in one shard.
 
@@ -123,7 +132,7 @@ def _search(
     plain = _IGNORED_CASE.fullmatch(pattern.pattern)
     word = plain[1].lower() if plain else ""
     with reading(shard, advance=advance, ahead=ahead) as reader:
-        for batch in reader:
+        for batch in reader if min_bytes is None else MinBytes(min_bytes)(reader):
             counts.read.update(batch.subsets)
             check_labels(counts.read)
             for index, text in enumerate(batch.texts):

@@ -68,7 +68,7 @@ class Match(DocumentStage):
             object.__setattr__(self, "pattern", re.compile(self.regex))
         except (re.error, TypeError) as error:
             raise PilekitError(
-                f"Match: {visible(repr(self.regex), 200)} is no regular expression: {visible(error, 200)}"
+                f"{visible(repr(self.regex), 200)} is no regular expression: {visible(error, 200)}"
             ) from error
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
@@ -105,7 +105,7 @@ class Sample(DocumentStage):
 
     def __post_init__(self) -> None:
         if not isinstance(self.fraction, int | float) or not 0 <= self.fraction <= 1:
-            raise PilekitError(f"Sample: the fraction must lie between 0 and 1, not {visible(repr(self.fraction), 80)}")
+            raise PilekitError(f"a sample's fraction must lie between 0 and 1, not {visible(repr(self.fraction), 80)}")
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
         """The documents in the sample."""

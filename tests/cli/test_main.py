@@ -87,6 +87,8 @@ def test_a_wrong_path_or_name_is_told_before_torch_is_imported(corpus: Path) -> 
         "bpb model a.jsonl --out a.jsonl": "a.jsonl: is a file, where a folder belongs",
         "stream a.jsonl --tokenizer model --dedup nosuch": "nosuch: there is no such folder",
         "stream a.jsonl --tokenizer model --state nosuch": "nosuch: cannot be read",
+        "stream a.jsonl --tokenizer model --weights Arxif=1": "did you mean ArXiv",
+        "stream a.jsonl --tokenizer model --repeats Arxif=2": "did you mean ArXiv",
         "train run.toml": "nosuch: no such file or folder" if TRAINS else "train needs torch",
         "train run.toml --set optimizer.lr=nan": "error: --set: optimizer.lr" if TRAINS else "train needs torch",
         "stream a.jsonl --tokenizer nosuch.json": "no tokenizer 'nosuch.json'",

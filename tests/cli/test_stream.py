@@ -98,6 +98,9 @@ def test_bad_lines_packing_subsets_and_repeats(shard: Path, tokenizer: Path, tmp
     samples = run_json("stream", *arguments, *options)["samples"]
     assert [len(sample) for sample in samples] == [1, 1, 1]
     assert {sample[0]["subset"] for sample in samples} == {"ArXiv"}
+    arguments = (shard, "--tokenizer", tokenizer, "--seq-len", 32, "--weights", "arxiv=1,github=3", "--steps", 1)
+    told = run("stream", *arguments, exit_code=0).stderr
+    assert re.search(r"^repeats by these weights: ArXiv \d\S*, Github \d\S*$", told, re.MULTILINE), told
 
 
 def test_standard_input(shard: Path, tokenizer: Path) -> None:

@@ -18,11 +18,15 @@ if TYPE_CHECKING:
     from pilekit.documents import DocumentBatch
     from pilekit.pipeline.pipeline import Stage
 
+min_bytes_option = click.option(
+    "--min-bytes", type=click.IntRange(0, 2**30), metavar="N", help="N bytes of text or more."
+)
+
 document_options = together(
     corpus_argument,
     click.option("-n", "count", type=click.IntRange(min=1), default=10, help="How many."),
     click.option("--match", metavar="REGEX", help="Only documents in whose text this is found (Python's re)."),
-    click.option("--min-bytes", type=click.IntRange(0, 1 << 30), metavar="N", help="Texts of N bytes or more."),
+    min_bytes_option,
     on_error_option(),
     click.option("--json", "as_json", is_flag=True, help="A line of JSON each: shard, number, subset, the record."),
 )

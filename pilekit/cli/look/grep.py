@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from pilekit.cli.display.output import print_fitted, printed, report_skipped
+from pilekit.cli.look.documents import min_bytes_option
 from pilekit.cli.options import Described, corpus_argument, jobs_option, on_error_option, open_subsets
 from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 @corpus_argument
 @click.option("-n", "most", type=click.IntRange(min=1), metavar="N", help="Stop after N documents.")
 @click.option("-i", "--ignore-case", is_flag=True, help="Find capital and small letters alike.")
+@min_bytes_option
 @click.option("--count", "counting", is_flag=True, help="Only count the documents, per subset.")
 @on_error_option()
 @jobs_option
@@ -57,7 +59,7 @@ def command(
     if counting and most is not None:
         raise click.UsageError("--count counts all documents; leave out -n.")
     corpus, names = open_subsets(paths, manifest, subsets)
-    pattern = f"(?i:{regex})" if ignore_case else regex
+    pattern = f"(?i){regex}" if ignore_case else regex
     counts = Counts()
     lines_on_terminal = sys.stdout.isatty() and not counting
     progress = nullcontext(None) if lines_on_terminal else byte_progress("searching", corpus.size)
@@ -65,9 +67,7 @@ def command(
         progress as advance,
         closing(find_text(corpus, pattern, counts, subsets=names, advance=advance, **options)) as found,
     ):
-        nothing = True
         for document in islice(found, most):
-            nothing = False
             if not counting:
                 click.echo(msgspec.json.encode(document) if as_json else _line(document))
     report_skipped(counts.skipped)
@@ -76,7 +76,7 @@ def command(
         sums = {"found": counts.found.total(), "documents": counts.read.total(), "skipped": counts.skipped.count}
         if not printed({**sums, "subsets": subsets_found}, as_json):
             print_fitted(_table(subsets_found, sums))
-    if nothing:
+    if not counts.found.total():
         click.echo(f"not found in {counted(counts.read.total())}", err=True)
         sys.exit(1)
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from pilekit.corpus import Corpus, Manifest, Shard, shard_of
 from pilekit.documents import DocumentBatch
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, counted, visible
 from pilekit.shards.index.build import index_of
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access.frame_cache import FrameCache
@@ -54,6 +54,9 @@ class StoredDocument(NamedTuple):
     subset: str
     number: int
     shard: str
+
+    def __repr__(self) -> str:
+        return f"StoredDocument({self.shard!r}, {self.number}, {self.subset!r}, {counted(len(self.text), 'character')})"
 
 
 def read_documents(

@@ -147,7 +147,7 @@ class LineParser:
 
 def bad_line_error(bad: BadLine) -> PilekitError:
     """The error for a bad line that is not skipped."""
-    return PilekitError(f'{bad}; mend the line, or skip such lines with --on-error skip (on_error="skip")')
+    return PilekitError(f"{bad}; mend the line, or read with --on-error skip")
 
 
 def _ending_pattern(label_path: tuple[str, ...]) -> bytes:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pilekit.artifacts.atomic_write import check_target
 from pilekit.corpus import Corpus, Part
@@ -25,6 +25,9 @@ from pilekit.shards.verify.findings import MOST_FINDINGS, Finding, some_names
 from pilekit.shards.verify.sha256sums import below, find_sums, read_sums, stored_name
 from pilekit.shards.verify.sha256sums import write_sums as write_sums_file
 from pilekit.shards.verify.shard import Expected, Verdict, verify_shard
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,13 @@ class Verification:
     def to_dict(self) -> dict[str, Any]:
         """`{"ok", "findings": [{"shard", "problem", "frame", "line", "byte"}]}`."""
         return {"ok": self.ok, "findings": [asdict(finding) for finding in self.findings]}
+
+    def to_arrow(self) -> pa.Table:
+        """A row per finding."""
+        import pyarrow as pa
+
+        types = {"shard": pa.string(), "problem": pa.string(), **dict.fromkeys(("frame", "line", "byte"), pa.int64())}
+        return pa.Table.from_pylist(self.to_dict()["findings"], pa.schema(types))
 
     def _repr_html_(self) -> str:
         from pilekit.fitted_table import Column, FittedTable

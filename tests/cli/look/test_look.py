@@ -108,12 +108,19 @@ def test_grep_finds_what_a_loop_finds_and_counts_it(data: Path, jobs: int) -> No
     assert len(run("grep", "line", data, "-n", "3").stdout.splitlines()) == 3
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_grep_by_size_and_with_flags_of_its_own(data: Path, jobs: int) -> None:
+    large = [one for one in documents(data) if len(one[3].encode()) >= 80]
+    counted = run_json("grep", "-i", "(?s)LINE 3.*", data, "--min-bytes", "80", "--jobs", jobs, "--count")
+    assert (counted["found"], counted["documents"]) == (sum("line 3" in one[3] for one in large), len(large))
+
+
 def test_ignored_case_is_that_of_python(tmp_path: Path) -> None:
     texts = ["STRASSE", "straße", "\u017ftra\u017f\u017fe", "\u212a and k", "\u212a", "K"]
     texts += ["İi", "I", "ı", "no", "kein", ""]
     (tmp_path / "00.jsonl").write_bytes(b"".join(making.record(text) + b"\n" for text in texts))
     for pattern in ("strasse", "K", "i", "Ei", "a n", "\u212a", "k|no", "\u017f"):
-        found = [document.number for document in find_text(Corpus(tmp_path), f"(?i:{pattern})", Counts())]
+        found = [document.number for document in find_text(Corpus(tmp_path), f"(?i){pattern}", Counts())]
         assert found == [number for number, text in enumerate(texts) if re.search(pattern, text, re.IGNORECASE)]
 
 
@@ -129,7 +136,8 @@ def test_grep_prints_no_control_character_and_cuts_long_lines(tmp_path: Path) ->
 def test_nothing_found_is_exit_1_and_wrong_patterns_are_named(data: Path) -> None:
     result = run("grep", "no such text", data, exit_code=1)
     assert (result.stdout, result.stderr) == ("", "not found in 360 documents\n")
-    refused(r"'\(' is no regular expression", "grep", "(", data)
+    for options in ((), ("-i",)):
+        refused(r"^'(\(\?i\))?\(' is no regular expression", "grep", *options, "(", data)
     assert "--count counts all documents" in run("grep", "a", data, "--count", "-n", "1", exit_code=2).stderr
 
 
@@ -155,3 +163,8 @@ def test_fields_of_a_corpus_without_a_manifest(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
     assert "leave out --text-field" in run("stats", tmp_path, *options, "--manifest", "demo", exit_code=2).stderr
     assert "--text-field or --label" in run("stats", tmp_path, "--label", "a..b", exit_code=2).stderr
+
+
+def test_a_bad_line_is_told_without_python(tmp_path: Path) -> None:
+    (tmp_path / "00.jsonl").write_text('{"text": 3}\n')
+    refused(r"not a string; mend the line, or read with --on-error skip$", "head", tmp_path)

@@ -112,6 +112,7 @@ def test_numbers_and_shards_are_taken_as_they_come(tmp_path: Path) -> None:
     (document,) = read_documents(path, [0], manifest=load_manifest(about))
     fields = {"source": {"name": "web"}, "meta": "no object", "url": None}
     assert document == StoredDocument("a", fields, "web", 0, "a.jsonl")
+    assert repr(document) == "StoredDocument('a.jsonl', 0, 'web', 1 character)"
 
 
 def test_a_line_that_is_no_document_says_why(tmp_path: Path) -> None:

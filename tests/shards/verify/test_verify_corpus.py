@@ -50,6 +50,9 @@ def test_a_good_shard_and_a_wrong_sum(shard: Path) -> None:
     sums(shard)
     [damage] = findings(shard)  # Damage is hashed to the end: the sum is that of the damaged file.
     assert damage.frame == 0
+    table = verify(shard).to_arrow()
+    assert table.to_pylist() == verify(shard).to_dict()["findings"]
+    assert found.to_arrow().schema == table.schema
 
 
 def test_unlisted_and_missing_files(shard: Path) -> None:
