@@ -95,8 +95,9 @@ class PileStream(IterableDataset[Batch]):
     outputs            the tensors of a batch, see `Batch`; `stream_state` is always there
     lanes              (rows, columns) of the grid, or "auto"; the state keeps them
     epochs             None: endless. Else an iteration ends after this many passes through the corpus, for
-                       evaluation. Each iteration has another order, which `set_epoch` chooses. Every rank gets the same
-                       number of batches: empty rows fill the last step
+                       evaluation, each pass in another order. The next iteration has the same orders, unless
+                       `set_epoch` is called before it. Every rank gets the same number of batches: empty rows fill the
+                       last step
     drop_last          with `epochs`: leave an incomplete last step out
     rank, world_size   of this process, from 0; None: from torch.distributed, else $RANK and $WORLD_SIZE, else 0 of 1.
                        `num_replicas` is another name for world_size

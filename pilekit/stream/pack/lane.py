@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pilekit.errors import PilekitError
+from pilekit.errors import PilekitError, counted
 from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments, Turns, Window, windows
+from pilekit.stream.read.lane_documents import NUMBER, SHARD
 
-_MOST_EMPTY = 1000
-"""After this number of consecutive windows without a token, the corpus counts as empty."""
+_MOST_EMPTY, _MOST_TIMES = 1000, 16
+"""The corpus counts as empty after so many windows without a row, or if their documents were read so often each."""
 
 
 class Lane:
@@ -51,13 +52,16 @@ class Lane:
 
     def _next(self) -> Window | None:
         """The next window that has rows. None at the documents' end."""
+        read, documents = 0, set[tuple[int, int]]()
         for empty, window in enumerate(self._windows):
             if len(window.rows):
                 return window
-            if empty == _MOST_EMPTY:
+            documents.update(map(tuple, window.documents.table[:, [SHARD, NUMBER]].tolist()))
+            read += len(window.documents.table)
+            if empty == _MOST_EMPTY or read > _MOST_TIMES * len(documents):
                 raise PilekitError(
-                    f"no tokens in {_MOST_EMPTY:,} windows of {self._layout.window} documents: their texts are empty; "
-                    "give append_eod=True or other documents"
+                    f"no row in {counted(len(documents), 'document')}, read {counted(read, 'time')}: the texts are "
+                    "empty; give append_eod=True, another packing or other documents"
                 )
         return None
 
