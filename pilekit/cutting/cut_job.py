@@ -21,7 +21,7 @@ import msgspec
 from pilekit.artifacts.atomic_write import write_json
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Shard, subsets_or_all
-from pilekit.corpus.shard import STANDARD_INPUT, check_stems, stem
+from pilekit.corpus.shard import STANDARD_INPUT, check_stems, is_url, stem
 from pilekit.cutting.cut_result import SUMMARY
 from pilekit.cutting.cut_shards import Selection, Spans, cut_shard
 from pilekit.cutting.ngrams import LONGEST
@@ -75,6 +75,12 @@ class CutJob:
     def own_scratch(self) -> Path:
         """The folder of files without a name: on this node's own disk if a cluster is used."""
         return self.scratch if self.engine is None else scratch_folder(self.engine.scratch)
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Where each shard is, by its name."""
+        places = {shard.name: shard.path for shard in self.corpus.shards}
+        return {name: path if is_url(path) else str(Path(path).absolute()) for name, path in places.items()}
 
     @property
     def stored(self) -> int:
@@ -159,7 +165,7 @@ def cut_corpus(
             found = output.result(FOUND)
             if found is None:
                 found, files = find(job)
-                output.note(FOUND, found, *files)
+                output.note(FOUND, found | {"paths": job.paths}, *files)
             shutil.rmtree(job.scratch, ignore_errors=True)
             spans, before = output.folder / table, found["read"]
             options = {"table": spans, "write": write, "before": before, "pieces": pieces, "check": inputs.check}

@@ -18,7 +18,6 @@ import numpy as np
 from pilekit.artifacts.free_disk import bytes_below, check_free_disk
 from pilekit.artifacts.parquet_rows import join_tables
 from pilekit.corpus import Corpus, Manifest
-from pilekit.corpus.shard import is_url
 from pilekit.cutting.cut_job import COUNTS, CutJob, cut_corpus
 from pilekit.cutting.cut_repeats import ROWS, locate_cuts, without
 from pilekit.cutting.cut_result import REPEATS, Substrings
@@ -85,7 +84,7 @@ def cut_substrings(
 
 def _find(job: CutJob, length: int, memory: int) -> tuple[dict[str, Any], list[Path]]:
     """Find all repeats, and write the table."""
-    folder, shards, scratch, own = job.output.folder, job.corpus.shards, job.scratch, job.own_scratch
+    folder, scratch, own = job.output.folder, job.scratch, job.own_scratch
     check_free_disk(folder, _SCRATCH_BYTES * job.stored - bytes_below(folder), "comparing")
     read = job.each_shard("reading", "anchors", scan, length=length)
     bases = np.cumsum([0, *(of["lines"] for of in read.values())])
@@ -98,11 +97,10 @@ def _find(job: CutJob, length: int, memory: int) -> tuple[dict[str, Any], list[P
     located: dict[str, Any] = {"parts": parts, "starts": starts, "bases": of_shard, "length": length}
     job.each_shard("locating", "cuts", locate_cuts, [parts], **located)
     table = join_tables(folder / REPEATS, ROWS, job.files("cuts"))
-    paths = {shard.name: shard.path if is_url(shard.path) else str(Path(shard.path).absolute()) for shard in shards}
     limits: dict[str, Any] = {"most": PASSAGES, "rows": 1, "scratch": own, "memory": memory}
-    most = frequent_passages(table, paths, job.corpus.manifest, **limits)
+    most = frequent_passages(table, job.paths, job.corpus.manifest, **limits)
     passages = [{"count": one.count, "text": one.text[:PASSAGE_CHARACTERS]} for one in most]
-    return {"read": read, "summary": {"passages": passages}, "paths": paths}, [table]
+    return {"read": read, "summary": {"passages": passages}}, [table]
 
 
 def _sorting(job: CutJob, step: str, name: str) -> tuple[list[Path], Advance]:

@@ -84,8 +84,10 @@ def left_out_if_found(given: bool, left_out: list[str]) -> Iterator[None]:
         logger.warning("left out: %s", error)
 
 
-def find_artefacts(paths: Sequence[str | Path], left_out: list[str]) -> list[Artefact]:
+def find_artefacts(paths: Sequence[str | Path], left_out: list[str], options: Sequence[str] = ()) -> list[Artefact]:
     """The artefacts at `paths`, each once; `left_out` gets the messages about damaged ones that were not given.
+
+    options    of `pilekit stats`, with which corpora are counted
 
     PilekitError for a given path with nothing to show.
     """
@@ -100,7 +102,7 @@ def find_artefacts(paths: Sequence[str | Path], left_out: list[str]) -> list[Art
         if not here and len(left_out) == before:
             corpora.append(path)
         found |= {file: one for file, one in here.items() if file not in found}
-    counted = line("stats", *corpora, "--copies")
+    counted = line("stats", *corpora, "--copies", *options)
     return [*([Artefact("stats", some_names(corpora), counted, corpora)] if corpora else []), *found.values()]
 
 
@@ -153,6 +155,8 @@ def line(*words: str) -> str:
     return shlex.join(("pilekit", *words))
 
 
+FEW = 4
+"""A command names so many shards; of more, the folder that holds them."""
 _NOT_OPTIONS = ("seed", "bands", "rows", "write")
 _NAMES = {"label_path": "label"}
 _STANDS_FOR = {"against": "EARLIER", "dedup": "EARLIER"}
@@ -164,8 +168,14 @@ def _arguments(header: Header, folder: str) -> Iterator[str]:
         yield str(Path(folder) / "config.toml")
         return
     try:
-        paths = [header.results[name]["result"]["path"] for name in header.inputs]
-        yield str(paths[0] if len(paths) == 1 else os.path.commonpath(paths))
+        found = header.results.get("/found")
+        held = (
+            found["result"]["paths"].values()
+            if found
+            else [header.results[name]["result"]["path"] for name in header.inputs]
+        )
+        paths = list(map(str, held))
+        yield from paths if len(paths) <= FEW else [os.path.commonpath(paths)]
     except (KeyError, TypeError, ValueError, IndexError):
         yield "CORPUS"
     limits = [name for name in header.parameters if "." in name]

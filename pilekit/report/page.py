@@ -60,7 +60,12 @@ def write_report(
     check_target(Path(out))
     described = load_manifest(manifest or "pile")
     left_out: list[str] = []
-    artefacts = find_artefacts(paths, left_out)
+    options = ["--tokenizer", str(tokenizer)] if isinstance(tokenizer, str | Path) else []
+    if isinstance(manifest, Manifest):
+        options += ["--text-field", manifest.text_field, "--label", manifest.label_path]
+    elif manifest:
+        options += ["--manifest", str(manifest)]
+    artefacts = find_artefacts(paths, left_out, options)
     scored = [one for one in artefacts if one.kind == "bpb"]
     if len(scored) > 1:
         names = [one.path for one in scored]

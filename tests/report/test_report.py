@@ -27,6 +27,7 @@ from pilekit.report.recall import Measured, intervals, measured_recall
 from pilekit.report.training import thinned
 from tests.cli.running import run
 from tests.report.artefacts import SUBSETS, hostile_corpus, run_folder
+from tests.tiny.models import tiny_tokenizer
 
 
 class _Page(HTMLParser):
@@ -120,6 +121,7 @@ def test_every_part_links_to_its_source_a_command_that_the_command_line_takes(pa
         command = pilekit.get_command(Context(pilekit), name)
         assert command is not None
         command.make_context(name, arguments)  # wrong usage raises
+        assert name in ("stats", "verify", "bpb") or "CORPUS" not in arguments
 
 
 def test_restarts_are_marked_and_two_reports_differ_in_their_time_alone(tmp_path: Path) -> None:
@@ -139,6 +141,10 @@ def test_empty_sections_are_absent_and_a_corpus_is_counted(tmp_path: Path) -> No
     page = (tmp_path / "report.html").read_text()
     assert "Deduplication" not in page
     assert f"pilekit stats {corpus} --copies" in page
+    tokenizer = tiny_tokenizer(tmp_path)
+    write_report(corpus, tmp_path / "report.html", manifest="pile-uncopyrighted", tokenizer=tokenizer)
+    given = f"--copies --tokenizer {tokenizer} --manifest pile-uncopyrighted"
+    assert given in (tmp_path / "report.html").read_text()
     assert "2 subsets" not in _Page(tmp_path / "report.html").tables
     done = run("report", corpus / "00.jsonl.zst", corpus / "01.jsonl.zst", "--out", tmp_path / "cli.html", exit_code=0)
     assert done.stdout == f"{tmp_path / 'cli.html'}: Corpus\n"
