@@ -11,6 +11,7 @@ rank without a batch in the last round repeats the last batch, and its result is
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 
 from pilekit.corpus import Corpus, load_manifest
@@ -27,14 +28,19 @@ from pilekit.train.config.sections import TrainConfig
 from pilekit.train.data import naming_field
 from pilekit.train.step.engine import Engine
 
+logger = logging.getLogger(__name__)
+
 
 def open_held_out(config: TrainConfig) -> Corpus | None:
     """The documents for `train.eval_every`: the shards of `train.eval_path`, or the val shards of `data.path`.
 
-    None if nothing is measured. Raises PilekitError, naming the field, if there are no such shards.
+    None if nothing is measured, with a warning if `train.eval_path` is given. Raises PilekitError, naming the field, if
+    there are no such shards.
     """
     train, data = config.train, config.data
     if not train.eval_every:
+        if train.eval_path is not None:
+            logger.warning("train.eval_path is not used, because train.eval_every is 0")
         return None
     with naming_field("data.path" if train.eval_path is None else "train.eval_path"):
         manifest = load_manifest(data.manifest or "pile")

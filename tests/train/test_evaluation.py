@@ -186,6 +186,15 @@ def test_the_val_shards_are_the_default(config: Callable[..., TrainConfig], tmp_
     assert open_held_out(config(**{"train.eval_every": 0})) is None
 
 
+def test_a_path_that_is_never_measured_on_is_a_warning(
+    config: Callable[..., TrainConfig], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert open_held_out(config(**{"train.eval_every": 0})) is None
+    assert not caplog.messages
+    assert open_held_out(config(**{"train.eval_every": 0, "train.eval_path": "pile"})) is None
+    assert caplog.messages == ["train.eval_path is not used, because train.eval_every is 0"]
+
+
 def test_missing_held_out_shards_are_named(config: Callable[..., TrainConfig]) -> None:
     for path in ("pile/train", "pile/val.jsonl"):
         with pytest.raises(PilekitError, match=r"train\.eval_every = 10: .* no val shards .* train\.eval_path"):
