@@ -27,15 +27,15 @@ from pilekit.artifacts.free_disk import bytes_below, check_free_disk
 from pilekit.artifacts.job_folder import LOCK_FILE, Output
 from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
 from pilekit.corpus.shard import STANDARD_INPUT, check_stems, is_url, stem
-from pilekit.dedup.compare.resolve import Counts, resolve
 from pilekit.dedup.compare.store_shingles import store_shingles
 from pilekit.dedup.match.candidates import find_candidates
 from pilekit.dedup.match.exact import find_exact
-from pilekit.dedup.match.on_cluster import Nodes
 from pilekit.dedup.match.population import Keep, Population, ids_of
+from pilekit.dedup.on_cluster import Nodes
 from pilekit.dedup.output.clean_shards import clean_shard
+from pilekit.dedup.output.decide import Decided, decide
 from pilekit.dedup.output.masks import mask_shard
-from pilekit.dedup.output.removed_table import Decisions, write_removed
+from pilekit.dedup.output.removed_table import Decisions
 from pilekit.dedup.output.summary import summarize
 from pilekit.dedup.previous_runs import DONE, KIND, MASKS, RECORDS, SKETCHES, EarlierRun, earlier_runs
 from pilekit.dedup.result import REMOVED, SUMMARY, Deduplication
@@ -206,8 +206,8 @@ class _Run:
         await_files(Path(sketch.path) for sketch in sketches)
         return sketches
 
-    def decide(self, sketches: Sequence[ShardSketch]) -> tuple[Population, Decisions, Counts]:
-        """Find out which documents are removed, and why."""
+    def decide(self, sketches: Sequence[ShardSketch]) -> tuple[Population, Decided]:
+        """Find out which documents are removed, and why, and write `removed.parquet`."""
         scratch, lock = self.output.folder / SCRATCH, self.output.folder / LOCK_FILE
         memory, engine = self.memory, self.engine
         scratch.mkdir(parents=True, exist_ok=True)
@@ -234,29 +234,27 @@ class _Run:
             check_free_disk(scratch, set_bytes(text_bytes, population.documents), "comparing")
             stored = self._progress("reading candidates", sum(sketch.header.size for sketch in population.sketches))
             jobs, flagged = self._jobs(shards), candidates.flagged
-            store = store_shingles(
+            store_shingles(
                 population, shards, flagged, scratch / "sets", jobs=jobs, advance=stored, engine=engine, lock=lock
             )
-            resolved = self._progress("comparing", _ROW_BYTES * candidates.rows.count, _ROW_BYTES)
-            threshold, add = self.parameters["threshold"], decisions.add_near
-            compared = resolve(candidates, store, threshold, own, memory // 4, add, advance=resolved)
-        return population, decisions, compared
+            resolved = self._progress("comparing", _ROW_BYTES * candidates.count, _ROW_BYTES)
+            subsets = self.corpus.manifest.subsets
+            arguments: dict[str, Any] = {
+                "sets": scratch / "sets",
+                "threshold": self.parameters["threshold"],
+                "path": self.output.folder / REMOVED,
+                "header": {"parameters": self.parameters, "inputs": self.inputs.fingerprints},
+                "repeated_labels": {subset.name for subset in subsets if (subset.epochs or 0) > 1},
+                "repeated_shards": {shard.name for shard in self.corpus.shards if shard.split in ("train", None)},
+            }
+            if nodes is not None:
+                return population, nodes.decide(resolved, **arguments)
+            return population, decide(population, decisions, candidates, own, memory, resolved, **arguments)
 
-    def record(
-        self, sketches: Sequence[ShardSketch], population: Population, decisions: Decisions, compared: Counts
-    ) -> dict[str, Any]:
-        """Write `removed.parquet` and the masks, then check and note the summary."""
-        folder = self.output.folder
+    def record(self, sketches: Sequence[ShardSketch], population: Population, decided: Decided) -> dict[str, Any]:
+        """Write the masks, then check and note the summary."""
+        folder, flags, removed = self.output.folder, decided.flags, decided.removed
         shards, manifest, only = self.corpus.shards, self.corpus.manifest, self.parameters["only"]
-        removed = write_removed(
-            folder / REMOVED,
-            population,
-            decisions,
-            header={"parameters": self.parameters, "inputs": self.inputs.fingerprints},
-            repeated_labels={subset.name for subset in manifest.subsets if (subset.epochs or 0) > 1},
-            repeated_shards={shard.name for shard in shards if shard.split in ("train", None)},
-        )
-        flags = decisions.write(folder / SCRATCH)
         masks = [_mask_file(self.output, shard) for shard in shards]
         ids = pairwise(population.base[len(population.sketches) - len(sketches) :].tolist())
         items = list(zip(shards, sketches, masks, ids, strict=True))
@@ -273,7 +271,7 @@ class _Run:
             only=only,
             bands=self.bands,
             threshold=self.parameters["threshold"],
-            compared=compared,
+            compared=decided.compared,
         )
         bad_lines = [[place, *example] for place, sketch in enumerate(sketches) for example in sketch.header.examples]
         records = {"summary": summary, "bad_lines": bad_lines[:LISTED_BAD_LINES]}

@@ -160,7 +160,7 @@ def test_a_shard_that_changes_during_the_run_or_a_damaged_sketch_is_named_and_th
 ) -> None:
     data, whole = tmp_path / "data", tree(finished)
     shutil.copytree(corpus, data)
-    for moment in ("find_exact", "store_shingles", "resolve", "mask_shard", "clean_shard"):
+    for moment in ("find_exact", "store_shingles", "decide", "mask_shard", "clean_shard"):
         out, real = tmp_path / moment, getattr(run, moment)
 
         def after_a_change(*arguments: Any, real: Any = real, **options: Any) -> Any:

@@ -83,7 +83,7 @@ def resolve(
     words = np.minimum(hot_runs[1, first], 1 + MOST_REPRESENTATIVES)
     begins = (np.cumsum(words) - words).astype(np.int64)
     representatives = scratch_array(folder, np.uint64, int(words.sum()))
-    left, unmapped = candidates.rows.count, _mapped_bytes()
+    left, unmapped = candidates.count, _mapped_bytes()
     for ranks, run_hashes, others in whole_runs(candidates.rows.chunks()):
         # A row of a member of a hot run gets the place of the run's words, and their number.
         places = np.full(len(ranks), -1)
@@ -100,7 +100,7 @@ def resolve(
                 unmapped = _mapped_bytes()
         left -= len(ranks)
         advance(len(ranks))
-    advance(left)  # `rows.count` counts a row each time it was found; each was decided once
+    advance(left)  # `count` counts a row each time it was found; each was decided once
     return Counts(*counts[[COMPARED, HOT_RUNS, HOT_DOCUMENTS]].tolist())
 
 

@@ -52,6 +52,7 @@ class Candidates:
     """The documents and pairs to compare.
 
     flagged   a flag for each document, by id: whether it is in a pair or in a hot run
+    count     rows taken, repetitions included
     rows      (later rank, 0, earlier rank) of pairs and (rank, hash of the run, length) of members of hot runs,
               distinct; only the row of a run's first member has the length, the others have 0
     runs      (hash, length) of hot runs, uint64 [2, runs]; some occur several times
@@ -59,15 +60,20 @@ class Candidates:
 
     def __init__(self, documents: int, folder: Path, memory: int):
         self.flagged: Flags = scratch_array(folder, np.bool_, documents)
-        self.rows = RowSort(folder, 3, memory, distinct=True)
+        self.rows, self.count = RowSort(folder, 3, memory, distinct=True), 0
         self.runs: list[Table] = []
+
+    def flag(self, rows: Table) -> None:
+        """Flag the documents of rows, and count the rows."""
+        self.count += rows.shape[1]
+        self.flagged[ids_of(rows[0])] = True
+        self.flagged[ids_of(rows[2, rows[1] == 0])] = True
 
     def add(self, rows: Table) -> None:
         """Take rows; repetitions are allowed."""
-        is_pair = rows[1] == 0
-        self.flagged[ids_of(rows[0])] = True
-        self.flagged[ids_of(rows[2, is_pair])] = True
+        self.flag(rows)
         self.rows.add(rows)
+        is_pair = rows[1] == 0
         if not is_pair.all():
             self.runs.append(rows[1:, ~is_pair & (rows[2] > 0)])
 

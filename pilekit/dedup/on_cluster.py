@@ -1,16 +1,17 @@
-"""Exact copies and candidates on a cluster: tasks find the rows of their parts, and the driver merges the tasks' files.
+"""Exact copies, candidates and decisions on a cluster, where tasks hand files to each other.
 
 A part of the exact copies is a range of the hash; a part of the candidates is some bands. A band is a column of all
 sketches, so the nodes exchange nothing. A task takes a whole node, with the memory that the step takes locally. It
 reads sketches and exact copies from shared storage, sorts on its node's own disk, and writes a file that is complete or
-absent, so a resumed run reuses it. The rows equal those of one local call.
+absent, so a resumed run reuses it. The rows equal those of one local call. Then one task reads all files and decides:
+documents are decided one after the other.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +22,25 @@ from pilekit.artifacts.external_sort import Table
 from pilekit.dedup.match.candidates import Candidates, find_candidates
 from pilekit.dedup.match.exact import find_exact
 from pilekit.dedup.match.population import Flags, Population
+from pilekit.dedup.output.decide import Decided, decide
+from pilekit.dedup.output.removed_table import Decisions
 from pilekit.dedup.scratch_space import read_flags, write_flags
 from pilekit.engine import Advance, Ray, scratch_folder
 from pilekit.shards.each_shard import await_files
 
 _Make = Callable[[Path], Population]
+_COPIES = "copies-"
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """The nodes of a cluster, to match on.
+    """The nodes of a cluster; the steps are called in the order of the methods.
 
     make      makes the population on a node, given a folder on its own disk; can be pickled
     folder    for the tasks' files, on shared storage
     memory    bytes to use on each node
     lock      the lock of the output folder
+    found     the tasks' files
     """
 
     engine: Ray
@@ -43,11 +48,12 @@ class Nodes:
     folder: Path
     memory: int
     lock: Path
+    found: list[Path] = field(default_factory=list)
 
     def find_exact(self) -> Iterator[Table]:
         """`find_exact`, in which each node takes a range of the hash."""
         count = self._count()
-        parts = {f"copies-{part}-of-{count}": (part, count) for part in range(count)}
+        parts = {f"{_COPIES}{part}-of-{count}": (part, count) for part in range(count)}
         return self._tables(_copies, parts, lambda amount: None)
 
     def find_candidates(self, bands: int, copies: Flags, advance: Advance) -> Candidates:
@@ -55,10 +61,18 @@ class Nodes:
         groups = [group.tolist() for group in np.array_split(np.arange(bands), min(bands, self._count()))]
         parts = {f"bands-{group[0]}-{group[-1]}": group for group in groups}
         find = functools.partial(_rows, copies=write_flags(self.folder, copies))
-        candidates = Candidates(len(copies), scratch_folder(self.engine.scratch), 3 * self.memory // 8)
+        candidates = Candidates(len(copies), scratch_folder(self.engine.scratch), 0)
         for table in self._tables(find, parts, advance):
-            candidates.add(table)
+            candidates.flag(table)
         return candidates
+
+    def decide(self, advance: Advance, **arguments: Any) -> Decided:
+        """`decide`, with the copies and candidates found, as one task that takes a whole node."""
+        work = functools.partial(_decide, make=self.make, scratch=self.engine.scratch, memory=self.memory, **arguments)
+        made = self.engine.imap_shards(work, [self.found], ["comparing"], 1, advance, self.lock, self.memory)
+        (decided,) = list(made)
+        await_files([arguments["path"], decided.flags])
+        return decided
 
     def _count(self) -> int:
         return max(1, sum(map(bool, self.engine.cpus())))
@@ -71,10 +85,15 @@ class Nodes:
         work = functools.partial(_write_tables, find=find, make=self.make, scratch=engine.scratch)
         list(engine.imap_shards(work, items, list(parts), len(parts), advance, self.lock, self.memory))
         await_files(path for _, path in items)
+        self.found.extend(path for _, path in items)
         for _, path in items:
-            with path.open("rb") as file:
-                while file.peek(1):
-                    yield np.load(file)
+            yield from _tables_in(path)
+
+
+def _tables_in(path: Path) -> Iterator[Table]:
+    with path.open("rb") as file:
+        while file.peek(1):
+            yield np.load(file)
 
 
 def _write_tables(
@@ -116,3 +135,18 @@ def _rows(
     found = find_candidates(population, bands, flags, folder, memory, jobs=threads, advance=advance)
     with found.rows:
         yield from found.rows.chunks()
+
+
+def _decide(
+    files: Sequence[Path], advance: Advance, *, make: _Make, scratch: Path | None, memory: int, **arguments: Any
+) -> Decided:
+    own = scratch_folder(scratch)
+    population = make(own)
+    decisions = Decisions(population.documents, own)
+    candidates = Candidates(population.documents, own, 3 * memory // 8)
+    with candidates.rows:
+        for path in files:
+            take = decisions.add_copies if path.name.startswith(_COPIES) else candidates.add
+            for table in _tables_in(path):
+                take(table)
+        return decide(population, decisions, candidates, own, memory, advance, **arguments)
