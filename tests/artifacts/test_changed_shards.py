@@ -193,7 +193,7 @@ def test_a_shard_mended_after_a_stopped_dedup_is_compared_anew(tmp_path: Path, m
     data, out = tmp_path / "data", tmp_path / "out"
     path = damaged(data)
     with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
-        patched.setattr(steps, "resolve", lambda *arguments, **options: 1 // 0)
+        patched.setattr(steps, "decide", lambda *arguments, **options: 1 // 0)
         COMMANDS["dedup"](str(data), out)
     write_line_480(path, LINES[480])
     COMMANDS["dedup"](str(data), out)
