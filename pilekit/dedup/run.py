@@ -217,10 +217,11 @@ class _Run:
         shards = [*(shard for run in self.before for shard in run.shards), *self.corpus.shards]
 
         nodes = None if engine is None else Nodes(engine, make, scratch / "matched", memory, lock)
-        decisions = Decisions(population.documents, own)
+        decisions = Decisions(population.documents if nodes is None else 0, own)  # A cluster's task has its own.
         copies = scratch_array(own, np.bool_, population.documents)
         for pairs in find_exact(population, own, memory) if nodes is None else nodes.find_exact():
-            decisions.add_copies(pairs)
+            if nodes is None:
+                decisions.add_copies(pairs)
             copies[ids_of(pairs[1])] = True
 
         keys = self._progress("matching", 2 * _KEY_BYTES * population.documents * self.bands.bands, _KEY_BYTES)

@@ -69,9 +69,11 @@ class Cleaner:
             for index in np.flatnonzero(of_rule).tolist():
                 failed[chosen[index]].append(rule)
         passed = [index for index in chosen if not failed[index]]
-        new_texts = reduce(lambda part, edit: edit(part), self.edits, batch.take(passed)).texts
-        texts = dict(enumerate(batch.texts)) | dict(zip(passed, new_texts, strict=True))
-        edited = batch.with_texts(list(texts.values()))  # the same batch if no text is changed
+        edited = batch
+        if self.edits:
+            new_texts = reduce(lambda part, edit: edit(part), self.edits, batch.take(passed)).texts
+            texts = dict(enumerate(batch.texts)) | dict(zip(passed, new_texts, strict=True))
+            edited = batch.with_texts(list(texts.values()))  # the same batch if no text is changed
         for name in sorted(set(batch.subsets) - subsets.keys()):
             subsets[name] = no_counts(fails if self.judges(name) else ())
         check_labels(subsets)
