@@ -212,9 +212,7 @@ def _serve(requests: Connection[Any, Any]) -> None:
     import transformers.models.llama.modeling_llama  # noqa: F401
 
     import tests.train.ranks.fitting  # noqa: F401  # and with it pytest, hypothesis and the trainer
-    from tests.probed_once import export_once
 
-    export_once()
     ended: dict[int, int] = {}
     while True:
         try:

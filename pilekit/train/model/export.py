@@ -9,10 +9,8 @@ the same logits and ids to the last bit.
 from __future__ import annotations
 
 import hashlib
-import logging
 import shutil
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ import orjson
 import tokenizers
 import torch
 from safetensors import SafetensorError
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import GenerationConfig
 
 from pilekit.artifacts.atomic_write import flush
 from pilekit.errors import PilekitError, visible
@@ -28,10 +26,7 @@ from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.evaluate.model.load import quiet
 from pilekit.tokenize import Tokenizer
-from pilekit.tokenize.probe import probe_texts
 from pilekit.train.model.lora import write_adapter
-
-logger = logging.getLogger(__name__)
 
 
 def export_model(
@@ -77,8 +72,6 @@ def export_model(
         partial.rename(folder)
         shutil.rmtree(replaced, ignore_errors=True)
         flush(folder.parent)
-        if not only_adapters:
-            _warn_of_another_tokenizer(folder, tokenizer, lm.model.config.model_type)
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
         if isinstance(error, OSError | SafetensorError):
@@ -143,23 +136,3 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int | None)
     if max_length is not None:
         config["model_max_length"] = max_length
     (folder / "tokenizer_config.json").write_bytes(orjson.dumps(config, option=orjson.OPT_INDENT_2) + b"\n")
-
-
-def _warn_of_another_tokenizer(folder: Path, tokenizer: Tokenizer, model_type: str) -> None:
-    """Warn if AutoTokenizer ignores the folder's tokenizer, as it does for about forty model types."""
-    texts = probe_texts([])
-    ids, offsets = tokenizer.encode_batch(texts)
-    try:
-        with quiet():
-            other: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-            encoded = other(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        same = encoded == [ids[start:end].tolist() for start, end in pairwise(offsets)]
-    except Exception:  # a tokenizer class of another kind may fail in any way
-        same = False
-    if not same:
-        logger.warning(
-            "%s: AutoTokenizer replaces the tokenizer of a %s model by one of its own, which gives other ids; load it "
-            "with PreTrainedTokenizerFast.from_pretrained",
-            visible(folder),
-            visible(model_type, 60),
-        )

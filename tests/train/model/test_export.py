@@ -19,7 +19,6 @@ from transformers import (
     GPT2Config,
     GPTNeoXConfig,
     LlamaConfig,
-    PreTrainedTokenizerFast,
     Qwen2Config,
     StableLmConfig,
 )
@@ -123,19 +122,6 @@ def test_other_tools_read_the_same_tokenizer(tokenizer: Tokenizer, tmp_path: Pat
         assert getattr(ours, f"{role}_id") == number, role
     assert (tokenizer.eos_id, tokenizer.bos_id, tokenizer.pad_id) == (0, None, 1)
     assert ours.fingerprint == tokenizer.fingerprint
-
-
-def test_a_warning_if_transformers_builds_another_tokenizer(
-    tokenizer: Tokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = tmp_path / "model"
-    export_model(folder, model_of("gpt_neox"), tokenizer)
-    assert not caplog.records
-    export_model(folder, model_of("qwen2"), tokenizer)
-    assert f"{folder}: AutoTokenizer replaces the tokenizer of a qwen2 model by one of its own" in caplog.text
-    ids, _ = tokenizer.encode_batch(["e\u0301 läuft 12345"])
-    assert AutoTokenizer.from_pretrained(folder).encode("e\u0301 läuft 12345") != ids.tolist()
-    assert PreTrainedTokenizerFast.from_pretrained(folder).encode("e\u0301 läuft 12345") == ids.tolist()
 
 
 def test_special_tokens_that_a_config_names_are_kept(tmp_path: Path) -> None:

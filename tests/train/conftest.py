@@ -1,5 +1,0 @@
-from __future__ import annotations
-
-from tests.probed_once import export_once
-
-export_once()
