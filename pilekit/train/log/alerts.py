@@ -1,4 +1,4 @@
-"""Warnings while a model trains: waiting for data, a high loss, a gradient far out of line, memory that grows.
+"""Warnings while a model trains: waiting for data, a loss that stays high, memory that grows.
 
 No warning stops the run: people judge whether a loss will come down again. Each warning names the step and the command
 that shows the step's documents. Figures are compared with earlier figures of the same run, so a large model or a hard
@@ -8,12 +8,11 @@ corpus causes none:
                 of a start do not count, because they read the lanes' first windows
     divergence  the mean loss of 50 steps has been far above the lowest such mean for 50 steps in a row: by a quarter,
                 and at least half a nat
-    spike       a gradient's norm is more than ten times the median of up to 100 steps before. At most one per 100 steps
     memory      the lowest memory of a rank in 50 steps has been above that of the 50 steps before, in each of six such
                 spans in a row, as with a leak. Memory goes up and down within a step and while caches fill, so only the
                 lowest counts. Warned of once for each rank and kind of memory
 
-A resumed run reads the earlier losses and norms from metrics.jsonl.
+A resumed run reads the earlier losses from metrics.jsonl.
 """
 
 from __future__ import annotations
@@ -36,9 +35,6 @@ loss must stay high."""
 FIRST_STEPS = 10
 """Steps after a start whose waiting does not count."""
 STALL = 0.2
-SPIKE = 10.0
-NORMS = 100
-FEWEST_NORMS = 20
 SPANS = 6
 """Spans of `SPAN` steps in which memory must grow."""
 LEAST = 2**20
@@ -60,16 +56,12 @@ class Watch:
         self._started, self._has_warned_of_stall = 0, False
         self._losses: deque[tuple[int, float]] = deque(maxlen=2 * SPAN)
         self._lowest, self._far_for = float("inf"), 0
-        self._norms: deque[float] = deque(maxlen=NORMS)
-        self._quiet = 0
         for metrics in history:
             self._divergence(metrics)
-            if metrics.grad_norm is not None:
-                self._norms.append(metrics.grad_norm)
 
     def write(self, metrics: StepMetrics) -> None:
         """Check a step's figures and log warnings."""
-        for message in (self._stall(metrics), self._spike(metrics), self._divergence(metrics)):
+        for message in (self._stall(metrics), self._divergence(metrics)):
             if message:
                 logger.warning("%s", message)
 
@@ -106,21 +98,6 @@ class Watch:
             f"{self._lowest:.3f}; high since step {first:,}. Lower optimizer.lr, lengthen schedule.warmup or lower "
             "train.clip_norm, and resume from an earlier checkpoint; the documents of that step are shown by: "
             f"{self._peek(first)}"
-        )
-
-    def _spike(self, metrics: StepMetrics) -> str:
-        norm, before = metrics.grad_norm, list(self._norms)
-        self._quiet -= 1
-        if norm is None:
-            return ""
-        self._norms.append(norm)
-        if self._quiet > 0 or len(before) < FEWEST_NORMS or norm <= SPIKE * (median := statistics.median(before)):
-            return ""
-        self._quiet = NORMS + 1
-        return (
-            f"step {metrics.step:,}: the gradient's norm is {norm:.3g}, far above what it was before (median "
-            f"{median:.3g}); it was clipped to train.clip_norm. If the loss suffers, lower that or optimizer.lr; "
-            f"the step's documents are shown by: {self._peek(metrics.step)}"
         )
 
 
