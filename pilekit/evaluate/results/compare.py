@@ -13,6 +13,7 @@ on equal models is 5 %. Under ten documents with text there is no interval and n
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Sequence
@@ -251,48 +252,21 @@ def common_rows(records: Sequence[Records]) -> npt.NDArray[np.int64]:
 
 
 def differing(protocols: Sequence[dict[str, Any]]) -> list[str]:
-    """A sentence for each difference from the first protocol that would change even equal models' figures."""
-    found = []
+    """A sentence for each field of a protocol that differs from the first's and moves figures by itself.
+
+    Token ids are compared only within one tokenizer.
+    """
+    found, first = [], protocols[0]
     for letter, other in zip(LETTERS[1:], protocols[1:], strict=False):
-        both = (protocols[0], other)
-        one_tokenizer = both[0]["tokenizer"]["fingerprint"] == both[1]["tokenizer"]["fingerprint"]
-        prefixes = [_prefix(of["prefix"]["id"]) for of in both]
-        if not one_tokenizer and NO_PREFIX not in prefixes:
-            prefixes = []  # two tokenizers have different ids for the same kind of prefix
-        least = min(of["max_length"] for of in both)
-        aspects = (
-            ("in windows of at most", [counted(of["max_length"], "token") for of in both], f"--max-length {least}"),
-            ("with", [f"--context-len {of['context_len']}" for of in both], "the same --context-len"),
-            ("with", prefixes, "the same --prefix"),
-            ("in", [of["dtype"] for of in both], "the same --dtype"),
-            ("on", [_sample(of.get("mlm_sample")) for of in both], "the same --mlm-sample"),
-            ("with", [_around(of.get("template"), ids=one_tokenizer) for of in both], "tokenizers of one template"),
-        )
-        found += [
-            f"A was scored {how} {values[0]}, {letter} {how} {values[1]}, which alone moves a figure; score both with "
-            f"{remedy}"
-            for how, values, remedy in aspects
-            if len(set(values)) > 1
-        ]
+        same = first["tokenizer"]["fingerprint"] == other["tokenizer"]["fingerprint"]
+        for name in ("max_length", "context_len", "prefix", "dtype", "mlm_sample", *(["template"] * same)):
+            values = [
+                of["prefix"]["id" if same else "given"] if name == "prefix" else of.get(name) for of in (first, other)
+            ]
+            if values[0] != values[1]:
+                one, two = map(json.dumps, values)
+                found.append(f"A was scored with {name} {one}, {letter} with {two}, which alone moves a figure")
     return found
-
-
-NO_PREFIX = "no prefix (first tokens not predicted)"
-
-
-def _prefix(token: int | None) -> str:
-    return NO_PREFIX if token is None else f"the prefix token {token}"
-
-
-def _sample(sample: int | None) -> str:
-    return "each token" if sample is None else f"{counted(sample, 'token')} of a window"
-
-
-def _around(template: dict[str, Any] | None, *, ids: bool) -> str:
-    """The special tokens in each window of a masked model; ids compare only within one tokenizer."""
-    before, behind = ([], []) if template is None else (template["before"], template["behind"])
-    shown = f" (ids {', '.join(map(str, [*before, *behind]))})" if ids else ""
-    return f"{counted(len(before), 'special token')} before and {len(behind)} behind a window{shown}"
 
 
 def left_out_text(left_out: Sequence[int]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -248,20 +247,17 @@ OTHER = {"fingerprint": "sha256:2"}
 
 def test_protocols_that_move_figures_are_named(caplog: pytest.LogCaptureFixture) -> None:
     scored = [(one, 10.0) for one in texts(0, 1, 2)]
-    no_template = {"template": {"before": [], "behind": [], "mask": 4}, "tokenizer": OTHER}
     for kind, changes, told in (
-        ({}, {"max_length": 1024}, "most 2,048 tokens, B in .* most 1,024 .* --max-length 1024$"),
-        ({}, {"context_len": 64}, "with --context-len 1, B with --context-len 64"),
-        ({}, {"prefix": {"given": "none", "id": None}}, "the prefix token 0, B with no prefix"),
-        ({}, {"prefix": {"given": "5", "id": 5}}, "the prefix token 0, B with the prefix token 5"),
-        ({}, {"dtype": "bfloat16"}, "in float32, B in bfloat16, .* the same --dtype"),
-        (MASKED, {"mlm_sample": 1000}, "on each token, B on 1,000 tokens of a window, .* the same --mlm-sample"),
-        (MASKED, no_template, "with 1 special token before and 1 behind a window, B with 0 .* and 0 behind"),
-        (MASKED, {"template": {"before": [1], "behind": [2], "mask": 4}}, r"\(ids 0, 2\), B with .* \(ids 1, 2\)"),
+        ({}, {"max_length": 1024}, "A was scored with max_length 2048, B with 1024, which alone moves a figure"),
+        ({}, {"context_len": 64}, "A was scored with context_len 1, B with 64"),
+        ({}, {"prefix": {"given": "none", "id": None}}, "A was scored with prefix 0, B with null"),
+        ({}, {"dtype": "bfloat16"}, 'A was scored with dtype "float32", B with "bfloat16"'),
+        (MASKED, {"mlm_sample": 1000}, "A was scored with mlm_sample null, B with 1000"),
+        (MASKED, {"template": {"before": [1], "behind": [2], "mask": 4}}, 'A was scored with template {"before": [0]'),
     ):
         caplog.clear()
         found = compare([result(scored, **kind), result(scored, **{**kind, **changes})])
-        assert re.search(told, found.cautions[0])
+        assert found.cautions[0].startswith(told)
         assert caplog.messages == [f"not like for like: {found.cautions[0]}"]
     # Other tokenizers have other ids.
     caplog.clear()
