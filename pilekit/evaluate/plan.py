@@ -247,7 +247,6 @@ def _described(plan: Plan, model: PreTrainedModel, device: str, model_dir: Path 
         "device": device,
         "max_length": plan.max_length,
         "context_len": options.context_len,
-        "windows": _windows(plan),
         "prefix": {
             "given": "none" if template is not None else str(options.prefix),
             "id": prefix,
@@ -255,7 +254,6 @@ def _described(plan: Plan, model: PreTrainedModel, device: str, model_dir: Path 
         },
         **masked,
         **({"per_token": True} if options.per_token else {}),
-        "bytes": "UTF-8 bytes of the raw text",
         "data": [{"name": shard.name, "size": shard.size} for shard in plan.corpus.shards],
         "manifest": plan.corpus.manifest.name,
         "subsets": None if plan.subsets is None else list(plan.subsets),
@@ -272,24 +270,3 @@ def _fingerprint(files: Iterable[Path]) -> str:
             while piece := file.read(1 << 24):
                 digest.update(piece)
     return f"xxh3:{digest.hexdigest()}"
-
-
-def _windows(plan: Plan) -> str:
-    """How documents are cut into windows, in words."""
-    sample = plan.options.mlm_sample
-    if plan.template is not None:
-        each = "each token" if sample is None else f"{counted(sample, 'token')}, drawn at random,"
-        return (
-            "each document alone, as disjoint windows of at most max_length tokens, the tokenizer's special "
-            f"ones around them included; {each} masked one at a time and predicted from all others of the window"
-        )
-    cut = "disjoint windows of max_length inputs, of which the last reaches back so that its inputs are full too"
-    if plan.options.context_len > 1:
-        cut = (
-            "windows of max_length inputs that overlap, so that each token behind the first window is predicted from "
-            "at least context_len inputs"
-        )
-    first = "the first from the prefix"
-    if plan.prefix_id is None:
-        first = "but the first, which is context only, while its bytes count"
-    return f"each document alone, as {cut}; each token predicted once, {first}"

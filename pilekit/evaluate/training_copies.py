@@ -9,19 +9,15 @@ Only whole documents are found: no edited copies, and no passages within other d
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pilekit.corpus import Corpus
-from pilekit.errors import visible
 from pilekit.evaluate.results.records import Records
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.read.reader import OnError
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +39,7 @@ class TrainingCopies:
 
 
 def count_training_copies(records: Records, train: Corpus, *, on_error: OnError = "raise") -> TrainingCopies:
-    """Count the evaluation documents of each subset whose text is in the training shards; warns of copies.
+    """Count the evaluation documents of each subset whose text is in the training shards.
 
     Missing indexes are built, beside the shards or in the cache folder.
 
@@ -60,14 +56,4 @@ def count_training_copies(records: Records, train: Corpus, *, on_error: OnError 
             found |= np.isin(hashes, rows["text_hash"].to_numpy(), kind="sort")
     copied = records.subset[found[place]]
     subsets = {records.subsets[code]: int(np.sum(copied == code)) for code in np.unique(records.subset)}
-    if len(copied):
-        most = max(subsets, key=lambda name: subsets[name])
-        logger.warning(
-            "%s of %s evaluation documents occur word for word in the training shards (most in %s: %s); their figures "
-            "measure memorized text",
-            f"{len(copied):,}",
-            f"{len(records):,}",
-            visible(most, 80),
-            f"{subsets[most]:,}",
-        )
     return TrainingCopies(len(copied), subsets, tuple(shard.name for shard in train.shards))

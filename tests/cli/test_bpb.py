@@ -96,9 +96,7 @@ def test_json_is_the_result_file(model_dir: Path, corpus: Path, tmp_path: Path) 
     assert other.stderr.endswith(f"drawn: {tmp_path / 'a.svg'}\n")
 
 
-def test_documents_that_were_trained_on_are_counted(
-    model_dir: Path, corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_documents_that_were_trained_on_are_counted(model_dir: Path, corpus: Path, tmp_path: Path) -> None:
     train = tmp_path / "train"
     train.mkdir()
     shutil.copy(corpus / "00.jsonl.zst", train)
@@ -106,7 +104,6 @@ def test_documents_that_were_trained_on_are_counted(
     copies = json.loads(done.stdout)["training_copies"]
     assert copies["overall"] >= 12
     assert copies["overall"] == sum(copies["subsets"].values())
-    assert f"{copies['overall']} of 24 evaluation documents occur word for word in the training shards" in caplog.text
     assert list(train.glob("*.index.parquet"))
 
 

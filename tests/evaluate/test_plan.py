@@ -81,7 +81,6 @@ def test_options_reach_the_figures_and_the_protocol(model_dir: Path, corpus: Pat
         for options in ({}, {"context_len": 16}, {"max_length": 8}, {"dtype": "bf16"})
     )
     assert overlapping.protocol["context_len"] == 16
-    assert "overlap" in overlapping.protocol["windows"]
     assert short.protocol["max_length"] == 8
     assert (disjoint.protocol["dtype"], half.protocol["dtype"]) == ("float32", "bfloat16")
     assert half.overall.nll == pytest.approx(disjoint.overall.nll, rel=1e-2)

@@ -3,9 +3,7 @@
 Readers compare two numbers that stand side by side. So published figures are shown only for a causal model, disjoint
 windows (`context_len` 1), and documents of the Pile's val or test. The names of the shards, and the labels of their
 documents, scored or not, identify val and test: the labels must be the 22 subsets, all of them and no others. The
-paper's variant with another tokenizer than GPT-2's gets no published figures. If the shards are named val or test and
-no figure is shown, half a line says why. The protocols still differ: the manifest says where and how each figure was
-measured.
+protocols still differ: the manifest says where and how each figure was measured.
 """
 
 from __future__ import annotations
@@ -13,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from msgspec.structs import replace
 
 from pilekit.corpus import Manifest, PublishedResult, load_manifest
 from pilekit.corpus.shard import split_of
-from pilekit.errors import counted, visible
-from pilekit.evaluate.results import paper
+from pilekit.errors import counted
 from pilekit.evaluate.results.records import Records
 
 SECONDARY = "secondary"
@@ -51,10 +49,12 @@ class Published:
 
 def published_beside(records: Records, protocol: dict[str, Any], manifest: Manifest) -> Published | None:
     """The published figures that may be shown beside those of `records`; None if none may."""
-    split = _split(records, protocol, manifest)
-    if split is None or why_withheld(records, protocol, manifest) is not None:
+    pile = manifest if manifest.tables_from is None else load_manifest(manifest.tables_from)
+    splits, names = {str(split_of(name)) for name in records.shards}, {subset.name for subset in pile.subsets}
+    is_pile = splits and splits <= {"val", "test"} and len(names) == 22 and set(protocol["labels"]) == names
+    if not is_pile or protocol["kind"] == "masked" or protocol["context_len"] != 1:
         return None
-    pile = _of_the_pile(manifest)
+    split = " and ".join(sorted(splits, reverse=True))
     found: dict[tuple[str, str], PublishedResult] = {}
     notes: dict[str, None] = {}
     for result in pile.published:
@@ -71,7 +71,7 @@ def published_beside(records: Records, protocol: dict[str, Any], manifest: Manif
         if result.subsets and result.certainty == "verified":
             notes[f"{result.title} of {result.source}, on {result.measured_on}. {result.note}".strip()] = None
     # A published overall figure covers all 22 subsets, so it is not shown beside a figure of only some of them.
-    whole = len(_labels(records)) == len(pile.subsets)
+    whole = len(np.unique(records.subset)) == len(names)
     columns = [column if whole else replace(column, overall=None) for column in found.values() if column.subsets]
     overall = [column for column in found.values() if whole and not column.subsets and str(column.split) in split]
     windows = counted(protocol["max_length"], "token")
@@ -82,52 +82,12 @@ def published_beside(records: Records, protocol: dict[str, Any], manifest: Manif
     return Published(tuple(columns), tuple(overall), f"{' '.join(notes)} {', '.join(here)}.".strip())
 
 
-def why_withheld(records: Records, protocol: dict[str, Any], manifest: Manifest) -> str | None:
-    """Why a causal model on shards named val or test has no published figures beside it; None if it has.
-
-    Also None if nobody would expect them: on other shards, and if the manifest's subsets are not the Pile's.
-    """
-    if _split(records, protocol, manifest) is None:
-        return None
-    if protocol["context_len"] != 1:
-        return "these windows overlap, and those of the published figures do not"
-    met, labels = set(protocol["labels"]), {subset.name for subset in _of_the_pile(manifest).subsets}
-    if others := sorted(met - labels):
-        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        return f"these shards have a label that is none of the Pile's: {visible(others[0], 60)}{more}"
-    if met != labels:
-        ended = "; --limit may have ended the reading before the others" if protocol["limit"] is not None else ""
-        return f"only {len(met)} of the Pile's {len(labels)} labels were met in these shards{ended}"
-    if protocol["paper"] and paper.another_tokenizer(records, protocol, manifest) is not None:
-        return "the paper's constants are not those of this tokenizer"
-    return None
-
-
-def warnings_on(records: Records, protocol: dict[str, Any], manifest: Manifest) -> tuple[str, ...]:
-    """Warnings for the reader: subsets of the Pile left out, constants that do not fit."""
-    found = []
+def warnings_on(protocol: dict[str, Any], manifest: Manifest) -> tuple[str, ...]:
+    """Warnings for the reader: subsets of the Pile left out."""
     seventeen = {subset.name for subset in load_manifest(_WITHOUT_FIVE).subsets}
     if manifest.name == _WITHOUT_FIVE or set(protocol["labels"]) == seventeen:
-        found.append(
+        return (
             "these are 17 of the Pile's 22 subsets (pile-uncopyrighted leaves out Books3, BookCorpus2, OpenSubtitles, "
-            "YoutubeSubtitles and OpenWebText2): overall figures do not compare with those on the whole Pile"
+            "YoutubeSubtitles and OpenWebText2): overall figures do not compare with those on the whole Pile",
         )
-    if protocol["paper"] and (other := paper.another_tokenizer(records, protocol, manifest)) is not None:
-        found.append(other)
-    return tuple(found)
-
-
-def _split(records: Records, protocol: dict[str, Any], manifest: Manifest) -> str | None:
-    """ "val", "test" or "val and test" if the shards are named so and the model is causal, else None."""
-    splits = {str(split_of(name)) for name in records.shards}
-    if not splits or not splits <= {"val", "test"} or protocol["kind"] == "masked":
-        return None
-    return " and ".join(sorted(splits, reverse=True)) if len(_of_the_pile(manifest).subsets) == 22 else None
-
-
-def _of_the_pile(manifest: Manifest) -> Manifest:
-    return manifest if manifest.tables_from is None else load_manifest(manifest.tables_from)
-
-
-def _labels(records: Records) -> set[str]:
-    return {records.subsets[code] for code in set(records.subset.tolist())}
+    return ()

@@ -163,7 +163,6 @@ class BitsPerByte(TableResult):
     weighted          all subsets weighted by the corpus's mixture; None if the manifest has no weights
     records           the scored documents that the figures are made of
     published         published figures that may be shown beside these, and the differences; or None
-    withheld          why no published figure is shown, though the shards are named val or test; else None
     warnings          facts a reader must know about the data, a sentence each
     training_copies   documents whose text is in the training shards too, if asked for
     cost              the cost of this call; None if all documents were recorded before. Not in `to_dict`
@@ -175,7 +174,6 @@ class BitsPerByte(TableResult):
     weighted: Weighted | None = None
     records: Records | None = field(default=None, repr=False, compare=False)
     published: Published | None = None
-    withheld: str | None = None
     warnings: tuple[str, ...] = ()
     training_copies: TrainingCopies | None = None
     cost: Cost | None = field(default=None, compare=False)
@@ -217,7 +215,6 @@ class BitsPerByte(TableResult):
             "weighted": None if self.weighted is None else self.weighted.to_dict(self.key),
             "subsets": {name: score.to_dict(self.key) for name, score in self.subsets.items()},
             "published": None if self.published is None else self.published.to_dict(),
-            "withheld": self.withheld,
             "warnings": list(self.warnings),
             "training_copies": None if self.training_copies is None else self.training_copies.to_dict(),
             "protocol": self.protocol,

@@ -41,7 +41,7 @@ from pilekit.evaluate.training_copies import TrainingCopies
 
 RECORDS = "records"
 KIND = "records"
-_NO_PART_OF_KEY = ("windows", "bytes", "paper", "intervals", "skipped_lines", "labels", "records")
+_NO_PART_OF_KEY = ("paper", "intervals", "skipped_lines", "labels", "records")
 
 _decoder = msgspec.json.Decoder(ScoredDocument)
 

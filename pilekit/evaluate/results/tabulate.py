@@ -18,7 +18,7 @@ import numpy as np
 from pilekit.corpus import Manifest
 from pilekit.evaluate.results import paper
 from pilekit.evaluate.results.intervals import FEWEST, METHOD, SPLITS, Float64, interval, split_sums
-from pilekit.evaluate.results.published import published_beside, warnings_on, why_withheld
+from pilekit.evaluate.results.published import published_beside, warnings_on
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result import BitsPerByte, Score, Weighted
 
@@ -54,8 +54,7 @@ def tabulate(records: Records, protocol: dict[str, Any], manifest: Manifest) -> 
         weighted=_weighted(scores, mixture, records, weights),
         records=records,
         published=published_beside(records, protocol, manifest),
-        withheld=why_withheld(records, protocol, manifest),
-        warnings=warnings_on(records, protocol, manifest),
+        warnings=warnings_on(protocol, manifest),
     )
 
 

@@ -167,7 +167,7 @@ def _first_names(names: Sequence[str]) -> str:
 
 def _published(result: BitsPerByte, titles: set[str]) -> str | None:
     if result.published is None:
-        return None if result.withheld is None else f"not shown: {result.withheld}"
+        return None
     said = [result.published.differs]
     shown = [column for column in result.published.columns if _model_title(column.model) in titles]
     if copied := [column.model for column in shown if column.certainty == SECONDARY]:
@@ -196,7 +196,7 @@ def _protocol(protocol: dict[str, Any], masked: bool) -> list[tuple[str, str | N
         ("tokenizer", f"{tokenizer['fingerprint'][:23]}, {tokenizer['backend']}"),
         ("windows", _windows(protocol, masked)),
         ("prefix", None if masked else before),
-        ("bytes", in_paper if protocol["paper"] else protocol["bytes"]),
+        ("bytes", in_paper if protocol["paper"] else "UTF-8 bytes of the raw text"),
         ("data", ", ".join(shards[:3]) + (f" and {len(shards) - 3:,} more" if len(shards) > 3 else "")),
         ("subsets", None if subsets is None else ", ".join(subsets)),
         ("limit", first and f"the first {first} of each subset"),

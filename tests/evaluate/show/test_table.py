@@ -87,7 +87,7 @@ def test_notes_stand_below() -> None:
         (scored(), ["~ approximate, may be too narrow: under 100 documents", "published Table 2 of The Pile paper"]),
         (some, ["weights of 16.6 % of the mixture, renormalised"]),
         (some, ["no documents of Pile-CC, PubMed Central, Books3, OpenWebText2 and 16 more"]),
-        (scored(context_len=1025), ["published not shown: these windows overlap", overlapping, "2 times the cost"]),
+        (scored(context_len=1025), [overlapping, "2 times the cost"]),
         (scored(kind="masked", mlm_sample=4), ["Pseudo-BPB of a masked model: no code length, and not", "pseudo-BPB"]),
         (scored(kind="masked", mlm_sample=4), ["4 tokens drawn from each window masked one at a time"]),
         (replace(result_of({"A": SMALL, "B": SMALL}), training_copies=copies), ["in train 3 of 10 documents occur"]),
