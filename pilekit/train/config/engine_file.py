@@ -17,12 +17,12 @@ import yaml
 
 from pilekit.errors import PilekitError, visible
 from pilekit.train.config.check import shown
-from pilekit.train.config.sections import TrainConfig, values
+from pilekit.train.config.sections import TrainConfig
 
 AUTO = "auto"
 """As in transformers: the run's value, or the package's default where the run has none."""
-Decided = tuple[str, tuple[Any, ...], str]
-"""A setting's path in the file, the values that it may have, and the field or fact that decides."""
+Decided = dict[str, tuple[Any, ...]]
+"""Settings that the run decides: the path in the file, and the values that it may have."""
 
 
 def engine_settings(config: TrainConfig, world_size: int) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def engine_settings(config: TrainConfig, world_size: int) -> dict[str, Any]:
     settings = read_engine_file(config)
     if config.parallel.engine == "deepspeed":
         made = deepspeed_config(config, world_size)
-        _check_decided(settings, [*_decided_of(made), *_decided_for_deepspeed(config)], config)
+        _check_decided(settings, _decided_for_deepspeed(config) | _decided_of(made), config)
         settings = _merged({name: part for name, part in settings.items() if name != "optimizer"}, made)
     elif config.parallel.engine == "accelerate":
         _check_decided(settings, _decided_for_accelerate(config, world_size), config)
@@ -81,75 +81,58 @@ def deepspeed_config(config: TrainConfig, world_size: int) -> dict[str, Any]:
     return made
 
 
-FIELDS = {
-    "train_batch_size": "train.global_batch_size",
-    "train_micro_batch_size_per_gpu": "train.micro_batch_size",
-    "gradient_accumulation_steps": "train.global_batch_size",
-    "gradient_clipping": "train.clip_norm",
-    "zero_optimization.stage": "parallel.zero",
-    "zero_optimization.offload_optimizer.device": "parallel.offload",
-    "zero_optimization.offload_param.device": "parallel.offload",
-    "zero_force_ds_cpu_optimizer": "parallel.engine",
-}
-"""The fields that decide DeepSpeed's settings; `precision.dtype` decides the others."""
-
-
-def _decided_of(made: Mapping[str, Any], above: str = "") -> list[Decided]:
+def _decided_of(made: Mapping[str, Any], above: str = "") -> Decided:
     """Each value of `made` as a decided setting."""
-    found: list[Decided] = []
+    found: Decided = {}
     for name, value in made.items():
         if isinstance(value, Mapping):
-            found += _decided_of(value, f"{above}{name}.")
+            found |= _decided_of(value, f"{above}{name}.")
         elif value is not None:
-            found.append((above + name, (value,), FIELDS.get(above + name, "precision.dtype")))
+            found[above + name] = (value,)
     return found
 
 
-def _decided_for_deepspeed(config: TrainConfig) -> list[Decided]:
-    """The decided settings that `deepspeed_config` leaves out."""
-    optimizer, parallel = config.optimizer, config.parallel
-    on_cpu = {"offload_optimizer": parallel.offload, "offload_param": parallel.offload and parallel.zero == 3}
-    return [
-        ("fp16.enabled", (False,), "precision.dtype"),
-        ("amp.enabled", (False,), "precision.dtype"),
-        ("bf16.enabled", (config.precision.dtype == "bf16",), "precision.dtype"),
-        ("optimizer.type", ("AdamW",), "optimizer.name"),
-        ("optimizer.params.lr", (optimizer.lr,), "optimizer.lr"),
-        ("optimizer.params.betas", (list(optimizer.betas),), "optimizer.betas"),
-        ("optimizer.params.eps", (optimizer.eps,), "optimizer.eps"),
-        ("optimizer.params.weight_decay", (optimizer.weight_decay,), "optimizer.weight_decay"),
-        ("scheduler", (None,), "schedule.kind"),
-        *(
-            (f"zero_optimization.{part}.device", ("none",), FIELDS[f"zero_optimization.{part}.device"])
-            for part, offloaded in on_cpu.items()
-            if not offloaded
-        ),
-    ]
+def _decided_for_deepspeed(config: TrainConfig) -> Decided:
+    """The decided settings that `deepspeed_config` may leave out."""
+    optimizer = config.optimizer
+    return {
+        "fp16.enabled": (False,),
+        "amp.enabled": (False,),
+        "bf16.enabled": (False,),
+        "optimizer.type": ("AdamW",),
+        "optimizer.params.lr": (optimizer.lr,),
+        "optimizer.params.betas": (list(optimizer.betas),),
+        "optimizer.params.eps": (optimizer.eps,),
+        "optimizer.params.weight_decay": (optimizer.weight_decay,),
+        "scheduler": (None,),
+        "zero_optimization.offload_optimizer.device": ("none",),
+        "zero_optimization.offload_param.device": ("none",),
+    }
 
 
-def _decided_for_accelerate(config: TrainConfig, world_size: int) -> list[Decided]:
+def _decided_for_accelerate(config: TrainConfig, world_size: int) -> Decided:
     """The decided settings of a file of `accelerate config`; its unquoted NO is YAML's false."""
     zero, no = config.parallel.zero, ("no", "NO", False)
     one_each = ("MULTI_GPU", "MULTI_CPU", *no)
     shards = ("FSDP",) if world_size > 1 else ("FSDP", *one_each)
-    return [
-        ("mixed_precision", ("bf16",) if config.precision.dtype == "bf16" else no, "precision.dtype"),
-        ("distributed_type", shards if zero else one_each, "parallel.zero"),
-        ("num_processes", (world_size,), "the number of ranks"),
-        ("dynamo_config.dynamo_backend", no, "parallel.compile"),
-        ("parallelism_config", ({},), "parallel.engine"),
-        ("fsdp_config.fsdp_version", (2,), "parallel.engine"),
-        ("fsdp_config.fsdp_reshard_after_forward", (zero == 3,), "parallel.zero"),
-        ("fsdp_config.fsdp_auto_wrap_policy", ("TRANSFORMER_BASED_WRAP",), "parallel.engine"),
-        ("fsdp_config.fsdp_offload_params", (False,), "parallel.offload"),
-        ("fsdp_config.fsdp_activation_checkpointing", (False,), "parallel.activation_checkpoint"),
-    ]
+    return {
+        "mixed_precision": ("bf16",) if config.precision.dtype == "bf16" else no,
+        "distributed_type": shards if zero else one_each,
+        "num_processes": (world_size,),
+        "dynamo_config.dynamo_backend": no,
+        "parallelism_config": ({},),
+        "fsdp_config.fsdp_version": (2,),
+        "fsdp_config.fsdp_reshard_after_forward": (zero == 3,),
+        "fsdp_config.fsdp_auto_wrap_policy": ("TRANSFORMER_BASED_WRAP",),
+        "fsdp_config.fsdp_offload_params": (False,),
+        "fsdp_config.fsdp_activation_checkpointing": (False,),
+    }
 
 
-def _check_decided(settings: Mapping[str, Any], decided: list[Decided], config: TrainConfig) -> None:
+def _check_decided(settings: Mapping[str, Any], decided: Decided, config: TrainConfig) -> None:
     """Refuse the first setting that has another value than the run."""
-    file, held = visible(config.parallel.engine_config or ""), dict(values(config))
-    for path, possible, by in decided:
+    file = visible(config.parallel.engine_config or "")
+    for path, possible in decided.items():
         given: Any = settings
         *above, last = path.split(".")
         for name in above:
@@ -158,9 +141,8 @@ def _check_decided(settings: Mapping[str, Any], decided: list[Decided], config: 
                 raise PilekitError(f"{file}: {name} = {shown(given)}: must hold settings by name")
         given = given.get(last)
         if given is not None and given != AUTO and given not in possible:
-            reason = f"{by} = {shown(held[by])}" if by in held else by
             wanted = "none" if possible[0] is None else shown(possible[0])
-            raise PilekitError(f"{file}: {path} = {shown(given)}, but {reason} asks for {wanted}; change one of them")
+            raise PilekitError(f"{file}: {path} = {shown(given)}, but the run asks for {wanted}; change one of them")
 
 
 def _merged(given: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
