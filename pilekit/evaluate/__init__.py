@@ -8,7 +8,7 @@ model/     a model folder read whole or refused; the parts of a causal model tha
 masked/    the same for a masked model, and its pseudo-log-likelihoods
 score/     the window rule, batches of windows, and their negative log-likelihoods
 embed/     a vector for each document, by the same steps
-results/   records on disk and their attached numbers; figures, intervals and comparisons; published figures
+results/   records on disk, perhaps with numbers of each document; figures, intervals and comparisons; published figures
 show/      figures as tables and plots
 
     documents -> select_documents -> score/ or masked/ -> results/ records -> tabulate -> show/

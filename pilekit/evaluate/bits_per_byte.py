@@ -31,7 +31,7 @@ from pilekit.evaluate.model.device import device_of
 from pilekit.evaluate.model.quantize import QUANTIZED, quantize, torchao_version, weight_bytes
 from pilekit.evaluate.plan import MLM_SEED, Data, Options, Plan, corpus_of, make_plan, prepare
 from pilekit.evaluate.ranks import alone, ranks_of_job
-from pilekit.evaluate.results.per_token import TOKENS, write_tokens
+from pilekit.evaluate.results.per_token import token_losses, write_tokens
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result import BitsPerByte, Cost, write_result
 from pilekit.evaluate.results.result_folder import check_out, held_folder, scored_before
@@ -163,8 +163,8 @@ def bits_per_byte(
                 logger.warning("%s: %s scored already, recorded in %s", what, documents, visible(out))
             return records
 
-        earlier, attached = ranks.on_rank0(recorded), TOKENS if per_token else None
-        records, found = score_selected(plan, load, ranks, earlier, out=out, attached=attached, advance=advance)
+        earlier, numbers = ranks.on_rank0(recorded), token_losses if per_token else None
+        records, found = score_selected(plan, load, ranks, earlier, out=out, numbers=numbers, advance=advance)
 
         def finish() -> BitsPerByte:
             result = tabulate(records, {**found, "records": None if out is None else plan.key}, plan.corpus.manifest)

@@ -2,7 +2,7 @@
 
     selected -> this rank's documents that are not recorded yet -> tokens -> scored -> records
 
-Scoring a document makes its record, and perhaps numbers that are attached to it: the losses of its tokens, or a vector.
+Scoring a document makes its record, and perhaps numbers to be kept in it: the losses of its tokens, or a vector.
 Ranks share nothing while they score, and meet at the end.
 """
 
@@ -15,15 +15,16 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
+
 from pilekit.documents import DocumentBatch
 from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.evaluate.plan import Plan
 from pilekit.evaluate.ranks import apart
-from pilekit.evaluate.results.attached import Attached, attached_file
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result_folder import record_file, records_folder
-from pilekit.evaluate.score.batching import Keep, Scoring, Share, TokenizedDocument, ignore, score_rows
+from pilekit.evaluate.score.batching import Float64, Scoring, Share, TokenizedDocument, ignore, score_rows
 from pilekit.evaluate.score.fitting import Fitting
 from pilekit.evaluate.select_documents import Recorded, dealt, selected, tokenized
 from pilekit.shards.read.damage import SkippedLines
@@ -75,7 +76,7 @@ def score_selected(
     *,
     share: Share | None = None,
     out: str | Path | None = None,
-    attached: Attached | None = None,
+    numbers: Callable[[TokenizedDocument, Float64], npt.NDArray[Any]] | None = None,
     advance: Callable[[int], None] = ignore,
 ) -> tuple[Records, dict[str, Any]]:
     """Score the documents that `earlier` lacks; returns all ranks' records, and the protocol with labels and bad lines.
@@ -83,7 +84,7 @@ def score_selected(
     load       called for the first document that is left; if none is, the model is never loaded
     share      makes the forward passes; None: this process makes all, and splits batches that do not fit into memory
     out        the folder for records, written as soon as they are made, or None
-    attached   numbers to write beside each record; None: nothing
+    numbers    of a document and its losses: the numbers to write into its record; None: nothing
     """
     manifest, rank = plan.corpus.manifest, ranks.rank
     recorded = Recorded(earlier)
@@ -101,20 +102,21 @@ def score_selected(
                 progress.scored(0)
                 yield recorded.left_of(batch)
 
-        def score(documents: Iterator[TokenizedDocument], keep: Keep) -> Iterator[ScoredDocument]:
-            for first in documents:
-                every = chain([first], documents)
-                yield from score_rows(every, load(), share or Fitting(), scored=scored, keep=keep)
-
         with ExitStack() as opened:
             batches = opened.enter_context(closing(selected(plan, labels, skipped, progress.read)))
             own = tokenized(dealt(left(batches), rank, ranks.world_size), plan.tokenizer)
-            if out is None:
-                return list(score(own, ignore))
-            path = records_folder(out, plan.key) / f"records.{rank}.jsonl"
-            append = opened.enter_context(record_file(path))
-            keep = ignore if attached is None else opened.enter_context(attached_file(path, attached))
-            return [append(document) for document in score(own, keep)]
+            file = None if out is None else records_folder(out, plan.key) / f"records.{rank}.jsonl"
+            append = None if file is None else opened.enter_context(record_file(file))
+
+            def keep(record: ScoredDocument, document: TokenizedDocument, losses: Float64) -> None:
+                if append is not None:
+                    append(record, b"" if numbers is None else numbers(document, losses).tobytes())
+
+            first = next(own, None)
+            if first is None:
+                return []
+            every = chain([first], own)
+            return list(score_rows(every, load(), share or Fitting(), scored=scored, keep=keep))
 
     parts = ranks.gather(apart(ranks, score_own))
     progress.all()

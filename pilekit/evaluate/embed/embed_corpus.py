@@ -1,10 +1,10 @@
 """`embed_corpus`: documents in, a vector for each out, through the machinery that scores documents.
 
-    score_selected -> records, a vector attached to each -> one Parquet file
+    score_selected -> records, a vector in each -> one Parquet file
 
 A document is one window: the special tokens that the tokenizer itself puts around a text, and between them as many of
 the document's first tokens as fit. Windows of similar length form a batch, padded on the right and masked. While a job
-runs, OUT.unfinished/ holds vectors beside their records, and an interrupted job resumes from it on any number of ranks.
+runs, OUT.unfinished/ holds the records, and an interrupted job resumes from it on any number of ranks.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ from pilekit.evaluate.model.device import device_of
 from pilekit.evaluate.model.load import CAUSAL, kind_of, load_model, read_config
 from pilekit.evaluate.plan import Data, Options, Plan, prepare
 from pilekit.evaluate.ranks import ranks_of_job
-from pilekit.evaluate.results.attached import Attached, read_attached
 from pilekit.evaluate.results.records import Records
-from pilekit.evaluate.results.result_folder import held_folder, record_key, records_folder
+from pilekit.evaluate.results.result_folder import held_folder, read_numbers, record_key, records_folder
 from pilekit.evaluate.score.batching import (
     Float64,
     OpenDocument,
@@ -121,10 +120,8 @@ def embed_corpus(
         ranks.on_rank0(lambda: shutil.rmtree(work, ignore_errors=True))  # a kill at the end leaves it
         return Embeddings(out)
 
-    def made(_document: TokenizedDocument, numbers: Float64) -> Any:
-        return numbers if len(numbers) else np.full(width, np.nan)
-
-    vectors = Attached(item, lambda _: width, made)
+    def vector(_document: TokenizedDocument, numbers: Float64) -> Any:
+        return (numbers if len(numbers) else np.full(width, np.nan)).astype(item)
 
     def load() -> Scoring:
         return _pooling(
@@ -137,10 +134,10 @@ def embed_corpus(
             return held.enter_context(held_folder(work, plan.key, plan.protocol, plan.corpus.manifest))
 
         earlier = ranks.on_rank0(recorded)
-        records, _ = score_selected(plan, load, ranks, earlier, out=work, attached=vectors, advance=advance)
+        records, _ = score_selected(plan, load, ranks, earlier, out=work, numbers=vector, advance=advance)
 
         def finish() -> None:
-            found = read_attached(records_folder(work, plan.key), vectors, records)
+            found = read_numbers(records_folder(work, plan.key), item, records)
             write_embeddings(out, found, width, item, plan.protocol)
             shutil.rmtree(work)
 

@@ -10,7 +10,6 @@ again, and the exact sum (`math.fsum`) of a document's losses is the `nll` of it
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from pilekit.artifacts.parquet_rows import ROWS_PER_GROUP
-from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.plan import Plan
-from pilekit.evaluate.results.attached import Attached, read_attached
-from pilekit.evaluate.results.records import Records, ScoredDocument
+from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result import TOKENS_FILE
-from pilekit.evaluate.results.result_folder import records_folder
+from pilekit.evaluate.results.result_folder import read_numbers, records_folder
 from pilekit.evaluate.results.write_items import PLACE, Items, write_items
 from pilekit.evaluate.score.batching import Float64, TokenizedDocument
 
@@ -31,21 +28,15 @@ _ITEM = np.dtype([("token", "<u4"), ("nats", "<f4")])
 SCHEMA = pa.schema({**PLACE, "index": pa.int32(), "token": pa.uint32(), "bits": pa.float64()})
 
 
-def _made(document: TokenizedDocument, losses: Float64) -> Items:
+def token_losses(document: TokenizedDocument, losses: Float64) -> Items:
+    """The id and the loss of each predicted token."""
     items = np.empty(len(losses), _ITEM)
     items["token"], items["nats"] = document.ids[len(document.ids) - len(losses) :], losses
     return items
 
 
-TOKENS = Attached(_ITEM, lambda document: document.tokens, _made)
-"""A predicted token's id and loss."""
-
-
 def write_tokens(out: str | Path, plan: Plan, records: Records) -> Path:
-    """Write `tokens.parquet` into the folder of a result, whole or not at all; returns its path.
-
-    PilekitError if the losses of a document do not sum to its record's.
-    """
+    """Write `tokens.parquet` into the folder of a result, whole or not at all; returns its path."""
     path = Path(out) / TOKENS_FILE
     first = 1 if plan.prefix_id is None and plan.template is None else 0
 
@@ -54,14 +45,6 @@ def write_tokens(out: str | Path, plan: Plan, records: Records) -> Path:
         indexes = np.concatenate([np.arange(first, first + len(one)) for one in held])
         return list(map(len, held)), [indexes, items["token"], items["nats"].astype(np.float64) / math.log(2)]
 
-    documents = _checked(read_attached(records_folder(out, plan.key), TOKENS, records))
+    documents = read_numbers(records_folder(out, plan.key), _ITEM, records)
     write_items(path, SCHEMA, documents, ROWS_PER_GROUP, rows_of)
     return path
-
-
-def _checked(documents: Iterable[tuple[ScoredDocument, Items]]) -> Iterator[tuple[ScoredDocument, Items]]:
-    for document, items in documents:
-        if math.fsum(items["nats"].tolist()) != document.nll:
-            shown = f"{visible(document.shard, 200)}, document {document.number}"
-            raise PilekitError(f"{shown}: the losses of its tokens are not those of its record; score it again")
-        yield document, items

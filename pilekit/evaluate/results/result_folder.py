@@ -3,7 +3,8 @@
     DIR/result.json                     the figures and their protocol, which names KEY; written at the end
         records/KEY/pilekit.json        the header: the protocol as parameters, the manifest as input
         records/KEY/records.RANK.jsonl  a line per document, appended as soon as the document is scored
-        records/KEY/attached.RANK.bin   numbers of each document, where asked for (attached.py)
+
+A line may also hold numbers that belong to the document: the losses of its tokens, or its vector.
 
 KEY is a hash of the model and of the part of the protocol that a record depends on (`record_key`). Records under one
 KEY form one table, whichever ranks and runs made them; other models and protocols have folders of their own. The
@@ -26,6 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import xxhash
 
 from pilekit.artifacts.atomic_write import check_target
@@ -46,18 +49,27 @@ _NO_PART_OF_KEY = ("paper", "intervals", "skipped_lines", "labels", "records")
 _decoder = msgspec.json.Decoder(ScoredDocument)
 
 
-def record_line(document: ScoredDocument) -> bytes:
-    """The line of a document, with its checksum and the newline; floats are read back exactly."""
-    start = msgspec.json.encode(document)[:-1] + b',"check":"'
+class _Numbers(msgspec.Struct):
+    items: bytes = b""
+
+
+def record_line(document: ScoredDocument, items: bytes = b"") -> bytes:
+    """The line of a document and its numbers, with a checksum and the newline; floats are read back exactly."""
+    start = msgspec.json.encode(document)[:-1]
+    if items:
+        start += b"," + msgspec.json.encode(_Numbers(items))[1:-1]
+    return _with_sum(start + b',"check":"')
+
+
+def _with_sum(start: bytes) -> bytes:
     return start + xxhash.xxh3_64_hexdigest(start + b'"}').encode() + b'"}\n'
 
 
 def read_line(line: bytes) -> ScoredDocument:
     """The document of a line; ValueError unless `record_line` wrote it."""
-    document = _decoder.decode(line)
-    if record_line(document) != line:
+    if _with_sum(line[:-19]) != line:
         raise ValueError("its checksum does not fit")
-    return document
+    return _decoder.decode(line)
 
 
 def record_key(protocol: dict[str, Any]) -> str:
@@ -78,38 +90,27 @@ def records_folder(out: str | Path, key: str) -> Path:
 
 
 @contextmanager
-def record_file(path: Path) -> Iterator[Callable[[ScoredDocument], ScoredDocument]]:
-    """Lock the file of a rank, cut off a torn last line, and yield a function that appends a document and returns it.
+def record_file(path: Path) -> Iterator[Callable[[ScoredDocument, bytes], None]]:
+    """Lock the file of a rank, cut off a torn last line, and yield a function that appends a document and its numbers.
 
     PilekitError if the file cannot be written.
     """
-    with locked(path.with_name(f".{path.name}.lock"), wait=False), appended(path) as (file, write):
+    with locked(path.with_name(f".{path.name}.lock"), wait=False):
         with writing(path):
-            file.truncate(path.read_bytes().rfind(b"\n") + 1)
+            file = FileIO(open_own(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, alone=True), "ab")
+        with file:
+            with writing(path), path.open("rb") as lines:
+                file.truncate(sum(len(line) for line in lines if line.endswith(b"\n")))
 
-        def append(document: ScoredDocument) -> ScoredDocument:
-            write(record_line(document))
-            return document
+            def append(document: ScoredDocument, items: bytes) -> None:
+                rest = memoryview(record_line(document, items))
+                with writing(path):
+                    while rest:
+                        rest = rest[file.write(rest) :]
 
-        yield append
-
-
-@contextmanager
-def appended(path: Path) -> Iterator[tuple[FileIO, Callable[[bytes], None]]]:
-    """Open a file to append to, and yield it and the function that appends bytes."""
-    with writing(path):
-        file = FileIO(open_own(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, alone=True), "ab")
-    with file:
-
-        def write(content: bytes) -> None:
-            rest = memoryview(content)
+            yield append
             with writing(path):
-                while rest:
-                    rest = rest[file.write(rest) :]
-
-        yield file, write
-        with writing(path):
-            os.fsync(file.fileno())
+                os.fsync(file.fileno())
 
 
 @contextmanager
@@ -157,7 +158,7 @@ def read_records(folder: Path, shards: list[str], manifest: Manifest) -> Records
     """
 
     try:
-        every = (document for path in record_files(folder) for document in documents_in(path))
+        every = (document for path in record_files(folder) for _, document in lines_in(path))
         return Records.of(every, shards, manifest)
     except OSError as error:
         raise PilekitError(f"{visible(folder)}: cannot be read: {error.strerror}") from error
@@ -172,16 +173,33 @@ def record_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("records.*.jsonl"))
 
 
-def documents_in(path: Path) -> Iterator[ScoredDocument]:
-    """The documents of a rank's file, without a torn last line; PilekitError for a damaged line."""
+def lines_in(path: Path) -> Iterator[tuple[int, ScoredDocument]]:
+    """(first byte, document) of each line of a rank's file but a torn last one; PilekitError for a damaged line."""
+    begin = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 break  # torn
             try:
-                yield read_line(line)
+                yield begin, read_line(line)
             except ValueError as error:  # also msgspec's errors
                 raise PilekitError(f"line {number} of {visible(path.name)} is damaged ({error})") from error
+            begin += len(line)
+
+
+def read_numbers(
+    folder: Path, item: npt.DTypeLike, records: Records
+) -> Iterator[tuple[ScoredDocument, npt.NDArray[Any]]]:
+    """Each document of `records`, which are those in `folder`, in order, with its numbers of type `item`."""
+    places: dict[tuple[str, int], tuple[Path, int]] = {}
+    for path in record_files(folder):
+        places |= {(document.shard, document.number): (path, begin) for begin, document in lines_in(path)}
+    for document in records.documents():
+        path, begin = places[document.shard, document.number]
+        with path.open("rb") as file:
+            file.seek(begin)
+            line = file.readline()
+        yield document, np.frombuffer(msgspec.json.decode(line, type=_Numbers).items, item)
 
 
 def scored_before(out: str | Path, key: str) -> bool:

@@ -111,8 +111,8 @@ Forward = Callable[[Windows], list[Float64]]
 """One forward pass: the losses of each row of a batch, float64 [losses of the row]."""
 Share = Callable[[Sequence[Windows], Forward], Iterable[list[Float64]]]
 """Makes the forward passes of all batches, and returns their losses in order."""
-Keep = Callable[[TokenizedDocument, Float64], None]
-"""Receives each scored document and all its losses, before its record is made."""
+Keep = Callable[[ScoredDocument, TokenizedDocument, Float64], None]
+"""Receives each record, its document and all its losses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ def score_rows(
 
     share    makes the forward passes
     scored   called with the number of tokens newly scored
-    keep     receives each document and its losses, before it is yielded
+    keep     receives each record, its document and its losses, before it is yielded
 
     Documents of one look-ahead change their order. A loss that is not finite and an error of the model are
     PilekitErrors that name the document.
@@ -186,8 +186,9 @@ def score_rows(
 
     def done(document: OpenDocument) -> ScoredDocument:
         of = document.document
-        keep(of, document.all_losses())
-        return ScoredDocument(of.shard, of.number, of.text, of.subset, of.bytes, document.tokens, document.nll())
+        record = ScoredDocument(of.shard, of.number, of.text, of.subset, of.bytes, document.tokens, document.nll())
+        keep(record, of, document.all_losses())
+        return record
 
     def score(held: Windows) -> Iterator[ScoredDocument]:
         made = list(batches(held, scoring))

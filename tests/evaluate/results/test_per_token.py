@@ -93,7 +93,7 @@ def scored(model_dir: Path, corpus: Path, out: Path) -> None:
 def test_any_ranks_resume_after_kills_with_the_same_rows(
     process_group: ProcessGroups, model_dir: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill leaves the beginning of a rank's records, and its items, which may go on after them."""
+    """A kill leaves the beginning of a rank's records."""
     monkeypatch.setattr(per_token, "ROWS_PER_GROUP", 100)
     scored(model_dir, corpus, tmp_path / "alone")
     expected, out, rng = rows_of(tmp_path / "alone"), tmp_path / "out", random.Random(0)
@@ -111,20 +111,4 @@ def test_any_ranks_resume_after_kills_with_the_same_rows(
         for file in (out / "records").glob("*/*.jsonl"):
             content = file.read_bytes()
             file.write_bytes(content[: rng.randrange(len(content) + 1)])
-            with file.with_name(file.name.replace("records", "attached").replace("jsonl", "bin")).open("ab") as items:
-                items.write(b"torn")
     assert pq.ParquetFile(tmp_path / "alone" / per_token.TOKENS_FILE).num_row_groups > 5
-
-
-def test_a_file_that_lacks_items_is_an_error_that_names_it(model_dir: Path, corpus: Path, tmp_path: Path) -> None:
-    scored(model_dir, corpus, tmp_path)
-    [file] = (tmp_path / "records").glob("*/*.bin")
-    content = file.read_bytes()
-    file.write_bytes(content[:-1])
-    with pytest.raises(PilekitError, match=r"attached\.0\.bin: is shorter than its records say, so it is damaged"):
-        scored(model_dir, corpus, tmp_path)
-    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(PilekitError, match="the losses of its tokens are not those of its record; score it again"):
-        scored(model_dir, corpus, tmp_path)
-    file.write_bytes(content)
-    scored(model_dir, corpus, tmp_path)

@@ -62,7 +62,7 @@ def test_a_torn_line_is_dropped_and_scored_again(
     shards = sorted({one.shard for one in documents} | {"new"})
     with record_file(folder / "records.3.jsonl") as append:
         for document in documents:
-            append(document)
+            append(document, b"")
     file = folder / "records.3.jsonl"
     content = file.read_bytes()
     assert content == b"".join(map(record_line, documents))
@@ -72,7 +72,7 @@ def test_a_torn_line_is_dropped_and_scored_again(
     expected = Records.of(left, shards, load_manifest()).documents()
     assert read_records(folder, shards, load_manifest()).documents() == expected
     with record_file(folder / "records.3.jsonl") as append:
-        append(new := ScoredDocument("new", 2**63 - 1, 1, "s", 1, 1, 1.0))
+        append(new := ScoredDocument("new", 2**63 - 1, 1, "s", 1, 1, 1.0), b"")
     assert file.read_bytes() == b"".join(map(record_line, [*left, new]))
     shutil.rmtree(folder)
 
