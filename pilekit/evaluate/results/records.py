@@ -6,7 +6,6 @@ corpus, so figures depend neither on the order of scoring nor on the number of r
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,8 +15,6 @@ import numpy.typing as npt
 
 from pilekit.corpus import Manifest
 from pilekit.errors import PilekitError, visible
-
-logger = logging.getLogger(__name__)
 
 
 class ScoredDocument(msgspec.Struct, frozen=True, rename={"number": "document"}):
@@ -75,22 +72,15 @@ class Records:
     def of(cls, documents: Iterable[ScoredDocument], shards: Sequence[str], manifest: Manifest) -> Records:
         """The records of `documents`, given in any order, of a corpus with these shards.
 
-        Equal records of one document become one, with a warning. PilekitError for a document of another shard, and if
-        two records of one document differ.
+        PilekitError for a document of another shard, and for two records of one document.
         """
         places = {name: place for place, name in enumerate(shards)}
         found: dict[tuple[int, int], ScoredDocument] = {}
-        copies = 0
         for document in documents:
             if document.shard not in places:
                 raise PilekitError(f"{visible(document.shard, 200)}: is no shard of this corpus")
             if found.setdefault((places[document.shard], document.number), document) is not document:
-                if found[places[document.shard], document.number] != document:
-                    shown = f"{visible(document.shard, 200)}, document {document.number}"
-                    raise PilekitError(f"{shown}: is recorded twice, and not alike")
-                copies += 1
-        if copies:
-            logger.warning("ignored %s equal copies of records", f"{copies:,}")
+                raise PilekitError(f"{visible(document.shard, 200)}, document {document.number}: is recorded twice")
         ordered = [document for _, document in sorted(found.items(), key=lambda item: item[0])]
         met = dict.fromkeys(document.subset for document in ordered)
         subsets = [subset.name for subset in manifest.subsets if subset.name in met]

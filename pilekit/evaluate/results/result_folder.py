@@ -154,7 +154,7 @@ def check_out(out: str | Path) -> None:
 def read_records(folder: Path, shards: list[str], manifest: Manifest) -> Records:
     """The records of all ranks and runs in the folder, perhaps none; `shards` are the names in the corpus.
 
-    PilekitError for a damaged line, for a record of another shard, and if two records of one document differ.
+    PilekitError for a damaged line, for a record of another shard, and for two records of one document.
     """
 
     try:

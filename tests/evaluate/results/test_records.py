@@ -56,13 +56,9 @@ def test_records_are_in_the_order_of_the_corpus(scored: list[ScoredDocument], rn
     assert (chosen.shards, chosen.subsets) == (SHARDS, subsets)
 
 
-def test_copies_pass_and_differing_records_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_document_twice_or_of_another_shard_is_refused() -> None:
     one = ScoredDocument("b.jsonl", 3, 9, "X", 1, 1, 0.5)
-    assert Records.of([one, msgspec.structs.replace(one), one], SHARDS, MANIFEST).documents() == [one]
-    assert len(caplog.messages) == 1
-    changes: list[dict[str, Any]] = [{"text": 1}, {"bytes": 2}, {"tokens": 2}, {"subset": "Z"}, {"nll": 0.25}]
-    for change in changes:
-        with pytest.raises(PilekitError, match=r"^b\.jsonl, document 3: is recorded twice, and not alike$"):
-            Records.of([one, msgspec.structs.replace(one, **change)], SHARDS, MANIFEST)
+    with pytest.raises(PilekitError, match=r"^b\.jsonl, document 3: is recorded twice$"):
+        Records.of([one, msgspec.structs.replace(one, nll=0.25)], SHARDS, MANIFEST)
     with pytest.raises(PilekitError, match=r"^c\\x1b\.jsonl: is no shard of this corpus$"):
         Records.of([msgspec.structs.replace(one, shard="c\x1b.jsonl")], SHARDS, MANIFEST)
