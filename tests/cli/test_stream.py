@@ -34,7 +34,7 @@ def test_samples_and_rate(shard: Path, tokenizer: Path) -> None:
     arguments = (shard, "--tokenizer", tokenizer, "--seq-len", 32, "--batch-size", 2, "--steps", 9)
     result = run("stream", *arguments, exit_code=0)
     assert "── Github  a.jsonl document " in result.stdout
-    assert "def f(x):↵\\x09return x↵ [EOD]" in result.stdout
+    assert "def f(x):↵\\x09return x↵" in result.stdout
     assert "9 batches of 2 x 32" in result.stdout
     assert re.search(
         r", \d\d\.\d % full: the first after \d+\.\d\d s,\nthen \d+\.\d\d M tokens/s .*\)\n", result.stdout
@@ -53,21 +53,8 @@ def test_samples_and_rate(shard: Path, tokenizer: Path) -> None:
         assert sum(document["tokens"] for document in sample) <= 32
         for document in sample:
             subset, text = TEXTS[document["number"] % 3]
-            expected = {"shard": "a.jsonl", "subset": subset, "continued": False, "ends": True, "text": text}
+            expected = {"shard": "a.jsonl", "subset": subset, "text": text}
             assert expected.items() <= document.items()
-
-
-def test_documents_that_began_in_another_row_are_marked(tmp_path: Path, tokenizer: Path) -> None:
-    texts = [f"{number} {'abcdefgh ' * (number % 7)}" for number in range(40)]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text, "meta": {}}) + "\n" for text in texts))
-    arguments = ("--tokenizer", tokenizer, "--seq-len", 16, "--batch-size", 64, "--window", 40, "--peek", 0)
-    documents = run_json("stream", tmp_path, *arguments)
-    continued = [document["continued"] for document in documents]
-    assert continued == [not document["text"].startswith(f"{document['number']} ") for document in documents]
-    assert True in continued
-    shown = run("stream", tmp_path, *arguments[:-2], "--steps", 1).stdout
-    assert "continued from another row" in shown
-    assert "[cut at the row's edge]" in shown
 
 
 def test_hostile_text_and_labels_stay_text(tmp_path: Path, tokenizer: Path) -> None:

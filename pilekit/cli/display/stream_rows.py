@@ -33,22 +33,18 @@ def plan_table(explained: Explanation) -> Table:
 
 
 def row_documents(stream: PileStream, batch: Batch, row: int) -> list[dict[str, Any]]:
-    """The documents of one row: identity, subset, text here, and whether it began in another row and ends here."""
+    """The documents of one row: identity, subset, and text here."""
     documents = []
-    continued = batch.continued()[row]
     for doc_id, (shard, number) in enumerate(batch.documents()[row]):
         here = batch["doc_ids"][row] == doc_id
         ids = batch["input_ids"][row][here].tolist()
-        ends = ids[-1] == stream.tokenizer.eos_id
         documents.append(
             {
                 "shard": shard,
                 "number": number,
                 "subset": stream.subset_names[int(batch["subset_ids"][row][here][0])],
                 "tokens": len(ids),
-                "continued": continued[doc_id],
-                "ends": ends,
-                "text": stream.tokenizer.decode(ids[:-1] if ends else ids),
+                "text": stream.tokenizer.decode(ids[: -int(ids[-1] == stream.tokenizer.eos_id) or None]),
             }
         )
     return documents
@@ -74,12 +70,8 @@ def print_rows(console: Console, rows: list[list[dict[str, Any]]]) -> None:
         for document in documents[:SHOWN_DOCUMENTS]:
             place = f"  {visible(document['shard'], 200)} document {document['number']:,}, "
             place += counted(document["tokens"], "token")
-            continued = ", continued from another row" * document["continued"]
-            border = Text.assemble("── ", (visible(document["subset"], 80), "cyan"), place, continued)
-            console.print(border, soft_wrap=True)
-            text = Text(visible(document["text"].replace("\n", "↵"), SHOWN_CHARACTERS))
-            text.append(" [EOD]" if document["ends"] else " [cut at the row's edge]", style="dim")
-            console.print(text, soft_wrap=True)
+            console.print(Text.assemble("── ", (visible(document["subset"], 80), "cyan"), place), soft_wrap=True)
+            console.print(Text(visible(document["text"].replace("\n", "↵"), SHOWN_CHARACTERS)), soft_wrap=True)
         if len(documents) > SHOWN_DOCUMENTS:
             more = counted(len(documents) - SHOWN_DOCUMENTS, "more document")
             console.print(Text(f"── {more}", style="dim"), soft_wrap=True)
@@ -90,7 +82,7 @@ def step_table(documents: list[dict[str, Any]], width: int) -> FittedTable[dict[
     """The documents of an optimizer step. Names are cut, numbers never; the text takes the rest of `width`."""
 
     def text(document: dict[str, Any]) -> str:
-        words = Text("…" * document["continued"] + visible(document["text"][:width].replace("\n", "↵")))
+        words = Text(visible(document["text"][:width].replace("\n", "↵")))
         words.truncate(max(room, len("First words")), overflow="ellipsis")
         return words.plain
 

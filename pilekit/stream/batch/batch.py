@@ -104,20 +104,12 @@ class Batch(dict[str, torch.Tensor]):
         another row is named in both. DataLoader workers and `pin_memory` keep the identities. PilekitError for a batch
         that was made from another batch's tensors.
         """
-        return self._known().documents(self._shard_names)
-
-    def continued(self) -> list[list[bool]]:
-        """Whether each document began in another row: entry [row][doc_id]. PilekitError as `documents()`."""
-        known = self._known()
-        return known.by_row((known.begin > 0).tolist())
-
-    def _known(self) -> Pieces:
         if self._pieces is None:
             raise PilekitError(
                 "this batch was made from another one's tensors, as by moving it to a device, and does not know its "
                 "documents; call documents() on the batch as the stream's loader gave it"
             )
-        return self._pieces
+        return self._pieces.documents(self._shard_names)
 
 
 def _refuse_to_collate(batches: list[Batch], *, collate_fn_map: object = None) -> NoReturn:

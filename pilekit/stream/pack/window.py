@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
@@ -20,8 +21,6 @@ from pilekit.shards.random_access.document_reader import StoredDocument
 from pilekit.shuffle import Int64, UInt64, mix
 from pilekit.stream.pack.packings import Rows, best_fit, concat, separate, unused
 from pilekit.stream.read.lane_documents import NUMBER, ORDER, POSITION, SHARD, SKIPPED, Table, document_table
-
-T = TypeVar("T")
 
 Packing = Literal["best_fit", "concat", "none"]
 
@@ -133,15 +132,11 @@ class Pieces(NamedTuple):
     begin: Int64
     table: Table
 
-    def by_row(self, values: list[T]) -> list[list[T]]:
-        """One value for each piece, [pieces], divided by row."""
-        ends = np.cumsum(self.per_row)
-        return [values[end - count : end] for end, count in zip(ends, self.per_row, strict=True)]
-
     def documents(self, shard_names: Sequence[str] | Mapping[int, str]) -> list[list[tuple[str, int]]]:
         """For each row, (shard name, document number) of its pieces."""
         names = (shard_names[shard] for shard in self.table[:, SHARD].tolist())
-        return self.by_row(list(zip(names, self.table[:, NUMBER].tolist(), strict=True)))
+        found = zip(names, self.table[:, NUMBER].tolist(), strict=True)
+        return [list(islice(found, count)) for count in self.per_row.tolist()]
 
 
 def pieces_of(parts: Sequence[Window]) -> Pieces:

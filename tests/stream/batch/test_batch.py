@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data._utils.pin_memory import pin_memory
@@ -16,7 +16,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from pilekit.stream.batch.batch import COLUMNS, OUTPUTS, Batch
 from pilekit.stream.batch.mlm import Masking
 from tests.refusing import refused
-from tests.stream.pack.packing_reference import EOS, PAD, documents_of, lengths, packed
+from tests.stream.pack.packing_reference import EOS, PAD, packed
 
 
 def some_batch(outputs: tuple[str, ...] = OUTPUTS, number: int = 0) -> Batch:
@@ -46,22 +46,6 @@ def test_masking_needs_columns_that_were_not_asked_for() -> None:
         only = packed([30, 40, 50], 20, "concat", outputs=(name,), **options)
         assert list(only) == [name]
         assert torch.equal(only[name], both[name])
-
-
-@given(lengths, st.integers(1, 20), st.sampled_from(["best_fit", "none", "concat"]))
-@example([9, 4, 5, 20, 6, 1], 8, "best_fit")  # rests of long documents behind other documents
-@example([8], 8, "best_fit")  # only the EOD is left for another row
-def test_documents_that_began_in_another_row_are_known(lengths: list[int], seq_len: int, packing: str) -> None:
-    """No two documents share a token, so a row's first token identifies its document."""
-    assume(packing != "none" or any(lengths))  # An empty document has no row there.
-    found = packed(lengths, seq_len, packing)
-    firsts = {(one.line.shard, one.line.number): one.tokens[0] for one in documents_of(lengths)}
-    expected = [
-        [int(ids[doc_ids.tolist().index(number)]) != firsts[name] for number, name in enumerate(names)]
-        for names, ids, doc_ids in zip(found.documents(), found["input_ids"], found["doc_ids"], strict=True)
-    ]
-    assert found.continued() == expected
-    assert pickle.loads(pickle.dumps(found)).continued() == expected
 
 
 class _Stream(IterableDataset[Batch]):
@@ -126,5 +110,4 @@ def test_a_batch_made_from_moved_tensors_does_not_know_its_documents() -> None:
     batch = some_batch()
     moved = type(batch)({name: column.to("cpu", copy=True) for name, column in batch.items()})
     assert same(moved, batch)
-    for ask in (moved.documents, moved.continued):
-        refused("moving it to a device", ask)
+    refused("moving it to a device", moved.documents)
