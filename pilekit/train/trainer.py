@@ -138,7 +138,6 @@ class Trainer:
         self._model = fingerprint(lm.model)
         self._is_given = model is not None
         self._has_trained = False
-        self._without_targets = 0
 
     def _prove_documents_apart(self, rows: int) -> None:
         """Raise PilekitError unless the model, as it computes on these ranks, keeps the documents of `rows` apart."""
@@ -246,8 +245,7 @@ class Trainer:
     def _next(self, batches: Iterator[Batch]) -> tuple[Batch, int, int]:
         """This rank's batch of the next step, and the number of targets and tokens of all ranks' batches.
 
-        A step may have no target, as with documents of one token. If whole windows have no target, there is nothing to
-        learn, and this raises PilekitError.
+        A step may have no target, as with documents of one token.
         """
         batch, error = None, None
         try:
@@ -258,13 +256,6 @@ class Trainer:
         targets, tokens, failures = map(int, self.ranks.sum(torch.tensor(own, dtype=torch.float64)).tolist())
         if failures:
             self.ranks.on_all_ranks(lambda: _raise(error))
-        self._without_targets = 0 if targets else self._without_targets + 1
-        most = min(max(10, 2 * self.config.data.window), self.config.steps)
-        if self._without_targets >= most:
-            raise self.ranks.error(
-                f"no row of {f'{most} steps' if most > 1 else 'the step'} has a token to predict; are there only empty "
-                'documents, or, with train.objective = "mlm", so few tokens that none was masked?'
-            )
         assert batch is not None
         return batch, targets, tokens
 

@@ -282,12 +282,3 @@ def test_weights_that_are_not_numbers_are_not_saved(made: Path, tmp_path: Path) 
         trainer(made, tmp_path / "run", "optimizer.lr=1e39", "schedule.warmup=0", "train.steps=1").fit()
     assert not (tmp_path / "run" / "model").exists()
     assert not (tmp_path / "run" / "checkpoints").exists()
-
-
-def test_only_empty_documents_are_an_error(made: Path, tmp_path: Path) -> None:
-    shard = tmp_path / "corpus.jsonl"
-    shard.write_text('{"text": ""}\n' * 200)
-    for steps, window, where in ((1, 8, "the step"), (30, 8, "16 steps")):
-        changes = (f"data.path={shard}", f"data.window={window}", f"train.steps={steps}", "schedule.warmup=0")
-        with pytest.raises(PilekitError, match=f"^no row of {where} has a token to predict; are there only empty doc"):
-            trainer(made, tmp_path / "run", *changes).fit()
