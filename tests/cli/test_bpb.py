@@ -166,8 +166,6 @@ def test_wrong_arguments(scored: list[Path], model_dir: Path, corpus: Path, tmp_
     for arguments, words in cases:
         refused(re.escape(words), "bpb", *arguments)
     usage: list[tuple[list[str | Path], str]] = [
-        (["--compare", *scored, "--limit", "3", "--out", tmp_path / "new"], "--limit, --out changes nothing"),
-        (["--compare", *scored, corpus], f"{corpus} changes nothing; leave it out"),
         (["--compare", *scored, "--train", corpus], "--train is about"),
         ([model_dir, corpus, "--limit", "0"], "--limit"),
         ([model_dir, corpus, "--dtype", "int3"], "--dtype"),

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from pilekit.cli.display.output import print_fitted, terminal
 from pilekit.cli.models.ranks import progress, rank, told_once
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 _COUNT = click.IntRange(min=1)
 _ALL_COLUMNS = 400
 """The width of a result's table without a terminal and without COLUMNS, as in a pipe."""
-_OF_RESULTS = ("model_dir", "paths", "comparing", "as_json", "plot", "by")
-"""The parameters that a comparison of finished results takes."""
 
 
 @click.command()
@@ -72,10 +69,7 @@ _OF_RESULTS = ("model_dir", "paths", "comparing", "as_json", "plot", "by")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, the same as in result.json, instead of the table.")
 @click.option("--plot", metavar="FILE", help="Draw the figures into a .png, .svg or .pdf file.")
 @click.option("--compare", "comparing", is_flag=True, help="Compare results, given as --out folders or as models.")
-@click.pass_context
 def command(
-    context: click.Context,
-    /,
     model_dir: str,
     paths: tuple[str, ...],
     subsets: str | None,
@@ -128,12 +122,6 @@ def command(
             open_column(by)
         models, paths = _models(model_dir, paths) if comparing else ([model_dir], paths)
         to_score = [model for model in models if not (comparing and _is_result(model))]
-        if not to_score:
-            source = context.get_parameter_source
-            given = [name for name in context.params if source(name) is ParameterSource.COMMANDLINE]
-            useless = [f"--{name.replace('_', '-')}" for name in given if name not in _OF_RESULTS]
-            if useless := [*useless, *(visible(path, 60) for path in paths)]:
-                raise click.UsageError(f"all results are scored: {', '.join(useless)} changes nothing; leave it out.")
         if rules["per_token"] and out is None:
             raise click.UsageError("--per-token writes beside the result; give --out DIR too.")
         for model in to_score:

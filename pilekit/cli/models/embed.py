@@ -66,7 +66,7 @@ def command(
       pilekit embed val.parquet --near val.jsonl:17
       torchrun --nproc-per-node 2 -m pilekit embed distilroberta data --pool cls --out X.parquet
     """
-    from pilekit.evaluate.embed.embeddings import Embeddings, Neighbour
+    from pilekit.evaluate.embed.embeddings import Embeddings
 
     if rank():
         logging.getLogger("pilekit").setLevel(logging.ERROR)
@@ -98,15 +98,15 @@ def command(
         return
     nearest = found.near(shard, number, count)
     if as_json:
-        click.echo(json.dumps([one.to_dict() for one in nearest], indent=2))
+        click.echo(json.dumps(nearest, indent=2))
         return
     from pilekit.fitted_table import Column, FittedTable
 
     columns = [
-        Column[Neighbour]("Shard", lambda one: one.shard),
-        Column("Number", lambda one: f"{one.number:,}"),
-        Column("Subset", lambda one: one.subset, justify="left"),
-        Column("Similarity", lambda one: f"{one.similarity:.4f}"),
+        Column[dict[str, Any]]("Shard", lambda one: one["shard"]),
+        Column("Number", lambda one: f"{one['number']:,}"),
+        Column("Subset", lambda one: one["subset"], justify="left"),
+        Column("Similarity", lambda one: f"{one['similarity']:.4f}"),
     ]
     print_fitted(FittedTable(nearest, columns, [], ["Subset"]))
 

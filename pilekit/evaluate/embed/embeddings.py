@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +26,6 @@ from pilekit.evaluate.results.write_items import PLACE, Items, write_items
 
 GROUP_BYTES = 16 << 20
 _PROTOCOL = b"pilekit"
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbour:
-    """A document near another one: `similarity` is the cosine of the angle between their vectors, -1 to 1."""
-
-    shard: str
-    number: int
-    subset: str
-    similarity: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """`{"shard", "number", "subset", "similarity"}`."""
-        return asdict(self)
 
 
 class Embeddings:
@@ -81,20 +66,21 @@ class Embeddings:
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
             yield table.drop_columns("embedding"), vectors / np.where(lengths > 0, lengths, 1)
 
-    def near(self, shard: str, number: int, count: int = 10) -> list[Neighbour]:
+    def near(self, shard: str, number: int, count: int = 10) -> list[dict[str, Any]]:
         """The `count` documents with the most similar vectors, the nearest first, without the document itself.
 
+        Each has "shard", "number", "subset" and "similarity", the cosine of the angle between the vectors, -1 to 1.
         PilekitError if the document has no vector here.
         """
         query = self._vector(shard, number)
-        best: list[Neighbour] = []
+        best: list[dict[str, Any]] = []
         for table, vectors in self.groups():
             similar = vectors @ query
             nearest = np.argsort(-similar, kind="stable")[: count + 1]
             rows = table.take(nearest).to_pylist()
-            best += [Neighbour(**row, similarity=float(similar[at])) for row, at in zip(rows, nearest, strict=True)]
-            best = [one for one in best if (one.shard, one.number) != (shard, number)]
-            best = sorted(best, key=lambda one: -one.similarity)[:count]
+            best += [{**row, "similarity": float(similar[at])} for row, at in zip(rows, nearest, strict=True)]
+            best = [one for one in best if (one["shard"], one["number"]) != (shard, number)]
+            best = sorted(best, key=lambda one: -one["similarity"])[:count]
         return best
 
     def _vector(self, shard: str, number: int) -> npt.NDArray[np.float32]:

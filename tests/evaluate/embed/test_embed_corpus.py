@@ -121,9 +121,9 @@ def test_neighbours_are_those_of_all_cosines(tmp_path: Path, monkeypatch: pytest
     cosines = np.nan_to_num(unit @ unit[5])
     expected = [row for row in np.argsort(-cosines, kind="stable").tolist() if row != 5][:9]
     near = found.near("1.jsonl", 5, 9)
-    assert [one.number for one in near] == expected
-    assert near[0].number == 11
-    assert [one.similarity for one in near] == pytest.approx(cosines[expected], abs=1e-6)
+    assert [one["number"] for one in near] == expected
+    assert near[0]["number"] == 11
+    assert [one["similarity"] for one in near] == pytest.approx(cosines[expected], abs=1e-6)
     assert len(found.near("1.jsonl", 5, 100)) == 59
     for shard, number, message in (
         ("1.jsonl", 6, "has no document 6 of 1.jsonl; its shards are 0.jsonl, 1.jsonl"),
