@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import logging
-import multiprocessing
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader, IterableDataset
 
 from pilekit.errors import PilekitError, visible
-from pilekit.stream.arguments import check_number, check_one_of
+from pilekit.stream.arguments import check_number
 from pilekit.stream.batch.batch import Batch
 from pilekit.stream.batch.build_batches import Item
 
@@ -55,10 +54,6 @@ class StreamLoader:
         multiprocessing_context: Any = None,
     ) -> None:
         check_number("num_workers", num_workers, 0)
-        if prefetch_factor is not None:
-            check_number("prefetch_factor", prefetch_factor)
-        if isinstance(multiprocessing_context, str):
-            check_one_of("multiprocessing_context", multiprocessing_context, multiprocessing.get_all_start_methods())
         self.stream = stream
         self.num_workers = num_workers
         self._options: dict[str, Any] = {"pin_memory": pin_memory and not stream.is_raw}
@@ -74,7 +69,6 @@ class StreamLoader:
         if not self._warned:
             self._warned = True
             _warn_of_lightning()
-            self.stream.warn_of_idle_workers(self.num_workers)
         return self._batches()
 
     def _batches(self) -> Iterator[Batch]:

@@ -315,16 +315,7 @@ class PileStream(IterableDataset[Batch]):
         return self._tokenizer
 
     def loader(self, num_workers: int = 0, **options: Any) -> StreamLoader:
-        """A loader of this stream's batches that keeps its state; see `StreamLoader` for the options.
-
-        TypeError for an unknown option.
-        """
-        known = StreamLoader.__init__.__kwdefaults__ or {}
-        if unknown := [name for name in options if name not in known]:
-            raise TypeError(
-                f"stream.loader() has no option {unknown[0]}; it takes num_workers, {', '.join(known)}, and starts new "
-                "workers for each iteration"
-            )
+        """A loader of this stream's batches that keeps its state; see `StreamLoader` for the options."""
         return StreamLoader(self, num_workers, **options)
 
     # Iteration
@@ -332,12 +323,7 @@ class PileStream(IterableDataset[Batch]):
     def __iter__(self) -> Generator[Batch, None, None]:
         """Resume from the record; one iterator of a stream at a time."""
         refuse_second_sharding(self.world_size)
-        worker = get_worker_info()
-        if worker is None:
-            return self._recorded_batches()
-        if worker.id == 0:
-            self.warn_of_idle_workers(worker.num_workers)
-        return self.unrecorded_batches()
+        return self._recorded_batches() if get_worker_info() is None else self.unrecorded_batches()
 
     def _recorded_batches(self) -> Generator[Item, None, None]:
         handed_out = self.begin()
@@ -400,14 +386,6 @@ class PileStream(IterableDataset[Batch]):
         self._passes = passes
         self._settle(self.grid, self._unit, self.grad_accum)
         self._start(replace(self._handed_out.record, places=self._first(), batch=0))
-
-    def warn_of_idle_workers(self, asked: int) -> None:
-        """Warn if fewer workers than asked for can be active."""
-        if (active := self.share.workers(asked)) < asked:
-            logger.warning(
-                "%d of %d workers are active, as each lane belongs to one worker; counts that are used in full are %s",
-                *(active, asked, ", ".join(map(str, self.share.worker_counts()))),
-            )
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next finite pass, as a DistributedSampler's `set_epoch` does.

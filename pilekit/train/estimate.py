@@ -36,7 +36,7 @@ from transformers.pytorch_utils import Conv1D
 
 from pilekit.fitted_table import Column, FittedTable, rounded_bytes
 from pilekit.stream.batch.mlm import CHOSEN
-from pilekit.train.config.check import check_model, check_world, world_sizes
+from pilekit.train.config.check import check_model, check_world
 from pilekit.train.config.file import load_config
 from pilekit.train.config.sections import ModelConfig, TrainConfig
 from pilekit.train.data import open_tokenizer
@@ -82,7 +82,6 @@ class Estimate:
 
     parameters     of the model; tied parameters count once
     micro_batches  of each rank per step
-    world_sizes    numbers of ranks that can share its steps
     chosen         the config's stage
     stages         all four stages in order; stage 0 never offloads
     """
@@ -90,7 +89,6 @@ class Estimate:
     parameters: int
     world_size: int
     micro_batches: int
-    world_sizes: list[int]
     chosen: Stage
     stages: list[StageEstimate]
 
@@ -131,7 +129,6 @@ def estimate(config: TrainConfig, world_size: int) -> Estimate:
         parameters=sum(parameter.numel() for parameter in shape.parameters()),
         world_size=world_size,
         micro_batches=micro_batches,
-        world_sizes=world_sizes(config),
         chosen=parallel.zero,
         stages=stages,
     )

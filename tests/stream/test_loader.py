@@ -28,19 +28,17 @@ def fails(document: Document) -> bool:
 
 @pytest.mark.parametrize(("workers", "active"), [(1, 1), (2, 2), (3, 2), (5, 4)])
 def test_as_many_workers_as_leave_each_lane_to_one(
-    corpora: Corpora, settings: Settings, caplog: pytest.LogCaptureFixture, workers: int, active: int
+    corpora: Corpora, settings: Settings, workers: int, active: int
 ) -> None:
     given = {**settings, "batch_size": 8, "grad_accum": 2, "outputs": ALL}
     stream = PileStream(corpora["few"].folder, **given)
+    assert stream.share.workers(workers) == active
     wanted = [rows_of(batch, stream.subset_names) for batch in islice(stream, 6)]
     fresh = PileStream(corpora["few"].folder, **given)
     loader = fresh.loader(num_workers=workers)
-    for begin in (0, 3):  # two iterations; the second does not warn again
+    for begin in (0, 3):  # two iterations
         found = [rows_of(batch, fresh.subset_names) for batch in islice(loader, 3)]
         assert found == wanted[begin : begin + 3]
-    told = [message for message in caplog.messages if "workers are active" in message]
-    assert told == ([] if active == workers else [told[0]])
-    assert all(message.startswith(f"{active} of {workers} workers") and "1, 2, 4" in message for message in told)
     assert fresh.state_dict() == stream.state_dict()
 
 
@@ -76,13 +74,9 @@ def test_batches_come_without_their_state_and_belong_to_the_loop(corpora: Corpor
 
 def test_wrong_options(corpora: Corpora, settings: Settings) -> None:
     stream = PileStream(corpora["few"].folder, **settings)
-    for name, value in (
-        *(("num_workers", value) for value in (-1, 2.0, "2", None)),
-        *(("prefetch_factor", value) for value in (0, "2")),
-        ("multiprocessing_context", "thread"),
-    ):
-        refused(f"{name} is ", stream.loader, **{name: value})
-    with pytest.raises(TypeError, match="no option persistent_workers; it takes num_workers, prefetch_factor, pin_mem"):
+    for value in (-1, 2.0, "2", None):
+        refused("num_workers is ", stream.loader, num_workers=value)
+    with pytest.raises(TypeError, match="persistent_workers"):
         stream.loader(persistent_workers=True)
 
 

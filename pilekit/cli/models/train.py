@@ -261,8 +261,6 @@ def _print_estimate(config: TrainConfig, world_size: int, *, as_json: bool) -> N
     ranks = f"{found.parameters:,} parameters on {counted(found.world_size, 'rank')}"
     click.echo(f"{ranks}, {counted(found.micro_batches, 'micro-batch', 'micro-batches')} a step; bytes of each rank:")
     print_fitted(table(found))
-    sizes = ", ".join(map(str, found.world_sizes[:20])) + ", …" * (len(found.world_sizes) > 20)
-    click.echo(f"numbers of ranks that can share its steps: {sizes}")
 
 
 def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[str, str]]:
