@@ -116,8 +116,8 @@ class PileStream(IterableDataset[Batch]):
 
     From a URL, indexed shards are read by byte ranges of whole frames: a lane's window takes a request for each of its
     units. A failed request is repeated three times, and a web server may be silent for 30 seconds. Frames of 1 MiB are
-    fetched about 1.7 times in an epoch of a large corpus, unless a `cache` can hold the corpus. A cache is for random
-    access: it is an error for shards that are read in order, and a warning for Parquet shards.
+    fetched about 1.7 times in an epoch of a large corpus, unless a `cache` can hold the corpus. A cache is for frames
+    of lines under random access: it is an error for shards that are read in order.
 
     PilekitError for wrong arguments and for a selection without documents. If a world size, accumulation or batch size
     does not fit the grid, the PilekitError lists the sizes that do.

@@ -14,7 +14,6 @@ on equal models is 5 %. Under ten documents with text there is no interval and n
 from __future__ import annotations
 
 import json
-import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.results.intervals import (
     FEWEST,
     LEVEL,
@@ -41,8 +40,6 @@ from pilekit.evaluate.results.result import BitsPerByte, Weighted
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-logger = logging.getLogger(__name__)
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -192,9 +189,9 @@ def compare(results: Sequence[BitsPerByte], folders: Sequence[str | Path | None]
     results   of two models or more, or of one model by several protocols
     folders   where each result is stored, named beside its model; None: not named
 
-    Tokenizers may differ, because bytes are counted. Each difference between the protocols that changes figures is a
-    warning. PilekitError for fewer than two results, for a result without records, for causal models beside masked
-    models, and if no document was scored by all.
+    Tokenizers may differ, because bytes are counted. The result has a sentence for each difference between the
+    protocols that changes figures. PilekitError for fewer than two results, for a result without records, for causal
+    models beside masked models, and if no document was scored by all.
     """
     protocols = [result.protocol for result in results]
     folders = folders or [None] * len(results)
@@ -215,10 +212,6 @@ def compare(results: Sequence[BitsPerByte], folders: Sequence[str | Path | None]
         raise PilekitError(f"there is no document that all results scored ({shards}); score all on the same shards")
     cautions = tuple(differing(protocols))
     left_out = tuple(len(one) - rows.shape[1] for one in records)
-    for caution in cautions:
-        logger.warning("not like for like: %s", caution)
-    if any(left_out):
-        logger.warning("compared on the %s that all scored; %s", counted(rows.shape[1]), left_out_text(left_out))
     origin = {
         "paths": [protocol["model"]["path"] for protocol in protocols],
         "results": [None if folder is None else str(folder) for folder in folders],

@@ -34,7 +34,6 @@ from pilekit.shards.index.format import warn_of_bad_lines
 from pilekit.shards.random_access.document_reader import OpenReaders, StoredDocument, meta_of
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.random_access.selected_lines import SelectedDocuments, SelectedLines, lines_of_subsets
-from pilekit.shards.read.open import is_parquet
 from pilekit.shards.read.reader import OnError
 from pilekit.shards.read.unchanged import version_of
 from pilekit.shuffle import Int64
@@ -103,13 +102,9 @@ class DocumentSelection:
         self.documents = SelectedDocuments(self._selected_lines())
         self.count = len(self.documents)
         if not self.count:
-            dropped = sorted(name for name, factor in self.repeats.items() if factor == 0)
-            dedup = [str(self.dedup)] if self.dedup else []
-            asked = {"subsets": sorted(self.subsets or ()), "repeats of 0": dropped, "dedup": dedup}
-            given = "; ".join(f"{name}: {visible(', '.join(value), 200)}" for name, value in asked.items() if value)
             raise PilekitError(
-                f"{visible(self.corpus.root)}: no document is selected{f' ({given})' if given else ''}; "
-                "`pilekit stats` tells what the shards hold"
+                f"{visible(self.corpus.root)}: no document is selected by subsets, repeats and dedup; `pilekit stats` "
+                "tells what the shards hold"
             )
         if self.dedup is not None and not isinstance(self.corpus, TokenCorpus):
             # Compare some texts: another shard of the same name and length would lose the wrong documents.
@@ -167,14 +162,11 @@ class DocumentSelection:
         readers.close()
 
     def _check_cached(self) -> None:
-        remote = [shard for shard in self.corpus.shards if is_url(shard.path)]
-        if remote and self.plan.name == "sequential":
+        if any(is_url(shard.path) for shard in self.corpus.shards) and self.plan.name == "sequential":
             raise PilekitError(
                 f"cache= keeps frames that are reached at random, but {self.plan.reason}; put what `pilekit reframe` "
                 "makes of the shards in their place, or leave out cache="
             )
-        if fetched := [shard for shard in remote if is_parquet(shard.path)]:
-            logger.warning("%s: Parquet is fetched each time: cache= keeps frames of lines", visible(fetched[0].path))
 
     def selects(self, label: str) -> bool:
         """Whether the selection keeps documents with this label."""
