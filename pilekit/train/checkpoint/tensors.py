@@ -41,8 +41,6 @@ from pilekit.train.step.sharding import is_first_copy, is_sharded, own_part
 
 KINDS = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
 """The tensors that AdamW and Muon keep for a parameter."""
-NAMED = 5
-"""How many names a message lists."""
 
 # torch warns that a single process saves without a process group; that is intended here.
 warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized", UserWarning)
@@ -152,7 +150,7 @@ def load_tensors(folder: Path, model: nn.Module, optimizer: Optimizer, ranks: Ra
     """Load the state in `folder`, which has been verified, into model and optimizer. All ranks call this together.
 
     A parameter without optimizer state in the checkpoint gets none: it had not been stepped. Raises PilekitError that
-    names the tensors that do not fit, before anything is changed.
+    names a tensor that does not fit, before anything is changed.
     """
     reader = _Reader(folder)
     stored = ranks.on_all_ranks(reader.forms)
@@ -259,19 +257,11 @@ class _Unpickler(pickle.Unpickler):
 
 def _check_fit(folder: Path, stored: Mapping[str, str], own: Mapping[str, str]) -> None:
     """Raise PilekitError unless the checkpoint has the same keys as the model and its optimizer, in the same forms."""
-    differing = [key for key in sorted(own.keys() & stored.keys()) if own[key] != stored[key]]
-    found = {
-        "it lacks": sorted(own.keys() - stored.keys()),
-        "it alone has": sorted(stored.keys() - own.keys()),
-        "of another form are": [f"{key} ({stored[key]}, not {own[key]})" for key in differing],
-    }
-    reasons = []
-    for what, names in found.items():
-        shown = ", ".join(visible(name, 120) for name in names[:NAMED])
-        more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
-        reasons += [f"{what} {shown}{more}"] if names else []
-    if reasons:
-        raise PilekitError(
-            f"{visible(folder)}: does not fit the model and its optimizer: {'; '.join(reasons)}; "
-            "resume with the model and settings of the run that wrote it, or train in another folder"
-        )
+    for key in sorted(own.keys() | stored.keys()):
+        there, here = stored.get(key, "missing"), own.get(key, "missing")
+        if there != here:
+            raise PilekitError(
+                f"{visible(folder)}: does not fit the model and its optimizer: {visible(key, 120)} is {there} there "
+                f"and {here} here; resume with the model and settings of the run that wrote it, or train in another "
+                "folder"
+            )

@@ -162,10 +162,16 @@ def test_a_checkpoint_of_another_run_loads_too(run: Run) -> None:
 
 def test_an_optimizer_state_that_does_not_fit_is_named_and_changes_nothing(run: Run) -> None:
     changes: list[tuple[dict[str, Tensor | None], str]] = [
-        ({"optimizer.weight.exp_avg": None}, "it lacks optimizer.weight.exp_avg;"),
-        ({"optimizer.gone.exp_avg": torch.zeros(1)}, "it alone has optimizer.gone.exp_avg;"),
-        ({"optimizer.weight.exp_avg": torch.zeros(2, 3)}, r"exp_avg \(\[2, 3\] float32, not \[3, 2\] float32\)"),
-        ({"": torch.zeros(1), "step": torch.zeros(1)}, "it alone has , step;"),
+        ({"optimizer.weight.exp_avg": None}, "optimizer.weight.exp_avg is missing there and "),
+        (
+            {"optimizer.gone.exp_avg": torch.zeros(1)},
+            r"optimizer.gone.exp_avg is \[1\] float32 there and missing here;",
+        ),
+        (
+            {"optimizer.weight.exp_avg": torch.zeros(2, 3)},
+            r"exp_avg is \[2, 3\] float32 there and \[3, 2\] float32 here",
+        ),
+        ({"": torch.zeros(1), "step": torch.zeros(1)}, r":  is \[1\] float32 there and missing here"),
     ]
     model, optimizer = with_adamw(nn.Linear(2, 3))
     model(torch.ones(1, 2)).sum().backward()
