@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.results.records import ScoredDocument
-from pilekit.evaluate.results.write_items import PLACE, Items, write_items
+from pilekit.evaluate.results.write_items import PLACE, Items, rows_of, write_items
 
 GROUP_BYTES = 16 << 20
 _PROTOCOL = b"pilekit"
@@ -113,12 +113,12 @@ def write_embeddings(
     number = pa.float16() if np.dtype(item) == np.float16 else pa.float32()
     metadata = {_PROTOCOL: json.dumps(protocol).encode()}
 
-    def rows_of(vectors: list[Items]) -> tuple[list[int], list[Any]]:
-        flat = np.concatenate(vectors).astype(item)
-        missing = pa.array(np.isnan(flat.reshape(-1, width)).any(axis=1))
-        return [1] * len(vectors), [pa.FixedSizeListArray.from_arrays(pa.array(flat, number), width, mask=missing)]
-
     schema = pa.schema({**PLACE, "embedding": pa.list_(number, width)}, metadata=metadata)
-    most = max(1, GROUP_BYTES // (4 * width)) * width
-    write_items(path, schema, documents, most, rows_of, follow_links=True)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for document, vector in documents:
+            flat, missing = pa.array(vector.astype(item), number), pa.array([bool(np.isnan(vector).any())])
+            yield rows_of(document, schema, pa.FixedSizeListArray.from_arrays(flat, width, mask=missing))
+
+    write_items(path, schema, batches(), max(1, GROUP_BYTES // (4 * width)), follow_links=True)
     return Embeddings(path)

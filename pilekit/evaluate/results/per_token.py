@@ -10,8 +10,8 @@ again, and the exact sum (`math.fsum`) of a document's losses is the `nll` of it
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from pilekit.evaluate.plan import Plan
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result import TOKENS_FILE
 from pilekit.evaluate.results.result_folder import read_numbers, records_folder
-from pilekit.evaluate.results.write_items import PLACE, Items, write_items
+from pilekit.evaluate.results.write_items import PLACE, Items, rows_of, write_items
 from pilekit.evaluate.score.batching import Float64, TokenizedDocument
 
 _ITEM = np.dtype([("token", "<u4"), ("nats", "<f4")])
@@ -40,11 +40,10 @@ def write_tokens(out: str | Path, plan: Plan, records: Records) -> Path:
     path = Path(out) / TOKENS_FILE
     first = 1 if plan.prefix_id is None and plan.template is None else 0
 
-    def rows_of(held: list[Items]) -> tuple[list[int], list[Any]]:
-        items = np.concatenate(held)
-        indexes = np.concatenate([np.arange(first, first + len(one)) for one in held])
-        return list(map(len, held)), [indexes, items["token"], items["nats"].astype(np.float64) / math.log(2)]
+    def batches() -> Iterator[pa.RecordBatch]:
+        for document, items in read_numbers(records_folder(out, plan.key), _ITEM, records):
+            bits = items["nats"].astype(np.float64) / math.log(2)
+            yield rows_of(document, SCHEMA, np.arange(first, first + len(items), dtype=np.int32), items["token"], bits)
 
-    documents = read_numbers(records_folder(out, plan.key), _ITEM, records)
-    write_items(path, SCHEMA, documents, ROWS_PER_GROUP, rows_of)
+    write_items(path, SCHEMA, batches(), ROWS_PER_GROUP)
     return path
