@@ -22,6 +22,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from pilekit.artifacts.atomic_write import write_json
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm, load_masked_lm
@@ -33,7 +34,7 @@ from pilekit.evaluate.plan import MLM_SEED, Data, Options, Plan, corpus_of, make
 from pilekit.evaluate.ranks import alone, ranks_of_job
 from pilekit.evaluate.results.per_token import token_losses, write_tokens
 from pilekit.evaluate.results.records import Records
-from pilekit.evaluate.results.result import BitsPerByte, Cost, write_result
+from pilekit.evaluate.results.result import RESULT_FILE, BitsPerByte, Cost
 from pilekit.evaluate.results.result_folder import check_out, held_folder, scored_before
 from pilekit.evaluate.results.tabulate import tabulate
 from pilekit.evaluate.score.batching import Scoring, Share, ignore
@@ -179,7 +180,7 @@ def bits_per_byte(
             if out is not None:
                 if per_token:
                     write_tokens(out, plan, records)
-                write_result(result, out)
+                write_json(Path(out) / RESULT_FILE, result.to_dict())
             return result
 
         return ranks.on_rank0(finish)

@@ -7,13 +7,10 @@ would have given another figure.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.table_result import TableResult
 
 if TYPE_CHECKING:
@@ -219,16 +216,3 @@ class BitsPerByte(TableResult):
             "training_copies": None if self.training_copies is None else self.training_copies.to_dict(),
             "protocol": self.protocol,
         }
-
-
-def result_text(result: BitsPerByte) -> str:
-    """The text of `result.json`."""
-    return json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n"
-
-
-def write_result(result: BitsPerByte, folder: str | Path) -> Path:
-    """Write `result.json` into `folder`, which is made if it is missing; the whole file or none. Returns its path."""
-    path = Path(folder) / RESULT_FILE
-    with write_atomically(path) as file:
-        file.write(result_text(result).encode())
-    return path

@@ -38,7 +38,7 @@ from pilekit.artifacts.own_file import open_own, refuse_linked_folders
 from pilekit.corpus import Manifest
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.results.records import Records, ScoredDocument
-from pilekit.evaluate.results.result import RESULT_FILE, BitsPerByte, result_text
+from pilekit.evaluate.results.result import RESULT_FILE, BitsPerByte
 from pilekit.evaluate.results.tabulate import tabulate
 from pilekit.evaluate.training_copies import TrainingCopies
 
@@ -224,7 +224,7 @@ def read_result(folder: str | Path) -> BitsPerByte:
         manifest = msgspec.convert(read_header(records_of, KIND).inputs["manifest"], Manifest)
         records = read_records(records_of, [shard["name"] for shard in protocol["data"]], manifest)
         result = replace(tabulate(records, protocol, manifest), training_copies=copies)
-        figures = json.loads(result_text(result))
+        figures = result.to_dict()
         is_same = all(figures[name] == stored[name] for name in ("overall", "weighted", "subsets"))  # sums are exact
         if not is_same or protocol["records"] != key:
             raise ValueError("other figures")

@@ -227,7 +227,7 @@ def test_a_run_that_did_not_end_changes_no_variant(
     shard = write(tmp_path / "val.jsonl", [(label, f"text of {label}") for label in labels * 2])
     first = bits_per_byte(model_dir, shard, out=tmp_path / "out")
     with monkeypatch.context() as patch, pytest.raises(TypeError):
-        patch.setattr(module, "write_result", None)
+        patch.setattr(module, "write_json", None)
         bits_per_byte(model_dir, shard, out=tmp_path / "out", paper=True)
     assert read_result(tmp_path / "out").to_dict() == first.to_dict()
     paper = bits_per_byte(model_dir, shard, out=tmp_path / "out", paper=True)
