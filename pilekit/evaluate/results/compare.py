@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,6 @@ from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.results.intervals import (
     FEWEST,
     LEVEL,
-    METHOD,
     SPLITS,
     Float64,
     holm,
@@ -48,9 +47,6 @@ ROUNDING = 1e-6
 
 BETTER, WORSE, UNCLEAR, TOO_FEW = "better", "worse", "not told apart", "too few"
 """The verdicts on a further model."""
-
-OF_EACH = ("paths", "results")
-"""The fields of an origin with one item per model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +129,9 @@ class Comparison:
     against    the second model against the first, the third against the first, ...
     left_out   number of each model's documents that not all others scored
     cautions   differences between the protocols that would change even equal models' figures, a sentence each
-    origin     for JSON: the "paths" of the models, the folders of their "results", "shards", "manifest", "intervals"
+    paths      the models' folders; None: a model in memory
+    manifest   the name of the corpus's manifest
+    by         "length" or `FILE:COLUMN`, if rows are not subsets
     """
 
     kind: str
@@ -141,14 +139,16 @@ class Comparison:
     against: tuple[Against, ...]
     left_out: tuple[int, ...]
     cautions: tuple[str, ...]
-    origin: dict[str, Any] = field(default_factory=dict)
+    paths: tuple[str | None, ...] = ()
+    manifest: str = ""
+    by: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """For two models `{"subsets": {name: {"difference", ...}}, "overall": {...}, "weighted": {...}, ...}`.
 
         `overall` also has "models", "left_out" and "cautions"; "weighted" also has "weight", and is null without
-        weights; the rest is `origin`. For more models it is `{"comparisons": [...]}`, with the same for each further
-        model against the first.
+        weights; "paths", "manifest" and "by" follow. For more models it is `{"comparisons": [...]}`, with the same for
+        each further model against the first.
         """
         pairs = []
         for number, one in enumerate(self.against, 1):
@@ -159,9 +159,9 @@ class Comparison:
                 "left_out": [self.left_out[of] for of in two],
                 "cautions": list(self.cautions),
             }
-            origin = {name: [of[at] for at in two] if name in OF_EACH else of for name, of in self.origin.items()}
             weighted = None if one.weighted is None else {**one.weighted.to_dict(), "weight": round(one.weight, 6)}
             subsets = {name: difference.to_dict() for name, difference in one.subsets.items()}
+            origin = {"paths": [self.paths[of] for of in two], "manifest": self.manifest, "by": self.by}
             pairs.append({"subsets": subsets, "overall": overall, "weighted": weighted, **origin})
         return pairs[0] if len(pairs) == 1 else {"comparisons": pairs}
 
@@ -212,17 +212,9 @@ def compare(results: Sequence[BitsPerByte], folders: Sequence[str | Path | None]
         raise PilekitError(f"there is no document that all results scored ({shards}); score all on the same shards")
     cautions = tuple(differing(protocols))
     left_out = tuple(len(one) - rows.shape[1] for one in records)
-    origin = {
-        "paths": [protocol["model"]["path"] for protocol in protocols],
-        "results": [None if folder is None else str(folder) for folder in folders],
-        "shards": [shard["name"] for shard in protocols[0]["data"]],
-        "manifest": protocols[0]["manifest"],
-        "intervals": METHOD,
-    }
-    if (by := protocols[0].get("by")) is not None:
-        origin["by"] = by
-    against = _differences(records, rows, results[0].weighted)
-    return Comparison(protocols[0]["kind"], models, against, left_out, cautions, origin)
+    against, first = _differences(records, rows, results[0].weighted), protocols[0]
+    paths = tuple(protocol["model"]["path"] for protocol in protocols)
+    return Comparison(first["kind"], models, against, left_out, cautions, paths, first["manifest"], first.get("by"))
 
 
 def check_kinds(kinds: Sequence[str]) -> None:

@@ -36,7 +36,7 @@ def comparison_table(comparison: Comparison) -> RenderableType:
     parts: list[RenderableType] = []
     for letter, against in zip(LETTERS[1:], comparison.against, strict=False):
         title = Text(f"{measure} on the same documents: {letter} against A", style="italic")
-        table = differences_table(against, letter, comparison.origin.get("by"))
+        table = differences_table(against, letter, comparison.by)
         parts += [title, table, Text(), Text(verdict(against, letter)), Text()]
     return Group(*parts, notes_table(_notes(comparison)))
 

@@ -220,10 +220,8 @@ def test_json_and_names_of_models() -> None:
     told, expected = two.to_dict(), two.against[0].overall
     rows = [{"model": "runs/a", "subset": name, **figures} for name, figures in told["subsets"].items()]
     assert two.to_arrow().to_pylist() == rows
-    assert list(told) == ["subsets", "overall", "weighted", "paths", "results", "shards", "manifest", "intervals"]
-    assert (told["weighted"], told["paths"], told["results"]) == (None, ["runs/a", "runs/a"], [None, None])
-    assert (told["shards"][:1], told["manifest"]) == (["00.jsonl"], "pile")
-    assert three["comparisons"][1]["results"] == ["scores/1024", "scores/c"]
+    assert list(told) == ["subsets", "overall", "weighted", "paths", "manifest", "by"]
+    assert (told["weighted"], told["paths"], told["manifest"]) == (None, ["runs/a", "runs/a"], "pile")
     assert set(told["subsets"]) == set(LABELS)
     names = ["difference", "interval", "bpb", "documents", "bytes", "p", "adjusted_p", "verdict"]
     assert [list(one)[:8] for one in (told["overall"], *told["subsets"].values())] == [names] * 4
