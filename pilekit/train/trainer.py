@@ -157,7 +157,7 @@ class Trainer:
 
         `on_step` is called after every step, on every rank; if it raises a PilekitError on any rank, all ranks raise.
         Ctrl-C and SIGTERM finish the step, save it and return. If a loss or a gradient is not a number, a PilekitError
-        names the step and the command that shows its documents.
+        names the step and its documents.
         """
         config, ranks, engine, steps = self.config, self.ranks, self.engine, self.config.steps
         with self._opened() as (run, checkpoints, batches), first_interrupt() as interrupted:
@@ -189,8 +189,8 @@ class Trainer:
                             if update.skipped and targets and not scale:
                                 self._save_before_raising(checkpoints, done, saved)
                                 saved = done.step
-                                bad = done.step + 1, sums.loss, update.grad_norm
-                                raise ranks.error(failed_step(*bad, peek=peek(done.step + 1)))
+                                bad = done.step + 1, sums.loss, update.grad_norm, lr, batch, nll
+                                raise failed_step(run, ranks, *bad, peek=peek(done.step + 1))
 
                             done = replace(
                                 done,

@@ -1,35 +1,98 @@
-"""Report a step that failed: the command that shows its documents, or the reason of torch's error.
+"""Report a step that failed: its documents, or the reason of torch's error.
 
 A loss or gradient that is not a number is found before the optimizer moves. So the weights are still those of the step
-before, and are saved: the next run resumes there.
+before, and are saved: the next run resumes there. `failed-step-N.json` names all documents of the step.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
+import orjson
+import torch
+
+from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.engine.ranks import Ranks, lost_rank
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.model.device import is_out_of_memory
+from pilekit.stream.batch.batch import Batch
+from pilekit.train.run_folder import RunFolder
+
+logger = logging.getLogger(__name__)
+
+SHOWN_DOCUMENTS = 5
 
 
-def failed_step(step: int, loss: float, grad_norm: float, peek: str) -> str:
-    """The error of a step whose loss or gradient, over all ranks, is not a number.
+def failed_step(
+    run: RunFolder,
+    ranks: Ranks,
+    step: int,
+    loss: float,
+    grad_norm: float,
+    lr: float,
+    batch: Batch,
+    nll: torch.Tensor,
+    peek: str,
+) -> PilekitError:
+    """Write RUN/failed-step-N.json and return the error to raise on all ranks, which must call this together.
 
-    step   from 1, as in metrics.jsonl
-    peek   the command that shows the step's documents
+    step        from 1, as in metrics.jsonl
+    loss        of the whole step, as is `grad_norm`: the same on all ranks
+    batch, nll  this rank's rows, and the losses of their targets, float32 [rows, any]
+    peek        the command that shows the step's documents
+
+    The error names the documents in rows whose loss is not finite, or in all rows if only the gradient is not finite.
     """
+    bad = (~nll.isfinite()).any(dim=1).tolist()
+    parts = ranks.gather(list(zip(batch.documents(), bad, strict=True)))
+    rows = [row for part in parts for row in part]
+    suspect = [documents for documents, bad in rows if bad] or [documents for documents, _ in rows]
+    named = list(dict.fromkeys(document for documents in suspect for document in documents))
+    file = run.path / f"failed-step-{step}.json"
+    content = {
+        "step": step,
+        "loss": repr(loss),
+        "grad_norm": repr(grad_norm),
+        "lr": lr,
+        "rows": [
+            {
+                "rank": rank,
+                "documents": [{"shard": shard, "number": number} for shard, number in documents],
+                "finite": not bad,
+            }
+            for rank, part in enumerate(parts)
+            for documents, bad in part
+        ],
+        "peek": peek,
+    }
+    where = f" (all of them: {visible(file)})" if ranks.on_rank0(lambda: _is_written(file, content)) else ""
     what = f"the gradient's norm is {grad_norm}" if math.isfinite(loss) else f"the loss is {loss}"
+    shown = ", ".join(f"{visible(shard, 100)} document {number}" for shard, number in named[:SHOWN_DOCUMENTS])
+    more = f" and {len(named) - SHOWN_DOCUMENTS} more" if len(named) > SHOWN_DOCUMENTS else ""
     start = "from the start"
     if step > 1:
         start = f"after step {step - 1}, or from an earlier checkpoint if that one is removed"
-    return (
-        f"step {step}: {what}; lower optimizer.lr or lengthen schedule.warmup and run again, which continues {start}; "
-        f"the step's documents are shown by: {peek}"
+    return ranks.error(
+        f"step {step}: {what}, in rows with {shown}{more}{where}; lower optimizer.lr or lengthen schedule.warmup and "
+        f"run again, which continues {start}; the step's documents are shown by: {peek}"
     )
+
+
+def _is_written(file: Path, content: dict[str, Any]) -> bool:
+    """Write the file; a full disk is only a warning, because the step's error matters more."""
+    try:
+        with write_atomically(file) as out:
+            out.write(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
+    except PilekitError as error:
+        logger.warning("%s", error)
+        return False
+    return True
 
 
 @contextmanager

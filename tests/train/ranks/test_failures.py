@@ -25,6 +25,7 @@ from pilekit.train.log.metrics import StepMetrics
 from pilekit.train.step.sharding import own_part
 from tests.stopping import tree
 from tests.train.ranks.fitting import (
+    RARE,
     STEPS,
     Array,
     Job,
@@ -84,12 +85,18 @@ def test_a_bad_line_on_one_rank_ends_all(job: Job) -> None:
 def test_a_nan_loss_on_one_rank_ends_all(job: Job, rare: tuple[str, ...]) -> None:
     run, changes = job.folder / "run", (*rare, "parallel.zero=3", "train.steps=20", "checkpoint.keep_last=1")
     first, second = job.run(fit, 2, "run", changes)
-    step, _ = step_and_rank([first, second], omega(job.made))
+    step, rank = step_and_rank([first, second], omega(job.made))
     assert step > 1
     assert first.error is not None
     assert first.error == second.error
-    assert first.error.startswith(f"step {step}: the loss is nan; ")
+    assert first.error.startswith(f"step {step}: the loss is nan, in rows with ")
     assert first.steps == second.steps == list(range(1, step))
+    report = json.loads((run / f"failed-step-{step}.json").read_text())
+    assert [row["rank"] for row in report["rows"]] == [0] * 4 + [1] * 4
+    (bad,) = [row for row in report["rows"] if not row["finite"]]
+    assert bad["rank"] == rank
+    assert {"shard": "corpus.jsonl", "number": RARE} in bad["documents"]
+    assert f"corpus.jsonl document {RARE}" in first.error
     # the step changed nothing, and the step before is saved: the run resumes there and fails again
     assert [record["step"] for record in lines(run)] == first.steps
     assert (run / "latest").read_text().strip() == f"checkpoints/step-{step - 1}"
