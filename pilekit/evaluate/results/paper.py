@@ -14,8 +14,13 @@ other overall figure here: within 0.004 of the paper's for the GPT-2 models, 0.0
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from pilekit.corpus import Manifest
+from pilekit.evaluate.results.records import Records
+
+FAR = 0.1
+"""If tokens per byte differ more than this from the constants, the tokenizer is not GPT-2's."""
 
 
 def bytes_of_tokens(tokens: int, subset: str, manifest: Manifest) -> float:
@@ -30,3 +35,26 @@ def bytes_of_all_tokens(tokens: int, subsets: Iterable[str], manifest: Manifest)
     whole = set(subsets) == {subset.name for subset in manifest.subsets}
     constant = manifest.totals.tokens_per_byte if whole else None
     return tokens / constant if constant else 0.0
+
+
+def another_tokenizer(records: Records, protocol: dict[str, Any], manifest: Manifest) -> str | None:
+    """A warning if there are over 10 % more or fewer tokens than by the constants of the subsets; else None.
+
+    Without a prefix, first tokens are not predicted, but they count here.
+    """
+    tokens = records.tokens + (protocol["prefix"]["id"] is None) * (records.bytes > 0)
+    size = expected = found = 0.0
+    for code, name in enumerate(records.subsets):
+        known = manifest.subset(name)
+        if known is not None and known.tokens_per_byte is not None:
+            of = records.subset == code
+            size += float(records.bytes[of].sum())
+            expected += known.tokens_per_byte * float(records.bytes[of].sum())
+            found += float(tokens[of].sum())
+    if not expected or abs(found / expected - 1) <= FAR:
+        return None
+    return (
+        f"the paper's constants are those of the GPT-2 tokenizer, by which this text has {expected / size:.3f} tokens "
+        f"per byte, and here it has {found / size:.3f}: with another tokenizer these figures mean nothing; leave out "
+        "--paper"
+    )

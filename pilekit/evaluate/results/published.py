@@ -3,7 +3,8 @@
 Readers compare two numbers that stand side by side. So published figures are shown only for a causal model, disjoint
 windows (`context_len` 1), and documents of the Pile's val or test. The names of the shards, and the labels of their
 documents, scored or not, identify val and test: the labels must be the 22 subsets, all of them and no others. The
-protocols still differ: the manifest says where and how each figure was measured.
+paper's variant with another tokenizer than GPT-2's gets no published figures. The protocols still differ: the manifest
+says where and how each figure was measured.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 from pilekit.corpus import Manifest, PublishedResult, load_manifest
 from pilekit.corpus.shard import split_of
 from pilekit.errors import counted
+from pilekit.evaluate.results import paper
 from pilekit.evaluate.results.records import Records
 
 SECONDARY = "secondary"
@@ -54,6 +56,8 @@ def published_beside(records: Records, protocol: dict[str, Any], manifest: Manif
     is_pile = splits and splits <= {"val", "test"} and len(names) == 22 and set(protocol["labels"]) == names
     if not is_pile or protocol["kind"] == "masked" or protocol["context_len"] != 1:
         return None
+    if protocol["paper"] and paper.another_tokenizer(records, protocol, manifest) is not None:
+        return None
     split = " and ".join(sorted(splits, reverse=True))
     found: dict[tuple[str, str], PublishedResult] = {}
     notes: dict[str, None] = {}
@@ -82,12 +86,15 @@ def published_beside(records: Records, protocol: dict[str, Any], manifest: Manif
     return Published(tuple(columns), tuple(overall), f"{' '.join(notes)} {', '.join(here)}.".strip())
 
 
-def warnings_on(protocol: dict[str, Any], manifest: Manifest) -> tuple[str, ...]:
-    """Warnings for the reader: subsets of the Pile left out."""
+def warnings_on(records: Records, protocol: dict[str, Any], manifest: Manifest) -> tuple[str, ...]:
+    """Warnings for the reader: subsets of the Pile left out, constants that do not fit."""
+    found = []
     seventeen = {subset.name for subset in load_manifest(_WITHOUT_FIVE).subsets}
     if manifest.name == _WITHOUT_FIVE or set(protocol["labels"]) == seventeen:
-        return (
+        found.append(
             "these are 17 of the Pile's 22 subsets (pile-uncopyrighted leaves out Books3, BookCorpus2, OpenSubtitles, "
-            "YoutubeSubtitles and OpenWebText2): overall figures do not compare with those on the whole Pile",
+            "YoutubeSubtitles and OpenWebText2): overall figures do not compare with those on the whole Pile"
         )
-    return ()
+    if protocol["paper"] and (other := paper.another_tokenizer(records, protocol, manifest)) is not None:
+        found.append(other)
+    return tuple(found)

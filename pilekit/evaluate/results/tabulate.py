@@ -54,7 +54,7 @@ def tabulate(records: Records, protocol: dict[str, Any], manifest: Manifest) -> 
         weighted=_weighted(scores, mixture, records, weights),
         records=records,
         published=published_beside(records, protocol, manifest),
-        warnings=warnings_on(protocol, manifest),
+        warnings=warnings_on(records, protocol, manifest),
     )
 
 

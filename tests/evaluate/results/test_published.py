@@ -47,12 +47,40 @@ def test_figures_are_shown_beside_the_pile_alone() -> None:
     assert some.columns[0].subsets[NAMES[0]] == 1.0878
 
 
+def in_tokens(factor: float, short: int = 0) -> Records:
+    """20 documents of 10,000 bytes per subset, with `factor` times the tokens of the constants, minus `short`."""
+    rates = {subset.name: subset.tokens_per_byte or 0 for subset in PILE.subsets}
+    documents = [
+        ScoredDocument("test.jsonl", n, n, name, 10_000, round(rates[name] * 10_000 * factor) - short, 500.0)
+        for n, name in enumerate(name for name in NAMES for _ in range(20))
+    ]
+    return Records.of(documents, ["test.jsonl"], PILE)
+
+
+def test_the_papers_constants_fit_one_tokenizer() -> None:
+    protocol = {**PROTOCOL, "paper": True}
+    for factor, fits in ((0.91, True), (1.09, True), (0.89, False), (1.11, False)):
+        records = in_tokens(factor)
+        warnings = warnings_on(records, protocol, PILE)
+        assert (warnings == ()) == fits
+        assert (published_beside(records, protocol, PILE) is not None) == fits
+        if not fits:
+            size = sum(subset.tokens_per_byte or 0 for subset in PILE.subsets) / 22
+            said = f"by which this text has {size:.3f} tokens per byte, and here it has {size * factor:.3f}"
+            assert said in warnings[0]
+            assert warnings_on(records, PROTOCOL, PILE) == ()
+    # Without a prefix, first tokens are not predicted, but they count here.
+    assert warnings_on(in_tokens(0.9, short=1), {**protocol, "prefix": {"id": None}}, PILE) == ()
+    assert len(warnings_on(in_tokens(0.9, short=1), protocol, PILE)) == 1
+    assert warnings_on(records_of(["Mine"]), protocol, PILE) == ()
+
+
 def test_seventeen_subsets_have_a_warning() -> None:
     seventeen = [subset.name for subset in SEVENTEEN.subsets]
     for labels, manifest in ((seventeen, PILE), (["ArXiv"], SEVENTEEN)):
-        [warning] = warnings_on({**PROTOCOL, "labels": labels}, manifest)
+        [warning] = warnings_on(records_of(["ArXiv"]), {**PROTOCOL, "labels": labels}, manifest)
         assert "17 of the Pile's 22 subsets" in warning
-    assert warnings_on(PROTOCOL, PILE) == ()
+    assert warnings_on(records_of(seventeen), PROTOCOL, PILE) == ()
 
 
 def test_columns_and_differences() -> None:
@@ -71,11 +99,9 @@ def test_columns_and_differences() -> None:
         assert part in published.differs
     assert published.differs.endswith("windows of 512 tokens, bytes counted.")
     json.dumps(published.to_dict(), allow_nan=False)
-    on_test = published_beside(
-        records_of(shards=["test.jsonl"]), {**PROTOCOL, "paper": True, "prefix": {"id": None}}, PILE
-    )
+    on_test = published_beside(in_tokens(1), {**PROTOCOL, "paper": True, "prefix": {"id": None}}, PILE)
     assert on_test.differs.endswith(
-        "Here: 22 documents of test, windows of 512 tokens, the paper's constants, first tokens not predicted."
+        "Here: 440 documents of test, windows of 512 tokens, the paper's constants, first tokens not predicted."
     )
     assert {column.split for column in on_test.overall} == {"test"}
     assert "DeepSeek-V2" in [column.model for column in on_test.overall]
