@@ -85,7 +85,7 @@ def _verify_token_files(paths: tuple[str, ...], as_json: bool) -> None:
     for path in paths:
         file = TokenFile(path)
         header = file.header
-        for _ in file.runs("", {}):
+        for _ in file.rows(""):
             pass  # Each row is compared with the index.
         try:
             vocabulary = None if header is None else int(header.results["tokenizer"]["vocabulary"])

@@ -26,7 +26,7 @@ from pilekit.engine import Advance
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.shards.fingerprint import Inputs
 from pilekit.table_result import TableResult
-from pilekit.tokenize.files.documents import ROWS, Run
+from pilekit.tokenize.files.documents import ROWS, Rows
 from pilekit.tokenize.files.formats import ENDED_BY_EOD, Format, token_files, write_idx
 from pilekit.tokenize.files.joined import Joined
 from pilekit.tokenize.files.output import finished_output
@@ -105,20 +105,21 @@ def merge_token_files(
     sources_of = [Shard(f"{number:05} {path.name}", str(path)) for number, paths in enumerate(read) for path in paths]
     counts = {"documents": sum(map(len, inputs)), "sequences": sum(file.sequences for file in inputs)}
     counts["tokens"] = sum(file.tokens for file in inputs)
-    labels: dict[str, int] = {}
 
     def sizes() -> Iterator[npt.NDArray[np.int32]]:
         return (file.sizes[first : first + ROWS] for file in inputs for first in range(0, file.sequences, ROWS))
 
-    def runs(file: TokenFile) -> Iterator[Run]:
-        return file.runs(file.path.name.removesuffix(".idx"), labels, by_table=not without)
-
     def make(output: Output, versions: Inputs) -> dict[str, Any]:
-        for file in inputs:  # All tables are checked before the work, and all labels are known then.
-            if any(run.tokens.max() >= 1 << 31 for run in runs(file)):
-                raise PilekitError(f"{visible(file.path)}: a document has 2^31 tokens or more; leave it out")
         of_part = {f"/{number}": file for number, file in enumerate(inputs)}
-        joined = Joined(files, output, [*of_part], lambda part: runs(of_part[part]))
+
+        def rows(part: str) -> Rows:
+            file = of_part[part]
+            return file.rows(file.path.name.removesuffix(".idx"), by_table=not without)
+
+        header = inputs[0].header if made_by else None
+        tokenizer = header.results.get("tokenizer") if header else None
+        name = "unknown" if tokenizer is None else tokenizer["sha256"]
+        joined = Joined(files, output, [*of_part], rows, name)
         advance(files.item * sum(file.tokens for file in inputs[: joined.done]))
         check_free_disk(output.folder, files.item * sum(file.tokens for file in inputs[joined.done :]), "merging")
         for part, file in of_part.items():
@@ -128,10 +129,7 @@ def merge_token_files(
         if files.format == "megatron":
             with write_atomically(joined.folder / files.names(0)[1]) as index:
                 write_idx(index, files.dtype, sizes, counts["sequences"], _doc_idx(inputs), counts["documents"])
-        header = inputs[0].header if made_by else None
-        tokenizer = header.results.get("tokenizer") if header else None
-        name = "unknown" if tokenizer is None else tokenizer["sha256"]
-        done = joined.finish(name, keep_table=not without)
+        done = joined.finish(with_table=not without)
         shards = {name: given for file in inputs for name, given in file.shards.items()}
         return {**counts, **done, "tokenizer": tokenizer, "shards": shards}
 

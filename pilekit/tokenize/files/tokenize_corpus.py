@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from pilekit.pipeline.pipeline import Pipeline, Stage, described
 from pilekit.shards.each_shard import finish_shards, part_of
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.read.reader import OnError, Reading, read
-from pilekit.tokenize.files.documents import RECORD, Run, runs_of_records
+from pilekit.tokenize.files.documents import RECORD, Rows, rows_of_records
 from pilekit.tokenize.files.formats import ENDED_BY_EOD, Format, TokenFiles, token_files
 from pilekit.tokenize.files.joined import Joined
 from pilekit.tokenize.files.output import REMEDY, finished_output
@@ -124,12 +124,13 @@ def tokenize_corpus(
         if shared:
             return {**summed(tokenized().values()), "dtype": files.read_as, "files": {}}
 
-        def runs(name: str) -> Iterator[Run]:
+        def rows(name: str) -> Rows:
             result = output.result(name)
             assert result is not None
-            return runs_of_records(_parts(output, name)[1], name, result["subsets"])
+            return rows_of_records(_parts(output, name)[1], name, result["subsets"])
 
-        joined = Joined(files, output, [shard.name for shard in corpus.shards], runs)
+        used = tokenize.tokenizer
+        joined = Joined(files, output, [shard.name for shard in corpus.shards], rows, str(used.path))
         if subsets is None and not stages:
             done = output.results()
             stored = sum(s.size or 0 for s in corpus.shards if s.name not in done and not s.path.endswith(PLAIN))
@@ -140,11 +141,9 @@ def tokenize_corpus(
             joined.append(name, result, [ids], records, own=True)
 
         results = tokenized(then=join)
-        used = tokenize.tokenizer
         about = {"sha256": used.fingerprint, "backend": used.backend, "vocabulary": used.vocab_size}
         about["eod"] = used.eos_id if eod_id is None else eod_id
-        finished = joined.finish(str(used.path))
-        return {**summed(results.values()), **finished, "tokenizer": about}
+        return {**summed(results.values()), **joined.finish(), "tokenizer": about}
 
     results, shown = finished_output(files, parameters, corpus.shards, make, shared)
     try:
