@@ -126,12 +126,9 @@ def token_files(prefix: str | Path, format: Format, limit: int | None, vocab_siz
 def check_prefix(prefix: str | Path) -> Path:
     """The path of a prefix; PilekitError for a folder or a name that ends in a slash."""
     path = Path(prefix)
-    try:
-        if not str(prefix).endswith("/") and path.name not in ("", "..") and not path.is_dir():
-            return path
-    except ValueError as error:  # a null character
-        raise PilekitError(f"{visible(prefix)}: {error}") from error
-    raise PilekitError(f"{visible(prefix)} is a folder; name a prefix in it, such as tokens/pile")
+    if str(prefix).endswith("/") or path.name in ("", "..") or path.is_dir():
+        raise PilekitError(f"{visible(prefix)} is a folder; name a prefix in it, such as tokens/pile")
+    return path
 
 
 def write_idx(

@@ -51,7 +51,6 @@ def finished_output(
     folder, name = files.prefix.parent, f"{files.stem}.json"
     shown = visible(folder / name)
     unfinished = files.prefix.with_name(f"{files.prefix.name}.unfinished")
-    _remove(unfinished, finished=True)  # A kill may have left it.
     inputs = inputs_for(unfinished, sources)
     job: dict[str, Any] = {"kind": KIND, "parameters": parameters, "inputs": inputs.fingerprints}
     done_before = (folder / name).exists()
@@ -78,12 +77,10 @@ def finished_output(
     return header.results, shown
 
 
-def _remove(folder: Path, *, finished: bool = False) -> None:
-    """Remove the folder of a job whose output is published; with `finished`, only if its header says so."""
+def _remove(folder: Path) -> None:
+    """Remove the folder of a job whose output is published."""
     with suppress(PilekitError, OSError):  # It is missing, or not ours, or another process is removing it.
-        # Another part that begins at this moment may have made the lock, and no header yet.
-        is_bare = not finished and set(os.listdir(folder)) <= {LOCK_FILE}  # noqa: PTH208
-        if is_bare or read_header(folder, KIND).finished or not finished:
+        if set(os.listdir(folder)) <= {LOCK_FILE} or read_header(folder, KIND):  # noqa: PTH208
             with locked(folder / LOCK_FILE, wait=False):
                 for inner in filter(Path.is_dir, folder.iterdir()):
                     shutil.rmtree(inner)  # before the header, without which the folder is not known as ours

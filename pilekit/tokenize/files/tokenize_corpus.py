@@ -36,7 +36,7 @@ from pilekit.shards.read.reader import OnError, Reading, read
 from pilekit.tokenize.files.documents import RECORD, Rows, rows_of_records
 from pilekit.tokenize.files.formats import ENDED_BY_EOD, Format, TokenFiles, token_files
 from pilekit.tokenize.files.joined import Joined
-from pilekit.tokenize.files.output import REMEDY, finished_output
+from pilekit.tokenize.files.output import finished_output
 from pilekit.tokenize.files.tokenized import TokenizedCorpus, summed
 from pilekit.tokenize.stage import Tokenize
 from pilekit.tokenize.tokenizer import Tokenizer
@@ -146,10 +146,7 @@ def tokenize_corpus(
         return {**summed(results.values()), **joined.finish(), "tokenizer": about}
 
     results, shown = finished_output(files, parameters, corpus.shards, make, shared)
-    try:
-        result = TokenizedCorpus.of(files.prefix.parent, results)
-    except (KeyError, TypeError, ValueError) as error:
-        raise PilekitError(f"{shown}: its results are damaged ({visible(error, 80)}); {REMEDY}") from error
+    result = TokenizedCorpus.of(files.prefix.parent, results)
     if on_error == "raise" and result.skipped.count:
         raise PilekitError(f"{result.skipped.examples[0]}; {shown} was made without it: give --on-error skip for that")
     return result
