@@ -84,11 +84,9 @@ if TYPE_CHECKING:
     from pilekit.stream.batch.batch import Batch as Batch
     from pilekit.stream.pack.pack_stage import Pack as Pack
     from pilekit.stream.pile_stream import PileStream as PileStream
-    from pilekit.tokenize import SampledSubset as SampledSubset
     from pilekit.tokenize import TokenBatch as TokenBatch
     from pilekit.tokenize import Tokenize as Tokenize
     from pilekit.tokenize import Tokenizer as Tokenizer
-    from pilekit.tokenize import TrainedTokenizer as TrainedTokenizer
     from pilekit.tokenize import load_tokenizer as load_tokenizer
     from pilekit.tokenize import train_tokenizer as train_tokenizer
     from pilekit.tokenize.files.merge import MergedTokens as MergedTokens
@@ -158,7 +156,7 @@ _NAMES = {
     "pilekit.tokenize.files.token_file": "TokenFile",
     "pilekit.tokenize.files.tokenize_corpus": "tokenize_corpus",
     "pilekit.tokenize.files.tokenized": "TokenizedCorpus",
-    "pilekit.tokenize": "SampledSubset TokenBatch Tokenize Tokenizer TrainedTokenizer load_tokenizer train_tokenizer",
+    "pilekit.tokenize": "TokenBatch Tokenize Tokenizer load_tokenizer train_tokenizer",
     "pilekit.train.config.file": "load_config",
     "pilekit.train.config.sections": "TrainConfig",
     "pilekit.train.launch.notebook": "notebook_launch",
