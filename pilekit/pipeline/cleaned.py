@@ -40,14 +40,6 @@ class Cleaned(TableResult):
     skipped: SkippedLines
     judged: tuple[str, ...]
 
-    def __repr__(self) -> str:
-        counts = ", ".join(f"{self.summary[name]:,} {name}" for name in ("read", "kept", "dropped", "skipped"))
-        return f"Cleaned({None if self.folder is None else str(self.folder)!r}: {counts})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The summary."""
-        return self.summary
-
     def to_arrow(self) -> pa.Table:
         """A row per subset and rule with the rule's counts, for pandas, polars and plots."""
         import pyarrow as pa

@@ -58,7 +58,7 @@ class SelectedSubset:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Selected(TableResult):
     """The result of `select_corpus`.
 
@@ -76,10 +76,6 @@ class Selected(TableResult):
     empty: tuple[str, ...]
     skipped: SkippedLines
     others: int = 0
-
-    def __repr__(self) -> str:
-        documents, subsets = counted(self.total.documents, "document"), counted(len(self.subsets), "subset")
-        return f"Selected({str(self.folder)!r}, {documents} of {subsets})"
 
     def to_dict(self) -> dict[str, Any]:
         """All counts, for programs."""

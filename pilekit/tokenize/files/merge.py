@@ -23,7 +23,7 @@ from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Shard
 from pilekit.engine import Advance
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, visible
 from pilekit.shards.fingerprint import Inputs
 from pilekit.table_result import TableResult
 from pilekit.tokenize.files.documents import ROWS, Rows
@@ -40,7 +40,7 @@ _MADE_BY = ("tokenizer", "special_tokens", "eod")
 """Settings that all files must share; a stream over the merged file uses them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class MergedTokens(TableResult):
     """The result of `merge_token_files`.
 
@@ -58,10 +58,6 @@ class MergedTokens(TableResult):
     dtype: str
     files: tuple[Path, ...]
     inputs: dict[str, dict[str, int]]
-
-    def __repr__(self) -> str:
-        counts = f"{counted(self.documents, 'document')}, {counted(self.tokens, 'token')}"
-        return f"MergedTokens({counts} of {counted(len(self.inputs), 'file')})"
 
     def to_dict(self) -> dict[str, Any]:
         """All counts and paths, for programs."""

@@ -7,14 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pilekit.errors import counted
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.table_result import TableResult
 
 _COUNTS = ("documents", "tokens", "bytes")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TokenizedCorpus(TableResult):
     """The result of `tokenize_corpus`.
 
@@ -40,10 +39,6 @@ class TokenizedCorpus(TableResult):
         """The result in a header in `folder`."""
         told = {name: results[name] for name in (*_COUNTS, "empty", "dtype", "subsets")}
         return cls(**told, skipped=SkippedLines.noted(results), files=tuple(folder / name for name in results["files"]))
-
-    def __repr__(self) -> str:
-        counts = f"{counted(self.documents, 'document')}, {counted(self.tokens, 'token')}"
-        return f"TokenizedCorpus({counts}, {self.dtype}, {counted(len(self.files), 'file')})"
 
     def to_dict(self) -> dict[str, Any]:
         """All counts and paths, for programs."""
