@@ -22,8 +22,8 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Shard
-from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
+from pilekit.progress import Report
 from pilekit.shards.fingerprint import Inputs
 from pilekit.table_result import TableResult
 from pilekit.tokenize.files.documents import ROWS, Rows
@@ -33,8 +33,6 @@ from pilekit.tokenize.files.output import finished_output
 from pilekit.tokenize.files.token_file import TokenFile, index_paths
 
 logger = logging.getLogger(__name__)
-
-Source = str | Path | TokenFile
 
 _MADE_BY = ("tokenizer", "special_tokens", "eod")
 """Settings that all files must share; a stream over the merged file uses them."""
@@ -65,25 +63,29 @@ class MergedTokens(TableResult):
 
 
 def merge_token_files(
-    sources: Source | Sequence[Source],
+    sources: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
     format: Format = "megatron",
     sequences_are_documents: bool = False,
-    advance: Advance = lambda size: None,
+    advance: Report = lambda *_: None,
 ) -> MergedTokens:
     """Join token files, in the order given, into files whose names begin with `out`.
 
-    sources                   `TokenFile`s, prefixes or paths of `.idx` files; a prefix of several files names them all
+    sources                   prefixes or paths of `.idx` files; a prefix of several files names them all
     out                       a prefix such as `tokens/pile`; a killed run of the same job is resumed
     format                    "megatron", "npy", "ds", "llmc" or "parquet", with files of its usual size
     sequences_are_documents   treat each sequence as a document, for files with a broken doc_idx
-    advance                   called with the number of bytes of ids newly done
+    advance                   receives the progress, in bytes of ids
 
     The tables of documents are joined if every file has one. Raises `PilekitError` for files of different items or
     tokenizers, for a file that contradicts itself, and for an output that is an input.
     """
-    inputs = open_token_files(sources, sequences_are_documents)
+    given = [sources] if isinstance(sources, str | Path) else sources
+    paths = [path for source in given for path in index_paths(source) or [Path(source)]]
+    inputs = [TokenFile(path, sequences_are_documents=sequences_are_documents) for path in paths]
+    if not inputs:
+        raise PilekitError("no token file is given; name one or more prefixes")
     vocabulary = 0 if inputs[0].dtype.itemsize == 2 else 1 << 16  # Its size decides the item of the output.
     files = token_files(out, format, None, vocabulary)
     made_by = _made_by(inputs)
@@ -116,37 +118,24 @@ def merge_token_files(
         tokenizer = header.results.get("tokenizer") if header else None
         name = "unknown" if tokenizer is None else tokenizer["sha256"]
         joined = Joined(files, output, [*of_part], rows, name)
-        advance(files.item * sum(file.tokens for file in inputs[: joined.done]))
-        check_free_disk(output.folder, files.item * sum(file.tokens for file in inputs[joined.done :]), "merging")
+        size, done = files.item * counts["tokens"], files.item * sum(file.tokens for file in inputs[: joined.done])
+        advance("merging", done, size)
+        check_free_disk(output.folder, size - done, "merging")
         for part, file in of_part.items():
-            joined.append(part, {}, file.bins(), advance=advance)
+            joined.append(part, {}, file.bins(), advance=lambda amount: advance("merging", amount, size))
         for shard in sources_of:
             versions.check(shard)
         if files.format == "megatron":
             with write_atomically(joined.folder / files.names(0)[1]) as index:
                 write_idx(index, files.dtype, sizes, counts["sequences"], _doc_idx(inputs), counts["documents"])
-        done = joined.finish(with_table=not without)
+        finished = joined.finish(with_table=not without)
         shards = {name: given for file in inputs for name, given in file.shards.items()}
-        return {**counts, **done, "tokenizer": tokenizer, "shards": shards}
+        return {**counts, **finished, "tokenizer": tokenizer, "shards": shards}
 
     results, _ = finished_output(files, parameters, sources_of, make)
-    paths = tuple(files.prefix.parent / name for name in results["files"])
+    made = tuple(files.prefix.parent / name for name in results["files"])
     merged = {str(file.path): {"documents": len(file), "tokens": file.tokens} for file in inputs}
-    return MergedTokens(**counts, dtype=results["dtype"], files=paths, inputs=merged)
-
-
-def open_token_files(sources: Source | Sequence[Source], sequences_are_documents: bool) -> list[TokenFile]:
-    """The files that `sources` names; PilekitError if there is none, or if a file contradicts itself."""
-    inputs: list[TokenFile] = []
-    for source in [sources] if isinstance(sources, Source) else sources:
-        if isinstance(source, TokenFile):
-            inputs.append(source)
-        else:
-            found = index_paths(source) or [Path(source)]
-            inputs += [TokenFile(path, sequences_are_documents=sequences_are_documents) for path in found]
-    if not inputs:
-        raise PilekitError("no token file is given; name one or more prefixes")
-    return inputs
+    return MergedTokens(**counts, dtype=results["dtype"], files=made, inputs=merged)
 
 
 def _made_by(inputs: Sequence[TokenFile]) -> dict[str, Any]:
