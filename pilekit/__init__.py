@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from pilekit.pipeline.rules.gopher_quality import GopherQuality as GopherQuality
     from pilekit.pipeline.rules.gopher_repetition import GopherRepetition as GopherRepetition
     from pilekit.pipeline.selecting import Selected as Selected
-    from pilekit.pipeline.selecting import SelectedSubset as SelectedSubset
     from pilekit.pipeline.selecting import select_corpus as select_corpus
     from pilekit.pipeline.stages import Match as Match
     from pilekit.pipeline.stages import MinBytes as MinBytes
@@ -135,7 +134,7 @@ _NAMES = {
     "pilekit.pipeline.rules.fineweb": "FineWeb",
     "pilekit.pipeline.rules.gopher_quality": "GopherQuality",
     "pilekit.pipeline.rules.gopher_repetition": "GopherRepetition",
-    "pilekit.pipeline.selecting": "Selected SelectedSubset select_corpus",
+    "pilekit.pipeline.selecting": "Selected select_corpus",
     "pilekit.report.page": "write_report",
     "pilekit.shards.index.build": "index_corpus",
     "pilekit.shards.index.format": "ShardIndex",

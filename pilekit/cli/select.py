@@ -57,6 +57,7 @@ def command(paths: tuple[str, ...], manifest: Described, out: Path, as_json: boo
         return
     from pilekit.shards.verify.findings import some_names
 
-    click.echo(f"{counted(len(corpus) - len(selected.empty), 'shard')} in {visible(out)}")
-    if selected.empty:
-        click.echo(f"nothing in {some_names(selected.empty)}")
+    empty = selected.summary["empty"]
+    click.echo(f"{counted(len(corpus) - len(empty), 'shard')} in {visible(out)}")
+    if empty:
+        click.echo(f"nothing in {some_names(empty)}")
