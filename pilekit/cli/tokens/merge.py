@@ -39,4 +39,4 @@ def command(prefixes: tuple[str, ...], out: Path, as_json: bool, **options: Any)
     with step_progress() as advance:
         merged = merge_token_files(prefixes, out, advance=advance, **options)
     if print_result(merged, as_json):
-        click.echo(f"{merged.dtype} ids in {visible(merged.files[0])}")
+        click.echo(f"{merged.summary['dtype']} ids in {visible(merged.summary['files'][0])}")

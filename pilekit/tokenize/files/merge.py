@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -38,28 +38,17 @@ _MADE_BY = ("tokenizer", "special_tokens", "eod")
 """Settings that all files must share; a stream over the merged file uses them."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class MergedTokens(TableResult):
     """The result of `merge_token_files`.
 
-    documents, sequences, tokens   of the merged file
-    dtype                          of the ids: "uint16", "int32" or "uint32"
-    files                          all files written but the header
-    inputs                         documents and tokens of each file read, by its path
+    summary   `documents`, `sequences`, `tokens`, `dtype` and `files` of the output, all files but the header; `inputs`,
+              the documents and tokens of each file read, by its path
     """
 
     ROWS: ClassVar[tuple[str, str]] = ("file", "inputs")
 
-    documents: int
-    sequences: int
-    tokens: int
-    dtype: str
-    files: tuple[Path, ...]
-    inputs: dict[str, dict[str, int]]
-
-    def to_dict(self) -> dict[str, Any]:
-        """All counts and paths, for programs."""
-        return {**asdict(self), "files": [*map(str, self.files)]}
+    summary: dict[str, Any]
 
 
 def merge_token_files(
@@ -133,9 +122,9 @@ def merge_token_files(
         return {**counts, **finished, "tokenizer": tokenizer, "shards": shards}
 
     results, _ = finished_output(files, parameters, sources_of, make)
-    made = tuple(files.prefix.parent / name for name in results["files"])
+    made = [str(files.prefix.parent / name) for name in results["files"]]
     merged = {str(file.path): {"documents": len(file), "tokens": file.tokens} for file in inputs}
-    return MergedTokens(**counts, dtype=results["dtype"], files=made, inputs=merged)
+    return MergedTokens({**counts, "dtype": results["dtype"], "files": made, "inputs": merged})
 
 
 def _made_by(inputs: Sequence[TokenFile]) -> dict[str, Any]:

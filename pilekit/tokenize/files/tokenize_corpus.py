@@ -32,12 +32,13 @@ from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage, described
 from pilekit.shards.each_shard import finish_shards, part_of
 from pilekit.shards.fingerprint import Inputs
+from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError, Reading, read
 from pilekit.tokenize.files.documents import RECORD, Rows, rows_of_records
 from pilekit.tokenize.files.formats import ENDED_BY_EOD, Format, TokenFiles, token_files
 from pilekit.tokenize.files.joined import Joined
 from pilekit.tokenize.files.output import finished_output
-from pilekit.tokenize.files.tokenized import TokenizedCorpus, summed
+from pilekit.tokenize.files.tokenized import COUNTS, TokenizedCorpus, summed
 from pilekit.tokenize.stage import Tokenize
 from pilekit.tokenize.tokenizer import Tokenizer
 
@@ -146,10 +147,12 @@ def tokenize_corpus(
         return {**summed(results.values()), **joined.finish(), "tokenizer": about}
 
     results, shown = finished_output(files, parameters, corpus.shards, make, shared)
-    result = TokenizedCorpus.of(files.prefix.parent, results)
-    if on_error == "raise" and result.skipped.count:
-        raise PilekitError(f"{result.skipped.examples[0]}; {shown} was made without it: give --on-error skip for that")
-    return result
+    skipped = SkippedLines.noted(results)
+    if on_error == "raise" and skipped.count:
+        raise PilekitError(f"{skipped.examples[0]}; {shown} was made without it: give --on-error skip for that")
+    written = [str(files.prefix.parent / name) for name in results["files"]]
+    told = {name: results[name] for name in (*COUNTS, "empty", "skipped", "dtype")}
+    return TokenizedCorpus({**told, "files": written, "subsets": results["subsets"]}, skipped)
 
 
 def _eod_id(tokenizer: Tokenizer, format: Format, append: bool | None, token: str | None) -> int | None:
@@ -216,7 +219,9 @@ def _tokenize_shard(
             flush.result()  # The file's last flush does not repeat an error of the disk.
         inputs.check(shard)
     result = {
-        "subsets": dict(zip(codes, counts[: len(codes)].tolist(), strict=True)),
+        "subsets": {
+            name: dict(zip(COUNTS, row, strict=True)) for name, row in zip(codes, counts.tolist(), strict=False)
+        },
         "empty": empty,
         "skipped": reader.skipped.count,
         "bad_lines": reader.skipped.listed(),

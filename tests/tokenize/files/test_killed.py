@@ -194,9 +194,9 @@ except MemoryError:
     write("a", 0, documents)
     write("b", documents, PIECE)
     merged = merge_token_files([folder / "a", folder / "b"], folder / "ab")
-    assert merged.documents == documents + PIECE
+    assert merged.summary["documents"] == documents + PIECE
     opened = TokenFile(folder / "ab")
-    assert (len(opened), opened.tokens) == (merged.documents, 2 * merged.documents)
+    assert (len(opened), opened.tokens) == (merged.summary["documents"], 2 * merged.summary["documents"])
     for number in (0, 1, documents // 2, documents - 1, documents, documents + PIECE - 1):
         assert opened[number].tolist() == [2 * number % 60_000, (2 * number + 1) % 60_000]
     print("whole")

@@ -185,7 +185,7 @@ def test_ids_past_16_bits_and_another_eod(tmp_path: Path, large_tokenizer: Path)
         prefix = tmp_path / format / "pile"
         options: dict[str, Any] = {"format": format, "append_eod": True, "eod": "<69999>"}
         result = tokenize_corpus(tmp_path / "data", prefix, loaded, **options)
-        assert result.dtype == ("int32" if format in ("megatron", "parquet") else "uint32")
+        assert result.summary["dtype"] == ("int32" if format in ("megatron", "parquet") else "uint32")
         wanted = expected_ids(large_tokenizer, documents, 69_999, format == "llmc")
         assert wanted[0].count(70_276) == 2
         assert written(prefix, format, None, 1, 4) == [[list(chain(*wanted))] if format == "llmc" else wanted]
