@@ -50,16 +50,12 @@ class Artefact:
     path      the folder or file; for several, their names
     command   a command that makes it with these settings
     content   a corpus's paths, a folder's header, a saved output, or results of `pilekit bpb`
-    inputs    the names of the shards that were read, or ""
-    made_by   the version of pilekit, or ""
     """
 
     kind: str
     path: str
     command: str
     content: Any
-    inputs: str = ""
-    made_by: str = ""
 
 
 def find_artefacts(paths: Sequence[str | Path], options: Sequence[str] = ()) -> list[Artefact]:
@@ -81,10 +77,10 @@ def _artefact(path: Path) -> Artefact | None:
         of = (result := read_result(folder)).protocol
         limit = () if of["limit"] is None else ("--limit", str(of["limit"]))
         command = line("bpb", str(of["model"]["path"] or "MODEL"), "CORPUS", *limit, "--out", folder)
-        return Artefact("bpb", folder, command, result, some_names(one["name"] for one in of["data"]), of["pilekit"])
+        return Artefact("bpb", folder, command, result)
     if (path / HEADER_FILE).is_file() and (header := read_header(path)).kind in WITH_HEADER:
         command = line(KINDS[header.kind][1], *_arguments(header, folder), "--out", folder)
-        return Artefact(header.kind, folder, command, header, some_names(header.inputs), header.pilekit)
+        return Artefact(header.kind, folder, command, header)
     if path.suffix != ".json" or path.is_dir():
         return None
     if (saved := read_output(path)) is None:
