@@ -27,7 +27,7 @@ NAME = 26
 def command(tokenizer: str | None, disk: Path, as_json: bool) -> None:
     """Say what is installed, what the machine has, and which rate to expect of each command.
 
-    Every package is imported: what is missing or broken is named. Then small pieces of work are timed for two
+    Every package is imported: what is missing, broken or too old is named. Then small pieces of work are timed for two
     or three seconds, and the rates of the commands are estimated from them; docs/benchmarks.md says how. 64 MiB are
     written to the disk and removed.
 

@@ -6,13 +6,14 @@ version of Python, is installed but cannot be imported.
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from importlib import import_module, metadata
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,8 +51,18 @@ def _reason(error: Exception) -> str:
     return visible(f"{type(error).__name__}: {error}".split("\n", 1)[0], 200)
 
 
+def import_of(name: str) -> Any:
+    """The module; an exception whatever goes wrong."""
+    try:
+        return importlib.import_module(name)
+    except (Exception, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # such as a Rust panic
+        raise ImportError(str(error)) from error
+
+
 def packages() -> Iterator[Fact]:
-    """pilekit's own version, then each required package with its version or fault, then the extras."""
+    """pilekit's own version, then each required package with its version and any fault, then the extras."""
     yield Fact("pilekit", f"{__version__}, Python {platform.python_version()}, {platform.platform()}")
     try:
         needed = metadata.requires("pilekit") or []
@@ -62,21 +73,26 @@ def packages() -> Iterator[Fact]:
     for line in needed:
         name, extra = re.split(r"[^\w.-]", line, maxsplit=1)[0], re.search(r"extra == ['\"](\w+)", line)
         if extra is None:
-            finders[name] = partial(_required, name)
+            finders[name] = partial(_required, name, line)
         elif extra[1] not in _NOT_LISTED:
             finders[name] = partial(_extra, name, extra[1])
     yield from facts(finders, "cannot be told")
 
 
-def _required(name: str) -> str:
+def _required(name: str, needed: str) -> str:
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
         raise PilekitError("missing; run `pip install .` again") from None
     try:
-        import_module(_MODULES.get(name, name.replace("-", "_")))
+        import_of(_MODULES.get(name, name.replace("-", "_")))
     except Exception as error:
         raise PilekitError(f"{version}, cannot be imported: {_reason(error)}") from error
+    from packaging.requirements import Requirement
+
+    wanted = Requirement(needed).specifier
+    if not wanted.contains(version, prereleases=True):
+        raise PilekitError(f"{version}, but pilekit needs {wanted}; pip install --upgrade '{name}{wanted}'")
     return version
 
 
@@ -148,10 +164,10 @@ def _backend(tokenizer: str | None) -> str:
     """The tokenizer's backend; without a tokenizer, whether the fast backend can be loaded."""
     if tokenizer is None:
         try:
-            import_module("fastokens")
+            import_of("fastokens")
         except Exception as error:
             why = _reason(error)
             raise PilekitError(f"tokenizers alone, which is slow: fastokens fails: {why}") from error
         return "fastokens, for each tokenizer for which it gives the ids of tokenizers"
-    loaded = import_module("pilekit.tokenize").load_tokenizer(tokenizer)
+    loaded = import_of("pilekit.tokenize").load_tokenizer(tokenizer)
     return f"{loaded.backend} for {visible(loaded.path)}"

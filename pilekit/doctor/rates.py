@@ -17,12 +17,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pilekit.doctor.machine import Fact, facts
+from pilekit.doctor.machine import Fact, facts, import_of
 
 SECONDS = 0.2
 """Each piece of work is repeated for this long; its best round counts."""
@@ -79,10 +78,10 @@ TRAINING = {"train": (0.45, 50.5e6), "bpb": (0.35, 16.8e6)}
 def measured(folder: Path, tokenizer: str | None) -> Iterator[Fact]:
     """The rate of each piece of work, or why it failed. Uses 64 MiB of `folder` for a moment."""
     works: dict[str, Callable[[], float]] = {
-        "decode": lambda: _rate(partial(import_module("zstandard").decompress, _stored())),
-        "parse": lambda: _rate(lambda: list(map(import_module("orjson").loads, _lines()))),
+        "decode": lambda: _rate(partial(import_of("zstandard").decompress, _stored())),
+        "parse": lambda: _rate(lambda: list(map(import_of("orjson").loads, _lines()))),
         "minhash": _minhash,
-        "compress": lambda: _rate(partial(import_module("zstandard").compress, b"".join(_lines()), 3)),
+        "compress": lambda: _rate(partial(import_of("zstandard").compress, b"".join(_lines()), 3)),
         "disk write": partial(_disk, folder, reading=False),
         "disk read": partial(_disk, folder, reading=True),
         "multiply": _multiply,
@@ -134,7 +133,7 @@ def _lines() -> list[bytes]:
 
 @cache
 def _stored() -> Any:
-    return import_module("zstandard").compress(b"".join(_lines()))
+    return import_of("zstandard").compress(b"".join(_lines()))
 
 
 def _rate(
@@ -164,7 +163,7 @@ def _minhash() -> float:
 
 
 def _tokenize(tokenizer: str) -> float:
-    return _rate(partial(import_module("pilekit.tokenize").load_tokenizer(tokenizer).encode_batch, _texts()))
+    return _rate(partial(import_of("pilekit.tokenize").load_tokenizer(tokenizer).encode_batch, _texts()))
 
 
 def _disk(folder: Path, *, reading: bool) -> float:

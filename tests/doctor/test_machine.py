@@ -1,4 +1,4 @@
-"""`pilekit doctor` names each missing or broken package, and says the rest all the same."""
+"""`pilekit doctor` names each missing, broken or old package, and says the rest all the same."""
 
 from __future__ import annotations
 
@@ -66,24 +66,27 @@ main()
 """
 
 
-def test_broken_and_missing_packages_are_named_and_the_rest_is_said(tmp_path: Path) -> None:
-    """torch without its library, fastokens broken, orjson not there."""
+def test_broken_missing_and_old_packages_are_named_and_the_rest_is_said(tmp_path: Path) -> None:
+    """torch without its library, fastokens panicking, orjson not there, numpy of an old version."""
     (tmp_path / "torch.py").write_text(
         'raise OSError("libcudart.so.12: cannot open\\x1b[31m shared object file\\nmore")'
     )
-    (tmp_path / "fastokens.py").write_text('raise RuntimeError("a panic of Rust")')
+    (tmp_path / "fastokens.py").write_text('raise BaseException("a panic of Rust")')
     (tmp_path / "orjson.py").write_text("raise ModuleNotFoundError(\"No module named 'orjson'\")")
+    (tmp_path / "numpy-1.0.dist-info").mkdir()
+    (tmp_path / "numpy-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 1.0\n")
     done = subprocess.run(
         [sys.executable, "-c", BROKEN.format(folder=str(tmp_path))], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1, done.stderr
     said = json.loads(done.stdout)
-    assert {"torch", "fastokens", "orjson", "torch build", "GPU", "tokenizer backend"} <= set(said["faults"])
+    assert {"torch", "fastokens", "orjson", "numpy", "torch build", "GPU", "tokenizer backend"} <= set(said["faults"])
     assert "cannot open\\x1b[31m shared object file" in said["packages"]["torch"]
     assert "more" not in said["packages"]["torch"]
     assert "a panic of Rust" in said["packages"]["fastokens"]
     assert ", cannot be imported: OSError: libcudart" in said["packages"]["torch"]  # after its version
     assert said["machine"]["tokenizer backend"].startswith("tokenizers alone, which is slow: fastokens fails: ")
+    assert "1.0, but pilekit needs >=2" in said["packages"]["numpy"]
     assert "orjson" in said["measured"]["parse"]
     assert said["measured"]["disk write"] > 0
     assert said["machine"]["cores"]
