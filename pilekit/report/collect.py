@@ -1,7 +1,8 @@
 """`find_artefacts`: the artefacts at the given paths, and the command that makes each.
 
 A pilekit folder is known by its header (`pilekit.json`), a result of `pilekit bpb` by `result.json`, and a saved output
-of `stats --json` or `verify --json` by its fields. Everything else is a corpus, which is counted.
+of `stats --json` or `verify --json` by its fields. Folders are searched for more of these. Everything else is a corpus,
+which is counted.
 
 An artefact holds the settings it was made with, but not the command line. So the command is written from the settings;
 CORPUS stands for an input whose path the artefact does not hold.
@@ -9,9 +10,11 @@ CORPUS stands for an input whose path the artefact does not hold.
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,8 @@ from pilekit.evaluate.results.result_folder import read_result
 from pilekit.report.corpus import read_output
 from pilekit.shards.verify.findings import some_names
 from pilekit.stats.summary import CorpusStats
+
+logger = logging.getLogger(__name__)
 
 KINDS = {
     "stats": ("Corpus", "stats"),
@@ -41,6 +46,9 @@ KINDS = {
 WITH_HEADER = ("dedup", "cleaning", "decontamination", "substrings", "run")
 """The kinds that a folder's header names."""
 
+DEPTH = 3
+"""How many levels below a given folder are searched."""
+
 
 @dataclass(frozen=True, slots=True)
 class Artefact:
@@ -50,46 +58,96 @@ class Artefact:
     path      the folder or file; for several, their names
     command   a command that makes it with these settings
     content   a corpus's paths, a folder's header, a saved output, or results of `pilekit bpb`
+    inputs    the names of the shards that were read, or ""
+    made_by   the version of pilekit, or ""
+    given     whether the path was given: then a damaged artefact is an error; a found one is left out
     """
 
     kind: str
     path: str
     command: str
     content: Any
+    inputs: str = ""
+    made_by: str = ""
+    given: bool = True
 
 
-def find_artefacts(paths: Sequence[str | Path], options: Sequence[str] = ()) -> list[Artefact]:
-    """The artefacts at `paths`; all corpora together are one.
+@contextmanager
+def left_out_if_found(given: bool, left_out: list[str]) -> Iterator[None]:
+    """Add the message of a `PilekitError` to `left_out`; raise it if the artefact was given."""
+    try:
+        yield
+    except PilekitError as error:
+        if given:
+            raise
+        left_out.append(str(error))
+        logger.warning("left out: %s", error)
+
+
+def find_artefacts(paths: Sequence[str | Path], left_out: list[str], options: Sequence[str] = ()) -> list[Artefact]:
+    """The artefacts at `paths`, each once; `left_out` gets the messages about damaged ones that were not given.
 
     options    of `pilekit stats`, with which corpora are counted
+
+    PilekitError for a given path with nothing to show.
     """
-    found = {str(path): None if is_url(str(path)) else _artefact(Path(path)) for path in paths}
-    corpora = [path for path, one in found.items() if one is None]
+    found: dict[str, Artefact] = {}
+    corpora = []
+    for path in map(str, paths):
+        before, here = len(left_out), {}
+        for file, given in [] if is_url(path) else _files(path):
+            with left_out_if_found(given, left_out):
+                if (one := _artefact(file, given)) is not None:
+                    here[os.path.realpath(file)] = one
+        if not here and len(left_out) == before:
+            corpora.append(path)
+        found |= {file: one for file, one in here.items() if file not in found}
     counted = line("stats", *corpora, "--copies", *options)
-    artefacts = [Artefact("stats", some_names(corpora), counted, corpora)] if corpora else []
-    return [*artefacts, *(one for one in found.values() if one is not None)]
+    return [*([Artefact("stats", some_names(corpora), counted, corpora)] if corpora else []), *found.values()]
 
 
-def _artefact(path: Path) -> Artefact | None:
-    """The artefact at a path; None for a corpus. PilekitError for a JSON file with nothing to show."""
-    folder = str(path)
-    if (path / RESULT_FILE).is_file():
+def _files(path: str) -> Iterator[tuple[Path, bool]]:
+    """The files that may name an artefact, and whether they were given; hidden folders and links are not entered."""
+    if not Path(path).is_dir():
+        if path.endswith(".json"):
+            yield Path(path), True
+        return
+
+    def refuse(error: OSError) -> None:
+        raise PilekitError(f"{visible(error.filename)}: cannot be read: {error.strerror}") from error
+
+    for folder, folders, names in os.walk(path, onerror=refuse):
+        is_last = len(Path(folder).relative_to(path).parts) == DEPTH
+        folders[:] = [] if is_last else sorted(name for name in folders if not name.startswith("."))
+        for file in sorted(Path(folder, name) for name in names if name.endswith(".json") and name[0] != "."):
+            if not file.is_symlink():
+                yield file, str(file.parent) == str(Path(path)) and file.name in (HEADER_FILE, RESULT_FILE)
+
+
+def _artefact(file: Path, given: bool) -> Artefact | None:
+    """The artefact that a file names; None if a report shows none."""
+    folder = str(file.parent)
+    if file.name == RESULT_FILE:
         of = (result := read_result(folder)).protocol
         limit = () if of["limit"] is None else ("--limit", str(of["limit"]))
         command = line("bpb", str(of["model"]["path"] or "MODEL"), "CORPUS", *limit, "--out", folder)
-        return Artefact("bpb", folder, command, result)
-    if (path / HEADER_FILE).is_file() and (header := read_header(path)).kind in WITH_HEADER:
-        command = line(KINDS[header.kind][1], *_arguments(header, folder), "--out", folder)
-        return Artefact(header.kind, folder, command, header)
-    if path.suffix != ".json" or path.is_dir():
-        return None
-    if (saved := read_output(path)) is None:
+        inputs = some_names(shard["name"] for shard in of["data"])
+        return Artefact("bpb", folder, command, result, inputs, of["pilekit"], given)
+    if file.name == HEADER_FILE:
+        header = read_header(folder)
+        if (kind := header.kind) not in WITH_HEADER or (file.parent / RESULT_FILE).is_file():
+            return None
+        command = line(KINDS[kind][1], *_arguments(header, folder), "--out", folder)
+        return Artefact(kind, folder, command, header, some_names(header.inputs), header.pilekit, given)
+    saved = read_output(file)
+    if saved is None and given:
         raise PilekitError(
-            f"{visible(path)}: is no output of `pilekit stats --json` or `pilekit verify --json`; give one of "
+            f"{visible(file)}: is no output of `pilekit stats --json` or `pilekit verify --json`; give one of "
             "these, a folder that a command wrote, or shards"
         )
     kind = "stats" if isinstance(saved, CorpusStats) else "verify"
-    return Artefact(kind, folder, f"{line(kind, 'CORPUS', '--json')} > {shlex.quote(folder)}", saved)
+    command = f"{line(kind, 'CORPUS', '--json')} > {shlex.quote(str(file))}"
+    return None if saved is None else Artefact(kind, str(file), command, saved, given=given)
 
 
 def line(*words: str) -> str:

@@ -26,7 +26,7 @@ from pilekit.errors import PilekitError, counted, visible
 from pilekit.fitted_table import Column, FittedTable, rounded_bytes, rounded_count
 from pilekit.progress import Report
 from pilekit.report.bits import compared_content, result_content
-from pilekit.report.collect import KINDS, Artefact, find_artefacts, line
+from pilekit.report.collect import KINDS, Artefact, find_artefacts, left_out_if_found, line
 from pilekit.report.corpus import beside, corpus_content
 from pilekit.report.cuts import cleaning_content, cut_content
 from pilekit.report.dedup import dedup_content
@@ -45,25 +45,27 @@ def write_report(
     """Write one HTML page that shows artefacts, and return the titles of its sections.
 
     paths      folders that `dedup`, `clean`, `decontaminate`, `substrings`, `train` or `bpb --out` wrote, saved outputs
-               of `stats --json` and `verify --json`, and corpora, which are counted
+               of `stats --json` and `verify --json`, folders that hold such artefacts, and corpora, which are counted
     out        the file; it replaces an older one, whole or not at all
     manifest   describes the corpora; the Pile's by default
     tokenizer  counts the tokens of corpora too: an argument of `load_tokenizer`
     advance    receives the progress of each step
 
-    An artefact that is damaged or not finished is a `PilekitError`.
+    An artefact that was given and is damaged or not finished is a `PilekitError`. If it was only found in a given
+    folder, it is left out, and the page says why.
     """
     paths = [paths] if isinstance(paths, str | Path) else list(paths)
     if not paths:
         raise PilekitError("nothing to report: give folders that pilekit commands wrote, or shards")
     check_target(Path(out))
     described = load_manifest(manifest or "pile")
+    left_out: list[str] = []
     options = ["--tokenizer", str(tokenizer)] if isinstance(tokenizer, str | Path) else []
     if isinstance(manifest, Manifest):
         options += ["--text-field", manifest.text_field, "--label", manifest.label_path]
     elif manifest:
         options += ["--manifest", str(manifest)]
-    artefacts = find_artefacts(paths, options)
+    artefacts = find_artefacts(paths, left_out, options)
     scored = [one for one in artefacts if one.kind == "bpb"]
     if len(scored) > 1:
         names = [one.path for one in scored]
@@ -73,15 +75,20 @@ def write_report(
     sources: list[Artefact] = []
     environment = _environment()
     for one in sorted(artefacts, key=lambda one: list(KINDS).index(one.kind)):
-        content = _content(one, described, tokenizer, advance)
-        template = environment.get_template(f"{one.kind}.html")
-        part = template.render(**content, source=one, number=len(sources) + 1)
-        shown.setdefault(KINDS[one.kind][0], []).append(Markup(part))
-        sources.append(one)
+        with left_out_if_found(one.given, left_out):
+            content = _content(one, described, tokenizer, advance)
+            template = environment.get_template(f"{one.kind}.html")
+            part = template.render(**content, source=one, number=len(sources) + 1)
+            shown.setdefault(KINDS[one.kind][0], []).append(Markup(part))
+            sources.append(one)
+    if not shown:
+        why = f": {left_out[0]}" if left_out else ""
+        raise PilekitError(f"nothing to report in {visible(', '.join(map(str, paths)), 200)}{why}")
     script = environment.get_template("report.js").render()
     page = environment.get_template("report.html").render(
         sections=shown,
         sources=sources,
+        left_out=left_out,
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         version=__version__,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),

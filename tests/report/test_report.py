@@ -21,6 +21,7 @@ from pilekit.dedup.sketch.bands import Bands
 from pilekit.errors import PilekitError
 from pilekit.evaluate.results.result_folder import read_result
 from pilekit.fitted_table import rounded_bytes
+from pilekit.report.collect import find_artefacts
 from pilekit.report.page import write_report
 from pilekit.report.recall import Measured, intervals, measured_recall
 from pilekit.report.training import thinned
@@ -149,7 +150,9 @@ def test_empty_sections_are_absent_and_a_corpus_is_counted(tmp_path: Path) -> No
     assert done.stdout == f"{tmp_path / 'cli.html'}: Corpus\n"
 
 
-def test_lost_texts_are_not_shown_and_a_damaged_artefact_is_an_error(tmp_path: Path) -> None:
+def test_lost_texts_are_not_shown_and_a_damaged_artefact_is_an_error_if_given_and_left_out_if_found(
+    tmp_path: Path,
+) -> None:
     corpus = hostile_corpus(tmp_path / "corpus", ["ArXiv", "Github"])
     deduplicate(corpus, out=tmp_path / "made" / "unique", jobs=1)
     shutil.rmtree(corpus)
@@ -157,16 +160,30 @@ def test_lost_texts_are_not_shown_and_a_damaged_artefact_is_an_error(tmp_path: P
     page = _Page(tmp_path / "lost.html")
     assert "The texts are not shown: " in page.text
     assert page.tables["Largest clusters"][0][-1] == "Least similarity"
+    run_folder(tmp_path / "made" / "run", ["ArXiv"])
     (tmp_path / "made" / "unique" / "summary.json").write_text("[]")
     with pytest.raises(PilekitError, match=r"summary\.json: is no summary"):
         write_report(tmp_path / "made" / "unique", tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
+    assert write_report(tmp_path / "made", tmp_path / "report.html") == ("Training",)
+    assert "Left out: " in (tmp_path / "report.html").read_text()
+    (tmp_path / "made" / "run" / "metrics.jsonl").write_text("")
+    with pytest.raises(PilekitError, match=r"nothing to report in .*: .*is no summary"):
+        write_report(tmp_path / "made", tmp_path / "other.html")
     counted = {"documents": 0, "bytes": 0, "skipped": 0, "subsets": {}}
     others = [{"a": 1}, [1], {"findings": 3}, {**counted, "subsets": {"a": {}}}]
     for other in [*others, *({**counted, name: "x"} for name in counted)]:
         (tmp_path / "other.json").write_text(json.dumps(other))
         with pytest.raises(PilekitError, match=r"other\.json: is no output of `pilekit stats --json`"):
             write_report(tmp_path / "other.json", tmp_path / "other.html")
+
+
+def test_artefacts_are_found_once_whatever_is_given(made: Path) -> None:
+    kinds = ["bpb"] * 2 + ["cleaning", "decontamination", "run", "stats", "substrings", "dedup", "verify"]
+    assert sorted(one.kind for one in find_artefacts([made], [])) == sorted(kinds)
+    twice = find_artefacts([made, made / "unique", made / "bpb-10" / "result.json", made / "stats.json"], [])
+    assert len(twice) == len(kinds)
+    assert find_artefacts([made / "unique", made], [])[0].given
 
 
 @given(st.lists(st.none() | st.floats(-1e6, 1e6), max_size=300), st.integers(1, 40))

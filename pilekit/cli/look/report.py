@@ -17,13 +17,13 @@ from pilekit.progress import step_progress
 def command(paths: tuple[str, ...], manifest: Described, tokenizer: str | None, out: str) -> None:
     """Show corpora, and what was made of them, on one HTML page.
 
-    DIR is a folder that `dedup`, `clean`, `decontaminate`, `substrings`, `train` or `bpb --out` wrote, or a saved
-    output of `stats --json` or `verify --json`. Anything else is a corpus, which is counted. The page is one file. It
-    needs no network and opens from disk.
+    DIR is a folder that `dedup`, `clean`, `decontaminate`, `substrings`, `train` or `bpb --out` wrote, a saved output
+    of `stats --json` or `verify --json`, or a folder that holds some of these. Anything else is a corpus, which is
+    counted. The page is one file. It needs no network and opens from disk.
 
     \b
     Example:
-      pilekit report demo/corpus demo/unique demo/clean --manifest demo
+      pilekit report demo --manifest demo
       pilekit stats data/ --copies --json > stats.json
       pilekit report stats.json unique runs/run runs/run/bpb --out report.html
     """
