@@ -1,7 +1,7 @@
 """`pilekit stream`: pack raw shards as training would, show a few rows and the rate; or show the plan.
 
 The first batch waits for a window of every lane, so its time is shown apart. The rate covers all later batches.
-Windows that are read ahead of the last batch count against it. Imports, compiling, loading the tokenizer and indexing
+Windows that were read ahead of the last batch lower the rate. Imports, compiling, loading the tokenizer and indexing
 happen once and do not count.
 """
 

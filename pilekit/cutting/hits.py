@@ -1,6 +1,6 @@
 """Find the n-grams of evaluations in documents, shard by shard, then judge them and join them to spans.
 
-Whether an n-gram is common is known when all shards have been read. So the hits of each shard are written to a file,
+Common n-grams are known only after all shards have been read. So the hits of each shard are written to a file,
 and `decide` reads them twice: to count documents, and to join the hits that are left.
 """
 

@@ -1,4 +1,4 @@
-"""Find runs of bytes of earlier documents: two passes over the shards, and a sort after each.
+"""Find the bytes of each document that an earlier document also has: two passes over the shards, a sort after each.
 
     anchors of each shard -> sorted -> anchors in two documents -> windows of each shard with such an anchor
         -> sorted by hash -> windows in an earlier document -> sorted by place -> parts of runs

@@ -91,12 +91,12 @@ def command(
     """Score a model in bits per byte, for each subset and over all, with 95 % intervals.
 
     MODEL_DIR is a folder in Hugging Face's format: config.json, safetensors and tokenizer.json. Each document is scored
-    alone, in windows as in lm-evaluation-harness; the divisor is the UTF-8 bytes of its raw text. Of a corpus
-    with val or test shards among others, only those are scored. A masked model gets pseudo-bits per byte.
+    alone, in windows as in lm-evaluation-harness. The divisor is the UTF-8 bytes of its raw text. If a corpus has val
+    or test shards among others, only these are scored. A masked model gets pseudo-bits per byte.
 
-    With --out every document is recorded as it is scored; interrupted, the same command resumes. With
-    --compare A B [C ...] [PATH ...] each further model is compared with A on the documents that all have: folders given
-    to --out before, or model folders, which are scored on the PATHs first.
+    With --out every document is recorded as it is scored, and the same command resumes after an interruption. With
+    --compare A B [C ...] [PATH ...] each further model is compared with A on the documents that all have scored. A, B
+    and C are folders that --out wrote, or model folders, which are first scored on the PATHs.
 
     \b
     Example:

@@ -29,8 +29,8 @@ def command(
 ) -> None:
     """Train a byte-level BPE tokenizer on a sample of a corpus.
 
-    The sample is spread over the training shards. Of each shard at most the beginning is read: eight times its part of
-    the sample. The same corpus, options and seed give the same file, byte for byte. Id 0 is <|endoftext|>, id 1
+    The sample is spread over the training shards. Of each shard only the beginning is read, at most eight times its
+    part of the sample. The same corpus, options and seed give the same file, byte for byte. Id 0 is <|endoftext|>, id 1
     <|padding|>; every text comes back from its tokens unchanged.
 
     \b
