@@ -18,7 +18,7 @@ CONDITIONS = ("subsets", "sample", "match", "min_bytes", "format")
 @click.command()
 @corpus_argument
 @click.option("--sample", type=float, metavar="SHARE", help="About this share of the documents: 0.01.")
-@click.option("--seed", type=int, default=0, help="Which documents --sample takes.")
+@click.option("--seed", type=int, default=0, help="Seed of --sample.")
 @click.option(
     "--match", metavar="REGEX", help="Documents in whose text this is found (Python's re; (?i) ignores case)."
 )

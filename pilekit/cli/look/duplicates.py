@@ -125,7 +125,7 @@ def _exact_name(subset: str, removed: Path) -> str:
         if name in labels:
             return name
     raise PilekitError(
-        f'no document of subset "{visible(subset, 60)}" was removed; those removed are of {some_names(labels)}'
+        f'no document of subset "{visible(subset, 60)}" was removed; removed ones are of {some_names(labels)}'
     )
 
 

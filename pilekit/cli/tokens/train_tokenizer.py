@@ -17,7 +17,7 @@ from pilekit.progress import byte_progress
 @click.option("--vocab-size", type=click.IntRange(min=1), required=True, help="Number of ids, special tokens included.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The tokenizer.json to write.")
 @click.option("--bytes", "sample_bytes", type=ByteSize(), default="200MB", help="Text to train on.")
-@click.option("--seed", type=int, default=0, help="Chooses which documents.")
+@click.option("--seed", type=int, default=0, help="Seed of the sample.")
 def command(
     paths: tuple[str, ...],
     subsets: str | None,

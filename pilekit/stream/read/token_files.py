@@ -149,7 +149,7 @@ class TokenCorpus(Corpus):
         for file in self.files:
             if file.document_batches() is None:
                 raise PilekitError(
-                    f"{visible(file.path)}: {what} goes by the table of documents that `pilekit tokenize` writes "
+                    f"{visible(file.path)}: {what} needs the table of documents that `pilekit tokenize` writes "
                     f"({DOCUMENTS_SUFFIX}), and there is none"
                 )
 
