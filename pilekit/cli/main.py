@@ -90,7 +90,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does; the error for an unknown command names the closest ones."""
+        """As click does; the error for an unknown command names the closest commands."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:

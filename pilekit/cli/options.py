@@ -178,7 +178,7 @@ out_option = folder_option("--out", "New folder for the shards.", required=True)
 """Adds `out` (Path)."""
 
 jobs_option = click.option(
-    "--jobs", type=click.IntRange(min=1), help="Shards at a time; fewer jobs, less memory.  [default: CPUs]"
+    "--jobs", type=click.IntRange(min=1), help="Shards at a time; fewer need less memory.  [default: CPUs; dedup: half]"
 )
 """Adds `jobs` (int or None)."""
 

@@ -56,7 +56,7 @@ class _Options(msgspec.Struct):
 
 @dataclass(frozen=True)
 class CutJob:
-    """A run: what it reads, its folder, and how it works on shards."""
+    """A run: its inputs, its folder, and its work on shards."""
 
     corpus: Corpus
     output: Output

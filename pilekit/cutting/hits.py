@@ -50,7 +50,7 @@ _TOO_SHORT = pa.schema({"evaluation": _TEXT, "record": _INT, "id": _TEXT, "field
 
 
 class Texts(NamedTuple):
-    """The texts of evaluations to search for, and those that are too short.
+    """The texts of evaluations to search for, and the texts that are too short.
 
     records     (evaluation, number, id) of each record
     of          the index of each text's record

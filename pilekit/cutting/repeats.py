@@ -91,9 +91,9 @@ def repeated_anchors(paths: Sequence[Path], advance: Advance, bases: Int64, scra
 def find_runs(
     paths: Sequence[Path], advance: Advance, bases: Int64, path: Path, scratch: Path, length: int, memory: int
 ) -> list[int]:
-    """Write the parts of all documents' runs in order; returns where each shard's begin, and their number.
+    """Write the parts of all documents' runs in order; returns each shard's first part, and the number of parts.
 
-    In a part, each window and its earliest place follow the ones before.
+    In a part, each window and its earliest place follow the window and the place before.
 
     paths     the windows of each shard
     bases     the name of each shard's document 0, and the end of all names

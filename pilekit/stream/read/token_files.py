@@ -186,9 +186,9 @@ class TokenCorpus(Corpus):
 
 
 def corpus_of(data: Source | Corpus | None, manifest: Manifest | str | Path | None = None) -> Corpus:
-    """The corpus of token files, or of shards without those held out.
+    """The corpus of token files, or of shards without the held-out shards.
 
-    A `Corpus` is not changed; if it has held-out shards, a warning says so.
+    A given `Corpus` is not changed, and a warning names its held-out shards.
     """
     if not isinstance(data, Corpus):
         return token_corpus(data, manifest) or Corpus(data, manifest).without_held_out()

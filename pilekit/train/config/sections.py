@@ -253,7 +253,7 @@ class CheckpointConfig(_Section, frozen=True, kw_only=True):
 
 
 class LogConfig(_Section, frozen=True, kw_only=True):
-    """`[log]`: what is logged."""
+    """`[log]`: figures, viewers and profiles of the run."""
 
     every: Count = 1
     """Steps between two lines of metrics.jsonl; the last step always has a line."""
