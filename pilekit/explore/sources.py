@@ -99,7 +99,7 @@ class Sources:
         return {"documents": [_listed(one) for one in of[start:end]], "start": start, "of": len(of)}
 
     def search(self, text: str, start: int, subset: str | None = None, exact: str = "") -> dict[str, Any]:
-        """Documents that hold `text`, from place `start` on: those found within a second, and where to resume.
+        """Documents that hold `text`, from place `start` on, found within a second; and the place to resume from.
 
         `exact`, if not empty, distinguishes upper and lower case. `next` is None at the end.
         """

@@ -41,7 +41,7 @@ SUFFIXES: dict[Format, str] = {"zst": ".jsonl.zst", "parquet": ".parquet", "json
 
 @dataclass(frozen=True, slots=True)
 class SelectedSubset:
-    """Documents and UTF-8 bytes of text of one subset (or of all): those selected and those read."""
+    """Documents and UTF-8 bytes of text of one subset (or of all), selected and read."""
 
     name: str
     documents: int

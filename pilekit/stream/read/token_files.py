@@ -149,7 +149,7 @@ class TokenCorpus(Corpus):
         for file in self.files:
             if file.document_batches() is None:
                 raise PilekitError(
-                    f"{visible(file.path)}: {what} goes by the table of documents that `pilekit tokenize` writes "
+                    f"{visible(file.path)}: {what} needs the table of documents that `pilekit tokenize` writes "
                     f"({DOCUMENTS_SUFFIX}), and there is none"
                 )
 
@@ -186,9 +186,9 @@ class TokenCorpus(Corpus):
 
 
 def corpus_of(data: Source | Corpus | None, manifest: Manifest | str | Path | None = None) -> Corpus:
-    """The corpus of token files, or of shards without those held out.
+    """The corpus of token files, or of shards without the held-out shards.
 
-    A `Corpus` is not changed; if it has held-out shards, a warning says so.
+    A given `Corpus` is not changed, and a warning names its held-out shards.
     """
     if not isinstance(data, Corpus):
         return token_corpus(data, manifest) or Corpus(data, manifest).without_held_out()

@@ -84,8 +84,8 @@ def merge_token_files(
     sequences_are_documents   treat each sequence as a document, for files with a broken doc_idx
     advance                   called with the number of bytes of ids newly done
 
-    The tables of documents are joined if every file has one. Raises `PilekitError` for files of different items or
-    tokenizers, for a file that contradicts itself, and for an output that is an input.
+    The tables of documents are joined if every file has one. Raises `PilekitError` for ids of different widths,
+    different tokenizers, a file that contradicts itself, and an output that is an input.
     """
     inputs = open_token_files(sources, sequences_are_documents)
     vocabulary = 0 if inputs[0].dtype.itemsize == 2 else 1 << 16  # Its size decides the item of the output.
