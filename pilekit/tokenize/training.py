@@ -19,7 +19,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from pilekit.artifacts.atomic_write import check_target, write_atomically
-from pilekit.corpus import Corpus, resolve_subsets
+from pilekit.corpus import Corpus, subsets_or_all
 from pilekit.errors import PilekitError, visible
 from pilekit.tokenize.loading import load_tokenizer
 from pilekit.tokenize.sampling import SampledDocument, sample_by_hash
@@ -83,7 +83,7 @@ def train_tokenizer(
     check_target(out, follow_links=True)
     show = progress or (lambda what, total: nullcontext(lambda amount: None))
     corpus = (corpus if isinstance(corpus, Corpus) else Corpus(corpus)).without_held_out()
-    subsets = None if subsets is None else resolve_subsets(subsets, manifest=corpus.manifest)
+    subsets = subsets_or_all(subsets, corpus.manifest)
     with show("sampling", corpus.size) as advance:
         sample = sample_by_hash(corpus, sample_bytes, subsets=subsets, seed=seed, advance=advance)
     if not sample:

@@ -200,7 +200,7 @@ def corpus_of(data: Source | Corpus | None, manifest: Manifest | str | Path | No
 
 def token_corpus(source: Source | None, manifest: Manifest | str | Path | None = None) -> TokenCorpus | None:
     """The corpus at `source` if it names token files; None for anything else. PilekitError for a mixture."""
-    sources = [source] if isinstance(source, str | Path) else source or []
+    sources: Sequence[Any] = source if isinstance(source, list | tuple) else [source]
     others = [one for one in sources if not isinstance(one, str | Path) or not token_files(one)]
     if len(others) == len(sources):
         return None
