@@ -17,6 +17,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.cutting.words import Bytes, Int64, UInt32, UInt64, compacted, folds, next_word
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
@@ -74,7 +75,8 @@ class NGrams(NamedTuple):
     def save(self, folder: Path) -> list[Path]:
         """Write the arrays into the folder; returns their files."""
         for name, values in self._asdict().items():
-            np.save(folder / f"{name}.npy", values)
+            with write_atomically(folder / f"{name}.npy") as file:
+                np.save(file, values)
         return [folder / f"{name}.npy" for name in self._fields]
 
     @classmethod

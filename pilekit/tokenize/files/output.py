@@ -19,6 +19,7 @@ from typing import Any
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.header import read_header, write_header
 from pilekit.artifacts.job_folder import LOCK_FILE, Output, check_same_job, output_folder
+from pilekit.artifacts.own_file import refuse_linked_folders
 from pilekit.corpus import Shard
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
 from pilekit.errors import PilekitError, visible
@@ -51,6 +52,7 @@ def finished_output(
     folder, name = files.prefix.parent, f"{files.stem}.json"
     shown = visible(folder / name)
     unfinished = files.prefix.with_name(f"{files.prefix.name}.unfinished")
+    refuse_linked_folders(unfinished)
     _remove(unfinished, finished=True)  # A kill may have left it.
     inputs = inputs_for(unfinished, sources)
     job: dict[str, Any] = {"kind": KIND, "parameters": parameters, "inputs": inputs.fingerprints}

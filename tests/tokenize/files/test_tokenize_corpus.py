@@ -344,3 +344,13 @@ def test_a_search_for_shards_passes_over_the_table_of_documents(tmp_path: Path, 
         assert [shard.name for shard in Corpus(tmp_path)] == ["00.jsonl"]
     with pytest.raises(PilekitError, match="lists the documents of a token file, and is not a shard"):
         Corpus(tmp_path / "pile.documents.parquet")
+
+
+def test_nothing_is_written_through_a_link_in_place_of_the_jobs_folder(
+    tmp_path: Path, corpus: Path, tokenizer: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "t.unfinished").symlink_to("elsewhere")
+    with pytest.raises(PilekitError, match=r"t.unfinished: is a link"):
+        tokenize_corpus(corpus, tmp_path / "t", tokenizer)
+    assert not any((tmp_path / "elsewhere").iterdir())
