@@ -170,13 +170,17 @@ def _check_data(config: TrainConfig) -> None:
     from pilekit.corpus import Corpus, load_manifest, resolve_subsets
     from pilekit.corpus.shard import is_url
     from pilekit.stream.read.token_files import token_files
+    from pilekit.train.config.check import naming_field
 
     data, paths = config.data, config.data.path
-    manifest = load_manifest(data.manifest or "pile")
+    with naming_field("data.manifest"):
+        manifest = load_manifest(data.manifest or "pile")
     several = [paths] if isinstance(paths, str) else paths or []
-    if not any(is_url(path) or token_files(path) for path in several):  # listing URLs is slow
-        Corpus(paths, manifest)
-    resolve_subsets(*data.subsets or (), manifest=manifest)
+    with naming_field("data.path" if several else ""):
+        if not any(is_url(path) or token_files(path) for path in several):  # listing URLs is slow
+            Corpus(paths, manifest)
+    with naming_field("data.subsets"):
+        resolve_subsets(*data.subsets or (), manifest=manifest)
 
 
 def _train_as_rank(config_file: str, changes: tuple[str, ...], out: str | None) -> None:
