@@ -130,7 +130,7 @@ def assemble_corpus(
 
 
 def _take_other_settings(folder: Path, parameters: Mapping[str, Any], inputs: Inputs) -> None:
-    """Let these settings replace those of a folder in which no line has been written."""
+    """Replace the settings of a folder in which no line has been written yet."""
     with suppress(PilekitError):
         read_header(folder, KIND)
         with locked(folder / LOCK_FILE, wait=False):

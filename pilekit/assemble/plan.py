@@ -107,7 +107,7 @@ def epochs_of(subset: Subset) -> float:
 
 
 def make_plan(manifest: Manifest, rows_of: RowsOf, scratch: Path, memory: int) -> tuple[Plan, list[dict[str, int]]]:
-    """The plan, and for each subset its `COUNTS`; `bytes` are those of train.
+    """The plan, and for each subset its `COUNTS`, of which `bytes` counts train alone.
 
     scratch   existing folder for sorting, in less than `memory` bytes
     """

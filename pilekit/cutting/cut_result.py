@@ -56,7 +56,7 @@ class Decontamination(CutCorpus):
         return pq.read_table(self.folder / HITS)
 
     def evaluations(self) -> FittedTable[Row]:
-        """A row per evaluation: its records, those with text in the corpus, and those too short to tell."""
+        """A row per evaluation: its records, how many have text in the corpus, and how many are too short to tell."""
         from pilekit.fitted_table import DASH, Column, FittedTable, count_columns
 
         def share(row: Row) -> str:

@@ -1,6 +1,6 @@
 """The texts of evaluations: JSON lines, Parquet and Pile shards, record by record.
 
-A record's texts are the fields asked for, each by itself, and if there are several, all joined by spaces.
+A record's texts are the values of the given fields. If there are several fields, all values joined are one more text.
 """
 
 from __future__ import annotations

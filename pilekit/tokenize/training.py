@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from pilekit.artifacts.atomic_write import check_target, write_atomically
-from pilekit.corpus import Corpus, resolve_subsets
+from pilekit.corpus import Corpus, subsets_or_all
 from pilekit.errors import PilekitError, visible
 from pilekit.progress import Report
 from pilekit.tokenize.loading import load_tokenizer
@@ -55,7 +55,7 @@ def train_tokenizer(
         raise PilekitError(f"the sample must have at least one byte, not {sample_bytes}")
     check_target(out, follow_links=True)
     corpus = (corpus if isinstance(corpus, Corpus) else Corpus(corpus)).without_held_out()
-    subsets = None if subsets is None else resolve_subsets(subsets, manifest=corpus.manifest)
+    subsets = subsets_or_all(subsets, corpus.manifest)
     size = corpus.size or 0
     sample = sample_by_hash(
         corpus, sample_bytes, subsets=subsets, seed=seed, advance=lambda stored: advance("sampling", stored, size)

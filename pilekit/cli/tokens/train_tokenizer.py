@@ -16,7 +16,7 @@ from pilekit.progress import step_progress
 @click.option("--vocab-size", type=click.IntRange(min=1), required=True, help="Number of ids, special tokens included.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The tokenizer.json to write.")
 @click.option("--bytes", "sample_bytes", type=ByteSize(), default="200MB", help="Text to train on.")
-@click.option("--seed", type=int, default=0, help="Chooses which documents.")
+@click.option("--seed", type=int, default=0, help="Seed of the sample.")
 def command(
     paths: tuple[str, ...],
     subsets: str | None,
@@ -28,8 +28,8 @@ def command(
 ) -> None:
     """Train a byte-level BPE tokenizer on a sample of a corpus.
 
-    The sample is spread over the training shards. Of each shard at most the beginning is read: eight times its part of
-    the sample. The same corpus, options and seed give the same file, byte for byte. Id 0 is <|endoftext|>, id 1
+    The sample is spread over the training shards. Of each shard only the beginning is read, at most eight times its
+    part of the sample. The same corpus, options and seed give the same file, byte for byte. Id 0 is <|endoftext|>, id 1
     <|padding|>; every text comes back from its tokens unchanged.
 
     \b

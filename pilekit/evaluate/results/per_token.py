@@ -63,5 +63,5 @@ def _checked(documents: Iterable[tuple[ScoredDocument, Items]]) -> Iterator[tupl
     for document, items in documents:
         if math.fsum(items["nats"].tolist()) != document.nll:
             shown = f"{visible(document.shard, 200)}, document {document.number}"
-            raise PilekitError(f"{shown}: the losses of its tokens are not those of its record; score it again")
+            raise PilekitError(f"{shown}: the losses of its tokens do not fit its record; score it again")
         yield document, items

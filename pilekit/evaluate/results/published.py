@@ -50,7 +50,7 @@ class Published:
 
 
 def published_beside(records: Records, protocol: dict[str, Any], manifest: Manifest) -> Published | None:
-    """The published figures that may be shown beside those of `records`; None if none may."""
+    """The published figures that may be shown beside the figures of `records`, or None."""
     split = _split(records, protocol, manifest)
     if split is None or why_withheld(records, protocol, manifest) is not None:
         return None

@@ -148,7 +148,7 @@ class TokenCorpus(Corpus):
         for file in self.files:
             if file.document_batches() is None:
                 raise PilekitError(
-                    f"{visible(file.path)}: {what} goes by the table of documents that `pilekit tokenize` writes "
+                    f"{visible(file.path)}: {what} needs the table of documents that `pilekit tokenize` writes "
                     f"({DOCUMENTS_SUFFIX}), and there is none"
                 )
 
@@ -194,9 +194,9 @@ class TokenCorpus(Corpus):
 
 
 def corpus_of(data: Source | Corpus | None, manifest: Manifest | str | Path | None = None) -> Corpus:
-    """The corpus of token files, or of shards without those held out.
+    """The corpus of token files, or of shards without the held-out shards.
 
-    A `Corpus` is not changed; if it has held-out shards, a warning says so.
+    A given `Corpus` is not changed, and a warning names its held-out shards.
     """
     if not isinstance(data, Corpus):
         return token_corpus(data, manifest) or Corpus(data, manifest).without_held_out()
@@ -208,7 +208,7 @@ def corpus_of(data: Source | Corpus | None, manifest: Manifest | str | Path | No
 
 def token_corpus(source: Source | None, manifest: Manifest | str | Path | None = None) -> TokenCorpus | None:
     """The corpus at `source` if it names token files; None for anything else. PilekitError for a mixture."""
-    sources = [source] if isinstance(source, str | Path) else source or []
+    sources: Sequence[Any] = source if isinstance(source, list | tuple) else [source]
     others = [one for one in sources if not isinstance(one, str | Path) or not token_files(one)]
     if len(others) == len(sources):
         return None

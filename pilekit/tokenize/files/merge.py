@@ -67,8 +67,8 @@ def merge_token_files(
     sequences_are_documents   treat each sequence as a document, for files with a broken doc_idx
     advance                   receives the progress, in bytes of ids
 
-    The tables of documents are joined if every file has one. Raises `PilekitError` for files of different items or
-    tokenizers, for a file that contradicts itself, and for an output that is an input.
+    The tables of documents are joined if every file has one. Raises `PilekitError` for ids of different widths,
+    different tokenizers, a file that contradicts itself, and an output that is an input.
     """
     given = [sources] if isinstance(sources, str | Path) else sources
     paths = [path for source in given for path in index_paths(source) or [Path(source)]]

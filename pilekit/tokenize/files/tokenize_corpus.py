@@ -93,7 +93,7 @@ def tokenize_corpus(
     if subsets is not None:
         subsets = resolve_subsets(*([subsets] if isinstance(subsets, str) else subsets), manifest=corpus.manifest)
     if Pipeline(stages).stateful:
-        raise PilekitError("a stage depends on what it saw before, but shards are read one by one; run `pilekit dedup`")
+        raise PilekitError("a stage depends on earlier documents, but shards are read one by one; run `pilekit dedup`")
     tokenize = Tokenize(tokenizer)
     files = token_files(out, format, tokens_per_file, tokenize.tokenizer.vocab_size)
     eod_id = _eod_id(tokenize.tokenizer, format, append_eod, eod)

@@ -124,7 +124,7 @@ def test_a_file_that_lacks_items_is_an_error_that_names_it(model_dir: Path, corp
     with pytest.raises(PilekitError, match=r"attached\.0\.bin: is shorter than its records say, so it is damaged"):
         scored(model_dir, corpus, tmp_path)
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(PilekitError, match="the losses of its tokens are not those of its record; score it again"):
+    with pytest.raises(PilekitError, match="the losses of its tokens do not fit its record; score it again"):
         scored(model_dir, corpus, tmp_path)
     file.write_bytes(content)
     scored(model_dir, corpus, tmp_path)
