@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from pilekit.pipeline.rules.gopher_quality import GopherQuality as GopherQuality
     from pilekit.pipeline.rules.gopher_repetition import GopherRepetition as GopherRepetition
     from pilekit.pipeline.selecting import Selected as Selected
-    from pilekit.pipeline.selecting import SelectedSubset as SelectedSubset
     from pilekit.pipeline.selecting import select_corpus as select_corpus
     from pilekit.pipeline.stages import Match as Match
     from pilekit.pipeline.stages import MinBytes as MinBytes
@@ -84,11 +83,9 @@ if TYPE_CHECKING:
     from pilekit.stream.batch.batch import Batch as Batch
     from pilekit.stream.pack.pack_stage import Pack as Pack
     from pilekit.stream.pile_stream import PileStream as PileStream
-    from pilekit.tokenize import SampledSubset as SampledSubset
     from pilekit.tokenize import TokenBatch as TokenBatch
     from pilekit.tokenize import Tokenize as Tokenize
     from pilekit.tokenize import Tokenizer as Tokenizer
-    from pilekit.tokenize import TrainedTokenizer as TrainedTokenizer
     from pilekit.tokenize import load_tokenizer as load_tokenizer
     from pilekit.tokenize import train_tokenizer as train_tokenizer
     from pilekit.tokenize.files.merge import MergedTokens as MergedTokens
@@ -137,7 +134,7 @@ _NAMES = {
     "pilekit.pipeline.rules.fineweb": "FineWeb",
     "pilekit.pipeline.rules.gopher_quality": "GopherQuality",
     "pilekit.pipeline.rules.gopher_repetition": "GopherRepetition",
-    "pilekit.pipeline.selecting": "Selected SelectedSubset select_corpus",
+    "pilekit.pipeline.selecting": "Selected select_corpus",
     "pilekit.report.page": "write_report",
     "pilekit.shards.index.build": "index_corpus",
     "pilekit.shards.index.format": "ShardIndex",
@@ -158,7 +155,7 @@ _NAMES = {
     "pilekit.tokenize.files.token_file": "TokenFile",
     "pilekit.tokenize.files.tokenize_corpus": "tokenize_corpus",
     "pilekit.tokenize.files.tokenized": "TokenizedCorpus",
-    "pilekit.tokenize": "SampledSubset TokenBatch Tokenize Tokenizer TrainedTokenizer load_tokenizer train_tokenizer",
+    "pilekit.tokenize": "TokenBatch Tokenize Tokenizer load_tokenizer train_tokenizer",
     "pilekit.train.config.file": "load_config",
     "pilekit.train.config.sections": "TrainConfig",
     "pilekit.train.launch.notebook": "notebook_launch",

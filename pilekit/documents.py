@@ -34,8 +34,8 @@ def check_labels(labels: Sized, known: int = 0) -> None:
     """Raise `PilekitError` for more than `MAX_SUBSETS` labels besides the `known` ones."""
     if len(labels) > known + MAX_SUBSETS:
         raise PilekitError(
-            f"more than {MAX_SUBSETS:,} different subset labels; set label_path in a manifest to where records keep "
-            "their subset, and give that manifest"
+            f"more than {MAX_SUBSETS:,} different subset labels; set label_path in a manifest to the field of the "
+            "subset, and give that manifest"
         )
 
 

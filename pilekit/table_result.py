@@ -11,9 +11,11 @@ if TYPE_CHECKING:
 
 
 class TableResult:
-    """The base of results. A result defines `to_dict`, and `table` if it needs other columns than the figures."""
+    """The base of results. A result has a `summary` or defines `to_dict`; `table` if it needs other columns."""
 
     __slots__ = ()
+
+    summary: dict[str, Any]
 
     ROWS: ClassVar[tuple[str, str]] = ("subset", "subsets")
     """The column of `to_arrow` that names each row, and the field of `to_dict` that holds the rows."""
@@ -32,7 +34,7 @@ class TableResult:
 
     def to_dict(self) -> dict[str, Any]:
         """All figures, as `--json` prints them."""
-        raise NotImplementedError
+        return self.summary
 
     def to_arrow(self) -> pa.Table:
         """A row per subset with the figures of `to_dict`, for pandas, polars and plots."""
@@ -40,6 +42,10 @@ class TableResult:
 
         row, field = self.ROWS
         return pa.Table.from_pylist([{row: name, **figures} for name, figures in self.to_dict()[field].items()])
+
+    def __repr__(self) -> str:
+        counts = (f"{name}={count:,}" for name, count in self.to_dict().items() if type(count) is int)
+        return f"{type(self).__name__}({', '.join(counts)})"
 
     def __str__(self) -> str:
         return str(self.table())

@@ -1,4 +1,4 @@
-"""Open pilekit's own files beside data from elsewhere, where anything may have taken their place.
+"""Open pilekit's own files in folders from elsewhere, which may hold a link or a pipe under the same name.
 
 An archive may contain a link, a pipe or a hard link with the name of a lock, a note or a cache file. These functions
 follow no link, wait for no pipe, and write into no other file.

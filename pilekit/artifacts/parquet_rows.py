@@ -1,4 +1,4 @@
-"""Parquet files that are written row by row, in row groups, or joined, and appear when they are complete.
+"""Write Parquet files row by row, in row groups, or from other files. A file appears when it is complete.
 
 `in_row_groups` gives the tables to write as row groups, from batches of any size.
 """

@@ -33,7 +33,7 @@ from pilekit.assemble.read_source import SCRATCH, Job, count_source, read_rows
 from pilekit.assemble.write import LINES, SPILLED, outputs, spill_source, write_output
 from pilekit.corpus import Shard, load_manifest
 from pilekit.engine import Ray, scratch_folder
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted
 from pilekit.progress import Report
 from pilekit.shards.each_shard import finish_shards
 from pilekit.shards.fingerprint import Inputs
@@ -81,8 +81,6 @@ def assemble_corpus(
     """
     if memory < 64 * 10**6:
         raise PilekitError(f"memory is {memory:,} bytes; 64 MB is the least")
-    if on_error not in ("raise", "skip"):
-        raise PilekitError(f'on_error is "raise" or "skip", not {visible(repr(on_error), 80)}')
     described, folder = load_manifest(manifest), Path(out)
     sources = find_sources(described, manifest, folder)
     inputs = inputs_of(sources, described)
@@ -132,7 +130,7 @@ def assemble_corpus(
 
 
 def _take_other_settings(folder: Path, parameters: Mapping[str, Any], inputs: Inputs) -> None:
-    """Let these settings replace those of a folder in which no line has been written."""
+    """Replace the settings of a folder in which no line has been written yet."""
     with suppress(PilekitError):
         read_header(folder, KIND)
         with locked(folder / LOCK_FILE, wait=False):

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pilekit.errors import counted
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.table_result import TableResult
 
@@ -21,7 +20,7 @@ PARTS = ("empty", "removed", "left_out", "val", "test", "train_documents")
 COUNTS = ("read", "empty", "skipped", *PARTS[1:], "train")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class AssembledCorpus(TableResult):
     """The result of `assemble_corpus`, or its plan.
 
@@ -37,15 +36,6 @@ class AssembledCorpus(TableResult):
     planned: dict[str, float]
     skipped: SkippedLines
     written: bool
-
-    def __repr__(self) -> str:
-        counts = f"{counted(self.summary['train'])} in {counted(self.summary['shards'], 'train shard')}"
-        held_out = f"{self.summary['val']:,} in val, {self.summary['test']:,} in test"
-        return f"AssembledCorpus({counts}, {held_out}{'' if self.written else ', planned'})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The content of summary.json."""
-        return self.summary
 
     def sum(self) -> str:
         """The documents read and their fates, in one line."""

@@ -27,13 +27,10 @@ import xxhash
 from pilekit.artifacts.external_sort import RowSort
 from pilekit.assemble.read_source import GROUP, IDENTITY, SIZE, TEXT, Rows
 from pilekit.corpus import Manifest, Subset
-from pilekit.errors import PilekitError, visible
 from pilekit.shuffle import mix
 
 UInt64 = npt.NDArray[np.uint64]
 Int64 = npt.NDArray[np.int64]
-
-MOST_EPOCHS = 1000
 
 LEFT_OUT, VAL, TEST, REMOVED = 0, -1, -2, -3
 """Fates of documents that are not in train. The fate of any other is the number of its copies in train."""
@@ -106,14 +103,11 @@ class Plan:
 
 def epochs_of(subset: Subset) -> float:
     """How often a document of the subset occurs in train; 1 if the manifest does not say."""
-    epochs = 1.0 if subset.epochs is None else subset.epochs
-    if epochs > MOST_EPOCHS:
-        raise PilekitError(f"the subset {visible(subset.name)} has {epochs:,g} epochs; {MOST_EPOCHS:,} are the most")
-    return epochs
+    return 1.0 if subset.epochs is None else subset.epochs
 
 
 def make_plan(manifest: Manifest, rows_of: RowsOf, scratch: Path, memory: int) -> tuple[Plan, list[dict[str, int]]]:
-    """The plan, and for each subset its `COUNTS`; `bytes` are those of train.
+    """The plan, and for each subset its `COUNTS`, of which `bytes` counts train alone.
 
     scratch   existing folder for sorting, in less than `memory` bytes
     """

@@ -10,8 +10,7 @@ needs no text, and the second pass finds the fate of each document in the order 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,11 +29,9 @@ from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.stages import document_hashes
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.read.damage import BadLine, SkippedLines
-from pilekit.shards.read.json_records import BadRecord, LineParser, kind_of, record_of, text_of
-from pilekit.shards.read.lines import Line
-from pilekit.shards.read.open import is_parquet
-from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, OnError, read_lines
-from pilekit.shards.read.unchanged import open_unchanged
+from pilekit.shards.read.json_records import BadRecord, LineParser, kind_of, text_of
+from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, OnError
+from pilekit.shards.read.records import BLANK, decoded_records
 
 Rows = npt.NDArray[np.uint64]
 """uint64 [documents, 4]: IDENTITY, TEXT (xxh3_64), GROUP (xxh3_64; the text's without groups), SIZE (UTF-8 bytes)."""
@@ -87,48 +84,27 @@ class SourceReader:
         """All documents in order, in batches of a few megabytes; `advance` receives the stored bytes."""
         if self.source.is_text:
             return self._text_files(advance)
-        return self._rows(advance) if is_parquet(self._path) else self._lines(advance)
+        fields = {self.text_field, *(path[0] for path in (self._group, *self._keep) if path)}
+        blocks = decoded_records(self._path, fields, advance=advance, ahead=self.ahead)
+        return (self._documents(first, records) for first, records in blocks)
 
-    def _lines(self, advance: Advance) -> Iterator[Documents]:
-        with closing(read_lines(self._path, advance=advance, ahead=self.ahead)) as blocks:
-            for first, lines in blocks:
-                yield self._documents(first, [record_of(line) for line in lines], lines)
-
-    def _rows(self, advance: Advance) -> Iterator[Documents]:
-        import pyarrow as pa
-
-        from pilekit.shards.read.parquet import RowBlocks, decoded_rows, format_of, located_rows, open_table
-
-        rows: RowBlocks | None = None
-        with (
-            open_unchanged(self._path) as (file, _),
-            located_rows(self._path, lambda: rows.read if rows is not None else 0),
-        ):
-            table = open_table(file, size := file.seek(0, 2))
-            format_of(table, self._parser.format, self._path)
-            wanted = {self.text_field, *(path[0] for path in (self._group, *self._keep) if path)}
-            there = [name for name in table.schema_arrow.names if name in wanted]
-            rows = RowBlocks(table, there, self._path, MAX_DOCUMENT_BYTES)
-            for block in rows:
-                yield self._documents(rows.read - len(block), decoded_rows(pa.Table.from_batches(block)))
-            advance(size)
-
-    def _documents(self, first: int, records: list[object], lines: Sequence[Line] = ()) -> Documents:
-        """The documents of decoded records, numbered from `first` on; `lines` are their lines, some of them blank."""
+    def _documents(self, first: int, records: list[object]) -> Documents:
+        """The documents of decoded records, numbered from `first` on."""
         numbers: list[int] = []
         found = Documents(np.zeros(0, np.uint64), [], [], [])
-        for index, given in enumerate(records):
+        for number, given in enumerate(records, first):
+            if given is BLANK:
+                continue
             try:
                 record, text = text_of(given, self.text_field)
                 group = self._group_of(record) if self._group else ""
             except BadRecord as bad:
-                if not lines or bytes(lines[index]).strip():
-                    self._parser.bad(first + index, str(bad))
+                self._parser.bad(number, str(bad))
                 continue
             if not text:
                 self.empty += 1
                 continue
-            numbers.append(first + index)
+            numbers.append(number)
             found.texts.append(text)
             found.groups.append(group)
             values = ((path[-1], _value(record, path)) for path in self._keep)

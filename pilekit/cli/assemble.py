@@ -17,9 +17,7 @@ from pilekit.progress import step_progress
 @click.argument("manifest", type=click.Path(path_type=Path))
 @out_option
 @click.option("--plan", is_flag=True, help="Only read the sources, and print what would be written.")
-@click.option(
-    "--memory", type=ByteSize(64 * 10**6), default="4GB", help="For sorting and for lines, however large the sources."
-)
+@click.option("--memory", type=ByteSize(64 * 10**6), default="4GB", help="Memory to sort and to hold lines.")
 @run_options
 def command(manifest: Path, as_json: bool, **options: Any) -> None:
     """Build a corpus: train shards and a hold-out that does not leak, from the sources in MANIFEST.

@@ -65,11 +65,11 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """See what published quality rules would drop, per subset, and write what they keep.
+    """Count the documents that published quality rules would drop, per subset, and write the others.
 
-    A row of --report tells how many documents fail a rule, and how many fail it alone. All rules judge the unchanged
-    text. A word is what `text.split()` gives. --out keeps the other documents, their lines byte for byte; its
-    dropped.parquet names the rules that each dropped document fails. A killed run resumes when run again.
+    A row of --report has the number of documents that fail a rule, and of those that fail no other rule. All rules
+    judge the unchanged text. A word is a piece of `text.split()`. --out writes the kept documents, their lines byte for
+    byte. Its dropped.parquet names the rules that each dropped document fails. A killed run resumes when run again.
 
     The rules were made for text from the web and drop most code: name the --subsets they suit. Documents of other
     subsets pass untouched.

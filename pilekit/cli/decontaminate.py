@@ -49,11 +49,10 @@ def command(
     """Cut the text of evaluations out of a corpus, with a proof for each cut.
 
     A word is lower-cased and has no punctuation. An n-gram of 13 words that an evaluation and a document share is a
-    hit; the words are compared, so there are no false ones. Hits beside each other are a span. The span goes, with 200
-    characters on each side; what is left of the document becomes documents. n-grams in more than 10 documents are
-    ignored, because licences and phrases are no leak. hits.parquet in DIR names each span and the record it is from,
-    evaluations.parquet tells which records are dirty. Other lines stay byte for byte. A killed run resumes when run
-    again.
+    hit. The words are compared, so no hit is false. Hits beside each other are a span. The span is cut out, with 200
+    characters on each side, and the pieces around it become documents. n-grams in more than 10 documents are ignored,
+    because licences and phrases are no leak. hits.parquet in DIR names each span and its record, evaluations.parquet
+    the dirty records. Other lines stay byte for byte. A killed run resumes when run again.
 
     \b
     Example:

@@ -25,11 +25,11 @@ NAME = 26
 @folder_option("--disk", "Measure the disk of this folder.", default=".")
 @json_option
 def command(tokenizer: str | None, disk: Path, as_json: bool) -> None:
-    """Say what is installed, what the machine has, and which rate to expect of each command.
+    """List the installed packages and the hardware, and estimate the rate of each command.
 
-    Every package is imported: what is missing, broken or too old is named. Then small pieces of work are timed for two
-    or three seconds, and the rates of the commands are estimated from them; docs/benchmarks.md says how. 64 MiB are
-    written to the disk and removed.
+    Every package is imported, and each that is missing, broken or too old is named. Then small pieces of work are timed
+    for two or three seconds, and the rates of the commands are estimated from them; docs/benchmarks.md says how. 64 MiB
+    are written to the disk and removed.
 
     Exit code 1 if something is missing or broken.
 

@@ -26,8 +26,8 @@ def command(paths: tuple[str, ...], manifest: Described, as_json: bool, **option
 
     An index is a Parquet file, SHARD.index.parquet beside the shard (beside a Parquet shard .SHARD.index, hidden). It
     holds number, subset, text bytes and text hash of each document. If the folder is read-only or the shard is a URL,
-    the index goes to $PILEKIT_CACHE (~/.cache/pilekit). An index that is whole, fits its shard and is newer than it is
-    kept. A killed run resumes when run again.
+    the index goes to $PILEKIT_CACHE (~/.cache/pilekit). An existing index is kept if it is complete, fits its shard and
+    is newer than the shard. A killed run resumes when run again.
 
     \b
     Example:

@@ -38,7 +38,7 @@ COMMANDS = {
     "assemble": "Build a corpus from sources: epochs, shards, a hold-out.",
     "dedup": "Remove copies and near-duplicates, with a proof for each.",
     "duplicates": "Show removed documents beside the kept ones, word by word.",
-    "clean": "Report and drop what quality rules, language or PII say.",
+    "clean": "Drop documents by quality rules or language, hide addresses.",
     "decontaminate": "Cut out the text of evaluations, with a proof for each cut.",
     "substrings": "Cut out the passages that an earlier document has.",
     "tokenize": "Write token files for Megatron, GPT-NeoX and other trainers.",
@@ -47,12 +47,12 @@ COMMANDS = {
     "train": "Train a language model straight from raw shards.",
     "bpb": "Score a model in bits per byte, per subset.",
     "embed": "Write a vector for each document, and find near ones.",
-    "report": "Show corpora and what was made of them on one HTML page.",
+    "report": "Show corpora, and results made from them, on one HTML page.",
     "prune": "Set a model's smallest weights or heads to 0, or cut them.",
     "train-tokenizer": "Train a byte-level BPE tokenizer on a sample of a corpus.",
     "explore": "Browse documents, duplicates, tokens and bits in a local page.",
-    "doctor": "Say what is installed, and how fast this machine is.",
-    "demo": "Make a small corpus from what Python ships and run everything on it.",
+    "doctor": "Check the installed packages, and measure this machine.",
+    "demo": "Run everything on a small corpus of text that Python ships.",
 }
 
 ROOMS = {
@@ -90,7 +90,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does; the error for an unknown command names the closest ones."""
+        """As click does; the error for an unknown command names the closest commands."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:

@@ -178,7 +178,7 @@ out_option = folder_option("--out", "New folder for the shards.", required=True)
 """Adds `out` (Path)."""
 
 jobs_option = click.option(
-    "--jobs", type=click.IntRange(min=1), help="Shards at a time; fewer jobs, less memory.  [default: CPUs]"
+    "--jobs", type=click.IntRange(min=1), help="Shards at a time; fewer need less memory.  [default: CPUs; dedup: half]"
 )
 """Adds `jobs` (int or None)."""
 
@@ -196,7 +196,7 @@ def engine_option(function: F) -> F:
         if engine == "local":
             for name, given in (("--address", address), ("--scratch", scratch)):
                 if given is not None:
-                    raise click.UsageError(f"{name} is that of a cluster: give --engine ray too.")
+                    raise click.UsageError(f"{name} is for a cluster: give --engine ray too.")
             return function(*args, engine=None, **options)
         if options.get("part"):
             raise click.UsageError("a cluster does all parts: leave out --part, or --engine ray.")
@@ -245,7 +245,7 @@ run_options = together(on_error_option(), jobs_option, json_option, engine_optio
 """Adds `on_error`, `jobs`, `as_json` and `engine`."""
 
 _MEMORY = click.option(
-    "--memory", type=ByteSize(64 * 10**6), default="4GB", help="For sorting and comparing, however large the corpus."
+    "--memory", type=ByteSize(64 * 10**6), default="4GB", help="Memory to sort and compare, for any corpus."
 )
 sort_options = together(_MEMORY, run_options)
 """Adds `memory` (int) and `run_options` to a command that compares documents with all others."""

@@ -18,7 +18,7 @@ CONDITIONS = ("subsets", "sample", "match", "min_bytes", "format")
 @click.command()
 @corpus_argument
 @click.option("--sample", type=float, metavar="SHARE", help="About this share of the documents: 0.01.")
-@click.option("--seed", type=int, default=0, help="Which documents --sample takes.")
+@click.option("--seed", type=int, default=0, help="Seed of --sample.")
 @click.option(
     "--match", metavar="REGEX", help="Documents in whose text this is found (Python's re; (?i) ignores case)."
 )
@@ -32,11 +32,11 @@ CONDITIONS = ("subsets", "sample", "match", "min_bytes", "format")
 @on_error_option()
 @shard_options
 def command(paths: tuple[str, ...], manifest: Described, out: Path, as_json: bool, **options: Any) -> None:
-    """Copy part of a corpus: by subset, at random, by what is in the text, by length, or in another format.
+    """Copy part of a corpus: by subset, at random, by a pattern in the text, by length, or in another format.
 
-    Documents that pass all conditions are written to DIR, one shard for each that was read, of the same name. Lines are
-    copied byte for byte, so every label stays. Parquet holds text and label alone, and opens in datasets and polars.
-    With the same seed, a sample is the same anywhere and at any time. A killed run resumes when run again.
+    Documents that pass all conditions are written to DIR, in shards of the same names. Lines are copied byte for byte,
+    so every label stays. Parquet holds text and label alone, and opens in datasets and polars. With the same seed, a
+    sample is the same anywhere and at any time. A killed run resumes when run again.
 
     \b
     Example:
@@ -57,6 +57,7 @@ def command(paths: tuple[str, ...], manifest: Described, out: Path, as_json: boo
         return
     from pilekit.shards.verify.findings import some_names
 
-    click.echo(f"{counted(len(corpus) - len(selected.empty), 'shard')} in {visible(out)}")
-    if selected.empty:
-        click.echo(f"nothing in {some_names(selected.empty)}")
+    empty = selected.summary["empty"]
+    click.echo(f"{counted(len(corpus) - len(empty), 'shard')} in {visible(out)}")
+    if empty:
+        click.echo(f"nothing in {some_names(empty)}")

@@ -17,7 +17,7 @@ from pilekit.progress import byte_progress
 @corpus_argument
 @click.option("--tokenizer", metavar="FILE", help="Count tokens too: a tokenizer.json, a folder, or a cached name.")
 @click.option(
-    "--copies", is_flag=True, help="Count documents whose text occurred before; 8 bytes of memory a document."
+    "--copies", is_flag=True, help="Count documents whose text occurred before; 10 bytes of memory a document."
 )
 @run_options
 @click.option("--plot", metavar="FILE", help="Draw shares and document lengths into a .png, .svg or .pdf file.")

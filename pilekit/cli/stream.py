@@ -1,7 +1,7 @@
 """`pilekit stream`: pack raw shards as training would, show a few rows and the rate; or show the plan.
 
 The first batch waits for a window of every lane, so its time is shown apart. The rate covers all later batches.
-Windows that are read ahead of the last batch count against it. Imports, compiling, loading the tokenizer and indexing
+Windows that were read ahead of the last batch lower the rate. Imports, compiling, loading the tokenizer and indexing
 happen once and do not count.
 """
 
@@ -34,16 +34,16 @@ SHOWN_ROWS = 3
 @click.option("--seq-len", type=click.IntRange(min=1), default=2048, help="Tokens in a row.")
 @click.option("--batch-size", type=click.IntRange(min=1), help="Rows in a rank's batch; 8, if no other size is given.")
 @click.option("--global-batch-size", type=click.IntRange(min=1), help="Rows in an optimizer step, over all ranks.")
-@click.option("--world-size", type=click.IntRange(min=1), default=1, help="Ranks; this is rank 0.")
+@click.option("--world-size", type=click.IntRange(min=1), default=1, help="Number of ranks; this is rank 0.")
 @click.option(
     "--packing",
     type=click.Choice(["best_fit", "concat", "none"]),
     default="best_fit",
-    help="No document cut that fits in a row; one after another, cut at the row's edge; one document a row.",
+    help="best_fit cuts no document that fits in a row, concat cuts at the row's edge, none takes one document a row.",
 )
 @click.option("--window", type=click.IntRange(min=1), default=256, help="Documents packed together.")
-@click.option("--lanes", type=lanes, metavar="R,M", help="Rows and columns of the grid; chosen, if not given.")
-@click.option("--seed", type=int, default=0, help="Of the order.")
+@click.option("--lanes", type=lanes, metavar="R,M", help="Rows and columns of the grid.  [default: chosen]")
+@click.option("--seed", type=int, default=0, help="Seed of the order.")
 @click.option("--repeats", type=repeats, metavar="NAME=X,...", help="Use a subset's documents X times per epoch.")
 @click.option("--weights", type=repeats, metavar="NAME=X,...", help="Shares of tokens; instead of --repeats.")
 @click.option("--dedup", type=click.Path(path_type=Path), metavar="DIR", help="Leave out what `pilekit dedup` removed.")

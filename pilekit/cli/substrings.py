@@ -25,10 +25,10 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
     """Cut out of each document the passages that an earlier document has.
 
     A repeat is a run of 100 bytes or more that also occurs in an earlier document. Repeats that touch are joined. The
-    cut begins and ends with whole words; all other text stays byte for byte, and so does the first occurrence. A
-    document with no letter or digit left is dropped. What a document repeats of itself stays. repeats.parquet in DIR
-    names each cut and the earliest place that holds it. Memory does not grow with the corpus. A killed run resumes when
-    run again.
+    cut begins and ends with whole words. All other text stays byte for byte, and so does the first occurrence. A
+    document with no letter or digit left is dropped. A passage that only its own document repeats stays.
+    repeats.parquet in DIR names each cut and the earliest place of its text. Memory does not grow with the corpus. A
+    killed run resumes when run again.
 
     \b
     Example:

@@ -39,10 +39,10 @@ def command(
     """Check that shards are whole and right.
 
     Frames must be complete and match their checksums, every line must be a document, and its label one of the
-    manifest's. Shards must agree with their indexes, and with SHA-256 sums: those of a sums file, or of the manifest
-    named with --manifest. Exit code 1 if anything is wrong.
+    manifest's. Shards must agree with their indexes, and with the SHA-256 sums of a sums file or of the manifest. Exit
+    code 1 if anything is wrong.
 
-    Of token files, give the .idx: it must agree with itself and its .bin, and every id must be in the vocabulary.
+    For token files, give the .idx: it must agree with itself and its .bin, and every id must be in the vocabulary.
 
     \b
     Example:
@@ -85,7 +85,7 @@ def _verify_token_files(paths: tuple[str, ...], as_json: bool) -> None:
     for path in paths:
         file = TokenFile(path)
         header = file.header
-        for _ in file.runs("", {}):
+        for _ in file.rows(""):
             pass  # Each row is compared with the index.
         try:
             vocabulary = None if header is None else int(header.results["tokenizer"]["vocabulary"])

@@ -23,6 +23,7 @@ from pilekit.artifacts.header import HEADER_FILE, read_header
 from pilekit.corpus import local, remote
 from pilekit.corpus.manifest import Manifest, load_manifest
 from pilekit.corpus.shard import (
+    FILE_SUFFIXES,
     SHARD_SUFFIXES,
     STANDARD_INPUT,
     Shard,
@@ -154,7 +155,8 @@ def names_many(source: object) -> bool:
         return isinstance(source, Corpus) or (isinstance(source, Sequence) and not isinstance(source, bytes))
     path = os.path.expanduser(source)
     if is_url(path):
-        return path.endswith("/") or local.is_pattern(without_query(path))
+        path = without_query(path)
+        return local.is_pattern(path) or not any(part.endswith(FILE_SUFFIXES) for part in path.split("::"))
     return os.path.isdir(path) or (local.is_pattern(path) and not os.path.lexists(path))
 
 

@@ -85,8 +85,8 @@ def _walk(found: Search, folder: str, parts: tuple[str, ...], pattern: tuple[str
         return
     for entry in entries:
         path = (*parts, entry.name)
-        if entry.is_dir():
-            if not entry.is_symlink() and _may_contain(entry.name, len(parts), pattern):
+        if entry.is_dir(follow_symlinks=False):
+            if _may_contain(entry.name, len(parts), pattern):
                 _walk(found, entry.path, path, pattern)
         elif _is_wanted(entry.name, found.every) and _matches(path, pattern):
             status = _status(entry.path)

@@ -67,7 +67,7 @@ class Subset(_Strict, frozen=True):
     """Source documents before up-sampling."""
     weight_percent: Amount | None = None
     """Share of the corpus's bytes, up-sampling included."""
-    epochs: Amount | None = None
+    epochs: Annotated[float, msgspec.Meta(ge=0, le=1000)] | None = None
     """How often each source document nominally occurs in train."""
     effective_gib: Amount | None = None
     """Raw size times epochs."""

@@ -56,7 +56,7 @@ class _Options(msgspec.Struct):
 
 @dataclass(frozen=True)
 class CutJob:
-    """A run: what it reads, its folder, and how it works on shards."""
+    """A run: its inputs, its folder, and its work on shards."""
 
     corpus: Corpus
     output: Output
@@ -150,7 +150,7 @@ def cut_corpus(
         raise PilekitError("out is empty; name a folder")
     others = [] if evaluations is None else evaluations.shards
     if any(shard.path == STANDARD_INPUT for shard in (*corpus.shards, *others)):
-        raise PilekitError("standard input (-) cannot be taken, as it is read several times; save it to a file first")
+        raise PilekitError("standard input (-) cannot be read again, as this command does; save it to a file first")
     if write:
         check_stems(corpus.shards)
     chosen = subsets_or_all([subsets] if isinstance(subsets, str) else subsets, corpus.manifest)

@@ -1,4 +1,4 @@
-"""Runs of bytes become cuts of whole words: the rows of `repeats.parquet`, and documents without them.
+"""Turn runs of bytes into cuts of whole words, write these as `repeats.parquet`, and take them out of documents.
 
 A cut begins where a word begins and ends where one ends, so the words before and after it stay apart.
 """

@@ -32,14 +32,6 @@ class CutCorpus(TableResult):
     summary: dict[str, Any]
     skipped: SkippedLines
 
-    def __repr__(self) -> str:
-        counts = ", ".join(f"{self.summary[name]:,} {name}" for name in ("read", "untouched", "cut", "dropped"))
-        return f"{type(self).__name__}({str(self.folder)!r}: {counts})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The summary."""
-        return self.summary
-
     def table(self) -> FittedTable[Row]:
         """A row of counts per subset, the largest first, and the total."""
         from pilekit.fitted_table import Column, FittedTable, count_columns
@@ -64,7 +56,7 @@ class Decontamination(CutCorpus):
         return pq.read_table(self.folder / HITS)
 
     def evaluations(self) -> FittedTable[Row]:
-        """A row per evaluation: its records, those with text in the corpus, and those too short to tell."""
+        """A row per evaluation: its records, how many have text in the corpus, and how many are too short to tell."""
         from pilekit.fitted_table import DASH, Column, FittedTable, count_columns
 
         def share(row: Row) -> str:

@@ -63,7 +63,7 @@ class Selection:
     def batches(
         self, shard: Shard, advance: Advance, counts: dict[str, Any], *, ahead: bool
     ) -> Iterator[DocumentBatch]:
-        """All documents but those left out; `counts` receives `read` by subset, and counts of what is passed over."""
+        """All documents that are not left out; `counts` receives `read` by subset, and the numbers of all others."""
         left_out, of_subset, mask = 0, Counter[str](), self.mask(shard)
         subsets, manifest = self.subsets if self.only else None, self.manifest
         with read(shard, subsets, self.on_error, manifest=manifest, advance=advance, ahead=ahead) as reader:

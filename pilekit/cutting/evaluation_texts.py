@@ -1,6 +1,6 @@
 """The texts of evaluations: JSON lines, Parquet and Pile shards, record by record.
 
-A record's texts are the fields asked for, each by itself, and if there are several, all joined by spaces.
+A record's texts are the values of the given fields. If there are several fields, all values joined are one more text.
 """
 
 from __future__ import annotations
@@ -13,12 +13,8 @@ from typing import Any, NamedTuple
 from pilekit.corpus import Corpus, Shard
 from pilekit.corpus.shard import stem
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.read.json_records import BadRecord, kind_of, record_of
-from pilekit.shards.read.open import is_parquet
-from pilekit.shards.read.reader import read_lines
-from pilekit.shards.read.unchanged import open_unchanged
-
-ROWS = 1024
+from pilekit.shards.read.json_records import BadRecord, kind_of
+from pilekit.shards.read.records import BLANK, decoded_records
 
 
 class Record(NamedTuple):
@@ -64,24 +60,11 @@ def read_records(corpus: Corpus, fields: Sequence[str]) -> Iterator[Record]:
 
 def _raw_records(shard: Shard, fields: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """The records of a file."""
-    if is_parquet(shard.path):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            with open_unchanged(shard.path) as (file, _), pq.ParquetFile(file, pre_buffer=False) as table:
-                columns = [name for name in table.schema_arrow.names if name in {*fields, "id"}]
-                for rows in table.iter_batches(ROWS, columns=columns, use_threads=False):
-                    yield from rows.to_pylist() or [{}] * len(rows)
-        except pa.ArrowException as error:
-            raise PilekitError(f"{visible(shard.path)}: cannot be read as Parquet: {visible(error)}") from error
-        return
-    with closing(read_lines(shard.path)) as blocks:
-        for first, lines in blocks:
-            for number, line in enumerate(lines, first + 1):
-                if not bytes(line).strip():
+    with closing(decoded_records(shard.path, {*fields, "id"})) as blocks:
+        for first, records in blocks:
+            for number, record in enumerate(records, first + 1):
+                if record is BLANK:
                     continue
-                record = record_of(line)
                 if type(record) is not dict:
                     why = record if isinstance(record, BadRecord) else f"is {kind_of(record)}, not a JSON object"
                     raise PilekitError(f"{visible(shard.path)}, line {number:,}: {visible(why, 200)}")

@@ -1,6 +1,6 @@
 """Find the n-grams of evaluations in documents, shard by shard, then judge them and join them to spans.
 
-Whether an n-gram is common is known when all shards have been read. So the hits of each shard are written to a file,
+Common n-grams are known only after all shards have been read. So the hits of each shard are written to a file,
 and `decide` reads them twice: to count documents, and to join the hits that are left.
 """
 
@@ -50,7 +50,7 @@ _TOO_SHORT = pa.schema({"evaluation": _TEXT, "record": _INT, "id": _TEXT, "field
 
 
 class Texts(NamedTuple):
-    """The texts of evaluations to search for, and those that are too short.
+    """The texts of evaluations to search for, and the texts that are too short.
 
     records     (evaluation, number, id) of each record
     of          the index of each text's record

@@ -1,9 +1,9 @@
 """`NGrams`: the n-grams of evaluation texts, and their places in a batch of documents.
 
-A text of fewer words than an n-gram is an n-gram by itself, if it has at least `SHORTEST` words. Different n-grams are
-sorted by a 64-bit hash, and a binary search finds one that passes a filter with 16 to 32 bits for each. The hash of
-consecutive words is a difference of two sums over the words of the document. A text of fewer words is looked for where
-the filter holds the hash of its last `SHORTEST` words. A found hash is a hit only if the words are equal.
+The n-grams are sorted by a 64-bit hash. A filter with 16 to 32 bits for each rejects most words of a document, and a
+binary search finds the rest. The hash of consecutive words is a difference of two sums over the words of the document.
+A found hash is a hit only if the words are equal. A text shorter than an n-gram is an n-gram by itself, if it has at
+least `SHORTEST` words. It is searched where the filter holds the hash of its last `SHORTEST` words.
 
 All processes map the arrays from files, so memory holds them once.
 """
@@ -17,6 +17,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.cutting.words import Bytes, Int64, UInt32, UInt64, compacted, folds, next_word
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
@@ -74,7 +75,8 @@ class NGrams(NamedTuple):
     def save(self, folder: Path) -> list[Path]:
         """Write the arrays into the folder; returns their files."""
         for name, values in self._asdict().items():
-            np.save(folder / f"{name}.npy", values)
+            with write_atomically(folder / f"{name}.npy") as file:
+                np.save(file, values)
         return [folder / f"{name}.npy" for name in self._fields]
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Find runs of bytes of earlier documents: two passes over the shards, and a sort after each.
+"""Find the bytes of each document that an earlier document also has: two passes over the shards, a sort after each.
 
     anchors of each shard -> sorted -> anchors in two documents -> windows of each shard with such an anchor
         -> sorted by hash -> windows in an earlier document -> sorted by place -> parts of runs
@@ -91,9 +91,9 @@ def repeated_anchors(paths: Sequence[Path], advance: Advance, bases: Int64, scra
 def find_runs(
     paths: Sequence[Path], advance: Advance, bases: Int64, path: Path, scratch: Path, length: int, memory: int
 ) -> list[int]:
-    """Write the parts of all documents' runs in order; returns where each shard's begin, and their number.
+    """Write the parts of all documents' runs in order; returns each shard's first part, and the number of parts.
 
-    In a part, each window and its earliest place follow the ones before.
+    In a part, each window and its earliest place follow the window and the place before.
 
     paths     the windows of each shard
     bases     the name of each shard's document 0, and the end of all names

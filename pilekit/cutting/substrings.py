@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.free_disk import bytes_below, check_free_disk
 from pilekit.artifacts.parquet_rows import join_tables
 from pilekit.corpus import Corpus, Manifest
@@ -91,7 +92,8 @@ def _find(job: CutJob, length: int, memory: int) -> tuple[dict[str, Any], list[P
     if bases[-1] >= MAX_DOCUMENTS:
         raise PilekitError(f"{bases[-1]:,} documents are more than can be compared at once; take fewer shards")
     of_shard, filter, parts = dict(zip(read, bases.tolist(), strict=False)), scratch / "filter.npy", scratch / "runs"
-    np.save(filter, repeated_anchors(*_sorting(job, "sorting", "anchors"), bases, own, memory))
+    with write_atomically(filter) as file:
+        np.save(file, repeated_anchors(*_sorting(job, "sorting", "anchors"), bases, own, memory))
     job.each_shard("comparing", "windows", scan, [filter], filter=filter, bases=of_shard, length=length)
     starts = find_runs(*_sorting(job, "sorting again", "windows"), bases, parts, own, length, memory)
     located: dict[str, Any] = {"parts": parts, "starts": starts, "bases": of_shard, "length": length}

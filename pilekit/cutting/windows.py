@@ -1,4 +1,4 @@
-"""The windows of `length` bytes of documents: which may occur twice, and a 128-bit hash of each.
+"""Windows of `length` bytes: find those that may occur twice in a corpus, and hash each with 128 bits.
 
 A window's *anchor* is the least hash of `part_of(length)` bytes at any place in it. Equal windows have equal anchors,
 and a window mostly has the anchor of the one before. So only the places where the anchor changes are looked up, one

@@ -298,7 +298,7 @@ class _Run:
         return sum(size for size, _ in self.inputs.fingerprints.values())
 
     def _jobs(self, shards: Sequence[Shard]) -> int:
-        """The number of processes: half of the CPUs at most, because the threads of a process keep two busy."""
+        """The number of processes: by default half of the CPUs, because the threads of a process keep two busy."""
         processes = processes_for(shards, self.jobs, self.engine)
         cpus = [usable_cpus()] if self.engine is None else self.engine.cpus()
         return processes if self.jobs else max(1, min(sum(here // 2 or here for here in cpus), processes))

@@ -1,4 +1,4 @@
-"""Facts about the installation and the machine, each found on its own: a broken package spoils no other line.
+"""Facts about the installation and the machine. Each is found by itself, so a broken package hides no other fact.
 
 A package counts as usable only if it can be imported. A package that lacks a system library, or was built for another
 version of Python, is installed but cannot be imported.

@@ -2,7 +2,8 @@
 
 `bits_per_byte.py` scores a corpus. Before weights are read, `plan.py` checks the options, and describes everything that
 a figure depends on. `score_selected.py` scores the documents that `select_documents.py` picks for each rank, and
-`ranks.py` lets ranks work apart and meet. `training_copies.py` counts scored documents that are in training shards too.
+`ranks.py` lets each rank work alone and wait. `training_copies.py` counts scored documents that are in training shards
+too.
 
 model/     a model folder read whole or refused; the parts of a causal model that scoring and training need
 masked/    the same for a masked model, and its pseudo-log-likelihoods

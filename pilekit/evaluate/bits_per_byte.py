@@ -81,7 +81,7 @@ def bits_per_byte(
     tokenizer      an argument of `load_tokenizer`; None: the folder's
     subsets        only documents of these subsets, in any spelling the manifest knows; None: all
     limit          only this many documents of each subset, from the first; None: all. Reading ends when all subsets
-                   asked for are full, or else all subsets of the manifest and all others met so far
+                   requested are full, or without `subsets`, all of the manifest and all others found so far
     max_length     tokens in a window; None: the model's positions, or 2048 if it declares no limit
     context_len    the least number of inputs before each predicted token, in windows after the first. Published
                    figures are made with 1, disjoint windows; more context gives lower figures at a higher cost

@@ -32,8 +32,8 @@ def selected(
 ) -> Generator[DocumentBatch, None, None]:
     """All batches of the documents that `plan` selects, in the corpus's order.
 
-    With a limit, reading ends when all subsets asked for are full, or else all subsets of the manifest and all others
-    met so far. A manifest without subsets does not say which labels follow, so all shards are read.
+    With a limit, reading ends when all requested subsets are full, or without a request, all subsets of the manifest
+    and all others found so far. A manifest without subsets does not name the labels to come, so all shards are read.
 
     labels    receives the number of documents taken of each label met, 0 for labels that are not selected
     skipped   collects the bad lines that are passed over

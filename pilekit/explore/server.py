@@ -1,4 +1,4 @@
-"""The page's server: on 127.0.0.1 only, and only for the page itself.
+"""The server of the page: it listens on 127.0.0.1 alone, and answers only the page's own requests.
 
 The address holds a random token, so that other users of the machine and other pages cannot guess it. Requests that name
 another host are refused (a page elsewhere may point its own name at 127.0.0.1), and so are requests that a browser

@@ -98,18 +98,18 @@ class Sources:
         end = min(len(of), start + PAGE)
         return {"documents": [_listed(one) for one in of[start:end]], "start": start, "of": len(of)}
 
-    def search(self, text: str, start: int, subset: str | None = None, exact: str = "") -> dict[str, Any]:
-        """Documents that hold `text`, from place `start` on: those found within a second, and where to resume.
+    def search(self, text: str, start: int, subset: str | None = None) -> dict[str, Any]:
+        """Documents that hold `text`, in capital or small letters, from place `start` on: those found within a second.
 
-        `exact`, if not empty, distinguishes upper and lower case. `next` is None at the end.
+        `next` is where to resume, None at the end.
         """
         of, end, place = self._of(subset), time.monotonic() + SEARCH_SECONDS, start
         found: list[dict[str, Any]] = []
         for batch in of.batches(start, AT_ONCE):
-            holds = pc.match_substring(batch.text_column, text, ignore_case=not exact)
+            holds = pc.match_substring(batch.text_column, text, ignore_case=True)
             for row in np.flatnonzero(holds)[: PAGE - len(found)].tolist():
                 hay, place = batch.texts[row], start + row + 1
-                at = max(0, hay.find(text) if exact else hay.lower().find(text.lower()))
+                at = max(0, hay.lower().find(text.lower()))
                 document = StoredDocument(hay, {}, batch.subsets[row], int(batch.numbers[row]), batch.shard)
                 found.append(_listed(document, at))
             if len(found) == PAGE:

@@ -13,8 +13,6 @@ from pilekit.shards.read.damage import SkippedLines
 from pilekit.table_result import TableResult
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from pilekit.fitted_table import Column, FittedTable
 
 PARTS = ("kept", "dropped", "skipped", "left_out")
@@ -39,22 +37,6 @@ class Cleaned(TableResult):
     summary: dict[str, Any]
     skipped: SkippedLines
     judged: tuple[str, ...]
-
-    def __repr__(self) -> str:
-        counts = ", ".join(f"{self.summary[name]:,} {name}" for name in ("read", "kept", "dropped", "skipped"))
-        return f"Cleaned({None if self.folder is None else str(self.folder)!r}: {counts})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The summary."""
-        return self.summary
-
-    def to_arrow(self) -> pa.Table:
-        """A row per subset and rule with the rule's counts, for pandas, polars and plots."""
-        import pyarrow as pa
-
-        subsets = self.summary["subsets"]
-        rows = [(name, rule, counts) for name in subsets for rule, counts in subsets[name]["rules"].items()]
-        return pa.Table.from_pylist([{"subset": name, "rule": rule, **counts} for name, rule, counts in rows])
 
     def table(self) -> FittedTable[Row]:
         """A row for each judged subset that loses documents and each rule that they fail, then all subsets together."""

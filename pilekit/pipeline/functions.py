@@ -87,17 +87,7 @@ class DocumentMap(_FunctionStage):
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
         """The same documents with the new texts; empty batches are dropped."""
-        for batch in batches:
-            if not len(batch):
-                continue
-            mapped = batch.with_texts(self._results(batch, (str,)))
-            for index in mapped.edited:
-                try:
-                    mapped.texts[index].encode()
-                except UnicodeEncodeError as error:
-                    number = int(batch.numbers[index])
-                    raise self._error(batch, number, "returned a lone surrogate, which no UTF-8 can express") from error
-            yield mapped
+        return (batch.with_texts(self._results(batch, (str,))) for batch in batches if len(batch))
 
 
 def document_filter(function: Callable[[Document], bool]) -> DocumentFilter:

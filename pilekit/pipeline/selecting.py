@@ -8,11 +8,11 @@ Lines are copied byte for byte, with all their fields. Parquet keeps only text a
 from __future__ import annotations
 
 import functools
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Part, Shard, subsets_or_all
@@ -29,9 +29,6 @@ from pilekit.shards.read.reader import OnError, Reading, read
 from pilekit.shards.write.shard_writer import write_documents
 from pilekit.table_result import TableResult
 
-if TYPE_CHECKING:
-    from pilekit.fitted_table import FittedTable
-
 SELECTION = "selection"
 """The kind in the header of the folder that `select_corpus` makes."""
 
@@ -39,75 +36,23 @@ Format = Literal["zst", "parquet", "jsonl"]
 SUFFIXES: dict[Format, str] = {"zst": ".jsonl.zst", "parquet": ".parquet", "jsonl": ".jsonl"}
 
 
-@dataclass(frozen=True, slots=True)
-class SelectedSubset:
-    """Documents and UTF-8 bytes of text of one subset (or of all): those selected and those read."""
-
-    name: str
-    documents: int
-    bytes: int
-    read_documents: int
-    read_bytes: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """The counts, for programs."""
-        return {
-            "documents": self.documents,
-            "bytes": self.bytes,
-            "read": {"documents": self.read_documents, "bytes": self.read_bytes},
-        }
+COUNTS = ("read", "documents", "bytes")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, repr=False)
 class Selected(TableResult):
     """The result of `select_corpus`.
 
     folder    where the shards are
-    subsets   the largest first; if subsets were given, only those
-    total     all subsets together
-    empty     names of the shards without a selected document; they have no file
+    summary   documents read, documents selected and their UTF-8 bytes, of all and of each subset, the largest first;
+              the number of bad lines `skipped` and of documents of `others`, which are subsets that were not asked
+              for; `empty`, the names of the shards without a selected document, which have no file
     skipped   the bad lines skipped
-    others    number of documents of all other subsets
     """
 
     folder: Path
-    subsets: tuple[SelectedSubset, ...]
-    total: SelectedSubset
-    empty: tuple[str, ...]
+    summary: dict[str, Any]
     skipped: SkippedLines
-    others: int = 0
-
-    def __repr__(self) -> str:
-        documents, subsets = counted(self.total.documents, "document"), counted(len(self.subsets), "subset")
-        return f"Selected({str(self.folder)!r}, {documents} of {subsets})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """All counts, for programs."""
-        return {
-            **self.total.to_dict(),
-            "skipped": self.skipped.count,
-            "others": self.others,
-            "empty": list(self.empty),
-            "subsets": {subset.name: subset.to_dict() for subset in self.subsets},
-        }
-
-    def table(self) -> FittedTable[SelectedSubset]:
-        """A row per subset, the largest first, one for all other subsets, and the total."""
-        from pilekit.fitted_table import DASH, OTHERS, Column, FittedTable, rounded_bytes
-
-        def share(row: SelectedSubset) -> str:
-            return f"{100 * row.bytes / row.read_bytes:.2f}" if row.read_bytes else DASH
-
-        columns: list[Column[SelectedSubset]] = [
-            Column("Subset", lambda row: row.name),
-            Column("In shards", lambda row: f"{row.read_documents:,}"),
-            Column("Documents", lambda row: f"{row.documents:,}"),
-            Column("Bytes", lambda row: rounded_bytes(row.bytes)),
-            Column("Of read %", share),
-        ]
-        others = [SelectedSubset(OTHERS, 0, 0, self.others, 0)] if self.others else []
-        total = replace(self.total, name="Total", read_documents=self.total.read_documents + self.others)
-        return FittedTable([*self.subsets, *others], columns, [total], ("In shards",))
 
 
 def select_corpus(
@@ -173,9 +118,9 @@ def select_corpus(
             select, shards, output, inputs, on_error=on_error, jobs=jobs, advance=advance, engine=engine
         )
         selected = _selected(output.folder, results, shards)
-        if not (shared or selected.total.documents):
+        if not (shared or selected.summary["documents"]):
             output.forget()
-            raise PilekitError(_nothing(selected, subsets))
+            raise PilekitError(_nothing(selected.summary["read"], subsets))
     return selected
 
 
@@ -191,43 +136,45 @@ def select_shard(
     ahead: bool,
 ) -> None:
     """Write the documents of one shard that pass, and note the counts."""
-    path, counts = output.path(stem(shard), suffix), defaultdict[str, list[int]](lambda: [0] * 4)
+    path, counts = output.path(stem(shard), suffix), defaultdict[str, Counter[str]](Counter)
+
+    def counted_read() -> Iterator[DocumentBatch]:
+        for batch in reader:
+            for subset, documents in Counter(batch.subsets).items():
+                counts[subset]["read"] += documents
+            check_labels(counts)
+            yield batch
+
+    def passing() -> Iterator[DocumentBatch]:
+        for batch in Pipeline(stages)(counted_read()):
+            for subset, size in zip(batch.subsets, batch.text_bytes().tolist(), strict=True):
+                row = counts[subset]
+                row["documents"] += 1
+                row["bytes"] += size
+            yield batch
+
     with reading(shard, advance=advance, ahead=ahead) as reader:
-        passing = _counting(Pipeline(stages)(_counting(reader, counts, 2)), counts, 0)
-        files = write_documents(path, passing, lambda: inputs.check(shard))
+        files = write_documents(path, passing(), lambda: inputs.check(shard))
     output.note(shard.name, {"subsets": dict(sorted(counts.items())), **reader.passed_over()}, *files)
-
-
-def _counting(batches: Iterable[DocumentBatch], counts: dict[str, list[int]], column: int) -> Iterator[DocumentBatch]:
-    """Yield the batches; add documents and UTF-8 bytes of each subset to `counts`, from `column` on."""
-    for batch in batches:
-        for subset, size in zip(batch.subsets, batch.text_bytes().tolist(), strict=True):
-            row = counts[subset]
-            row[column] += 1
-            row[column + 1] += size
-        check_labels(counts)
-        yield batch
 
 
 def _selected(folder: Path, results: Mapping[str, Mapping[str, Any]], shards: Sequence[Shard]) -> Selected:
     """All shards' results together."""
-    sums: dict[str, list[int]] = {}
-    empty, others = [], 0
-    for shard, result in results.items():
+    sums = defaultdict[str, Counter[str]](Counter)
+    for result in results.values():
         for name, counts in result["subsets"].items():
-            sums[name] = [one + more for one, more in zip(sums.get(name, [0] * 4), counts, strict=True)]
-        if not any(documents for documents, *_ in result["subsets"].values()):
-            empty.append(shard)
-        others += result.get("others", 0)
-    subsets = [SelectedSubset(name, *counts) for name, counts in sums.items()]
-    subsets.sort(key=lambda subset: (-subset.bytes, -subset.documents, subset.name))
-    total = SelectedSubset("total", *(sum(column) for column in zip([0] * 4, *sums.values(), strict=True)))
-    return Selected(folder, tuple(subsets), total, tuple(empty), SkippedLines.of_shards(results, shards), others)
+            sums[name].update(counts)
+    largest = sorted(sums.items(), key=lambda item: (-item[1]["bytes"], -item[1]["documents"], item[0]))
+    subsets = {name: {kind: counts[kind] for kind in COUNTS} for name, counts in largest}
+    summary: dict[str, Any] = {kind: sum(counts[kind] for counts in subsets.values()) for kind in COUNTS}
+    summary |= {kind: sum(result[kind] for result in results.values()) for kind in ("skipped", "others")}
+    selected = {shard for shard, result in results.items() for of in result["subsets"].values() if of.get("documents")}
+    summary |= {"empty": [shard for shard in results if shard not in selected], "subsets": subsets}
+    return Selected(folder, summary, SkippedLines.of_shards(results, shards))
 
 
-def _nothing(selected: Selected, subsets: Sequence[str] | None) -> str:
-    """Why nothing was selected, and the remedy."""
-    read = selected.total.read_documents
+def _nothing(read: int, subsets: Sequence[str] | None) -> str:
+    """Why nothing was selected of so many documents, and the remedy."""
     if read:
         return f"nothing is selected: none of the {counted(read)} read passes; loosen the conditions"
     if subsets is None:

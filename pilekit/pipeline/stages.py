@@ -82,10 +82,6 @@ class MinBytes(DocumentStage):
 
     minimum: int
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.minimum, int | float):
-            raise PilekitError(f"MinBytes: the minimum is a number of bytes, not {visible(repr(self.minimum), 80)}")
-
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
         """The documents whose text is long enough."""
         return filtered(batches, lambda batch: batch.text_bytes() >= self.minimum)

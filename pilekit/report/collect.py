@@ -85,7 +85,7 @@ def left_out_if_found(given: bool, left_out: list[str]) -> Iterator[None]:
 
 
 def find_artefacts(paths: Sequence[str | Path], left_out: list[str], options: Sequence[str] = ()) -> list[Artefact]:
-    """The artefacts at `paths`, each once; `left_out` gets the messages about damaged ones that were not given.
+    """The artefacts at `paths`, each once; `left_out` gets the messages about damaged artefacts found in folders.
 
     options    of `pilekit stats`, with which corpora are counted
 

@@ -46,7 +46,7 @@ _KEPT = ("kept_corpus", "kept_shard", "kept_number")
 _FIRST = ("kept_subset", "shard", "number", "subset", "reason")
 
 Pair = tuple[str, str, int]
-"""The subset of removed documents, that of the kept ones, and the number of such removals."""
+"""The subset of removed documents, the subset of the kept documents, and the number of such removals."""
 
 
 def dedup_content(folder: Path, header: Header, advance: Report) -> dict[str, Any]:

@@ -51,8 +51,8 @@ def write_report(
     tokenizer  counts the tokens of corpora too: an argument of `load_tokenizer`
     advance    receives the progress of each step
 
-    An artefact that was given and is damaged or not finished is a `PilekitError`. If it was only found in a given
-    folder, it is left out, and the page says why.
+    A given artefact that is damaged or not finished is a `PilekitError`. Such an artefact inside a given folder is left
+    out, and the page says why.
     """
     paths = [paths] if isinstance(paths, str | Path) else list(paths)
     if not paths:

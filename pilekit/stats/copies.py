@@ -1,8 +1,8 @@
 """Documents that repeat the text of an earlier document, found by 64-bit hashes of the texts.
 
-Hashes and groups are kept as they come, 10 bytes a document, sorted by the hash's top byte in parts of a million. In
-the end each of the 256 values of that byte is processed separately, so nothing large is copied. (A Python set of
-integers takes 70 bytes a document.)
+A document takes 10 bytes: its hash and its group. (A Python set of integers takes 70.) They are collected in parts of a
+million, each sorted by the hash's top byte. At the end the 256 values of that byte are processed one by one, so nothing
+large is copied.
 
 Two different texts share a hash with probability 2^-64: with the Pile's 210 million documents, the chance of a single
 wrong copy is about 1 in 800.

@@ -111,7 +111,7 @@ def count_shard(
     shard, index = item
     if index is not None:
         counts = Counts(skipped=bad_lines(shard, index))
-        if counts.skipped.count and on_error == "raise":
+        if counts.skipped.count and on_error != "skip":
             raise bad_line_error(counts.skipped.examples[0])
         try:
             hashes = _count_all(index.rows("subset", "text_bytes", *["text_hash"] * copies), counts, copies, subsets)

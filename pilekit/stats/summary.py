@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from pilekit.artifacts.cache_folder import cache_folder
 from pilekit.artifacts.file_lock import locked
-from pilekit.corpus import Corpus, Manifest, resolve_subsets
+from pilekit.corpus import Corpus, Manifest, subsets_or_all
 from pilekit.engine import Advance, Ray
 from pilekit.errors import counted
 from pilekit.shards.each_shard import each_shard, processes_for
@@ -145,8 +145,7 @@ def corpus_stats(
     A damaged shard is a `PilekitError` whatever `on_error` says. Shards with an index are read only for tokens.
     """
     corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
-    if subsets is not None:
-        subsets = resolve_subsets(subsets, manifest=corpus.manifest)
+    subsets = subsets_or_all(subsets, corpus.manifest)
     if tokenizer is not None:
         from pilekit.tokenize import load_tokenizer  # Importing it takes as long as counting a small shard.
 

@@ -167,7 +167,7 @@ class HandedOut:
             self._add(self.record, state)
 
     def advance(self, state: Int64) -> None:
-        """Count this batch. From now on only batches given to `advance` count, not those iterated."""
+        """Count this batch. From now on only batches given to `advance` count, not iterated batches."""
         # If this is not the next batch, iterating has counted it already.
         counted = not self._by_advance and int(state[0]) != self.record.batch
         self._add(self._before.copy() if counted else self.record, state)

@@ -128,8 +128,6 @@ def _agreed_fast_encoder(content: str, special_tokens: SpecialTokens) -> EncodeB
     def encode(texts: Any) -> Any:
         try:
             return fast(texts)
-        except UnicodeEncodeError:
-            raise
         except Exception:  # such as a regular expression that gives up on a hostile text
             return reference(texts)
 

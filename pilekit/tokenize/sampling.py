@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from pilekit.corpus import Corpus
 from pilekit.pipeline.stages import document_hashes
@@ -23,14 +22,6 @@ OFFERED_PER_BYTE = 8
 """Bytes of text that are read for each byte of the sample."""
 
 
-@dataclass(frozen=True, slots=True)
-class SampledDocument:
-    """A document of the sample: its text in UTF-8 and its subset."""
-
-    text: bytes
-    subset: str
-
-
 def sample_by_hash(
     corpus: Corpus,
     wanted: int,
@@ -38,8 +29,8 @@ def sample_by_hash(
     subsets: Sequence[str] | None = None,
     seed: int = 0,
     advance: Callable[[int], None] = lambda stored: None,
-) -> list[SampledDocument]:
-    """About `wanted` bytes of documents of `subsets` (exact names; None: all), in the order of their hashes.
+) -> list[bytes]:
+    """Documents' texts in UTF-8, about `wanted` bytes, of `subsets` (exact names; None: all), ordered by their hashes.
 
     The last document is not cut, so the sample may be longer by part of it. `advance` is called with numbers of stored
     bytes, which add up to the size of the shards.
@@ -47,7 +38,7 @@ def sample_by_hash(
     shards = corpus.shards
     sizes = [shard.size or 0 for shard in shards]
     # A heap with the largest hash on top, hence negated. Shard and number make every entry distinct.
-    heap: list[tuple[int, str, int, SampledDocument]] = []
+    heap: list[tuple[int, str, int, bytes]] = []
     held = 0
     to_offer = wanted * OFFERED_PER_BYTE
     for place, shard in enumerate(shards):
@@ -67,11 +58,11 @@ def sample_by_hash(
                 for index, value in enumerate(hashes):
                     if (held >= wanted and value > -heap[0][0]) or not batch.texts[index]:
                         continue
-                    document = SampledDocument(batch.texts[index].encode(), batch.subsets[index])
-                    heapq.heappush(heap, (-value, batch.shard, int(batch.numbers[index]), document))
-                    held += len(document.text)
-                    while held - len(heap[0][3].text) >= wanted:
-                        held -= len(heapq.heappop(heap)[3].text)
+                    text = batch.texts[index].encode()
+                    heapq.heappush(heap, (-value, batch.shard, int(batch.numbers[index]), text))
+                    held += len(text)
+                    while held - len(heap[0][3]) >= wanted:
+                        held -= len(heapq.heappop(heap)[3])
                 if offered >= limit:
                     break
         advance(max(0, sizes[place] - told))  # the part that was not read

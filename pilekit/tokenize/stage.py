@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from pilekit.documents import DocumentBatch
-from pilekit.errors import PilekitError, visible
 from pilekit.tokenize.loading import load_tokenizer
-from pilekit.tokenize.tokenizer import Tokenizer, UnencodableTextError
+from pilekit.tokenize.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -36,13 +34,6 @@ class TokenBatch:
     numbers: npt.NDArray[np.int64]
     subsets: list[str]
 
-    def __post_init__(self) -> None:
-        if not len(self.offsets) - 1 == len(self.numbers) == len(self.subsets) or self.offsets[-1] != len(self.ids):
-            raise PilekitError(
-                f"a TokenBatch of {visible(self.shard)} has columns that do not fit: {len(self.numbers)} numbers, "
-                f"{len(self.subsets)} subsets, {len(self.offsets)} offsets for {len(self.ids)} tokens"
-            )
-
     def __len__(self) -> int:
         return len(self.numbers)
 
@@ -53,12 +44,8 @@ class Tokenize:
 
     tokenizer   a `Tokenizer`, or an argument of `load_tokenizer`
 
-    A document with an empty text stays, without ids. A lone surrogate, which only a user's own stage can create, is a
-    PilekitError that names the document.
+    A document with an empty text stays, without ids.
     """
-
-    takes: ClassVar[type] = DocumentBatch
-    gives: ClassVar[type] = TokenBatch
 
     tokenizer: Tokenizer
 
@@ -74,11 +61,5 @@ class Tokenize:
 
     def encode(self, batch: DocumentBatch) -> TokenBatch:
         """The tokens of one batch."""
-        try:
-            ids, offsets = self.tokenizer.encode_batch(batch.texts)
-        except UnencodableTextError as error:
-            raise PilekitError(
-                f"{visible(batch.shard)}: document {batch.numbers[error.index]} holds a lone surrogate, which no "
-                "UTF-8 can express; drop the document or repair its text before Tokenize"
-            ) from error
+        ids, offsets = self.tokenizer.encode_batch(batch.texts)
         return TokenBatch(ids, offsets, batch.shard, batch.numbers, batch.subsets)

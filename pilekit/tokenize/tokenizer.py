@@ -23,8 +23,6 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
-from pilekit.errors import PilekitError
-
 Backend = Literal["fastokens", "tokenizers"]
 SpecialTokens = Literal["text", "parse"]
 Encoded = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]
@@ -57,17 +55,9 @@ class Tokenizer:
         """Return (ids uint32 [tokens], offsets int64 [documents + 1]); document i is `ids[offsets[i]:offsets[i + 1]]`.
 
         No token that ends a document is added. An empty text has no ids; no texts give offsets [0]. With fastokens, the
-        arrays are read-only views of its buffers. A lone surrogate, which UTF-8 cannot encode, is a PilekitError.
+        arrays are read-only views of its buffers.
         """
-        try:
-            return self._encode(texts)
-        except (UnicodeEncodeError, TypeError):  # tokenizers raises TypeError for a lone surrogate
-            for index, text in enumerate(texts):  # find the text that failed
-                try:
-                    text.encode()
-                except UnicodeEncodeError as error:
-                    raise UnencodableTextError(index) from error
-            raise
+        return self._encode(texts)
 
     def encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """The ids of a text, and the characters (begin, end) that each token stands for.
@@ -120,14 +110,6 @@ class Tokenizer:
         from pilekit.tokenize.loading import reopen  # here, because loading imports this module
 
         return reopen, (self.path, self.backend, self.special_tokens, self.fingerprint)
-
-
-class UnencodableTextError(PilekitError):
-    """A text holds a lone surrogate; `index` is its place in the batch."""
-
-    def __init__(self, index: int) -> None:
-        super().__init__(f"text {index} of the batch holds a lone surrogate, which UTF-8 cannot encode")
-        self.index = index
 
 
 def reference_encoder(reference: tokenizers.Tokenizer) -> EncodeBatch:

@@ -8,51 +8,24 @@ The trainer of the `tokenizers` library does the work; its result depends on nei
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from pilekit.artifacts.atomic_write import check_target, write_atomically
-from pilekit.corpus import Corpus, resolve_subsets
+from pilekit.corpus import Corpus, subsets_or_all
 from pilekit.errors import PilekitError, visible
+from pilekit.progress import Report
 from pilekit.tokenize.loading import load_tokenizer
-from pilekit.tokenize.sampling import SampledDocument, sample_by_hash
+from pilekit.tokenize.sampling import sample_by_hash
 from pilekit.tokenize.tokenizer import Tokenizer
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|padding|>")
 SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)
 DOCUMENTS_AT_ONCE = 256
-
-Progress = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
-"""Called with a stage's name and its bytes; yields the function to call with the number of bytes newly done."""
-
-
-@dataclass(frozen=True)
-class SampledSubset:
-    """One subset's part of the sample: documents, UTF-8 bytes of text, and tokens of the trained tokenizer."""
-
-    documents: int
-    bytes: int
-    tokens: int
-
-
-@dataclass(frozen=True)
-class TrainedTokenizer:
-    """The trained tokenizer: its file, the number of ids, and the sample by subset, largest first."""
-
-    path: Path
-    vocab_size: int
-    subsets: dict[str, SampledSubset]
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields, the path as text."""
-        return {**asdict(self), "path": str(self.path)}
 
 
 def train_tokenizer(
@@ -63,14 +36,14 @@ def train_tokenizer(
     sample_bytes: int = 200_000_000,
     *,
     seed: int = 0,
-    progress: Progress | None = None,
-) -> TrainedTokenizer:
+    advance: Report = lambda *_: None,
+) -> Tokenizer:
     """Train on about `sample_bytes` bytes of `corpus` (see sampling.py) and write the tokenizer.json `out`, atomically.
 
     `corpus` is a `Corpus`, a path, glob or URL, or a list of these. Val and test shards are left out, unless there are
     no others. `subsets` are names in any spelling that the manifest knows (None: all). `vocab_size` includes the two
     special tokens and the 256 bytes; a small sample may give fewer ids. An existing file is replaced. Peak memory is
-    several times `sample_bytes`.
+    several times `sample_bytes`. `advance` receives the progress of each step.
     """
     out = Path(out)
     if vocab_size < SMALLEST_VOCABULARY:
@@ -81,23 +54,22 @@ def train_tokenizer(
     if sample_bytes < 1:
         raise PilekitError(f"the sample must have at least one byte, not {sample_bytes}")
     check_target(out, follow_links=True)
-    show = progress or (lambda what, total: nullcontext(lambda amount: None))
     corpus = (corpus if isinstance(corpus, Corpus) else Corpus(corpus)).without_held_out()
-    subsets = None if subsets is None else resolve_subsets(subsets, manifest=corpus.manifest)
-    with show("sampling", corpus.size) as advance:
-        sample = sample_by_hash(corpus, sample_bytes, subsets=subsets, seed=seed, advance=advance)
+    subsets = subsets_or_all(subsets, corpus.manifest)
+    size = corpus.size or 0
+    sample = sample_by_hash(
+        corpus, sample_bytes, subsets=subsets, seed=seed, advance=lambda stored: advance("sampling", stored, size)
+    )
     if not sample:
         chosen = f" in {', '.join(subsets)}" if subsets else ""
         raise PilekitError(f"no text to train on in {visible(corpus.root)}{visible(chosen)}")
-    with show("training", sum(len(document.text) for document in sample)) as advance:
-        content = _train(sample, vocab_size, advance)
+    content = _train(sample, vocab_size, advance)
     with write_atomically(out, follow_links=True) as file:
         file.write(content.encode())
-    tokenizer = load_tokenizer(out)
-    return TrainedTokenizer(tokenizer.path, tokenizer.vocab_size, _by_subset(sample, tokenizer))
+    return load_tokenizer(out)
 
 
-def _train(sample: list[SampledDocument], vocab_size: int, advance: Callable[[int], None]) -> str:
+def _train(sample: list[bytes], vocab_size: int, advance: Report) -> str:
     """The trained tokenizer's JSON. Training runs in a thread, because Rust code cannot be interrupted."""
     bpe = tokenizers.Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -112,11 +84,13 @@ def _train(sample: list[SampledDocument], vocab_size: int, advance: Callable[[in
     trained: Future[str] = Future()
 
     def texts() -> Iterator[list[str]]:
-        for part in _parts(sample):
+        size = sum(map(len, sample))
+        for begin in range(0, len(sample), DOCUMENTS_AT_ONCE):
             if interrupted.is_set():
                 raise KeyboardInterrupt
-            yield [document.text.decode() for document in part]
-            advance(sum(len(document.text) for document in part))
+            part = sample[begin : begin + DOCUMENTS_AT_ONCE]
+            yield list(map(bytes.decode, part))
+            advance("training", sum(map(len, part)), size)
 
     def work() -> None:
         try:
@@ -132,19 +106,3 @@ def _train(sample: list[SampledDocument], vocab_size: int, advance: Callable[[in
     finally:
         interrupted.set()
         thread.join(1)
-
-
-def _parts(sample: list[SampledDocument]) -> Iterator[list[SampledDocument]]:
-    for begin in range(0, len(sample), DOCUMENTS_AT_ONCE):
-        yield sample[begin : begin + DOCUMENTS_AT_ONCE]
-
-
-def _by_subset(sample: list[SampledDocument], tokenizer: Tokenizer) -> dict[str, SampledSubset]:
-    counts: dict[str, SampledSubset] = {}
-    for part in _parts(sample):
-        _, offsets = tokenizer.encode_batch([document.text.decode() for document in part])
-        for document, tokens in zip(part, (offsets[1:] - offsets[:-1]).tolist(), strict=True):
-            so_far = counts.get(document.subset, SampledSubset(0, 0, 0))
-            size = so_far.bytes + len(document.text)
-            counts[document.subset] = SampledSubset(so_far.documents + 1, size, so_far.tokens + tokens)
-    return dict(sorted(counts.items(), key=lambda item: (-item[1].bytes, item[0])))

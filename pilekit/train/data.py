@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
 
 from pilekit.artifacts.header import read_header
 from pilekit.corpus import load_manifest, resolve_subsets
@@ -17,7 +16,7 @@ from pilekit.stream.pile_stream import PileStream
 from pilekit.stream.read.mixture import exact_weights
 from pilekit.stream.read.token_files import corpus_of
 from pilekit.tokenize import Tokenizer, load_tokenizer
-from pilekit.train.config.check import check_world, world_sizes
+from pilekit.train.config.check import check_world, naming_field, world_sizes
 from pilekit.train.config.sections import TrainConfig
 
 
@@ -95,12 +94,3 @@ def restart_sizes(config: TrainConfig, stream: PileStream) -> list[int]:
     Each divides the stream's lanes, which a run keeps, and gives every rank whole micro-batches of rows.
     """
     return [ranks for ranks in stream.share.grid.world_sizes() if ranks in world_sizes(config)]
-
-
-@contextmanager
-def naming_field(name: str) -> Iterator[None]:
-    """Prefix errors with the field's name."""
-    try:
-        yield
-    except PilekitError as error:
-        raise PilekitError(f"{name}: {error}" if name else str(error)) from error

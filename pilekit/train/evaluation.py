@@ -24,8 +24,8 @@ from pilekit.evaluate.score.batching import Float64, Forward, Share, Windows
 from pilekit.shards.read.reader import OnError
 from pilekit.stream.read.token_files import token_corpus
 from pilekit.tokenize import Tokenizer
+from pilekit.train.config.check import naming_field
 from pilekit.train.config.sections import TrainConfig
-from pilekit.train.data import naming_field
 from pilekit.train.step.engine import Engine
 
 logger = logging.getLogger(__name__)

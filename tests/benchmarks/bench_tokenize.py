@@ -80,7 +80,7 @@ tokenizer = load_tokenizer(TOKENIZER)
 def work(shards, out):
     # Two shards to warm up, so that the process from which workers are forked has its imports.
     options = {"jobs": len(os.sched_getaffinity(0))} if WARM_UP in shards else {}
-    return tokenize_corpus([WARM_UP, SLOW] if options else shards, out, tokenizer, **options).tokens
+    return tokenize_corpus([WARM_UP, SLOW] if options else shards, out, tokenizer, **options).summary["tokens"]
 
 measure(work)
 """
@@ -128,7 +128,7 @@ measure(work)
 MERGE = """
 from pilekit import merge_token_files
 def work(prefixes, out):
-    return merge_token_files(prefixes, out).tokens * 2
+    return merge_token_files(prefixes, out).summary["tokens"] * 2
 
 measure(work)
 """

@@ -101,7 +101,7 @@ def test_mistakes_are_one_clear_line(here: Path) -> None:
         ('["prose"]', '["prose", "code/1/1.py"]', r"1\.py: is a source of two subsets, Code and Prose"),
         ("shards = 2", "shard = 2", r"mine\.toml: .*unknown field `shard`.*`assemble`"),
         ('group = "of.book"', 'group = "of.author"', r"a\.jsonl, line 1: has no \"of\.author\" field"),
-        ("epochs = 2", "epochs = 2000", r"Code has 2,000 epochs; 1,000 are the most"),
+        ("epochs = 2", "epochs = 2000", r"mine\.toml: Expected `float` <= 1000.*epochs"),
         ('keep = ["of.book"]', 'keep = ["of.book", "book"]', r"mine\.toml: `keep` names 'book' twice"),
         ('["prose"]', '["prose", "link"]', r"link: is a source of two subsets, Code and Prose"),
         ('["of.book"]', '["of.pile_set_name"]', r"mine\.toml: `keep` would put 'of\.pile_set_name' in the place of"),

@@ -72,7 +72,7 @@ def test_wrong_parts_and_commands_without_parts(data: Path, tmp_path: Path) -> N
     for command in ("stats", "index", "verify", "reframe", "select", "dedup"):
         out = ("--out", tmp_path / "out") if command in ("reframe", "select") else ()
         told = run(command, data, *out, "--jobs", 1, "--scratch", tmp_path, exit_code=2).stderr
-        assert "--scratch is that of a cluster" in told
+        assert "--scratch is for a cluster" in told
     assert "dedup has no --part" in run("dedup", data, "--part", "1/3", exit_code=2).stderr
     refused("divided into parts", "select", "-", "--sample", 1, "--out", tmp_path / "out", "--part", "1/2")
     engine, out = Ray("127.0.0.1:9"), tmp_path / "out"

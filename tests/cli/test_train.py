@@ -108,9 +108,9 @@ def test_a_wrong_config_is_one_line_before_any_rank_starts(
     for options, message in (
         (["--nproc-per-node", "3"], "train.global_batch_size = 4: 3 ranks cannot share it"),
         (["--nproc-per-node", "2", "--resume", "nowhere"], 'checkpoint.resume = "nowhere": is not a checkpoint'),
-        (["--set", "data.path=nowhere"], "nowhere: no such file or folder"),
-        (["--set", "data.tokenizer=nowhere"], "no tokenizer 'nowhere'"),
-        (["--set", 'data.subsets=["ArXif"]'], "ArXiv"),
+        (["--set", "data.path=nowhere"], "data.path: nowhere: no such file or folder"),
+        (["--set", "data.tokenizer=nowhere"], "data.tokenizer: no tokenizer 'nowhere'"),
+        (["--set", 'data.subsets=["ArXif"]'], "data.subsets: unknown subset .*ArXiv"),
         (["--set", "train.stesp=1"], r'--set: unknown key of train, "stesp": did you mean "steps"\?'),
     ):
         for mode in ([], ["--dry-run"]):

@@ -182,9 +182,12 @@ def test_without_ranges_only_reading_in_order_works_and_missing_files_are_named(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "r"
+    large = folder / "large.jsonl"  # longer than the piece that is fetched at a time, 5 MiB
+    large.write_bytes(b"\n".join(some_lines(25_000)))
     with web(folder, ranges=False) as server:
         url = f"{server.url}train/00.jsonl.zst"
-        assert run_json("stats", url) == run_json("stats", folder / "train/00.jsonl.zst")
+        for name in ("train/00.jsonl.zst", large.name):
+            assert run_json("stats", f"{server.url}{name}") == run_json("stats", folder / name)
         assert run("show", url, 599).stdout == run("show", folder / "train/00.jsonl.zst", 599).stdout
         for name, options in (("index", []), ("reframe", ["--out", out])):
             assert url in refused("range.*copy the file first", name, url, *options)

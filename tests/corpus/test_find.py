@@ -70,6 +70,7 @@ def test_a_search_takes_regular_files_and_enters_no_hidden_or_symlinked_folders(
     outside = fill(tmp_path / "outside", ["03.jsonl", "blob"])
     (folder / "link").symlink_to(outside)
     (folder / "loop").symlink_to(folder)
+    (folder / "itself").symlink_to("itself")
     (folder / "04.jsonl.zst").symlink_to(outside / "blob")
     os.mkfifo(folder / "05.jsonl")
     (folder / "06.jsonl").symlink_to("/dev/zero")

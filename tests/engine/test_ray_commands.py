@@ -126,7 +126,7 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 DEDUP = ("dedup", "corpus", "--threshold", 0.7, "--jobs", 2, "--memory", "64MB", "--out")
 SKETCH, COPIES, MATCH, SETS = ".jsonl.parquet.", "copies-", "bands-", ".ends."
-MASK, CLEAN = ".mask.", ".jsonl.zst.index."
+REMOVED, MASK, CLEAN = "removed.parquet.", ".mask.", ".jsonl.zst.index."
 """A part of the names of the files in which a step ends."""
 
 
@@ -173,6 +173,21 @@ def test_dedup_gives_the_same_bytes_when_each_step_loses_a_node(cluster: TwoNode
         os.kill(worker, signal.SIGKILL)
     assert tree(out) == tree(home / "local")
     assert {path: path.stat().st_ino for path in out.rglob("*")} == before
+
+
+@pytest.mark.slow
+def test_dedup_gives_the_same_bytes_when_the_node_that_compares_is_lost(cluster: TwoNodes, copies: Path) -> None:
+    home, out = copies.parent, copies.parent / "compared"
+    (cluster.held / REMOVED).touch()
+    with cluster.busy_head(), started(*DEDUP, out, *cluster.ray, at=home) as process:
+        with cluster.holding(process, out, REMOVED, 1):
+            cluster.signal_node(signal.SIGKILL)
+            cluster.remove_node()
+            cluster.complete()
+        _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    assert "is lost; its shards are given out again" in errors
+    assert tree(out) == tree(home / "local")
 
 
 @pytest.mark.slow

@@ -73,12 +73,6 @@ def test_wrong_results_are_errors_and_interrupts_are_not() -> None:
         with pytest.raises(PilekitError, match=f"returned {type(wrong).__name__}; it must return {wanted}"):
             list(kind(lambda document, wrong=wrong: wrong)(iter([batch(["x"])])))
 
-    def broken(document: Document) -> str:
-        return "\ud800" if document.number == 1 else document.text
-
-    with pytest.raises(PilekitError, match=r"document 1: the function .*broken returned a lone surrogate"):
-        list(DocumentMap(broken)(iter([batch(["a", "b", "c"])])))
-
     def interrupted(document: Document) -> bool:
         raise KeyboardInterrupt
 

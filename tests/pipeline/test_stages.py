@@ -69,8 +69,6 @@ def test_wrong_arguments_are_one_clear_line() -> None:
         with pytest.raises(PilekitError, match="is no regular expression") as caught:
             Match(regex)  # type: ignore[arg-type]
         assert str(caught.value).isprintable()
-    with pytest.raises(PilekitError, match="a number of bytes, not '4'"):
-        MinBytes("4")  # type: ignore[arg-type]
     for fraction in (-0.1, 1.1, math.nan):
         with pytest.raises(PilekitError, match="between 0 and 1"):
             Sample(fraction)

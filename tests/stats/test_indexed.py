@@ -85,6 +85,16 @@ def test_counts_of_parquet_and_of_more_bad_lines_than_are_listed(tmp_path: Path)
     assert json.loads(told(Corpus(path), on_error="skip"))[0]["skipped"] == 250
 
 
+def test_wrong_arguments_are_refused_with_an_index_too(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(record("good") + b"\n")
+    index_corpus(path)
+    assert told(Corpus(path), subsets=[]).startswith("subsets is empty")
+    path.write_bytes(record("good") + b"\nbad\n")
+    index_corpus(path, on_error="skip")
+    assert told(Corpus(path), on_error="skipp") == told(Corpus(path), on_error="raise")
+
+
 def test_real_text(real_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PILEKIT_CACHE", str(tmp_path))
     check(Corpus(real_corpus / "minipile-00.jsonl.zst"), place=-1)  # The last place is in the cache.

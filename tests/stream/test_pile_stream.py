@@ -236,6 +236,7 @@ def test_wrong_arguments(corpora: Corpora, settings: Settings) -> None:
         ({"epochs": 1}, "1 epoch and lanes exclude each other"),
     ):
         refused(message, PileStream, corpora["few"].folder, **{**settings, **change})
+    refused("a corpus is a path, glob or URL, or a list of them, not 5", PileStream, 5, **settings)
 
 
 class _Remembering(DocumentStage):

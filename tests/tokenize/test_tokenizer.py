@@ -17,9 +17,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
-from pilekit.tokenize import TokenBatch, Tokenize, Tokenizer, load_tokenizer, loading
+from pilekit.tokenize import Tokenize, Tokenizer, load_tokenizer, loading
 from pilekit.tokenize.probe import probe_texts
 from pilekit.tokenize.tokenizer import Backend, SpecialTokens
 from tests.pipeline.making import batch
@@ -92,7 +91,7 @@ def check_fuzzed(path: Path, special_tokens: SpecialTokens) -> None:
 
 @pytest.mark.parametrize("backend", get_args(Backend))
 def test_special_cases(files: dict[str, Path], backend: Backend) -> None:
-    """Empty texts, special tokens in a text, added tokens that are not special, lone surrogates."""
+    """Empty texts, special tokens in a text, added tokens that are not special."""
     tokenizer = load_tokenizer(files["plain"], backend=backend)
     assert documents(tokenizer, []) == []
     assert [len(ids) > 0 for ids in documents(tokenizer, ["", "a", "", "b", ""])] == [False, True, False, True, False]
@@ -104,8 +103,6 @@ def test_special_cases(files: dict[str, Path], backend: Backend) -> None:
     assert (parsed.tolist().count(0), parsed.tolist().count(1)) == (2, 1)
     with_added = load_tokenizer(files["nfc with added tokens"], backend=backend)
     assert [len(ids) for ids in documents(with_added, ["    ", "foo bar", "caf\xe9", "cafe\u0301"])] == [1] * 4
-    with pytest.raises(PilekitError, match="text 2 of the batch holds a lone surrogate"):
-        tokenizer.encode_batch(["a", "\U0001f600", "b\ud83d", "\ud800"])
 
 
 def test_pickled_it_is_the_same_tokenizer_unless_the_file_has_changed(tmp_path: Path) -> None:
@@ -184,22 +181,3 @@ def test_each_batch_becomes_the_tokens_of_its_documents(files: dict[str, Path]) 
     assert next(read) == 0, "nothing is read before it is asked for"
     next(out)
     assert next(read) == 2
-
-
-def test_lone_surrogate_is_named_by_document(files: dict[str, Path]) -> None:
-    unencodable = DocumentBatch(["a", "b", "\udc00"], [""] * 3, "a\n\x1b.jsonl", 3 * np.arange(3))
-    with pytest.raises(PilekitError, match=r"^a\\x0a\\x1b\.jsonl: document 6 holds a lone surrogate"):
-        list(Tokenize(files["plain"])(iter([unencodable])))
-
-
-def test_columns_must_fit() -> None:
-    ids, offsets, numbers = np.arange(3, dtype=np.uint32), np.array([0, 3]), np.array([0])
-    TokenBatch(ids, offsets, "s", numbers, ["x"])
-    for wrong in (
-        (ids[:2], offsets, numbers, ["x"]),
-        (ids, np.array([0, 1, 3]), numbers, ["x"]),
-        (ids, offsets, np.array([0, 1]), ["x"]),
-        (ids, offsets, numbers, []),
-    ):
-        with pytest.raises(PilekitError, match="columns that do not fit"):
-            TokenBatch(wrong[0], wrong[1], "s", wrong[2], wrong[3])

@@ -109,6 +109,11 @@ def test_another_kind_of_folder_is_refused_and_left_alone(tmp_path: Path) -> Non
     (tmp_path / "linked/checkpoints").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(PilekitError, match="linked/checkpoints: is a link"), open_run(tmp_path / "linked", CONFIG):
         pass
+    for name in ("profile", "tensorboard", "wandb", "model.partial", "model-ema"):
+        begun(tmp_path / f"to {name}")
+        (tmp_path / f"to {name}" / name).symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(PilekitError, match=f"{name}: is a link"), open_run(tmp_path / f"to {name}", CONFIG):
+            pass
     for name in ("0/run", "a\0b"):
         with pytest.raises(PilekitError, match="name another with --out"), open_run(tmp_path / name, CONFIG):
             pass

@@ -1,2 +1,2 @@
-"""Commands that show documents: `head` the first, `sample` random ones, `grep` those with a pattern, `show` one by its
-number, `duplicates` removed ones beside the kept ones, `explore` all of them in a browser, `report` what was made."""
+"""Commands that show documents. `head` prints the first documents of a corpus, `sample` random documents, `grep`
+documents with a pattern, `show` one document. `duplicates`, `explore` and `report` show corpora and results."""

@@ -34,15 +34,15 @@ SHOWN_CHARACTERS, SHOWN_DOCUMENTS, SORTING = 1000, 10, 1 << 30
 @click.option("-n", "count", type=click.IntRange(1, 1000), default=10, help="Pairs to show.")
 @click.option("--json", "as_json", is_flag=True, help="Print which pairs they are as JSON, without the texts.")
 def command(folder: Path, subset: str | None, min_similarity: float, count: int, as_json: bool) -> None:
-    """Show what `pilekit dedup` removed beside what it kept, the differing words marked.
+    """Show documents that `pilekit dedup` removed beside the kept ones, with differing words marked.
 
     DIR is the folder that `pilekit dedup` wrote. Its shards are read again. Pairs are spread evenly over the
     similarities, the least similar first. Exact copies come last, and only if there are too few others.
 
-    Words that only the kept document has are green, words that only the removed document had are red. Case, spaces and
-    punctuation make no difference, as in the similarity. Of long texts only a part is compared.
+    Words of the kept document alone are green, words of the removed document alone are red. Case, spaces and
+    punctuation make no difference, as in the similarity. Only a part of a long text is compared.
 
-    Of a folder that `pilekit substrings` wrote, the passages that occur most often are shown, each with the documents
+    For a folder that `pilekit substrings` wrote, the passages that occur most often are shown, each with the documents
     that held it.
 
     \b
@@ -125,7 +125,7 @@ def _exact_name(subset: str, removed: Path) -> str:
         if name in labels:
             return name
     raise PilekitError(
-        f'no document of subset "{visible(subset, 60)}" was removed; those removed are of {some_names(labels)}'
+        f'no document of subset "{visible(subset, 60)}" was removed; removed ones are of {some_names(labels)}'
     )
 
 

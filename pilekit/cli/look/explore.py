@@ -36,7 +36,7 @@ def command(
     if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
         raise PilekitError("explore needs starlette and uvicorn; pip install '.[explore]'")
     if "-" in paths:
-        raise click.UsageError("a page needs documents in any order: name files, not standard input")
+        raise click.UsageError("the page jumps to any document: name files, not standard input")
     from pilekit.explore.server import serve
     from pilekit.explore.sources import Sources
     from pilekit.shards.index.build import index_corpus

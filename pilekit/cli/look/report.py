@@ -15,7 +15,7 @@ from pilekit.progress import step_progress
 @click.option("--tokenizer", metavar="FILE", help="Count the tokens of corpora: a tokenizer.json, a folder, or a name.")
 @click.option("--out", default="report.html", metavar="FILE", help="The page; an older one is replaced.")
 def command(paths: tuple[str, ...], manifest: Described, tokenizer: str | None, out: str) -> None:
-    """Show corpora, and what was made of them, on one HTML page.
+    """Show corpora, and results made from them, on one HTML page.
 
     DIR is a folder that `dedup`, `clean`, `decontaminate`, `substrings`, `train` or `bpb --out` wrote, a saved output
     of `stats --json` or `verify --json`, or a folder that holds some of these. Anything else is a corpus, which is

@@ -28,7 +28,7 @@ def command(shard: str, number: int, meta: bool, as_json: bool, tokenizer: str |
     byte for byte. A terminal gets a newline at the end and control characters spelt out.
 
     An index that fits the shard (`pilekit index`) is used. No index is made: for one document, reading up to it is
-    quicker. `-` reads standard input. Of a token file, standard error names the document's shard, number and subset.
+    quicker. `-` reads standard input. For a token file, standard error names the document's shard, number and subset.
 
     \b
     Example:

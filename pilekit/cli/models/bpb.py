@@ -43,22 +43,22 @@ _ALL_COLUMNS = 400
     type=_COUNT,
     default=1,
     metavar="K",
-    help="Inputs before each predicted token, at the least; over 1 windows overlap: lower figures, not comparable.",
+    help="The fewest inputs before a predicted token. Above 1 windows overlap: lower figures, not comparable.",
 )
 @click.option(
     "--prefix",
     default="auto",
     metavar="auto|bos|eos|none|ID",
-    help="What stands before a document's first token; auto: BOS, or EOS where there is no BOS.",
+    help="The token before a document's first token; auto: BOS, or EOS if there is no BOS.",
 )
 @click.option("--paper", is_flag=True, help="The paper's variant: its tokens-per-byte constants; GPT-2 tokenizers.")
 @click.option("--train", metavar="PATH", help="Training shards: count documents whose text occurs in them.")
-@click.option("--mlm-sample", type=_COUNT, metavar="K", help="Of a masked model's window, mask K tokens only.")
+@click.option("--mlm-sample", type=_COUNT, metavar="K", help="For masked models: mask only K tokens of a window.")
 @click.option(
     "--dtype",
     type=click.Choice(["auto", "fp32", "bf16", "fp16", "int8", "int4"]),
     default="auto",
-    help="What to compute in; auto: fp32 on a CPU, as the weights are on a GPU. int8, int4: weights by torchao.",
+    help="Precision; auto: fp32 on a CPU, the stored type on a GPU. int8, int4: weights quantised by torchao.",
 )
 @click.option("--batch-tokens", type=_COUNT, metavar="N", help="Tokens in a forward pass; changes no figure.")
 @click.option("--device", default="auto", metavar="auto|cpu|cuda|cuda:N", help="Where to compute.")
@@ -85,12 +85,12 @@ def command(
     """Score a model in bits per byte, for each subset and over all, with 95 % intervals.
 
     MODEL_DIR is a folder in Hugging Face's format: config.json, safetensors and tokenizer.json. Each document is scored
-    alone, in windows as in lm-evaluation-harness; the divisor is the UTF-8 bytes of its raw text. Of a corpus
-    with val or test shards among others, only those are scored. A masked model gets pseudo-bits per byte.
+    alone, in windows as in lm-evaluation-harness. The divisor is the UTF-8 bytes of its raw text. If a corpus has val
+    or test shards among others, only these are scored. A masked model gets pseudo-bits per byte.
 
-    With --out every document is recorded as it is scored; interrupted, the same command resumes. With
-    --compare A B [C ...] [PATH ...] each further model is compared with A on the documents that all have: folders given
-    to --out before, or model folders, which are scored on the PATHs first.
+    With --out every document is recorded as it is scored, and the same command resumes after an interruption. With
+    --compare A B [C ...] [PATH ...] each further model is compared with A on the documents that all have scored. A, B
+    and C are folders that --out wrote, or model folders, which are first scored on the PATHs.
 
     \b
     Example:

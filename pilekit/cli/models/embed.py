@@ -33,9 +33,7 @@ _COUNT = click.IntRange(min=1)
 @click.option("--float32", is_flag=True, help="Store float32, not float16.")
 @click.option("--limit", type=_COUNT, metavar="N", help="Only the first N documents of each subset.")
 @click.option("--max-length", type=_COUNT, metavar="N", help="Tokens of a document that the model sees.")
-@click.option(
-    "--dtype", type=click.Choice(["auto", "fp32", "bf16", "fp16"]), default="auto", help="What to compute in."
-)
+@click.option("--dtype", type=click.Choice(["auto", "fp32", "bf16", "fp16"]), default="auto", help="Precision.")
 @click.option("--batch-tokens", type=_COUNT, metavar="N", help="Tokens in a forward pass.")
 @click.option("--device", default="auto", metavar="auto|cpu|cuda|cuda:N", help="Where to compute.")
 @on_error_option()

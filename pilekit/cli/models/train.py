@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     "changes",
     metavar="SECTION.FIELD=VALUE",
     multiple=True,
-    help="Another value than the file's; as often as needed: --set train.steps=50 --set optimizer.lr=1e-3.",
+    help="Replace a value of the file, as often as needed: --set train.steps=50 --set optimizer.lr=1e-3.",
 )
 @click.option("--out", metavar="RUN", help="Folder of the run.  [default: runs/<name of the file>]")
 @click.option(
     "--nproc-per-node",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Processes on this machine, each with a GPU of its own where there are any.  [default: 1]",
+    help="Processes on this machine, each with its own GPU if there are GPUs.  [default: 1]",
 )
 @click.option(
     "--max-restarts",
@@ -53,22 +53,22 @@ if TYPE_CHECKING:
     type=click.IntRange(min=0),
     default=0,
     show_default=False,
-    help="How often to resume from the newest checkpoint when a process has failed.  [default: 0]",
+    help="Restarts from the newest checkpoint when a process has failed.  [default: 0]",
 )
 @click.option(
     "--resume",
     metavar="auto|never|STEP_FOLDER",
-    help="Resume from the run's newest checkpoint, from none, or begin from another run's: as checkpoint.resume.",
+    help="auto resumes the run, never refuses a folder with a run, STEP_FOLDER is a checkpoint to begin from.",
 )
 @click.option(
     "--engine",
     type=click.Choice(["native", "deepspeed", "accelerate"]),
-    help="What makes the steps; as parallel.engine.  [default: native]",
+    help="The package that makes the steps, as parallel.engine.  [default: native]",
 )
 @click.option("--merge", is_flag=True, help="With [lora]: export the whole model too, with its adapters added in.")
 @click.option("--estimate", is_flag=True, help="Print each process's memory under ZeRO stages 0 to 3; train nothing.")
 @click.option("--json", "as_json", is_flag=True, help="With --estimate: as JSON, in bytes.")
-@click.option("--dry-run", is_flag=True, help="Check the config and what it names; write nothing.")
+@click.option("--dry-run", is_flag=True, help="Check the config and the files that it names; write nothing.")
 def command(
     config_file: str,
     changes: tuple[str, ...],
@@ -170,13 +170,17 @@ def _check_data(config: TrainConfig) -> None:
     from pilekit.corpus import Corpus, load_manifest, resolve_subsets
     from pilekit.corpus.shard import is_url
     from pilekit.stream.read.token_files import token_files
+    from pilekit.train.config.check import naming_field
 
     data, paths = config.data, config.data.path
-    manifest = load_manifest(data.manifest or "pile")
+    with naming_field("data.manifest"):
+        manifest = load_manifest(data.manifest or "pile")
     several = [paths] if isinstance(paths, str) else paths or []
-    if not any(is_url(path) or token_files(path) for path in several):  # listing URLs is slow
-        Corpus(paths, manifest)
-    resolve_subsets(*data.subsets or (), manifest=manifest)
+    with naming_field("data.path" if several else ""):
+        if not any(is_url(path) or token_files(path) for path in several):  # listing URLs is slow
+            Corpus(paths, manifest)
+    with naming_field("data.subsets"):
+        resolve_subsets(*data.subsets or (), manifest=manifest)
 
 
 def _train_as_rank(config_file: str, changes: tuple[str, ...], out: str | None) -> None:

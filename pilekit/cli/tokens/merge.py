@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from pilekit.cli.display.output import print_result
 from pilekit.cli.options import json_option, prefix, token_format_option
 from pilekit.errors import visible
-from pilekit.progress import byte_progress
-
-if TYPE_CHECKING:
-    from pilekit.tokenize.files.formats import Format
+from pilekit.progress import step_progress
 
 
 @click.command()
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
     help="Take each sequence for a document: for files whose doc_idx other merges broke.",
 )
 @json_option
-def command(prefixes: tuple[str, ...], out: Path, format: Format, sequences_are_documents: bool, as_json: bool) -> None:
+def command(prefixes: tuple[str, ...], out: Path, as_json: bool, **options: Any) -> None:
     """Join token files in the order given, without losing a document; or write one in another format.
 
     PREFIX is the --out of `pilekit tokenize`, or the path of an .idx of any tool. Ids are copied as they are. The
@@ -37,12 +34,9 @@ def command(prefixes: tuple[str, ...], out: Path, format: Format, sequences_are_
       pilekit merge tokens/00 tokens/01 --out tokens/pile
       pilekit merge tokens/pile --out olmo/pile --format npy
     """
-    from pilekit.tokenize.files.merge import merge_token_files, open_token_files
+    from pilekit.tokenize.files.merge import merge_token_files
 
-    files = open_token_files(prefixes, sequences_are_documents)
-    with byte_progress("merging", sum(file.tokens * file.dtype.itemsize for file in files)) as advance:
-        merged = merge_token_files(
-            files, out, format=format, sequences_are_documents=sequences_are_documents, advance=advance
-        )
+    with step_progress() as advance:
+        merged = merge_token_files(prefixes, out, advance=advance, **options)
     if print_result(merged, as_json):
-        click.echo(f"{merged.dtype} ids in {visible(merged.files[0])}")
+        click.echo(f"{merged.summary['dtype']} ids in {visible(merged.summary['files'][0])}")

@@ -68,6 +68,7 @@ def command(
         tokenized = tokenize_corpus(corpus, out, advance=advance, **options)
     if not print_result(tokenized, as_json, corpus, part):
         return
-    if tokenized.empty:
-        click.echo(f"{counted(tokenized.empty)} without tokens left out")
-    click.echo(f"{tokenized.dtype} ids in {visible(tokenized.files[0])}")
+    summary = tokenized.summary
+    if summary["empty"]:
+        click.echo(f"{counted(summary['empty'])} without tokens left out")
+    click.echo(f"{summary['dtype']} ids in {visible(summary['files'][0])}")

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 
-from pilekit.cli.display.output import print_fitted
 from pilekit.cli.options import ByteSize, Described, corpus_argument, open_subsets
 from pilekit.errors import visible
-from pilekit.progress import byte_progress
+from pilekit.progress import step_progress
 
 
 @click.command("train-tokenizer")
@@ -17,7 +16,7 @@ from pilekit.progress import byte_progress
 @click.option("--vocab-size", type=click.IntRange(min=1), required=True, help="Number of ids, special tokens included.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The tokenizer.json to write.")
 @click.option("--bytes", "sample_bytes", type=ByteSize(), default="200MB", help="Text to train on.")
-@click.option("--seed", type=int, default=0, help="Chooses which documents.")
+@click.option("--seed", type=int, default=0, help="Seed of the sample.")
 def command(
     paths: tuple[str, ...],
     subsets: str | None,
@@ -29,8 +28,8 @@ def command(
 ) -> None:
     """Train a byte-level BPE tokenizer on a sample of a corpus.
 
-    The sample is spread over the training shards. Of each shard at most the beginning is read: eight times its part of
-    the sample. The same corpus, options and seed give the same file, byte for byte. Id 0 is <|endoftext|>, id 1
+    The sample is spread over the training shards. Of each shard only the beginning is read, at most eight times its
+    part of the sample. The same corpus, options and seed give the same file, byte for byte. Id 0 is <|endoftext|>, id 1
     <|padding|>; every text comes back from its tokens unchanged.
 
     \b
@@ -38,21 +37,11 @@ def command(
       pilekit train-tokenizer pile/train --vocab-size 50257 --out tokenizer.json
       pilekit train-tokenizer 00.jsonl.zst --subsets ArXiv,GitHub --bytes 1GB --vocab-size 32000 --out code.json
     """
-    from pilekit.fitted_table import Column, FittedTable, rounded_bytes
-    from pilekit.tokenize import SampledSubset, train_tokenizer
+    from pilekit.tokenize import train_tokenizer
 
     corpus, chosen = open_subsets(paths, manifest, subsets)
-    trained = train_tokenizer(corpus, vocab_size, out, chosen, sample_bytes, seed=seed, progress=byte_progress)
-
-    columns: list[Column[tuple[str, SampledSubset]]] = [
-        Column("Subset", lambda row: row[0]),
-        Column("Documents", lambda row: f"{row[1].documents:,}"),
-        Column("Bytes", lambda row: rounded_bytes(row[1].bytes)),
-        Column("Tok/B", lambda row: f"{row[1].tokens / row[1].bytes:.4f}"),
-    ]
-    parts = trained.subsets.values()
-    total = SampledSubset(*(sum(getattr(part, of) for part in parts) for of in ("documents", "bytes", "tokens")))
-    print_fitted(FittedTable(list(trained.subsets.items()), columns, [("Total", total)]))
+    with step_progress() as advance:
+        trained = train_tokenizer(corpus, vocab_size, out, chosen, sample_bytes, seed=seed, advance=advance)
     if trained.vocab_size < vocab_size:
         click.echo(
             f"the sample has no more pairs to merge: {trained.vocab_size:,} ids instead of {vocab_size:,}", err=True

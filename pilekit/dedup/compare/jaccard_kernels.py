@@ -77,7 +77,7 @@ def decide(
     most_touched: int,
     counts: Int64,
 ) -> Table:
-    """Decide documents; returns (rank, rank of a kept document, bits of the similarity) of the removed ones.
+    """Decide documents; returns (rank, rank of a kept document, bits of the similarity) of each removed document.
 
     ranks             the documents to decide, ascending; a row for each candidate pair, then one for each hot run
     runs              -1 for a pair, or the begin of the run in `representatives`

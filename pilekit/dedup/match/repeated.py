@@ -1,4 +1,4 @@
-"""Sort the documents that share a value with another, by a filter that two passes over all values need.
+"""Sort only the documents that share a value with another document: two passes over all values filter out the others.
 
 Most documents share no text and no band key with any other, and sorting is the main cost of matching. So only values
 that may be repeated are sorted. A table has many places of two bits: one for "hit", one for "hit again". The first pass

@@ -1,6 +1,6 @@
 """Compare the candidates, and write the removed documents: as a proof for each, and as a flag for each id.
 
-Which of similar documents is kept depends on what was kept before, so this step runs in one process.
+Each decision depends on the decisions before it, so this step runs in one process.
 """
 
 from __future__ import annotations

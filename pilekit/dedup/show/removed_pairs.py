@@ -96,7 +96,7 @@ def _outermost(similarity: Float64, targets: Float64) -> Int64:
 
 
 def _spread(similarity: Float64, targets: Float64) -> Int64:
-    """For each target the last place up to it in the sorted similarities; each at most once, so later ones move on."""
+    """For each target, the last sorted similarity up to it; each is taken once, so a later target takes the next."""
     turns = np.arange(len(targets))
     places = np.maximum.accumulate(np.searchsorted(similarity, targets, "right") - 1 - turns) + turns
     return np.minimum(places, len(similarity) - len(targets) + turns)

@@ -21,6 +21,7 @@ import torch
 from transformers import PreTrainedModel
 
 from pilekit.artifacts.atomic_write import check_target
+from pilekit.artifacts.own_file import refuse_linked_folders
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.embed.embeddings import Embeddings, write_embeddings
 from pilekit.evaluate.model.causal import depends_on_length
@@ -88,6 +89,7 @@ def embed_corpus(
 
     def check() -> tuple[Plan, tuple[list[int], list[int]], int, bool]:
         check_target(out, follow_links=True)
+        refuse_linked_folders(work)
         kind = kind_of(model)
         config = read_config(model, kind).get_text_config()
         layers, width = int(config.num_hidden_layers), int(config.hidden_size)

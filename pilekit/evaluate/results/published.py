@@ -50,7 +50,7 @@ class Published:
 
 
 def published_beside(records: Records, protocol: dict[str, Any], manifest: Manifest) -> Published | None:
-    """The published figures that may be shown beside those of `records`; None if none may."""
+    """The published figures that may be shown beside the figures of `records`, or None."""
     pile = manifest if manifest.tables_from is None else load_manifest(manifest.tables_from)
     splits, names = {str(split_of(name)) for name in records.shards}, {subset.name for subset in pile.subsets}
     is_pile = splits and splits <= {"val", "test"} and len(names) == 22 and set(protocol["labels"]) == names

@@ -84,7 +84,7 @@ def _divisor(score: Score) -> float:
 
 
 def _bytes_each(score: Score) -> float:
-    """The bytes that a unit of the divisor stands for: 1, or in the paper's variant those of a token."""
+    """The bytes for each unit of the divisor: 1, or in the paper's variant the bytes of a token."""
     return 1.0 if score.paper_bytes is None else score.paper_bytes / score.tokens
 
 

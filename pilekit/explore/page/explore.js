@@ -97,7 +97,7 @@ async function search(start, before, stale) {
   let next = start;
   let count = 0;
   while (next !== null && count < 50) {
-    const found = await ask("search", { text: words, subset: state.subset, start: next, exact: $("exact").checked && "1" });
+    const found = await ask("search", { text: words, subset: state.subset, start: next });
     if (stale()) return;
     $("found").append(...found.documents.map((one) => documentButton(one, words)));
     count += found.documents.length;
@@ -133,8 +133,7 @@ async function open(button, task) {
 
 // Appends the text with the words that were searched for in <mark>.
 function marked(into, text, words) {
-  const exact = $("exact").checked;
-  const [hay, needle] = exact ? [text, words] : [text.toLowerCase(), words.toLowerCase()];
+  const [hay, needle] = [text.toLowerCase(), words.toLowerCase()];
   let end = 0;
   if (needle && hay.length === text.length) {
     for (let at = hay.indexOf(needle); at >= 0; at = hay.indexOf(needle, end)) {

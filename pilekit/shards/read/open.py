@@ -62,14 +62,17 @@ class _StoredFile(io.RawIOBase):
     """
 
     def __init__(self, file: BinaryIO, path: str = "", size: int | None = None):
-        self.file, self.path, self.size, self.position = file, path, size, 0
+        self.file, self.path, self.size, self.position, self.moved = file, path, size, 0, False
         self.on_read: Callable[[bytes], None] | None = None
 
     def read(self, size: int = -1, /) -> bytes:
         try:
             data = self.file.read(size) if self.size is None else retried(lambda: self._whole(size), self.path)
         except Exception as error:
-            raise self._unreadable(error) from error
+            if self.size is None or self.moved or not isinstance(error, ValueError):
+                raise self._unreadable(error) from error
+            self._read_on()
+            return self.read(size)
         self.position += len(data)
         if self.on_read is not None:
             self.on_read(data)
@@ -86,7 +89,19 @@ class _StoredFile(io.RawIOBase):
             raise ConnectionError(f"{len(data):,} bytes came where {size:,} were asked for")
         return data
 
+    def _read_on(self) -> None:
+        """Get the file again without ranges, which this web server does not know, up to the position."""
+        store, inner = store_of(self.path)
+        self.size, before = None, self.position
+        try:
+            self.file = store.open(inner, "rb", block_size=0)
+            while before and (data := self.file.read(min(before, 1 << 20))):
+                before -= len(data)
+        except Exception as error:
+            raise self._unreadable(error) from error
+
     def seek(self, offset: int, whence: int = 0, /) -> int:
+        self.moved = True
         try:
             self.position = self.file.seek(offset, whence)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""A shard that changes while it is read is an error that names it, never an output made of two shards.
+"""Detect a shard that changes while it is read. An error then names it, so no output mixes two versions of a shard.
 
 Downloads, `rsync --inplace` and editors replace, cut or extend files that are being read. `open_unchanged` compares the
 shard's state before and after the reading: size, times and inode of a local file; size, tag and time that the store

@@ -165,8 +165,8 @@ def _listed(corpus: Corpus, sums: str | Path | None) -> tuple[str | None, dict[s
     names = [stored_name(shard) for shard in corpus.shards]
     if sums is not None and not any(name in listed for name in names):
         raise PilekitError(
-            f"{visible(place)}: has no sum of any of these shards; it names {some_names(listed) or 'nothing'}, they "
-            f"are {some_names(names)} in {visible(corpus.root)}; verify the folder that its names are relative to"
+            f"{visible(place)}: has no sum of any of these shards; it names {some_names(listed) or 'nothing'}, the "
+            f"shards in {visible(corpus.root)} are {some_names(names)}; verify the folder that holds the named files"
         )
     return place, listed
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -42,9 +41,6 @@ class Pack:
 
     PilekitError for invalid arguments, and for more than `MAX_SUBSETS` other labels.
     """
-
-    takes: ClassVar[type] = TokenBatch
-    gives: ClassVar[type] = Batch
 
     seq_len: int
     eos_id: int

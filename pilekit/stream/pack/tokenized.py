@@ -15,7 +15,7 @@ from pilekit.stream.pack.window import Layout, TokenizedDocuments, gathered
 from pilekit.stream.read.lane_documents import NUMBER, SHARD, SUBSET, LaneDocuments
 from pilekit.stream.read.token_files import TokenIndex
 from pilekit.tokenize import Tokenizer
-from pilekit.tokenize.tokenizer import Encoded, UnencodableTextError
+from pilekit.tokenize.tokenizer import Encoded
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,7 @@ def _characters(piece: LaneDocuments) -> Int64:
 def _tokenized(parts: list[LaneDocuments], encoding: Encoding, tokenizer: Tokenizer) -> TokenizedDocuments:
     table = np.concatenate([part.table for part in parts])
     texts = [text for part in parts for text in part.texts]
-    try:
-        ids, offsets = _joined(texts) if encoding.token_files else tokenizer.encode_batch(texts)
-    except UnencodableTextError as error:
-        shard, number = table[error.index, [SHARD, NUMBER]].tolist()
-        raise PilekitError(
-            f"{visible(encoding.shard_names[shard])}: document {number} holds a lone "
-            "surrogate, which no UTF-8 can express; drop the document or repair its text in a filter"
-        ) from error
+    ids, offsets = _joined(texts) if encoding.token_files else tokenizer.encode_batch(texts)
     if encoding.token_files and len(ids) and ids.max() >= tokenizer.vocab_size:
         at = int(np.argmax(ids >= tokenizer.vocab_size))
         shard, number = table[np.searchsorted(offsets, at, side="right") - 1, [SHARD, NUMBER]].tolist()

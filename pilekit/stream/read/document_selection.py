@@ -285,7 +285,7 @@ def checked_filters(filters: Sequence[Stage]) -> tuple[Stage, ...]:
     chain = Pipeline(filters)
     if chain.stateful:
         raise PilekitError(
-            f"filters={visible(repr(list(chain.stages)), 200)}: a stage's answer depends on what it saw before, and a "
+            f"filters={visible(repr(list(chain.stages)), 200)}: a stage's result depends on earlier documents, and a "
             "stream's documents are read by many processes; run `pilekit dedup` and give dedup=FOLDER"
         )
     return tuple(chain.stages)

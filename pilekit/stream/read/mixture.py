@@ -81,7 +81,7 @@ def repeats_of_weights(
                 drawn = [(int(hashes[row]), shard, int(rows.numbers[row])) for row in first]
                 lowest[name] = sorted([*lowest[name], *drawn])[:SAMPLED]
     if missing := [name for name in weights if not text_bytes[name]]:
-        raise PilekitError(f"weights names {visible(missing[0], 80)}, of which there is no text; leave it out")
+        raise PilekitError(f"weights names {visible(missing[0], 80)}, which has no text; leave it out")
     per_byte = {  # Token files have token counts in place of bytes.
         name: 1 if isinstance(corpus, TokenCorpus) else _tokens_per_byte(corpus, indexes, lowest[name], tokenizer)
         for name in weights

@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
@@ -25,7 +25,7 @@ from pilekit import __version__
 from pilekit.corpus import Corpus, Manifest, Shard, load_manifest
 from pilekit.corpus.shard import is_url
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
-from pilekit.documents import DocumentBatch
+from pilekit.documents import DocumentBatch, check_labels
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.index.document_rows import DocumentRows
 from pilekit.shards.index.format import Frames, IndexHeader, ShardIndex
@@ -109,8 +109,7 @@ class TokenCorpus(Corpus):
         self.labels: dict[str, int] = {}
         self._found: dict[str, tuple[int, SelectedLines, Codes]] = {}  # (documents before, lines, codes) of a shard
         first = 0
-        runs = (run[:3] for file in self.files for run in file.runs(self._name(file), self.labels))
-        for name, group in groupby(runs, key=itemgetter(0)):
+        for name, group in groupby(self._runs(), key=itemgetter(0)):
             numbers, codes = (np.concatenate(column) for column in list(zip(*group, strict=True))[1:])
             if name in self._found or not (np.diff(numbers, prepend=-1) > 0).all() or numbers[-1] >= MOST_LINES:
                 raise PilekitError(
@@ -149,12 +148,21 @@ class TokenCorpus(Corpus):
         for file in self.files:
             if file.document_batches() is None:
                 raise PilekitError(
-                    f"{visible(file.path)}: {what} goes by the table of documents that `pilekit tokenize` writes "
+                    f"{visible(file.path)}: {what} needs the table of documents that `pilekit tokenize` writes "
                     f"({DOCUMENTS_SUFFIX}), and there is none"
                 )
 
-    def _name(self, file: TokenFile) -> str:
-        return os.path.relpath(file.path, self.root).removesuffix(".idx")
+    def _runs(self) -> Iterator[tuple[str, Int64, Codes]]:
+        """(shard, numbers, codes) of successive documents of one shard; adds their labels to `labels`."""
+        for file in self.files:
+            for batch in file.rows(os.path.relpath(file.path, self.root).removesuffix(".idx")):
+                shards, labels = batch["shard"], batch["subset"]
+                code_of = [self.labels.setdefault(label, len(self.labels)) for label in labels.dictionary.to_pylist()]
+                check_labels(self.labels)
+                numbers, codes = batch["number"].to_numpy(), np.array(code_of, np.uint16)[labels.indices]
+                changes = np.flatnonzero(np.diff(shards.indices)) + 1
+                for begin, end in pairwise([0, *changes.tolist(), len(batch)]):
+                    yield shards[begin].as_py(), numbers[begin:end], codes[begin:end]
 
     def _index(self, name: str, endings: Sequence[int | None]) -> TokenIndex:
         first, present, codes = self._found.get(name, (0, SelectedLines(0), np.zeros(0, np.uint16)))
@@ -186,9 +194,9 @@ class TokenCorpus(Corpus):
 
 
 def corpus_of(data: Source | Corpus | None, manifest: Manifest | str | Path | None = None) -> Corpus:
-    """The corpus of token files, or of shards without those held out.
+    """The corpus of token files, or of shards without the held-out shards.
 
-    A `Corpus` is not changed; if it has held-out shards, a warning says so.
+    A given `Corpus` is not changed, and a warning names its held-out shards.
     """
     if not isinstance(data, Corpus):
         return token_corpus(data, manifest) or Corpus(data, manifest).without_held_out()
@@ -200,7 +208,7 @@ def corpus_of(data: Source | Corpus | None, manifest: Manifest | str | Path | No
 
 def token_corpus(source: Source | None, manifest: Manifest | str | Path | None = None) -> TokenCorpus | None:
     """The corpus at `source` if it names token files; None for anything else. PilekitError for a mixture."""
-    sources = [source] if isinstance(source, str | Path) else source or []
+    sources: Sequence[Any] = source if isinstance(source, list | tuple) else [source]
     others = [one for one in sources if not isinstance(one, str | Path) or not token_files(one)]
     if len(others) == len(sources):
         return None

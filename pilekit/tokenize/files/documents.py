@@ -9,9 +9,8 @@ memory. While a shard is tokenized, each of its documents is a record of 16 byte
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,21 +29,8 @@ _NAMES = pa.dictionary(pa.int32(), pa.string())
 SCHEMA = pa.schema({"shard": _NAMES, "number": pa.int64(), "subset": _NAMES, "tokens": pa.int32(), "file": pa.int32()})
 
 Integers = npt.NDArray[np.integer]
-
-
-class Run(NamedTuple):
-    """Successive documents of one shard, at most `ROWS`.
-
-    shard     the shard's name
-    numbers, codes, tokens   of each document: its number, the place of its label in `labels`, its tokens
-    labels    the names of subsets
-    """
-
-    shard: str
-    numbers: Integers
-    codes: Integers
-    tokens: Integers
-    labels: Collection[str]
+Rows = Iterable[pa.RecordBatch]
+"""Rows of the table in pieces of at most `ROWS`."""
 
 
 @dataclass
@@ -77,59 +63,48 @@ class Cut:
             first = last
 
 
-def runs_of_records(path: Path, shard: str, labels: Collection[str]) -> Iterator[Run]:
-    """The documents in a file of records."""
+def rows_of(
+    shard: str, numbers: Integers, codes: Integers, labels: Collection[str], tokens: Integers
+) -> pa.RecordBatch:
+    """The rows of documents of one shard, without their files; `codes`: the place of each one's label in `labels`."""
+    columns = [
+        pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(tokens), np.int32)), [shard]),
+        pa.array(numbers),
+        pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), list(labels)),
+        pa.array(tokens, pa.int32()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(list(SCHEMA)[:-1]))
+
+
+def rows_of_records(path: Path, shard: str, labels: Collection[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of the documents in a file of records."""
     with path.open("rb") as file:
-        while len(rows := np.fromfile(file, RECORD, ROWS)):
-            yield Run(shard, rows["number"], rows["subset"], rows["tokens"], labels)
+        while len(found := np.fromfile(file, RECORD, ROWS)):
+            yield rows_of(shard, found["number"], found["subset"], labels, found["tokens"])
 
 
-def write_documents(path: Path, runs: Iterable[Run], limit: int | None) -> list[list[int]]:
-    """Write the table; returns [documents, tokens] of each file."""
-    cut, counts = Cut(), [[0, 0]]
+def with_files(rows: Rows, cut: Cut, limit: int | None) -> Iterator[pa.RecordBatch]:
+    """The rows with the file of each document; the first goes to `cut`, which moves behind the last."""
+    for batch in rows:
+        files = np.empty(len(batch), np.int32)
+        for file, first, last, _ in cut.place(batch["tokens"].to_numpy(), limit):
+            files[first:last] = file
+        yield batch.append_column(SCHEMA.field("file"), pa.array(files))
+
+
+def write_documents(path: Path, rows: Rows) -> None:
+    """Write the table."""
     options = {"compression": "zstd", "write_page_checksum": True, "use_dictionary": ["shard", "subset"]}
     with write_atomically(path) as out, pq.ParquetWriter(out, SCHEMA, **options) as writer:
-        for run in runs:
-            files = np.empty(len(run.tokens), np.int32)
-            for file, first, last, tokens in cut.place(run.tokens, limit):
-                files[first:last] = file
-                if file == len(counts):
-                    counts.append([0, 0])
-                counts[file][0] += last - first
-                counts[file][1] += tokens
-            writer.write_batch(_rows(run, files))
-    return counts
+        for batch in rows:
+            writer.write_batch(batch)
 
 
-def documents_of_file(
-    parts: Iterable[tuple[Cut, Iterable[Run]]], limit: int | None, file: int
-) -> Iterator[pa.RecordBatch]:
-    """The rows of one file's documents; `parts`: the runs of all parts that it holds, and where each part begins."""
-    for begin, runs in parts:
-        cut = replace(begin)
-        for run in runs:
-            for place, first, last, _ in cut.place(run.tokens, limit):
-                if place == file:
-                    yield _rows(run, np.full(len(run.tokens), file, np.int32)).slice(first, last - first)
-
-
-def _rows(run: Run, files: npt.NDArray[np.int32]) -> pa.RecordBatch:
-    """The table's rows of these documents, which go into these files."""
-    columns = [
-        pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(files), np.int32)), [run.shard]),
-        pa.array(run.numbers),
-        pa.DictionaryArray.from_arrays(pa.array(run.codes.astype(np.int32)), list(run.labels)),
-        pa.array(run.tokens.astype(np.int32)),
-        pa.array(files),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-
-
-def read_documents(path: Path, columns: list[str] | None = None, file: int | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of the table, or of one file's documents, in pieces of at most `ROWS`."""
+def read_documents(path: Path, file: int | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of the table, or of one file's documents."""
     import pyarrow.dataset as ds
 
     checked = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
     table = ds.dataset(path, format=ds.ParquetFileFormat(default_fragment_scan_options=checked))
     rows = None if file is None else ds.field("file") == file
-    return filter(len, table.to_batches(columns=columns, filter=rows, batch_size=ROWS, use_threads=False))
+    return filter(len, table.to_batches(filter=rows, batch_size=ROWS, use_threads=False))

@@ -32,6 +32,7 @@ import pyarrow.parquet as pq
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.errors import PilekitError, visible
+from pilekit.tokenize.files.documents import SCHEMA
 
 Format = Literal["megatron", "npy", "ds", "llmc", "parquet"]
 LIMITS: dict[Format, int | None] = {"megatron": None, "npy": 2**29, "ds": 2**29, "llmc": 10**8, "parquet": 2**29}
@@ -62,8 +63,8 @@ _PIECE = 1 << 18
 Lengths = Iterable[npt.NDArray[np.integer]]
 """The tokens of each document, in pieces."""
 
-Rows = Callable[[list[str]], Iterator[pa.RecordBatch]]
-"""These columns of a table of documents, in pieces."""
+Rows = Callable[[], Iterator[pa.RecordBatch]]
+"""Gives the rows of a file's documents in the table of documents, in pieces."""
 
 
 @dataclass(frozen=True)
@@ -125,12 +126,9 @@ def token_files(prefix: str | Path, format: Format, limit: int | None, vocab_siz
 def check_prefix(prefix: str | Path) -> Path:
     """The path of a prefix; PilekitError for a folder or a name that ends in a slash."""
     path = Path(prefix)
-    try:
-        if not str(prefix).endswith("/") and path.name not in ("", "..") and not path.is_dir():
-            return path
-    except ValueError as error:  # a null character
-        raise PilekitError(f"{visible(prefix)}: {error}") from error
-    raise PilekitError(f"{visible(prefix)} is a folder; name a prefix in it, such as tokens/pile")
+    if str(prefix).endswith("/") or path.name in ("", "..") or path.is_dir():
+        raise PilekitError(f"{visible(prefix)} is a folder; name a prefix in it, such as tokens/pile")
+    return path
 
 
 def write_idx(
@@ -144,37 +142,39 @@ def write_idx(
     file.writelines(piece.astype("<i8").tobytes() for piece in doc_idx)
 
 
-def finish_file(
-    files: TokenFiles, folder: Path, file: int, rows: Rows, documents: int, tokens: int, tokenizer: str
-) -> None:
-    """Write the files beside the ids of file number `file` in `folder`.
+def finish_file(files: TokenFiles, folder: Path, file: int, rows: Rows, tokenizer: str) -> None:
+    """Write the files beside the ids of file number `file` in `folder`, which is full; or its Parquet file.
 
-    rows                columns of the table of documents, for the documents of this file
-    documents, tokens   their numbers
-    tokenizer           the name that `.ds.metadata` holds
+    rows        of its documents
+    tokenizer   the name that `.ds.metadata` holds
     """
-    raw, *beside = (folder / name for name in files.names(file))
+    raw, paths = folder / files.raw(file), [folder / name for name in files.names(file)]
+    tokens = (raw.stat().st_size - files.head) // files.item
 
     def lengths() -> Lengths:
-        return (batch.column(0).to_numpy() for batch in rows(["tokens"]))
+        return (batch["tokens"].to_numpy() for batch in rows())
 
     if files.format == "llmc":
-        with raw.open("rb+") as ids:
-            ids.write(np.array([*_LLMC[files.dtype], tokens], "<i4").tobytes())
+        with raw.open("rb+") as file_of_ids:
+            file_of_ids.write(np.array([*_LLMC[files.dtype], tokens], "<i4").tobytes())
     elif files.format == "megatron":
-        with write_atomically(beside[0]) as out:
-            firsts = (np.arange(at, min(at + _PIECE, documents + 1)) for at in range(0, documents + 1, _PIECE))
+        documents = sum(map(len, lengths()))
+        firsts = (np.arange(at, min(at + _PIECE, documents + 1)) for at in range(0, documents + 1, _PIECE))
+        with write_atomically(paths[1]) as out:
             write_idx(out, files.dtype, lengths, documents, firsts, documents)
     elif files.format == "ds":
         from pilekit.fitted_table import rounded_bytes  # here, because it imports rich
 
-        with write_atomically(beside[0]) as out:
+        with write_atomically(paths[1]) as out:
             out.writelines(ends.astype("<u8").tobytes() for _, ends in _ends(lengths()))
-        with write_atomically(beside[1]) as out:
+        with write_atomically(paths[2]) as out:
             out.write(f"{tokenizer}|{files.item}\n{tokens}\n{rounded_bytes(tokens, 'T')}".encode())
+    elif files.format == "npy":
+        with write_atomically(paths[1]) as out:
+            _write_csv(out, rows())
     else:
-        with write_atomically(beside[0]) as out:
-            _write_csv(out, rows)
+        with write_atomically(paths[0]) as out, raw.open("rb") as ids:
+            _write_parquet(out, ids, files.dtype, rows())
 
 
 def _ends(lengths: Lengths) -> Iterator[tuple[npt.NDArray[np.integer], npt.NDArray[np.int64]]]:
@@ -186,37 +186,32 @@ def _ends(lengths: Lengths) -> Iterator[tuple[npt.NDArray[np.integer], npt.NDArr
         yield piece, ends
 
 
-def _write_csv(out: BinaryIO, rows: Rows) -> None:
+def _write_csv(out: BinaryIO, rows: Iterable[pa.RecordBatch]) -> None:
     # Neither a name nor a time in gzip's header: the same documents give the same bytes.
     with gzip.GzipFile("", "wb", 6, out, 0) as packed, io.TextIOWrapper(packed, "utf-8", newline="") as text:
         writer = csv.writer(text, lineterminator="\n")
         begin = 0
-        for batch in rows(["tokens", "shard", "number"]):
-            tokens, shards, numbers = (column.to_pylist() for column in batch.columns)
-            for length, shard, number in zip(tokens, shards, numbers, strict=True):
+        for batch in rows:
+            columns = (batch[name].to_pylist() for name in ("tokens", "shard", "number"))
+            for length, shard, number in zip(*columns, strict=True):
                 writer.writerow([begin, begin + length, f"{shard}:{number}", shard, number + 1])
                 begin += length
 
 
-def write_parquet(path: Path, raw: Path, dtype: str, rows: Iterable[pa.RecordBatch]) -> None:
-    """Write a Parquet file of a file of ids, and of the rows of its documents in the table."""
-    columns, item = ["shard", "number", "subset"], np.dtype(dtype).newbyteorder("<")
-    writer: pq.ParquetWriter | None = None
-    with raw.open("rb") as ids, write_atomically(path) as out:
+def _write_parquet(out: BinaryIO, ids: BinaryIO, dtype: str, rows: Iterable[pa.RecordBatch]) -> None:
+    names, item = ["shard", "number", "subset"], np.dtype(dtype).newbyteorder("<")
+    schema = pa.schema([("input_ids", pa.list_(pa.from_numpy_dtype(item))), *map(SCHEMA.field, names)])
+    options = {"compression": "zstd", "write_page_checksum": True, "use_dictionary": ["shard", "subset"]}
+    with pq.ParquetWriter(out, schema, **options) as writer:
         for batch in rows:
-            ends = np.cumsum(batch.column("tokens").to_numpy(), dtype=np.int64)
+            ends = np.cumsum(batch["tokens"].to_numpy(), dtype=np.int64)
             first = before = 0
             while first < len(ends):
                 last = int(np.searchsorted(ends, before + _ROW_GROUP_BYTES // item.itemsize)) + 1
                 last = min(last, len(ends))
                 offsets = np.append(0, ends[first:last] - before).astype(np.int32)
                 values = pa.array(np.fromfile(ids, item, int(offsets[-1])))
-                group = [batch.column(name).slice(first, last - first) for name in columns]
-                table = pa.table([pa.ListArray.from_arrays(pa.array(offsets), values), *group], ["input_ids", *columns])
-                writer = writer or pq.ParquetWriter(
-                    out, table.schema, compression="zstd", write_page_checksum=True, use_dictionary=["shard", "subset"]
-                )
-                writer.write_table(table)
+                group = [batch[name].slice(first, last - first) for name in names]
+                lists = pa.ListArray.from_arrays(pa.array(offsets), values)
+                writer.write_batch(pa.RecordBatch.from_arrays([lists, *group], schema=schema))
                 first, before = last, int(ends[last - 1])
-        if writer is not None:
-            writer.close()

@@ -2,60 +2,66 @@
 
 Each part of the work (a shard, a token file) is appended once, in order, to the files in the job's folder `joined`. The
 note of the part then records where the output ended. After a kill the output is cut to the end in the last note, and
-the next part is appended. A Parquet file is made when its file of ids is full, which is then removed. So the disk never
-holds more than the output and the shards under way.
+the next part is appended. When a file of ids is full, the files beside it are made; a Parquet file replaces its ids. So
+the disk never holds more than the output and the shards under way.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, replace
 from itertools import chain, pairwise, takewhile
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from pilekit.artifacts.job_folder import Output
 from pilekit.artifacts.own_file import open_own
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
-from pilekit.tokenize.files.documents import Cut, Run, documents_of_file, read_documents, write_documents
-from pilekit.tokenize.files.formats import TokenFiles, finish_file, write_parquet
+from pilekit.tokenize.files.documents import Cut, Rows, with_files, write_documents
+from pilekit.tokenize.files.formats import TokenFiles, finish_file
 
-_TABLE = "/documents"
 _COPIED_BYTES = 1 << 20
 
 
 class Joined:
     """The output while it grows: `append` each of `parts`, in order, then `finish`.
 
-    parts   the names of all parts; `done` of them are in the output. Parts that must be appended again have no note
-            any more
-    runs    gives the documents of a part that has been made
+    parts       the names of all parts; `done` of them are in the output. Parts that must be appended again have no note
+                any more
+    rows        gives the rows of a part that has been made, in the table of documents
+    tokenizer   the tokenizer's name, for `.ds.metadata`
     """
 
     def __init__(
-        self, files: TokenFiles, output: Output, parts: Sequence[str], runs: Callable[[str], Iterable[Run]]
+        self, files: TokenFiles, output: Output, parts: Sequence[str], rows: Callable[[str], Rows], tokenizer: str
     ) -> None:
         self.folder, self.files, self.output, self.parts = output.folder / "joined", files, output, parts
-        self.runs = runs
+        self.rows, self.tokenizer = rows, tokenizer
+        self.table = self.folder / f"{files.stem}{DOCUMENTS_SUFFIX}"
         self.folder.mkdir(exist_ok=True)
         results = output.results()
         joined = [*takewhile(lambda part: "end" in results.get(part, {}), parts)]
-        self.is_whole = len(joined) == len(parts) and _TABLE in results
-        if not self.is_whole and not self._resume(Cut(*results[joined[-1]]["end"]) if joined else Cut()):
+        self.ends = [Cut(), *(Cut(*results[part]["end"]) for part in joined)]
+        if not self._resume():
             output.forget()
-            joined, results = [], {}
-            self._resume(Cut())
-        for part in parts[len(joined) :]:
+            self.ends, results = [Cut()], {}
+            self._resume()
+        for part in parts[self.done :]:
             if "end" in results.get(part, {}):
                 output.forget_shard(part)
-        self.done = len(joined)
-        self.begins = [Cut(), *(Cut(*results[part]["end"]) for part in joined)]
+
+    @property
+    def done(self) -> int:
+        """The number of parts in the output."""
+        return len(self.ends) - 1
 
     def append(
         self,
@@ -75,74 +81,75 @@ class Joined:
         if part in self.parts[: self.done]:
             return
         sizes: dict[Path, int] = {}
-        for run in self.runs(part):
-            for file, _, _, tokens in self.cut.place(run.tokens, self.files.limit):
+        cut = replace(self.ends[-1])
+        for batch in self.rows(part):
+            for file, _, _, tokens in cut.place(batch["tokens"].to_numpy(), self.files.limit):
                 path = self.folder / self.files.raw(file)
                 sizes[path] = sizes.get(path, 0) + tokens * self.files.item
         if own and len(sizes) == 1 and not self.files.head and not next(iter(sizes)).exists():
             ids[0].rename(next(iter(sizes)))
         elif not self._copy(ids, sizes, advance):
             raise PilekitError(f"{visible(part)}: was changed while it was read; run again")
-        self.output.note(part, {**result, "end": astuple(self.cut)}, *kept)
+        self.output.note(part, {**result, "end": astuple(cut)}, *kept)
         if own:
             ids[0].unlink(missing_ok=True)
-        self.begins.append(replace(self.cut))
-        for full in range(self.begins[-2].file, self.cut.file) if self.files.format == "parquet" else ():
-            self._make_parquet(full)
+        self.ends.append(cut)
+        for full in range(self.ends[-2].file, cut.file):
+            self._finish_file(full)
 
-    def finish(self, tokenizer: str, *, keep_table: bool = True) -> dict[str, Any]:
-        """Write the table of documents, and the indexes that are missing; returns `dtype` and `files` for the header.
-
-        tokenizer    the tokenizer's name, for `.ds.metadata`
-        keep_table   whether the table is a file of the output; otherwise it only serves to make the indexes
-        """
-        files, folder = self.files, self.folder
-        if not self.is_whole and not self.cut.documents:
+    def finish(self, *, with_table: bool = True) -> dict[str, Any]:
+        """Write all files that are missing, `with_table` the table too; returns `dtype` and `files` for the header."""
+        files, cut = self.files, self.ends[-1]
+        if not cut.documents:
             self.output.forget()
             for inner in filter(Path.is_dir, self.output.folder.iterdir()):
                 shutil.rmtree(inner)
             raise PilekitError("nothing to write: no document that was read has a token; `pilekit stats` shows more")
-        table = folder / f"{files.stem}{DOCUMENTS_SUFFIX}"
-        if not self.is_whole:
-            runs = chain.from_iterable(map(self.runs, self.parts))
-            self.output.note(_TABLE, {"files": write_documents(table, runs, files.limit)}, table)
-        counts = self.output.results()[_TABLE]["files"]
-        for file, (documents, tokens) in enumerate(counts):
-            if files.format == "parquet":
-                self._make_parquet(file)
-            elif files.format == "llmc" or not all((folder / name).exists() for name in files.names(file)):
-                rows = functools.partial(read_documents, table, file=file)
-                finish_file(files, folder, file, rows, documents, tokens, tokenizer)
-        names = [name for file in range(len(counts)) for name in files.names(file)]
-        names += [table.name] if keep_table else []
+        for file in range(cut.file + 1):
+            self._finish_file(file)
+        names = [name for file in range(cut.file + 1) for name in files.names(file)]
+        if with_table:
+            if not self.table.exists():
+                rows = chain.from_iterable(map(self.rows, self.parts))
+                write_documents(self.table, with_files(rows, Cut(), files.limit))
+            names.append(self.table.name)
         names.sort(key=lambda name: name.endswith(".idx"))  # The index last: without it no reader finds the ids.
-        return {"dtype": files.read_as, "files": {name: (folder / name).stat().st_size for name in names}}
+        return {"dtype": files.read_as, "files": {name: (self.folder / name).stat().st_size for name in names}}
 
-    def _make_parquet(self, file: int) -> None:
-        """Make a Parquet file of a file of ids, which is removed."""
-        raw, path = (self.folder / name for name in (self.files.raw(file), *self.files.names(file)))
-        if not path.exists():
-            parts = zip(self.parts, pairwise(self.begins), strict=False)
-            held = [(begin, self.runs(part)) for part, (begin, end) in parts if begin.file <= file <= end.file]
-            write_parquet(path, raw, self.files.dtype, documents_of_file(held, self.files.limit, file))
-        raw.unlink(missing_ok=True)
+    def _finish_file(self, file: int) -> None:
+        """Make the files of this number, once its ids are complete."""
+        if self.files.format == "llmc" or not all((self.folder / name).exists() for name in self.files.names(file)):
+            finish_file(self.files, self.folder, file, lambda: self._rows_of(file), self.tokenizer)
+        if self.files.format == "parquet":
+            (self.folder / self.files.raw(file)).unlink(missing_ok=True)
 
-    def _resume(self, cut: Cut) -> bool:
-        """Cut the output to its end at `cut`, and remove all other files; False if it is shorter."""
-        self.cut = cut
-        whole = [self.folder / self.files.raw(file) for file in range(cut.file + bool(cut.documents))]
-        made = [self.folder / self.files.names(file)[0] for file in range(cut.file)]
-        whole = [*(path if path.exists() else raw for path, raw in zip(made, whole, strict=False)), *whole[cut.file :]]
-        for path in set(self.folder.iterdir()).difference(whole):
-            path.unlink()
-        if not all(path.exists() for path in whole):
+    def _rows_of(self, file: int) -> Iterator[pa.RecordBatch]:
+        """The rows of the documents in this file."""
+        for part, (begin, end) in zip(self.parts, pairwise(self.ends), strict=False):
+            if begin.file <= file <= end.file:
+                for batch in with_files(self.rows(part), replace(begin), self.files.limit):
+                    if len(of_file := batch.filter(pc.equal(batch["file"], file))):
+                        yield of_file
+
+    def _resume(self) -> bool:
+        """Cut the output to its end, and remove all files that are made later; False if it is shorter."""
+        files, end, ended = self.files, self.ends[-1], self.done == len(self.parts)
+        full = range(end.file + ended)
+        kept = {name for file in full for name in (files.raw(file), *files.names(file))}
+        last = self.table if ended else self.folder / files.raw(end.file)
+        for path in [*self.folder.iterdir()]:
+            if path.name not in kept and (path != last or not end.documents):
+                path.unlink()
+        ids = ((self.folder / files.raw(file), self.folder / files.names(file)[0]) for file in full)
+        if not all(raw.exists() or made.exists() for raw, made in ids):
             return False
-        for path in whole[cut.file :]:  # Full files stay as they are.
-            end = self.files.head + cut.tokens * self.files.item
-            with os.fdopen(open_own(path), "rb+") as file:
-                if file.seek(0, os.SEEK_END) < end:
-                    return False
-                file.truncate(end)
+        if ended or not end.documents:
+            return True
+        size = files.head + end.tokens * files.item
+        if not last.exists() or last.stat().st_size < size:
+            return False
+        with os.fdopen(open_own(last), "rb+") as file_of_ids:
+            file_of_ids.truncate(size)
         return True
 
     def _copy(self, sources: Sequence[Path], sizes: Mapping[Path, int], advance: Advance) -> bool:

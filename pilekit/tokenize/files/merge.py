@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,11 +22,11 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Shard
-from pilekit.engine import Advance
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, visible
+from pilekit.progress import Report
 from pilekit.shards.fingerprint import Inputs
 from pilekit.table_result import TableResult
-from pilekit.tokenize.files.documents import ROWS, Run
+from pilekit.tokenize.files.documents import ROWS, Rows
 from pilekit.tokenize.files.formats import ENDED_BY_EOD, Format, token_files, write_idx
 from pilekit.tokenize.files.joined import Joined
 from pilekit.tokenize.files.output import finished_output
@@ -34,60 +34,47 @@ from pilekit.tokenize.files.token_file import TokenFile, index_paths
 
 logger = logging.getLogger(__name__)
 
-Source = str | Path | TokenFile
-
 _MADE_BY = ("tokenizer", "special_tokens", "eod")
 """Settings that all files must share; a stream over the merged file uses them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, repr=False)
 class MergedTokens(TableResult):
     """The result of `merge_token_files`.
 
-    documents, sequences, tokens   of the merged file
-    dtype                          of the ids: "uint16", "int32" or "uint32"
-    files                          all files written but the header
-    inputs                         documents and tokens of each file read, by its path
+    summary   `documents`, `sequences`, `tokens`, `dtype` and `files` of the output, all files but the header; `inputs`,
+              the documents and tokens of each file read, by its path
     """
 
     ROWS: ClassVar[tuple[str, str]] = ("file", "inputs")
 
-    documents: int
-    sequences: int
-    tokens: int
-    dtype: str
-    files: tuple[Path, ...]
-    inputs: dict[str, dict[str, int]]
-
-    def __repr__(self) -> str:
-        counts = f"{counted(self.documents, 'document')}, {counted(self.tokens, 'token')}"
-        return f"MergedTokens({counts} of {counted(len(self.inputs), 'file')})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """All counts and paths, for programs."""
-        return {**asdict(self), "files": [*map(str, self.files)]}
+    summary: dict[str, Any]
 
 
 def merge_token_files(
-    sources: Source | Sequence[Source],
+    sources: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
     format: Format = "megatron",
     sequences_are_documents: bool = False,
-    advance: Advance = lambda size: None,
+    advance: Report = lambda *_: None,
 ) -> MergedTokens:
     """Join token files, in the order given, into files whose names begin with `out`.
 
-    sources                   `TokenFile`s, prefixes or paths of `.idx` files; a prefix of several files names them all
+    sources                   prefixes or paths of `.idx` files; a prefix of several files names them all
     out                       a prefix such as `tokens/pile`; a killed run of the same job is resumed
     format                    "megatron", "npy", "ds", "llmc" or "parquet", with files of its usual size
     sequences_are_documents   treat each sequence as a document, for files with a broken doc_idx
-    advance                   called with the number of bytes of ids newly done
+    advance                   receives the progress, in bytes of ids
 
-    The tables of documents are joined if every file has one. Raises `PilekitError` for files of different items or
-    tokenizers, for a file that contradicts itself, and for an output that is an input.
+    The tables of documents are joined if every file has one. Raises `PilekitError` for ids of different widths,
+    different tokenizers, a file that contradicts itself, and an output that is an input.
     """
-    inputs = open_token_files(sources, sequences_are_documents)
+    given = [sources] if isinstance(sources, str | Path) else sources
+    paths = [path for source in given for path in index_paths(source) or [Path(source)]]
+    inputs = [TokenFile(path, sequences_are_documents=sequences_are_documents) for path in paths]
+    if not inputs:
+        raise PilekitError("no token file is given; name one or more prefixes")
     vocabulary = 0 if inputs[0].dtype.itemsize == 2 else 1 << 16  # Its size decides the item of the output.
     files = token_files(out, format, None, vocabulary)
     made_by = _made_by(inputs)
@@ -105,54 +92,39 @@ def merge_token_files(
     sources_of = [Shard(f"{number:05} {path.name}", str(path)) for number, paths in enumerate(read) for path in paths]
     counts = {"documents": sum(map(len, inputs)), "sequences": sum(file.sequences for file in inputs)}
     counts["tokens"] = sum(file.tokens for file in inputs)
-    labels: dict[str, int] = {}
 
     def sizes() -> Iterator[npt.NDArray[np.int32]]:
         return (file.sizes[first : first + ROWS] for file in inputs for first in range(0, file.sequences, ROWS))
 
-    def runs(file: TokenFile) -> Iterator[Run]:
-        return file.runs(file.path.name.removesuffix(".idx"), labels, by_table=not without)
-
     def make(output: Output, versions: Inputs) -> dict[str, Any]:
-        for file in inputs:  # All tables are checked before the work, and all labels are known then.
-            if any(run.tokens.max() >= 1 << 31 for run in runs(file)):
-                raise PilekitError(f"{visible(file.path)}: a document has 2^31 tokens or more; leave it out")
         of_part = {f"/{number}": file for number, file in enumerate(inputs)}
-        joined = Joined(files, output, [*of_part], lambda part: runs(of_part[part]))
-        advance(files.item * sum(file.tokens for file in inputs[: joined.done]))
-        check_free_disk(output.folder, files.item * sum(file.tokens for file in inputs[joined.done :]), "merging")
+
+        def rows(part: str) -> Rows:
+            file = of_part[part]
+            return file.rows(file.path.name.removesuffix(".idx"), by_table=not without)
+
+        header = inputs[0].header if made_by else None
+        tokenizer = header.results.get("tokenizer") if header else None
+        name = "unknown" if tokenizer is None else tokenizer["sha256"]
+        joined = Joined(files, output, [*of_part], rows, name)
+        size, done = files.item * counts["tokens"], files.item * sum(file.tokens for file in inputs[: joined.done])
+        advance("merging", done, size)
+        check_free_disk(output.folder, size - done, "merging")
         for part, file in of_part.items():
-            joined.append(part, {}, file.bins(), advance=advance)
+            joined.append(part, {}, file.bins(), advance=lambda amount: advance("merging", amount, size))
         for shard in sources_of:
             versions.check(shard)
         if files.format == "megatron":
             with write_atomically(joined.folder / files.names(0)[1]) as index:
                 write_idx(index, files.dtype, sizes, counts["sequences"], _doc_idx(inputs), counts["documents"])
-        header = inputs[0].header if made_by else None
-        tokenizer = header.results.get("tokenizer") if header else None
-        name = "unknown" if tokenizer is None else tokenizer["sha256"]
-        done = joined.finish(name, keep_table=not without)
+        finished = joined.finish(with_table=not without)
         shards = {name: given for file in inputs for name, given in file.shards.items()}
-        return {**counts, **done, "tokenizer": tokenizer, "shards": shards}
+        return {**counts, **finished, "tokenizer": tokenizer, "shards": shards}
 
     results, _ = finished_output(files, parameters, sources_of, make)
-    paths = tuple(files.prefix.parent / name for name in results["files"])
+    made = [str(files.prefix.parent / name) for name in results["files"]]
     merged = {str(file.path): {"documents": len(file), "tokens": file.tokens} for file in inputs}
-    return MergedTokens(**counts, dtype=results["dtype"], files=paths, inputs=merged)
-
-
-def open_token_files(sources: Source | Sequence[Source], sequences_are_documents: bool) -> list[TokenFile]:
-    """The files that `sources` names; PilekitError if there is none, or if a file contradicts itself."""
-    inputs: list[TokenFile] = []
-    for source in [sources] if isinstance(sources, Source) else sources:
-        if isinstance(source, TokenFile):
-            inputs.append(source)
-        else:
-            found = index_paths(source) or [Path(source)]
-            inputs += [TokenFile(path, sequences_are_documents=sequences_are_documents) for path in found]
-    if not inputs:
-        raise PilekitError("no token file is given; name one or more prefixes")
-    return inputs
+    return MergedTokens({**counts, "dtype": results["dtype"], "files": made, "inputs": merged})
 
 
 def _made_by(inputs: Sequence[TokenFile]) -> dict[str, Any]:

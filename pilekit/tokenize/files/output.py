@@ -19,6 +19,7 @@ from typing import Any
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.header import read_header, write_header
 from pilekit.artifacts.job_folder import LOCK_FILE, Output, check_same_job, output_folder
+from pilekit.artifacts.own_file import refuse_linked_folders
 from pilekit.corpus import Shard
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
 from pilekit.errors import PilekitError, visible
@@ -51,7 +52,7 @@ def finished_output(
     folder, name = files.prefix.parent, f"{files.stem}.json"
     shown = visible(folder / name)
     unfinished = files.prefix.with_name(f"{files.prefix.name}.unfinished")
-    _remove(unfinished, finished=True)  # A kill may have left it.
+    refuse_linked_folders(unfinished)
     inputs = inputs_for(unfinished, sources)
     job: dict[str, Any] = {"kind": KIND, "parameters": parameters, "inputs": inputs.fingerprints}
     done_before = (folder / name).exists()
@@ -71,19 +72,17 @@ def finished_output(
     check_same_job(shown, header, parameters, inputs.fingerprints, REMEDY)
     for file, size in header.results.get("files", {}).items():
         if not (folder / file).is_file() or (folder / file).stat().st_size != size:
-            raise PilekitError(f"{shown}: {visible(file)} is not there any more with {size:,} bytes; {REMEDY}")
+            raise PilekitError(f"{shown}: {visible(file)} no longer exists with {size:,} bytes; {REMEDY}")
     _remove(unfinished)
     if done_before:
         logger.warning("already done: %s tells this; to make it again, remove these files first", shown)
     return header.results, shown
 
 
-def _remove(folder: Path, *, finished: bool = False) -> None:
-    """Remove the folder of a job whose output is published; with `finished`, only if its header says so."""
+def _remove(folder: Path) -> None:
+    """Remove the folder of a job whose output is published."""
     with suppress(PilekitError, OSError):  # It is missing, or not ours, or another process is removing it.
-        # Another part that begins at this moment may have made the lock, and no header yet.
-        is_bare = not finished and set(os.listdir(folder)) <= {LOCK_FILE}  # noqa: PTH208
-        if is_bare or read_header(folder, KIND).finished or not finished:
+        if set(os.listdir(folder)) <= {LOCK_FILE} or read_header(folder, KIND):  # noqa: PTH208
             with locked(folder / LOCK_FILE, wait=False):
                 for inner in filter(Path.is_dir, folder.iterdir()):
                     shutil.rmtree(inner)  # before the header, without which the folder is not known as ours
@@ -96,7 +95,7 @@ def _refuse_others(files: TokenFiles) -> None:
         path = files.prefix.parent / name
         if path.exists() or path.is_symlink():
             raise PilekitError(
-                f"{visible(path)}: is there, and this job has not made it; name another prefix with --out, or remove it"
+                f"{visible(path)}: exists, and this job did not write it; name another prefix with --out, or remove it"
             )
 
 
@@ -110,4 +109,4 @@ def _publish(files: TokenFiles, output: Output, done: dict[str, Any]) -> None:
             unfinished = visible(output.folder)
             raise PilekitError(f"{visible(path)}: is gone; put it back, or remove {unfinished} and run again")
         elif made.exists() or path.stat().st_size != size:
-            raise PilekitError(f"{visible(path)}: is there, and this job has not made it; remove it")
+            raise PilekitError(f"{visible(path)}: exists, and this job did not write it; remove it")

@@ -12,7 +12,6 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,9 +22,8 @@ import pyarrow as pa
 from pilekit.artifacts.header import Header, read_header
 from pilekit.corpus import UNLABELLED
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
-from pilekit.documents import check_labels
 from pilekit.errors import PilekitError, counted, visible
-from pilekit.tokenize.files.documents import ROWS, SCHEMA, Run, read_documents
+from pilekit.tokenize.files.documents import ROWS, SCHEMA, read_documents, rows_of
 from pilekit.tokenize.files.formats import IDX_HEAD, ITEMS, MAGIC, VERSION
 
 KIND = "token file"
@@ -120,39 +118,27 @@ class TokenFile:
                 return read_documents(path, file=file)
         return None
 
-    def runs(self, name: str, labels: dict[str, int], *, by_table: bool = True) -> Iterator[Run]:
-        """All documents.
-
-        name       the shard of a file without a table
-        labels     the code of each label; new labels get the next codes
-        by_table   False: ignore the file's table
+    def rows(self, name: str, *, by_table: bool = True) -> Iterator[pa.RecordBatch]:
+        """The rows of `documents`, without `file`; without a table, or not `by_table`, all are of the shard `name`.
 
         Raises PilekitError for a table that does not fit its file.
         """
         done = 0
         try:
             batches = self.document_batches() if by_table else None
-            if batches is None:
-                code = labels.setdefault(UNLABELLED, len(labels))
-                for first in range(0, len(self), ROWS):
-                    lengths = self.lengths_of(first, first + ROWS)
-                    numbers, codes = np.arange(first, first + len(lengths)), np.full(len(lengths), code, np.uint16)
-                    yield Run(name, numbers, codes, lengths, labels)
-                return
-            for batch in batches:
-                shards, subsets, lengths = batch["shard"], batch["subset"], batch["tokens"].to_numpy()
-                if not np.array_equal(lengths, self.lengths_of(done, done + len(batch))):
+            for first in range(0, len(self), ROWS) if batches is None else ():
+                lengths = self.lengths_of(first, first + ROWS)
+                numbers = np.arange(first, first + len(lengths))
+                yield rows_of(name, numbers, np.zeros(len(lengths), np.int32), [UNLABELLED], lengths)
+            for batch in batches or ():
+                rows = batch.select(SCHEMA.names[:-1])
+                if not np.array_equal(rows["tokens"], self.lengths_of(done, done + len(rows))):
                     raise ValueError(
-                        f"its tokens are not those of the index, in the {counted(len(batch), 'row')} from {done:,}"
+                        f"its tokens are not those of the index, in the {counted(len(rows), 'row')} from {done:,}"
                     )
-                done += len(batch)
-                code_of = [labels.setdefault(label, len(labels)) for label in subsets.dictionary.to_pylist()]
-                check_labels(labels)
-                codes, numbers = np.array(code_of, np.uint16)[subsets.indices], batch["number"].to_numpy()
-                next_shards = np.flatnonzero(np.diff(shards.indices)) + 1
-                for begin, end in pairwise([0, *next_shards.tolist(), len(batch)]):
-                    yield Run(shards[begin].as_py(), numbers[begin:end], codes[begin:end], lengths[begin:end], labels)
-            if done != len(self):
+                done += len(rows)
+                yield rows
+            if batches is not None and done != len(self):
                 raise ValueError(f"it has {counted(done)}, not {len(self):,}")
         except (ValueError, KeyError, OSError) as error:  # Arrow raises these too.
             why = visible(str(error).split("\n", 1)[0], 200)

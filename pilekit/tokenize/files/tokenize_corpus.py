@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,13 @@ from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage, described
 from pilekit.shards.each_shard import finish_shards, part_of
 from pilekit.shards.fingerprint import Inputs
+from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError, Reading, read
-from pilekit.tokenize.files.documents import RECORD, Run, runs_of_records
+from pilekit.tokenize.files.documents import RECORD, Rows, rows_of_records
 from pilekit.tokenize.files.formats import ENDED_BY_EOD, Format, TokenFiles, token_files
 from pilekit.tokenize.files.joined import Joined
-from pilekit.tokenize.files.output import REMEDY, finished_output
-from pilekit.tokenize.files.tokenized import TokenizedCorpus, summed
+from pilekit.tokenize.files.output import finished_output
+from pilekit.tokenize.files.tokenized import COUNTS, TokenizedCorpus, summed
 from pilekit.tokenize.stage import Tokenize
 from pilekit.tokenize.tokenizer import Tokenizer
 
@@ -92,7 +93,7 @@ def tokenize_corpus(
     if subsets is not None:
         subsets = resolve_subsets(*([subsets] if isinstance(subsets, str) else subsets), manifest=corpus.manifest)
     if Pipeline(stages).stateful:
-        raise PilekitError("a stage depends on what it saw before, but shards are read one by one; run `pilekit dedup`")
+        raise PilekitError("a stage depends on earlier documents, but shards are read one by one; run `pilekit dedup`")
     tokenize = Tokenize(tokenizer)
     files = token_files(out, format, tokens_per_file, tokenize.tokenizer.vocab_size)
     eod_id = _eod_id(tokenize.tokenizer, format, append_eod, eod)
@@ -124,12 +125,13 @@ def tokenize_corpus(
         if shared:
             return {**summed(tokenized().values()), "dtype": files.read_as, "files": {}}
 
-        def runs(name: str) -> Iterator[Run]:
+        def rows(name: str) -> Rows:
             result = output.result(name)
             assert result is not None
-            return runs_of_records(_parts(output, name)[1], name, result["subsets"])
+            return rows_of_records(_parts(output, name)[1], name, result["subsets"])
 
-        joined = Joined(files, output, [shard.name for shard in corpus.shards], runs)
+        used = tokenize.tokenizer
+        joined = Joined(files, output, [shard.name for shard in corpus.shards], rows, str(used.path))
         if subsets is None and not stages:
             done = output.results()
             stored = sum(s.size or 0 for s in corpus.shards if s.name not in done and not s.path.endswith(PLAIN))
@@ -140,20 +142,17 @@ def tokenize_corpus(
             joined.append(name, result, [ids], records, own=True)
 
         results = tokenized(then=join)
-        used = tokenize.tokenizer
         about = {"sha256": used.fingerprint, "backend": used.backend, "vocabulary": used.vocab_size}
         about["eod"] = used.eos_id if eod_id is None else eod_id
-        finished = joined.finish(str(used.path))
-        return {**summed(results.values()), **finished, "tokenizer": about}
+        return {**summed(results.values()), **joined.finish(), "tokenizer": about}
 
     results, shown = finished_output(files, parameters, corpus.shards, make, shared)
-    try:
-        result = TokenizedCorpus.of(files.prefix.parent, results)
-    except (KeyError, TypeError, ValueError) as error:
-        raise PilekitError(f"{shown}: its results are damaged ({visible(error, 80)}); {REMEDY}") from error
-    if on_error == "raise" and result.skipped.count:
-        raise PilekitError(f"{result.skipped.examples[0]}; {shown} was made without it: give --on-error skip for that")
-    return result
+    skipped = SkippedLines.noted(results)
+    if on_error == "raise" and skipped.count:
+        raise PilekitError(f"{skipped.examples[0]}; {shown} was made without it: give --on-error skip for that")
+    written = [str(files.prefix.parent / name) for name in results["files"]]
+    told = {name: results[name] for name in (*COUNTS, "empty", "skipped", "dtype")}
+    return TokenizedCorpus({**told, "files": written, "subsets": results["subsets"]}, skipped)
 
 
 def _eod_id(tokenizer: Tokenizer, format: Format, append: bool | None, token: str | None) -> int | None:
@@ -220,7 +219,9 @@ def _tokenize_shard(
             flush.result()  # The file's last flush does not repeat an error of the disk.
         inputs.check(shard)
     result = {
-        "subsets": dict(zip(codes, counts[: len(codes)].tolist(), strict=True)),
+        "subsets": {
+            name: dict(zip(COUNTS, row, strict=True)) for name, row in zip(codes, counts.tolist(), strict=False)
+        },
         "empty": empty,
         "skipped": reader.skipped.count,
         "bad_lines": reader.skipped.listed(),

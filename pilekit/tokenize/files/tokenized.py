@@ -2,68 +2,41 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from pilekit.errors import counted
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.table_result import TableResult
 
-_COUNTS = ("documents", "tokens", "bytes")
+COUNTS = ("documents", "tokens", "bytes")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, repr=False)
 class TokenizedCorpus(TableResult):
     """The result of `tokenize_corpus`.
 
-    documents, tokens, bytes   of all subsets: documents with tokens, their tokens (EOD counted) and UTF-8 bytes
-    empty                      documents without tokens, which are in no file
-    skipped                    the bad lines skipped
-    dtype                      of the ids: "uint16", "int32" or "uint32"
-    files                      all files written but the header; none for a part of a job
-    subsets                    documents, tokens and bytes of each subset, by its name, the largest first
+    summary   `documents` with tokens, their `tokens` (EOD counted) and UTF-8 `bytes`, of all and of each of `subsets`,
+              the largest first; the number of `empty` documents, which are in no file, and of `skipped` lines; `dtype`
+              of the ids; `files`, all that were written but the header
+    skipped   the bad lines skipped
     """
 
-    documents: int
-    tokens: int
-    bytes: int
-    empty: int
+    summary: dict[str, Any]
     skipped: SkippedLines
-    dtype: str
-    files: tuple[Path, ...]
-    subsets: dict[str, dict[str, int]]
-
-    @classmethod
-    def of(cls, folder: Path, results: Mapping[str, Any]) -> TokenizedCorpus:
-        """The result in a header in `folder`."""
-        told = {name: results[name] for name in (*_COUNTS, "empty", "dtype", "subsets")}
-        return cls(**told, skipped=SkippedLines.noted(results), files=tuple(folder / name for name in results["files"]))
-
-    def __repr__(self) -> str:
-        counts = f"{counted(self.documents, 'document')}, {counted(self.tokens, 'token')}"
-        return f"TokenizedCorpus({counts}, {self.dtype}, {counted(len(self.files), 'file')})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """All counts and paths, for programs."""
-        return {**asdict(self), "skipped": self.skipped.count, "files": [*map(str, self.files)]}
 
 
 def summed(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The results of all shards summed, as a header keeps them."""
-    sums: dict[str, list[int]] = {}
+    sums = defaultdict[str, Counter[str]](Counter)
     empty, skipped = 0, SkippedLines()
     for shard in shards:
         for name, counts in shard["subsets"].items():
-            sums[name] = [one + more for one, more in zip(sums.get(name, [0] * 3), counts, strict=True)]
+            sums[name].update(counts)
         empty += shard["empty"]
         skipped.merge(SkippedLines.noted(shard))
-    largest = sorted(sums.items(), key=lambda item: (-item[1][2], -item[1][0], item[0]))
-    return {
-        **dict(zip(_COUNTS, map(sum, zip([0] * 3, *sums.values(), strict=True)), strict=True)),
-        "empty": empty,
-        "skipped": skipped.count,
-        "bad_lines": skipped.listed(),
-        "subsets": {name: dict(zip(_COUNTS, counts, strict=True)) for name, counts in largest},
-    }
+    largest = sorted(sums.items(), key=lambda item: (-item[1]["bytes"], -item[1]["documents"], item[0]))
+    subsets = {name: {count: counts[count] for count in COUNTS} for name, counts in largest}
+    total = {count: sum(counts[count] for counts in subsets.values()) for count in COUNTS}
+    return {**total, "empty": empty, "skipped": skipped.count, "bad_lines": skipped.listed(), "subsets": subsets}

@@ -52,7 +52,7 @@ def find_checkpoint(
     if damaged:
         newest, reason = next(iter(damaged.items()))
         raise PilekitError(
-            f"{visible(checkpoints)}: no checkpoint in it is good, {newest.name} for one is damaged ({reason}); "
+            f"{visible(checkpoints)}: no checkpoint in it is good; the newest, {newest.name}, is damaged ({reason}); "
             "put back a good copy, or remove the folder to train from the first step again"
         )
     return None, {}

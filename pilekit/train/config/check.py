@@ -12,6 +12,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any, Literal, get_args, get_origin
 
@@ -241,3 +242,12 @@ def world_sizes(config: TrainConfig) -> list[int]:
     shared = parts if lanes == "auto" else math.gcd(parts, lanes[0])
     group = config.parallel.shard or 1
     return [ranks for ranks in range(group, min(shared, MOST_RANKS) + 1, group) if shared % ranks == 0]
+
+
+@contextmanager
+def naming_field(name: str) -> Iterator[None]:
+    """Prefix errors with the field's name."""
+    try:
+        yield
+    except PilekitError as error:
+        raise PilekitError(f"{name}: {error}" if name else str(error)) from error

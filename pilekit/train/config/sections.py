@@ -146,8 +146,8 @@ class TrainSection(_Section, frozen=True, kw_only=True):
     """Rows per forward and backward pass of a rank. It must divide the rank's share of the global batch size, and
     changes only memory and speed."""
     objective: Objective = "clm"
-    """What the model learns to predict: "clm" the next token, "mlm" masked tokens. "distill": what its teacher predicts
-    of the two, which then stands here."""
+    """The model learns to predict the next token ("clm") or masked tokens ("mlm"). "distill" takes the teacher's
+    objective and is replaced by it."""
     clip_norm: PositiveOrInfinite = 1.0
     """The largest gradient norm: larger gradients are scaled down to it; inf never scales."""
     ema: Beta = 0.0
@@ -202,7 +202,7 @@ class ScheduleConfig(_Section, frozen=True, kw_only=True):
 
 
 class ParallelConfig(_Section, frozen=True, kw_only=True):
-    """`[parallel]`: what each rank holds, and what it recomputes to hold less; results change only by rounding."""
+    """`[parallel]`: the parts that a rank holds or computes again to save memory; results change only by rounding."""
 
     engine: Literal["native", "deepspeed", "accelerate"] = "native"
     """The engine of the steps: pilekit itself, or one of the two packages, which must be installed."""
@@ -253,7 +253,7 @@ class CheckpointConfig(_Section, frozen=True, kw_only=True):
 
 
 class LogConfig(_Section, frozen=True, kw_only=True):
-    """`[log]`: what is logged."""
+    """`[log]`: figures, viewers and profiles of the run."""
 
     every: Count = 1
     """Steps between two lines of metrics.jsonl; the last step always has a line."""

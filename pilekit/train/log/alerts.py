@@ -30,8 +30,8 @@ from pilekit.train.log.metrics import StepMetrics
 logger = logging.getLogger(__name__)
 
 SPAN = 50
-"""Steps whose time or loss is averaged, and of which the lowest memory counts; also the number of steps for which a
-loss must stay high."""
+"""Steps over which time and loss are averaged and the lowest memory is taken; also the steps for which a loss must stay
+high."""
 FIRST_STEPS = 10
 """Steps after a start whose waiting does not count."""
 STALL = 0.2

@@ -99,6 +99,7 @@ class Profile(AbstractContextManager["Profile"]):
         try:
             with write_atomically(self._folder / BREAKDOWN_FILE) as file:  # makes the folder too
                 file.write(page.encode())
+            (self._folder / TRACE_FILE).unlink(missing_ok=True)  # torch would write through a link
             profiler.export_chrome_trace(str(self._folder / TRACE_FILE))
         except (PilekitError, OSError, RuntimeError) as error:
             logger.warning("the profile cannot be written: %s", visible(error, 300))

@@ -39,6 +39,7 @@ from pilekit.evaluate.model.load import (
 )
 from pilekit.evaluate.model.logit_transform import LogitTransform
 from pilekit.tokenize import Tokenizer
+from pilekit.train.config.check import naming_field
 from pilekit.train.config.sections import LoraConfig, ModelConfig, Objective
 from pilekit.train.model.from_teacher import copy_blocks, with_blocks
 from pilekit.train.model.lora import add_adapters
@@ -149,13 +150,15 @@ def model_shape(
     elif config.preset is not None:
         what, made = f'model.preset "{visible(config.preset, 60)}"', _preset(config.preset, tokenizer, seq_len)
     elif config.path is not None:
-        check_folder(config.path)
-        what, made = visible(config.path), read_config(config.path, kind)
+        with naming_field("model.path" if config.from_teacher is None else "teacher.path"):
+            check_folder(config.path)
+            what, made = visible(config.path), read_config(config.path, kind)
         if config.from_teacher is not None:
             made = with_blocks(made, config.from_teacher, what)
     else:
         what = f"model.config {visible(config.config or '')}"
-        made = _with_special_tokens(read_config(config.config or "", kind), tokenizer)
+        with naming_field("model.config"):
+            made = _with_special_tokens(read_config(config.config or "", kind), tokenizer)
     model: Any = model_on_meta(made, what, kind)
     if isinstance(source, PreTrainedModel):
         _check_parameters(source, model, kind)

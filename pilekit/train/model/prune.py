@@ -12,6 +12,8 @@ logits. transformers 5 has no `prune_heads` any more.
 
 from __future__ import annotations
 
+import filecmp
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -62,14 +64,16 @@ def prune_model(
     magnitude   the share of each matrix's weights that become 0, above 0 and below 1
     heads       the number of heads that each layer loses; give one of the two
 
-    PilekitError if `out` exists, for a wrong share or number, and if the parts of the heads cannot be found.
+    If `out` holds this very copy, it stays: so a killed `pilekit prune` can run again. PilekitError if `out` holds
+    anything else, for a wrong share or number, and if the parts of the heads cannot be found.
     """
     if (magnitude is None) == (heads is None):
         raise PilekitError("give magnitude or heads, one of the two")
     if magnitude is not None and not 0 < magnitude < 1:
         raise PilekitError(f"magnitude is {magnitude:g}, but it is a share above 0 and below 1")
-    if Path(out).exists():
-        raise PilekitError(f"{visible(out)}: exists already; name a new folder")
+    taken = PilekitError(f"{visible(out)}: exists already; name a new folder")
+    if Path(out).exists() and not Path(out, "config.json").exists():
+        raise taken
     load = load_masked_lm if kind_of(model_dir) is MASKED else load_causal_lm
     lm, tokenizer = load(model_dir, dtype=stored_dtype(model_dir), device="cpu"), load_tokenizer(model_dir)
     before = _counts(lm.model)
@@ -86,7 +90,15 @@ def prune_model(
             assert heads is not None
             how = _prune_heads(blocks, lm.model.config.get_text_config(), heads)
     after = _counts(lm.model)
-    export_model(out, lm, tokenizer)
+    if not Path(out).exists():
+        export_model(out, lm, tokenizer)
+    else:
+        export_model(again := Path(f"{Path(out)}.partial"), lm, tokenizer)
+        names = {path.name for one in (out, again) for path in Path(one).iterdir()}
+        same, *_ = filecmp.cmpfiles(out, again, names, shallow=False)
+        shutil.rmtree(again)
+        if len(same) < len(names):
+            raise taken
     sizes = [sum(file.stat().st_size for file in weight_files(folder)) for folder in (model_dir, out)]
     return Pruned(str(out), (before[0], after[0]), (before[1], after[1]), (sizes[0], sizes[1]), how)
 

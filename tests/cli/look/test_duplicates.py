@@ -81,7 +81,7 @@ def test_a_subset_in_any_spelling_and_a_least_similarity(dedup: Path) -> None:
     found = running.run_json("duplicates", dedup, "--min-similarity", 0.9, "-n", 1000)
     assert found["pairs"] == in_order([row for row in removed(dedup) if row["similarity"] >= 0.9]) != []
     for name in ("Arxive", "GitHub"):
-        listed = r"those removed are of \\x1b\[2Jevil, ArXiv, PubMed Central$"
+        listed = r"removed ones are of \\x1b\[2Jevil, ArXiv, PubMed Central$"
         message = rf'no document of subset "{name}" was removed; {listed}'
         running.refused(message, "duplicates", dedup, "--subset", name)
 

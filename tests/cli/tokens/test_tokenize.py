@@ -97,27 +97,16 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_shard(path, texts, subsets)
 
 
-def rows_of(output: str) -> dict[str, list[str]]:
-    return {line.split()[0]: line.split() for line in output.splitlines() if line.strip()}
-
-
 def test_train_tokenizer(shard: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "tokenizer.json"
     result = run("train-tokenizer", shard, "--vocab-size", 300, "--out", out, exit_code=0)
     assert load_tokenizer(out).vocab_size == 300
     assert f"wrote {out}: 300 ids" in result.stdout
-    rows = rows_of(result.stdout)
-    assert rows["ArXiv"][1] == rows["Github"][1] == "100"
-    assert rows["Total"][1] == "300"
-    assert 0 < float(rows["Total"][4]) < 0.6
     assert "\x1b" not in result.stdout
-    assert "[red]label[/red]" in result.stdout
 
     options = ("--subsets", "arxiv", "--bytes", "5kB", "--seed", 1)
-    rows = rows_of(run("train-tokenizer", shard, "--vocab-size", 300, "--out", tmp_path / "1.json", *options).stdout)
-    assert "ArXiv" in rows
-    assert "Github" not in rows
-    assert 5 <= float(rows["Total"][2]) < 7  # kB
+    run("train-tokenizer", shard, "--vocab-size", 300, "--out", tmp_path / "1.json", *options, exit_code=0)
+    assert (tmp_path / "1.json").read_bytes() != out.read_bytes()
 
     result = run("train-tokenizer", shard, "--vocab-size", 50_000, "--out", tmp_path / "2.json")
     assert "instead of 50,000" in result.stderr

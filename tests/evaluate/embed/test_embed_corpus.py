@@ -142,4 +142,7 @@ def test_what_is_wrong_is_one_line(model_dir: Path, corpus: Path, tmp_path: Path
     ):
         refused(message, embed_corpus, model_dir, corpus, **{"out": tmp_path / "x.parquet", **options})
     refused("there is no such file", Embeddings, tmp_path / "none.parquet")
+    (tmp_path / "x.parquet.unfinished").symlink_to("nowhere")
+    refused("x.parquet.unfinished: is a link", embed_corpus, model_dir, corpus, out=tmp_path / "x.parquet")
+    (tmp_path / "x.parquet.unfinished").unlink()
     assert [path.name for path in tmp_path.iterdir()] == ["text.parquet"]

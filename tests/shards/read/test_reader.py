@@ -200,7 +200,8 @@ def test_a_folder_a_glob_a_list_and_a_corpus_are_read_alike(tmp_path: Path) -> N
     store = fsspec.filesystem("memory")
     for path in paths:
         store.pipe_file(f"/alike/{path.name}", path.read_bytes())
-    for source in (tmp_path, f"{tmp_path}/*", paths, Corpus(tmp_path), "memory://alike/", "memory://alike/*.gz"):
+    stored = ["memory://alike", "memory://alike/", "memory://alike/*.gz"]
+    for source in (tmp_path, f"{tmp_path}/*", paths, Corpus(tmp_path), *stored):
         of_all = str(source).endswith("gz") is False
         for way in (read, read_corpus):
             assert documents(way(source)) == (expected if of_all else documents(read(paths[1])))

@@ -65,7 +65,7 @@ def test_mixtures_that_make_no_sense_are_refused(data: Path) -> None:
         ({"ArXiv": True}, {}, "True is no share"),
         ({"ArXiv": 1, "arxiv": 1}, {}, "weights names ArXiv twice"),
         ({"Arxif": 1}, {}, "did you mean ArXiv"),
-        ({"Enron Emails": 1, "ArXiv": 1}, {}, "weights names Enron Emails, of which there is no text"),
+        ({"Enron Emails": 1, "ArXiv": 1}, {}, "weights names Enron Emails, which has no text"),
         ({"ArXiv": 1}, {"repeats": {"ArXiv": 2}}, "weights replaces repeats and subsets"),
         ({"ArXiv": 1}, {"tokenizer": None}, "weights are shares of tokens"),
     ):

@@ -181,9 +181,9 @@ def test_a_foreign_file(given: Settings, tmp_path: Path) -> None:
         (tmp_path / f"pile-{number:05}-of-00002.bin").write_bytes(part)
     assert run(file, given, batches=9)[0] == before
     for name, value in {"subsets": ["ArXiv"], "repeats": {"ArXiv": 2}, "weights": {"ArXiv": 1}, "dedup": "x"}.items():
-        with pytest.raises(PilekitError, match=rf"{name} goes by the table of documents .*documents\.parquet"):
+        with pytest.raises(PilekitError, match=rf"{name} needs the table of documents .*documents\.parquet"):
             PileStream(foreign(tmp_path / "bare", documents), **given, **{name: value})
-    refused("peek goes by the table of documents", PileStream(tmp_path / "bare", **given).peek, 3)
+    refused("peek needs the table of documents", PileStream(tmp_path / "bare", **given).peek, 3)
     for item, wrong in ((2, 60_000), (4, -1)):
         bad = foreign(tmp_path / f"bad{item}", [*documents, [5, wrong]], item)
         refused(rf"bad{item}\.idx: document 150 has the id", run, bad, given, batches=200)

@@ -160,7 +160,7 @@ from pathlib import Path
 import numpy as np
 from pilekit import TokenFile, merge_token_files
 from pilekit.corpus import Shard
-from pilekit.tokenize.files.documents import RECORD, runs_of_records
+from pilekit.tokenize.files.documents import RECORD, rows_of_records
 from pilekit.tokenize.files.formats import token_files
 from pilekit.tokenize.files.joined import Joined
 from pilekit.tokenize.files.output import finished_output
@@ -178,12 +178,12 @@ def write(name, first, documents):
             piece["number"], piece["tokens"] = np.arange(begin, begin + PIECE), 2
             records_file.write(piece.data)
             ids_file.write((np.arange(2 * (first + begin), 2 * (first + begin + PIECE)) % 60_000).astype("<u2").data)
-    def runs(part):
-        return runs_of_records(records, name, ["ArXiv"])
+    def rows(part):
+        return rows_of_records(records, name, ["ArXiv"])
     def make(output, inputs):
-        joined = Joined(files, output, ["00"], runs)
+        joined = Joined(files, output, ["00"], rows, "tokenizer")
         joined.append("00", {}, [ids])
-        return joined.finish("tokenizer")
+        return joined.finish()
     finished_output(files, {"tokenizer": "x"}, [Shard(name, str(ids))], make)
     ids.unlink(), records.unlink()
 
@@ -194,9 +194,9 @@ except MemoryError:
     write("a", 0, documents)
     write("b", documents, PIECE)
     merged = merge_token_files([folder / "a", folder / "b"], folder / "ab")
-    assert merged.documents == documents + PIECE
+    assert merged.summary["documents"] == documents + PIECE
     opened = TokenFile(folder / "ab")
-    assert (len(opened), opened.tokens) == (merged.documents, 2 * merged.documents)
+    assert (len(opened), opened.tokens) == (merged.summary["documents"], 2 * merged.summary["documents"])
     for number in (0, 1, documents // 2, documents - 1, documents, documents + PIECE - 1):
         assert opened[number].tolist() == [2 * number % 60_000, (2 * number + 1) % 60_000]
     print("whole")

@@ -65,7 +65,7 @@ def test_no_document_and_no_sequence_is_lost_in_any_format(
         for constant in ("documents.ROWS", "merge.ROWS", "token_file.ROWS", *pieces):
             patch.setattr(f"pilekit.tokenize.files.{constant}", 3)
         merged = merge_token_files(inputs, folder / "out" / "all")
-        assert (merged.documents, merged.sequences) == (len(whole), sum(map(len, whole)))
+        assert (merged.summary["documents"], merged.summary["sequences"]) == (len(whole), sum(map(len, whole)))
         stem = folder / "out" / "all_text_document"
         write(folder / "wanted", whole, item)
         for end in (".idx", ".bin"):
@@ -96,7 +96,7 @@ def test_token_files_of_shards_are_those_of_the_corpus(tmp_path: Path, corpus: P
             tokenize_corpus(shard, part, tokenizer, tokens_per_file=5_000, **options)
         half = tmp_path / "half" / "half"
         merged = merge_token_files(parts[:2], half)
-        assert sum(merged.to_arrow().column("tokens").to_pylist()) == merged.tokens
+        assert sum(merged.to_arrow().column("tokens").to_pylist()) == merged.summary["tokens"]
         merge_token_files([half, *map(str, parts[2:])], tmp_path / "merged" / "all", format=format)  # type: ignore[arg-type]
         wanted, found = tree(tmp_path / format), tree(tmp_path / "merged")
         assert wanted.keys() == found.keys()
@@ -135,7 +135,7 @@ def test_files_that_do_not_fit_are_errors_that_name_both_values(
 
     caplog.clear()
     merged = merge_token_files([tmp_path / "a", tmp_path / "foreign"], tmp_path / "mixed")
-    assert merged.documents == len(TokenFile(tmp_path / "a")) + 2
+    assert merged.summary["documents"] == len(TokenFile(tmp_path / "a")) + 2
     assert (TokenFile(tmp_path / "mixed").tokenizer, TokenFile(tmp_path / "mixed").documents) == (None, None)
     assert [record.getMessage().replace(str(tmp_path), "") for record in caplog.records] == [
         "/foreign.idx: has no header, so its tokenizer is not known",
@@ -171,9 +171,8 @@ def test_more_labels_than_a_corpus_may_have(tmp_path: Path, tokenizer: Path) -> 
         shards_of(tmp_path / name, [("text", f"{name}{number}") for number in range(3000)])
         tokenize_corpus(tmp_path / name, tmp_path / "tokens" / name, tokenizer)
     files = [tmp_path / "tokens" / name for name in ("a", "b")]
-    for work in (lambda: merge_token_files(files, tmp_path / "ab"), lambda: TokenCorpus(files)):
-        with pytest.raises(PilekitError, match="more than 4,096 different subset labels"):
-            work()
+    with pytest.raises(PilekitError, match="more than 4,096 different subset labels"):
+        TokenCorpus(files)
 
 
 def test_a_table_that_is_not_that_of_the_file(tmp_path: Path, corpus: Path, tokenizer: Path) -> None:

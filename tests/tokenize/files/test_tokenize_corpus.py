@@ -185,7 +185,7 @@ def test_ids_past_16_bits_and_another_eod(tmp_path: Path, large_tokenizer: Path)
         prefix = tmp_path / format / "pile"
         options: dict[str, Any] = {"format": format, "append_eod": True, "eod": "<69999>"}
         result = tokenize_corpus(tmp_path / "data", prefix, loaded, **options)
-        assert result.dtype == ("int32" if format in ("megatron", "parquet") else "uint32")
+        assert result.summary["dtype"] == ("int32" if format in ("megatron", "parquet") else "uint32")
         wanted = expected_ids(large_tokenizer, documents, 69_999, format == "llmc")
         assert wanted[0].count(70_276) == 2
         assert written(prefix, format, None, 1, 4) == [[list(chain(*wanted))] if format == "llmc" else wanted]
@@ -298,7 +298,7 @@ def test_another_job_and_other_files_are_refused_and_stay(tmp_path: Path, corpus
         (tmp_path / name / name).write_bytes(b"not ours")
         before = tree(tmp_path / name)
         (tmp_path / name / name).chmod(0o444)
-        with pytest.raises(PilekitError, match=r"is there, and this job|is not a header of pilekit"):
+        with pytest.raises(PilekitError, match=r"exists, and this job|is not a header of pilekit"):
             tokenize_corpus(corpus, tmp_path / name / "pile", loaded, format="npy", tokens_per_file=50_000)
         assert (tmp_path / name / name).read_bytes() == b"not ours"
         assert (tmp_path / name / "pile.unfinished").exists() == ("00001" in name)  # told before the work if possible
@@ -311,7 +311,7 @@ def test_another_job_and_other_files_are_refused_and_stay(tmp_path: Path, corpus
         tokenize_corpus(corpus, tmp_path / name / "pile", loaded, format="npy", tokens_per_file=50_000)
         assert "pile.unfinished" not in {path.name for path in (tmp_path / name).iterdir()}
     (tmp_path / "out" / "pile_text_document.bin").write_bytes(b"short")
-    with pytest.raises(PilekitError, match=r"pile_text_document\.bin is not there any more with [\d,]+ bytes"):
+    with pytest.raises(PilekitError, match=r"pile_text_document\.bin no longer exists with [\d,]+ bytes"):
         tokenize_corpus(corpus, prefix, loaded)
     for bad in (tmp_path / "out", f"{tmp_path}/out/", tmp_path / "new" / "..", "/"):
         with pytest.raises(PilekitError, match="is a folder; name a prefix in it, such as tokens/pile"):
@@ -344,3 +344,13 @@ def test_a_search_for_shards_passes_over_the_table_of_documents(tmp_path: Path, 
         assert [shard.name for shard in Corpus(tmp_path)] == ["00.jsonl"]
     with pytest.raises(PilekitError, match="lists the documents of a token file, and is not a shard"):
         Corpus(tmp_path / "pile.documents.parquet")
+
+
+def test_nothing_is_written_through_a_link_in_place_of_the_jobs_folder(
+    tmp_path: Path, corpus: Path, tokenizer: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "t.unfinished").symlink_to("elsewhere")
+    with pytest.raises(PilekitError, match=r"t.unfinished: is a link"):
+        tokenize_corpus(corpus, tmp_path / "t", tokenizer)
+    assert not any((tmp_path / "elsewhere").iterdir())

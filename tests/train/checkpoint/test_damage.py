@@ -123,7 +123,7 @@ def test_if_all_are_damaged_the_error_says_what_to_do(run: Run, caplog: pytest.L
     for step in (9, 10):
         (run.save(step) / SHARD).unlink()
     for _ in range(2):  # the second start must not begin from the first step either
-        with pytest.raises(PilekitError, match=r"step-10 for one is damaged \(it has no .*; put back a good copy, or"):
+        with pytest.raises(PilekitError, match=r"step-10, is damaged \(it has no .*; put back a good copy, or"):
             run.newest()
         assert run.steps() == {"step-9", "step-10"}
     assert not warnings_in(caplog)

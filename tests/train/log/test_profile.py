@@ -86,3 +86,10 @@ def test_runs_that_end_or_fail_or_cannot_write(
     assert idle_steps(tmp_path / "file", (1, 2), 1, 2) == ""
     assert "the profile cannot be written" in caplog.text
     assert "USDT" not in capfd.readouterr().err  # Kineto prints nothing
+
+
+def test_the_trace_replaces_a_link(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "trace-rank0.json.gz").symlink_to("victim")
+    assert idle_steps(tmp_path, (1, 1), 1)
+    assert (tmp_path / "victim").read_text() == "precious"

@@ -16,6 +16,7 @@ from transformers.pytorch_utils import Conv1D
 from pilekit.cli.main import pilekit
 from pilekit.errors import PilekitError
 from pilekit.train.model.prune import prune_model
+from tests.stopping import tree
 from tests.tiny.masked import roberta_dir
 from tests.tiny.models import Family, tiny_corpus, tiny_model_dir
 
@@ -117,6 +118,13 @@ def test_the_command_compares_both_models(tmp_path: Path) -> None:
     assert found["comparison"]["overall"]["documents"] == 30
     assert found["comparison"]["overall"]["difference"] != 0
     assert len(found["tokens_per_second"]) == 2
+    before = tree(tmp_path / "a")
+    again = CliRunner().invoke(pilekit, [*arguments, str(tmp_path / "a"), "--json"])  # as after a kill while it scored
+    assert json.loads(again.stdout)["pruned"] == found["pruned"]
+    assert tree(tmp_path / "a") == before
+    other = [*arguments[:4], "0.5", "--out", str(tmp_path / "a")]
+    assert "exists already" in str(CliRunner().invoke(pilekit, other).exception)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "corpus", "model"]
     result = CliRunner().invoke(pilekit, [*arguments, str(tmp_path / "b"), "--limit", "2"])
     assert result.exit_code == 0, result.output
     assert "Zeros %" in result.stdout

@@ -1,0 +1,45 @@
+"""`decoded_records`: the decoded records of a file, for callers that need more fields than text and label."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator
+from contextlib import closing
+
+from pilekit.engine import Advance
+from pilekit.shards.read.json_records import BadRecord, record_of
+from pilekit.shards.read.open import is_parquet
+from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, read_lines
+from pilekit.shards.read.unchanged import open_unchanged
+
+BLANK = object()
+"""Stands for a blank line."""
+
+
+def decoded_records(
+    path: str, fields: Collection[str], *, advance: Advance = lambda size: None, ahead: bool = False
+) -> Generator[tuple[int, list[object]], None, None]:
+    """Yield records in blocks, each with the number of its first; a `BadRecord` for what cannot be decoded.
+
+    fields   what is read of a Parquet file; all of its columns if it has none of these
+    """
+    if not is_parquet(path):
+        with closing(read_lines(path, advance=advance, ahead=ahead)) as blocks:
+            for first, lines in blocks:
+                records = [record_of(line) for line in lines]
+                for index, record in enumerate(records):
+                    if isinstance(record, BadRecord) and not bytes(lines[index]).strip():
+                        records[index] = BLANK
+                yield first, records
+        return
+    import pyarrow as pa
+
+    from pilekit.shards.read.parquet import RowBlocks, decoded_rows, located_rows, open_table
+
+    rows: RowBlocks | None = None
+    with open_unchanged(path) as (file, _), located_rows(path, lambda: rows.read if rows is not None else 0):
+        table = open_table(file, size := file.seek(0, 2))
+        there = [name for name in table.schema_arrow.names if name in fields]
+        rows = RowBlocks(table, there or None, path, MAX_DOCUMENT_BYTES)
+        for block in rows:
+            yield rows.read - len(block), decoded_rows(pa.Table.from_batches(block))
+        advance(size)
