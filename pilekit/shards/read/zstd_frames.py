@@ -44,11 +44,15 @@ def _may_be_skippable(magic: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """The header of one zstd frame: its own length and the window it needs, in bytes."""
+    """The header of one zstd frame: its own length and the window it needs, in bytes.
+
+    dictionary   the id of the dictionary that the frame was compressed with; 0 if there is none
+    """
 
     length: int
     window: int
     checksum: bool
+    dictionary: int
 
 
 def parse_frame_header(data: bytes) -> FrameHeader | None:
@@ -68,7 +72,8 @@ def parse_frame_header(data: bytes) -> FrameHeader | None:
     else:
         base = 1 << (10 + (data[5] >> 3))
         window = base + (base >> 3) * (data[5] & 7)
-    return FrameHeader(length, window, bool(descriptor & 4))
+    dictionary = int.from_bytes(data[length - size_bytes - dictionary_bytes : length - size_bytes], "little")
+    return FrameHeader(length, window, bool(descriptor & 4), dictionary)
 
 
 class Stored:
@@ -200,6 +205,13 @@ def _begin_frame(stored: Stored, number: int, max_window: int) -> Blocks:
     header = parse_frame_header(stored.data[stored.at : stored.at + LARGEST_HEADER])
     if header is None:
         raise _truncated(stored, number)
+    if header.dictionary:
+        raise ShardDamage(
+            f"frame {number} says that it needs a dictionary, which a shard does not hold; recompress it without one "
+            "(zstd -dc -D DICTIONARY FILE | zstd -o NEW), or fetch it again if it is damaged",
+            frame=number,
+            byte=stored.position,
+        )
     if header.window > max_window:
         raise ShardDamage(
             f"frame {number} needs a window of {header.window / 2**20:,.0f} MiB, and {max_window / 2**20:,.0f} MiB are "

@@ -120,3 +120,15 @@ def test_a_window_larger_than_allowed_is_refused_before_it_is_allocated() -> Non
         with pytest.raises(ShardDamage, match=r"window of 256 MiB.*--long=31"):
             list(pieces)
     assert decoded(stored, max_window=1 << 28) == b"text\n"
+
+
+def test_a_frame_that_needs_a_dictionary_is_refused_with_its_remedy() -> None:
+    samples = some_lines(400)
+    dictionary = zstandard.train_dictionary(2048, samples)
+    for size in (True, False):
+        frame = zstandard.ZstdCompressor(dict_data=dictionary, write_content_size=size).compress(b"text " * 90)
+        header = parse_frame_header(frame)
+        assert header is not None
+        assert header.dictionary == dictionary.dict_id() > 0
+        with pytest.raises(ShardDamage, match=r"frame 1 says that it needs a dictionary.* recompress it without one"):
+            list(decompress_frames(io.BytesIO(zstd_frame(b"first") + frame)))
