@@ -45,7 +45,7 @@ def no_waiting() -> Iterator[None]:
 
 def records(source: str, out: Path) -> None:
     with record_file(Path(source, "records-0.jsonl")) as append:
-        append(ScoredDocument("00.jsonl", 0, 1, "ArXiv", 5, 2, 1.5))
+        append(ScoredDocument("00.jsonl", 0, 1, "ArXiv", 5, 2, 1.5), b"")
 
 
 def cache(source: str, out: Path) -> None:
