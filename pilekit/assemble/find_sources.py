@@ -129,7 +129,7 @@ def _files_of(subset: Subset, folder: Path) -> Iterator[tuple[str, int]]:
         for files in folders.values():
             yield from [file for file in files if looks_like_shard(file[0])] or files
         if not found.files:
-            ours = f"; pilekit wrote {visible(found.ours[0])}, name it to read it" if found.ours else ""
+            ours = f"; {visible(found.ours[0])} is a link or by pilekit, name it to read it" if found.ours else ""
             raise PilekitError(f"the subset {shown}: {visible(pattern)} finds no file{ours}")
 
 

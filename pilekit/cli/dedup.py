@@ -61,8 +61,8 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
     summary = found.summary
     if print_result(found, as_json):
         click.echo(sum_of(summary, *(name for name in ("kept", "removed", "skipped", "left_out") if name in summary)))
-        written = "masks and removed.parquet" if no_write else "clean shards, masks and removed.parquet"
-        click.echo(f"{written} in {visible(found.folder)}")
+        written = "" if no_write or not summary["kept"] else "clean shards, "
+        click.echo(f"{written}masks and removed.parquet in {visible(found.folder)}")
     if "hot" in summary:
         of = "document in a very large group of look-alikes was", "documents in very large groups of look-alikes were"
         compared = "compared with only a part of their group; pairs may be missed there"

@@ -276,5 +276,6 @@ def _nothing_found(searched: list[str], ours: Sequence[str]) -> PilekitError:
     text = f"no shards ({' '.join('*' + suffix for suffix in SHARD_SUFFIXES)}) in {', '.join(map(visible, searched))}"
     if ours:
         some = ", ".join(map(visible, sorted(ours)[:5]))
-        return PilekitError(f"{text}; not searched, because pilekit wrote them: {some}; name such a folder to read it")
+        why = "because they are links or pilekit wrote them"
+        return PilekitError(f"{text}; not searched, {why}: {some}; name such a folder to read it")
     return PilekitError(f"{text}; give a file, folder, glob or URL, or make a small corpus with `pilekit demo`")

@@ -28,7 +28,7 @@ class Search:
     """The result of a search.
 
     files   (path below the root, path, stored bytes) of each shard
-    ours    folders that were skipped because pilekit wrote them
+    ours    folders that were skipped because pilekit wrote them or they are links
     every   whether other files are found too, except those that pilekit writes beside shards
     """
 
@@ -88,6 +88,8 @@ def _walk(found: Search, folder: str, parts: tuple[str, ...], pattern: tuple[str
         if entry.is_dir(follow_symlinks=False):
             if _may_contain(entry.name, len(parts), pattern):
                 _walk(found, entry.path, path, pattern)
+        elif entry.is_symlink() and os.path.isdir(entry.path):
+            found.ours += [entry.path] * _may_contain(entry.name, len(parts), pattern)
         elif _is_wanted(entry.name, found.every) and _matches(path, pattern):
             status = _status(entry.path)
             if stat.S_ISREG(status.st_mode):  # a pipe would block the reader

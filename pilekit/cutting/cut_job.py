@@ -25,6 +25,7 @@ from pilekit.corpus.shard import STANDARD_INPUT, check_stems, is_url, stem
 from pilekit.cutting.cut_result import SUMMARY
 from pilekit.cutting.cut_shards import Selection, Spans, cut_shard
 from pilekit.cutting.ngrams import LONGEST
+from pilekit.dedup.deduplicated import Deduplicated
 from pilekit.engine import Advance, Ray, scratch_folder
 from pilekit.errors import PilekitError, visible
 from pilekit.progress import Report
@@ -160,7 +161,8 @@ def cut_corpus(
     with corpus_folder(corpus, out, kind=kind, parameters=parameters, others=others) as (output, inputs):
         job = CutJob(corpus, output, inputs, selection, jobs, advance, engine)
         for shard in corpus.shards:
-            selection.mask(shard)
+            if dedup is not None:
+                Deduplicated(dedup).mask(shard.name)  # Raises for a shard that was not deduplicated.
         if not output.finished:
             found = output.result(FOUND)
             if found is None:

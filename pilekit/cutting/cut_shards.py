@@ -25,8 +25,6 @@ from pilekit.dedup.deduplicated import Deduplicated
 from pilekit.documents import DocumentBatch, check_labels
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.fingerprint import fingerprint
-from pilekit.shards.keep_mask import KeepMask
 from pilekit.shards.random_access.document_reader import DocumentReader
 from pilekit.shards.read.reader import OnError, read
 from pilekit.shards.write.shard_writer import write_documents
@@ -52,29 +50,25 @@ class Selection:
     manifest: Manifest
     on_error: OnError
 
-    def mask(self, shard: Shard) -> KeepMask | None:
-        """The mask of the shard's documents that the dedup kept; or None. PilekitError for another shard's mask."""
-        mask = None if self.dedup is None else Deduplicated(self.dedup).mask(shard.name)
-        if mask is not None and not mask.fits(fingerprint(shard.path)):
-            deduplicated = visible(str(self.dedup))
-            raise PilekitError(f"{visible(shard.path)}: is not the shard that was deduplicated in {deduplicated}")
-        return mask
-
     def batches(
         self, shard: Shard, advance: Advance, counts: dict[str, Any], *, ahead: bool
     ) -> Iterator[DocumentBatch]:
         """All documents that are not left out; `counts` receives `read` by subset, and the numbers of all others."""
-        left_out, of_subset, mask = 0, Counter[str](), self.mask(shard)
-        subsets, manifest = self.subsets if self.only else None, self.manifest
-        with read(shard, subsets, self.on_error, manifest=manifest, advance=advance, ahead=ahead) as reader:
-            for read_batch in reader:
-                batch = read_batch if mask is None else read_batch.where(mask.keeps(read_batch.numbers))
-                left_out += len(read_batch) - len(batch)
+        documents, of_subset, subsets = 0, Counter[str](), self.subsets if self.only else None
+
+        def all_read() -> Iterator[DocumentBatch]:
+            nonlocal documents
+            for batch in reader:
+                documents += len(batch)
+                yield batch
+
+        with read(shard, subsets, self.on_error, manifest=self.manifest, advance=advance, ahead=ahead) as reader:
+            for batch in all_read() if self.dedup is None else Deduplicated(self.dedup)(all_read()):
                 of_subset.update(batch.subsets)
                 check_labels(of_subset)
                 yield batch
         counts.update(reader.passed_over(), read=dict(of_subset))
-        counts["others"] += left_out
+        counts["others"] += documents - of_subset.total()
 
     def compared(self, batch: DocumentBatch) -> DocumentBatch:
         """The documents of a batch to search."""

@@ -72,6 +72,12 @@ def test_subsets_and_an_earlier_run(data: Path, tmp_path: Path) -> None:
     assert "2 read = 1 kept + 1 removed" in run(data / "train" / "01.jsonl.zst", *options).stdout
     with pytest.raises(PilekitError, match="against"):
         run(data / "train" / "01.jsonl.zst", "--out", tmp_path / "b")
+    told = run(data / "train" / "00.jsonl.zst", "--against", tmp_path / "a", "--out", tmp_path / "none").stdout
+    assert told.splitlines()[-2:] == [
+        "3 read = 0 kept + 3 removed + 0 skipped",
+        f"masks and removed.parquet in {tmp_path / 'none'}",
+    ]
+    assert not (tmp_path / "none/clean").exists()
 
 
 def test_bad_lines_are_listed_and_the_table_fits_a_terminal(data: Path, tmp_path: Path) -> None:

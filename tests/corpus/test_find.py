@@ -79,6 +79,11 @@ def test_a_search_takes_regular_files_and_enters_no_hidden_or_symlinked_folders(
     assert Corpus(folder).shards[1].size == len("blob")
     for source in (folder / "link", f"{folder}/link/*.jsonl"):
         assert names(Corpus(source)) == ["03.jsonl"]
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked/train").symlink_to(outside)
+    for source in (tmp_path / "linked", f"{tmp_path}/linked/t*/*.jsonl"):
+        with pytest.raises(PilekitError, match=r"not searched, because they are links .*: .*linked/train; name such"):
+            Corpus(source)
     (folder / "07.jsonl").symlink_to("nowhere")
     with pytest.raises(PilekitError, match=r"07\.jsonl: cannot be read .*broken link"):
         Corpus(folder)
@@ -97,7 +102,7 @@ def test_folders_that_pilekit_wrote_are_searched_only_when_given(make: Make, mon
         assert names(Corpus(source)) == expected  # type: ignore[arg-type]
     (folder / "00.jsonl").unlink()
     (folder / "plain/02.jsonl").unlink()
-    with pytest.raises(PilekitError, match=r"no shards .*not searched, because pilekit wrote them: .*corpus/clean"):
+    with pytest.raises(PilekitError, match=r"no shards .*not searched, .*pilekit wrote them: .*corpus/clean"):
         Corpus(folder)
     monkeypatch.chdir(folder)
     monkeypatch.delenv("PILEKIT_DATA", raising=False)

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit import Corpus, PilekitError, Substrings, cut_substrings, deduplicate
+from pilekit import Corpus, PilekitError, Substrings, cut_substrings, deduplicate, reframe_corpus
 from pilekit.artifacts import external_sort
 from pilekit.cutting import windows
 from tests.cli.running import cells, run, run_json
@@ -236,9 +236,15 @@ def test_subsets_and_what_a_dedup_removed(data: Path, tmp_path: Path) -> None:
     assert (bad.summary["skipped"], bad.skipped.count, bad.summary["read"]) == (1, 1, 41)
     with pytest.raises(PilekitError, match=r"00.jsonl, line 1"):
         cut_substrings(tmp_path / "bad", **given)
-    (tmp_path / "00.jsonl").write_bytes(lines["00.jsonl"][0] + b"\n")
-    with pytest.raises(PilekitError, match="is not the shard that was deduplicated in"):
+    reframe_corpus(data, tmp_path / "reframed")
+    cut_substrings(tmp_path / "reframed", dedup=tmp_path / "unique", out=tmp_path / "recompressed")
+    assert lines_of(tmp_path / "recompressed/clean") == lines_of(tmp_path / "expected/clean")
+    (tmp_path / "00.jsonl").write_bytes(lines["00.jsonl"][1] + b"\n")
+    with pytest.raises(PilekitError, match="document 0 is not the one that was deduplicated in"):
         cut_substrings(Corpus(tmp_path / "00.jsonl"), dedup=tmp_path / "unique", out=tmp_path / "other")
+    (tmp_path / "00.jsonl").rename(tmp_path / "else.jsonl")
+    with pytest.raises(PilekitError, match=r"else\.jsonl: was not deduplicated in"):
+        cut_substrings(Corpus(tmp_path / "else.jsonl"), dedup=tmp_path / "unique", out=tmp_path / "other")
 
 
 def test_the_command_warns_prints_and_shows_passages(data: Path, tmp_path: Path) -> None:
