@@ -318,12 +318,12 @@ def test_a_file_of_the_package_is_honoured_or_refused(python: Path, native: Path
         content, zero, before, found = json.dumps(DEEPSPEED_FILE), 2, "", (12345, 12)
         other, stage = json.dumps(DEEPSPEED_FILE | {"train_batch_size": 24}), 2
         unknown = json.dumps({"zero_optimization": {"no_such_setting": 1}})
-        contradiction = "train_batch_size = 24, but train.global_batch_size = 12 asks for 12"
+        contradiction = "train_batch_size = 24, but the run asks for 12"
     else:
         content, zero, before, found = ACCELERATE_FILE, 3, ON_A_CPU, (["GPTNeoXLayer", "GPTNeoXMLP"], True)
         other, stage = ACCELERATE_FILE, 0
         unknown = "{distributed_type: NO, num_processes: 1, no_such_setting: 1}"
-        contradiction = 'distributed_type = "FSDP", but parallel.zero = 0 asks for "MULTI_GPU"'
+        contradiction = 'distributed_type = "FSDP", but the run asks for "MULTI_GPU"'
     file = place / ("ds.json" if engine == "deepspeed" else "acc.yaml")
     file.write_text(content)
     (place / "file.py").write_text(RUN_WITH_FILE.format(before=before))
