@@ -32,8 +32,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-import zstandard
-
 from pilekit.engine.local import Advance, raise_first
 from pilekit.engine.ray_worker import MOST_BYTES, SHARE, Progress, Report, RollCall, appears, run_task, versions
 from pilekit.errors import PilekitError, counted, visible
@@ -155,7 +153,7 @@ class Ray:
         run = _Run(self, submit, gathered(items, jobs), jobs, on_progress, lock)
         try:
             for result in run.results(len(items)):
-                yield pickle.loads(zstandard.decompress(result))
+                yield pickle.loads(result)
             raise_first(run.errors, labels, run.places)
         finally:
             run.stop()

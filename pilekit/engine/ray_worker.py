@@ -32,7 +32,7 @@ from pilekit.engine.worker import portable
 from pilekit.errors import PilekitError, visible
 
 MOST_BYTES = 1 << 20
-"""The largest pickled item or (compressed) result. Larger data must go through files."""
+"""The largest pickled item or result. Larger data must go through files."""
 PROGRESS_SECONDS = 0.5
 LATE_SECONDS = 90.0
 """A shared file system may show a new file this late; NFS takes up to 60 seconds."""
@@ -53,7 +53,7 @@ class RollCall(NamedTuple):
 
 
 class Report(NamedTuple):
-    """A task's report to the driver. `outcomes`: for each item, the pickled and compressed result, or the exception.
+    """A task's report to the driver. `outcomes`: for each item, the pickled result, or the exception.
 
     answer   the file that its process wrote beside the lock; the driver must see it
     """
@@ -130,7 +130,7 @@ def run_task(call: RollCall, function: bytes, items: list[bytes], progress: Any)
 
 def _outcome(work: Callable[[Any, Callable[[int], None]], Any], item: bytes, advance: Any) -> bytes | Exception:
     try:
-        result = zstandard.compress(pickle.dumps(work(pickle.loads(item), advance)))
+        result = pickle.dumps(work(pickle.loads(item), advance))
         if len(result) <= MOST_BYTES:
             return result
         raise PilekitError(f"its result takes {len(result):,} bytes, more than a cluster's task sends home")

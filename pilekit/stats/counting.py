@@ -81,6 +81,11 @@ class Counts:
         np.add.at(self.bytes, rows, sizes)
         np.add.at(self.lengths.reshape(-1), rows * BINS + bin_of(sizes), 1)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Few bins of few rows are used, and a task on a cluster sends home at most a MiB.
+        used = np.flatnonzero(self.lengths).astype(np.int32)
+        return _unpickled, (self.groups, self.bytes, self.tokens, used, self.lengths.flat[used], self.skipped)
+
     def merge(self, other: Counts) -> npt.NDArray[np.intp]:
         """Add another shard's counts; returns this object's row for each row of the other."""
         rows = self.rows(list(other.groups))
@@ -89,6 +94,15 @@ class Counts:
         self.lengths[rows] += other.lengths[: len(rows)]
         self.skipped.merge(other.skipped)
         return rows
+
+
+def _unpickled(
+    groups: _Groups, sizes: Int64, tokens: Int64, used: npt.NDArray[np.int32], lengths: Int64, skipped: SkippedLines
+) -> Counts:
+    """`Counts` of the bins that were pickled."""
+    counts = Counts(groups, sizes, np.zeros((len(sizes), BINS), np.int64), tokens, skipped)
+    counts.lengths.flat[used] = lengths
+    return counts
 
 
 def count_shard(

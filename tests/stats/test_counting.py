@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import pickle
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pilekit.engine.ray_worker import MOST_BYTES
 from pilekit.stats import copies
 from pilekit.stats.copies import CopyCounter
+from pilekit.stats.counting import Counts
 from pilekit.stats.histogram import BINS, LARGEST, RELATIVE_ERROR, bin_of, middle_of, quantile
 
 sizes = st.one_of(
@@ -40,6 +43,22 @@ def test_quantiles_are_those_of_numpy_within_the_error(values: list[int], fracti
     assert abs(quantile(counted(values), fraction) - exact) <= RELATIVE_ERROR * exact + rounding
     small = [value % 128 for value in values]
     assert quantile(counted(small), 0.5) == np.median(small)
+
+
+def test_counts_of_many_labels_are_small_enough_for_a_task_of_a_cluster() -> None:
+    rng, counts = np.random.default_rng(0), Counts()
+    counts.skipped.count = 3
+    rows = counts.rows([f"label {number}" for number in range(1000)])
+    counts.add(rng.choice(rows, 10_000), rng.integers(0, 10**6, 10_000))
+    counts.add(np.repeat(rows[:22], BINS), np.tile(middle_of(np.arange(BINS)).astype(np.int64), 22))
+    counts.tokens[rows] = rows
+    stored = pickle.dumps(counts)
+    assert len(stored) < MOST_BYTES < counts.lengths.nbytes
+    copy = pickle.loads(stored)
+    assert (copy.groups, copy.skipped) == (counts.groups, counts.skipped)
+    for name in ("bytes", "lengths", "tokens"):
+        assert np.array_equal(getattr(copy, name), getattr(counts, name))
+    assert copy.rows(["label 5", "another"]).tolist() == [5, 1000]
 
 
 few_hashes = st.sampled_from([0, 1, 2**56 - 1, 2**56, 2**63, 2**64 - 2, 2**64 - 1])
