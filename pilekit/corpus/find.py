@@ -182,6 +182,7 @@ def _default() -> tuple[str, list[Shard]]:
         if os.path.isdir(folder):
             search = local.search_folder(folder)
             if search.files:
+                _warn_of_links(search)
                 return folder, [make_shard(*file) for file in search.files]
             ours += search.ours
     raise _nothing_found([f"${ENVIRONMENT} (not set)", "./data", f"the current folder ({os.getcwd()})"], ours)
@@ -200,6 +201,7 @@ def _search(sources: list[str]) -> tuple[str, list[Shard]]:
         search = remote.search(source) if is_url(source) else local.search(source)
         if not search.files:
             raise _nothing_found([source], search.ours)
+        _warn_of_links(search)
         found.append((source, search))
     if len(found) > 1 or not os.path.isfile(found[0][0]):
         _warn_of_unfinished({search.root for _, search in found if not is_url(search.root)})
@@ -237,6 +239,12 @@ def _warn_of_unfinished(folders: Iterable[str]) -> None:
             "%s: is not finished, so shards may be missing; run the command that wrote it again to finish it",
             visible(name),
         )
+
+
+def _warn_of_links(search: local.Search) -> None:
+    """Log a warning if folders were not searched because they are links."""
+    if links := ", ".join(map(visible, sorted(filter(os.path.islink, search.ours))[:5])):
+        logger.warning("not searched, because they are links to folders: %s; name such a folder to read it", links)
 
 
 def _common_parent(roots: list[tuple[str, str]]) -> str:

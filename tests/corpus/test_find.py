@@ -65,7 +65,9 @@ def test_a_folder_gives_its_shards_with_size_and_split_in_the_order_of_names(mak
     assert (copy.root, copy.shards, copy.manifest) == (corpus.root, corpus.shards, corpus.manifest)
 
 
-def test_a_search_takes_regular_files_and_enters_no_hidden_or_symlinked_folders(make: Make, tmp_path: Path) -> None:
+def test_a_search_takes_regular_files_and_enters_no_hidden_or_symlinked_folders(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = make("00.jsonl", ".cache/01.jsonl", "real/02.jsonl", "real/.02.jsonl")
     outside = fill(tmp_path / "outside", ["03.jsonl", "blob"])
     (folder / "link").symlink_to(outside)
@@ -77,8 +79,15 @@ def test_a_search_takes_regular_files_and_enters_no_hidden_or_symlinked_folders(
     for source in (folder, f"{folder}/**/*.jsonl*", f"{folder}/**", f"{folder}/**/**/0*"):
         assert names(Corpus(source)) == ["00.jsonl", "04.jsonl", "real/02.jsonl"]
     assert Corpus(folder).shards[1].size == len("blob")
-    for source in (folder / "link", f"{folder}/link/*.jsonl"):
-        assert names(Corpus(source)) == ["03.jsonl"]
+    links = f"not searched, because they are links to folders: {folder}/link, {folder}/loop; name such a folder"
+    assert [message.startswith(links) for message in caplog.messages] == [True] * 5
+    caplog.clear()
+    for source in (folder / "link", f"{folder}/link/*.jsonl", f"{folder}/*.jsonl"):
+        assert names(Corpus(source))[-1].startswith("0")
+    assert not caplog.messages
+    monkeypatch.chdir(folder)
+    assert names(Corpus()) == ["00.jsonl", "04.jsonl", "real/02.jsonl"]
+    assert "links to folders: ./link, ./loop; name" in caplog.text
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked/train").symlink_to(outside)
     for source in (tmp_path / "linked", f"{tmp_path}/linked/t*/*.jsonl"):
