@@ -89,6 +89,8 @@ def check_target(path: str | Path, *, follow_links: bool = False) -> None:
     """Raise `PilekitError` if `path` is something that a new file must not replace: a folder, a device, a pipe."""
     try:
         mode = Path(path).stat(follow_symlinks=follow_links).st_mode
+    except NotADirectoryError as error:
+        raise _not_written(path, error) from error
     except (OSError, ValueError):  # nothing is there, or writing will report the reason
         return
     if stat.S_ISDIR(mode):

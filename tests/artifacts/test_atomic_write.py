@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.atomic_write import check_target, write_atomically
 from pilekit.artifacts.cache_folder import cache_folder
 from pilekit.corpus.shard import looks_like_shard
 from pilekit.errors import PilekitError, visible
@@ -54,6 +54,9 @@ def test_paths_that_a_file_must_not_replace(tmp_path: Path) -> None:
             pytest.fail("the block must not run")
         assert visible(name) in str(raised.value)
     assert len(list(tmp_path.iterdir())) == 4
+    (tmp_path / "file").touch()
+    with pytest.raises(PilekitError, match=r"file/plot\.png: cannot be written: Not a directory"):
+        check_target(tmp_path / "file/plot.png")  # before a command counts for hours
 
 
 def test_the_target_of_a_link_is_replaced_if_the_user_named_the_link(tmp_path: Path) -> None:
