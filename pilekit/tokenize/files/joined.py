@@ -89,7 +89,7 @@ class Joined:
         if own and len(sizes) == 1 and not self.files.head and not next(iter(sizes)).exists():
             ids[0].rename(next(iter(sizes)))
         elif not self._copy(ids, sizes, advance):
-            raise PilekitError(f"{visible(part)}: was changed while it was read; run again")
+            raise PilekitError(f"{', '.join(map(visible, ids))}: was changed while it was read; run again")
         self.output.note(part, {**result, "end": astuple(cut)}, *kept)
         if own:
             ids[0].unlink(missing_ok=True)
@@ -171,8 +171,7 @@ class Joined:
 def _pieces(path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb", buffering=0) as file:
-            while piece := file.read(_COPIED_BYTES):
-                yield piece
+            yield from iter(lambda: file.read(_COPIED_BYTES), b"")
     except OSError as error:
         raise PilekitError(f"{visible(path)}: cannot be read: {error.strerror}") from error
 

@@ -101,12 +101,13 @@ def merge_token_files(
 
         def rows(part: str) -> Rows:
             file = of_part[part]
+            for shard in sources_of:  # Reading an index that became shorter would end this process (SIGBUS).
+                versions.check(shard)
             return file.rows(file.path.name.removesuffix(".idx"), by_table=not without)
 
         header = inputs[0].header if made_by else None
         tokenizer = header.results.get("tokenizer") if header else None
-        name = "unknown" if tokenizer is None else tokenizer["sha256"]
-        joined = Joined(files, output, [*of_part], rows, name)
+        joined = Joined(files, output, [*of_part], rows, tokenizer["sha256"] if tokenizer else "unknown")
         size, done = files.item * counts["tokens"], files.item * sum(file.tokens for file in inputs[: joined.done])
         advance("merging", done, size)
         check_free_disk(output.folder, size - done, "merging")

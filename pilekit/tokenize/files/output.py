@@ -58,8 +58,7 @@ def finished_output(
     done_before = (folder / name).exists()
     if not done_before:
         with output_folder(unfinished, versions=inputs.versions, shared=shared, **job) as output:
-            done = output.result(DONE)
-            if done is None:
+            if (done := output.result(DONE)) is None:
                 _refuse_others(files)
             if shared:
                 return make(output, inputs), shown
@@ -67,9 +66,12 @@ def finished_output(
                 done = make(output, inputs)
                 output.note(DONE, done)
             _publish(files, output, done)
-            write_header(folder, finished=True, results=done, name=name, **job)
+            write_header(folder, finished=True, results={**done, "versions": inputs.versions}, name=name, **job)
     header = read_header(folder, KIND, name)
     check_same_job(shown, header, parameters, inputs.fingerprints, REMEDY)
+    for shard, version in header.results.get("versions", {}).items():
+        if version != inputs.versions[shard]:  # The fingerprint shows no small change in place.
+            raise PilekitError(f"{shown}: {visible(shard)} was changed after these files were made; {REMEDY}")
     for file, size in header.results.get("files", {}).items():
         if not (folder / file).is_file() or (folder / file).stat().st_size != size:
             raise PilekitError(f"{shown}: {visible(file)} no longer exists with {size:,} bytes; {REMEDY}")

@@ -159,8 +159,7 @@ class TokenFile:
     @property
     def header(self) -> Header | None:
         """The header that pilekit wrote beside the file, or None."""
-        paths = (Path(f"{stem}.json") for stem, _ in self._stems())
-        path = next(filter(Path.exists, paths), None)
+        path = next((path for stem, _ in self._stems() if (path := Path(f"{stem}.json")).exists()), None)
         return None if path is None else read_header(path.parent, KIND, path.name)
 
     def bins(self) -> list[Path]:

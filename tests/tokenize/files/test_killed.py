@@ -124,7 +124,10 @@ def test_what_is_joined_is_not_done_again_unless_its_shard_was_touched(
         read: list[int] = []
         tokenize_corpus(data, out / "again" / "pile", loaded, advance=read.append, **options)
         assert read[0] == sum(sizes[:done])
-        assert tree(out / "again") == tree(out / "whole")
+        made, wanted = tree(out / "again"), tree(out / "whole")
+        if touched is not None:  # The headers hold the shards' times.
+            assert made.pop("pile.json") != wanted.pop("pile.json")
+        assert made == wanted
 
 
 @pytest.mark.slow

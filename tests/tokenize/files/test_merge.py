@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import struct
 from itertools import accumulate, chain
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from pilekit import PilekitError, TokenFile, merge_token_files, tokenize_corpus
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
 from pilekit.stream.read.token_files import TokenCorpus
+from pilekit.tokenize.files.joined import Joined
 from tests.cli.running import run, run_json
 from tests.stopping import tree
 from tests.tokenize.files import readers
@@ -182,3 +184,30 @@ def test_a_table_that_is_not_that_of_the_file(tmp_path: Path, corpus: Path, toke
     with pytest.raises(PilekitError, match=r"00_text_document\.idx: its table of documents does not fit: its tokens"):
         merge_token_files([tmp_path / "00", tmp_path / "01"], tmp_path / "out" / "all")
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file() and "unfinished" not in str(path)]
+
+
+def test_an_input_that_becomes_shorter_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also an index, which is mapped into memory: reading past its end would kill the process."""
+    inputs = [write(tmp_path / name, [[[1, 2]]] * 3000) for name in ("a", "b")]
+    kept = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    really_copy = Joined._copy
+    for name in ("b.idx", "b.bin"):
+
+        def copy(self: Joined, *arguments: Any, name: str = name) -> bool:
+            os.truncate(tmp_path / name, 1000)
+            return really_copy(self, *arguments)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Joined, "_copy", copy)
+            child = os.fork()
+            if not child:
+                try:
+                    merge_token_files(inputs, tmp_path / "out/all")
+                except PilekitError as error:
+                    os._exit(7 if f"{tmp_path / name}: was changed while it was read; run again" in str(error) else 1)
+                os._exit(0)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert not (tmp_path / "out/all_text_document.idx").exists()
+        (tmp_path / name).write_bytes(kept[tmp_path / name])
+    merge_token_files(inputs, tmp_path / "out/all")
+    assert len(TokenFile(tmp_path / "out/all")) == 6000

@@ -32,6 +32,7 @@ from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
 from pilekit.engine import in_threads
 from pilekit.pipeline.stages import MinBytes
 from pilekit.shards import each_shard
+from pilekit.shards.fingerprint import fingerprint
 from tests.shards import making
 from tests.stopping import tree
 from tests.tokenize.files import readers
@@ -354,3 +355,20 @@ def test_nothing_is_written_through_a_link_in_place_of_the_jobs_folder(
     with pytest.raises(PilekitError, match=r"t.unfinished: is a link"):
         tokenize_corpus(corpus, tmp_path / "t", tokenizer)
     assert not any((tmp_path / "elsewhere").iterdir())
+
+
+def test_token_files_of_a_shard_that_was_changed_in_place_are_not_called_done(tmp_path: Path, tokenizer: Path) -> None:
+    """The fingerprint, a sample of the shard, shows nothing of it."""
+    corpus = shards_of(tmp_path / "corpus", [("word " * 100, "ArXiv")] * 1500)
+    path, prefix = corpus / "00.jsonl", tmp_path / "out" / "pile"
+    loaded, before = load_tokenizer(tokenizer), fingerprint(str(path))
+    tokenize_corpus(corpus, prefix, loaded)
+    tokenize_corpus(corpus, prefix, loaded)
+    made = tree(tmp_path / "out")
+    content = bytearray(path.read_bytes())
+    content[content.index(b"word", 30_000)] = ord("W")
+    path.write_bytes(content)
+    assert fingerprint(str(path)) == before
+    with pytest.raises(PilekitError, match=r"text_document\.json: 00\.jsonl was changed after these files were made; "):
+        tokenize_corpus(corpus, prefix, loaded)
+    assert tree(tmp_path / "out") == made
