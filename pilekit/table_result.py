@@ -21,12 +21,15 @@ class TableResult:
     """The column of `to_arrow` that names each row, and the field of `to_dict` that holds the rows."""
 
     def table(self) -> FittedTable[Any]:
-        """The result as a table for people: a row per subset with its figures, and the total."""
-        from pilekit.fitted_table import Column, FittedTable, count_columns, rounded_bytes
+        """The result as a table for people: a row per subset, one for subsets not asked for, and the total."""
+        from pilekit.fitted_table import OTHERS, Column, FittedTable, count_columns, rounded_bytes
 
         (first, field), told = self.ROWS, self.to_dict()
         rows = list(told[field].items())
         names = list(rows[0][1]) if rows else []
+        if others := told.get("others"):
+            rows.append((OTHERS, {**dict.fromkeys(names, 0), "read": others}))
+            told = {**told, "read": told["read"] + others}
         columns = count_columns(first.capitalize(), *names)
         if "bytes" in names:
             columns[1 + names.index("bytes")] = Column("Text", lambda row: rounded_bytes(row[1]["bytes"]))

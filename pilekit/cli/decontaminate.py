@@ -72,5 +72,4 @@ def command(
     click.echo()
     print_fitted(found.table())
     click.echo(f"{sum_of(summary, 'untouched', 'cut', 'dropped')}; {counted(summary['pieces'], 'piece')}")
-    written = "" if no_write else "clean shards, "
-    click.echo(f"{written}hits.parquet and evaluations.parquet in {visible(found.folder)}")
+    click.echo(f"{'' if no_write else 'clean shards, '}hits.parquet and evaluations.parquet in {visible(found.folder)}")

@@ -104,6 +104,7 @@ def command(
     loaded: Any = None if state is None else _read_state(state)
     with waiting("loading torch"):
         from pilekit.cli.display import stream_rows
+        from pilekit.fitted_table import rounded_count
         from pilekit.stream.pile_stream import PileStream
 
     stream = PileStream(corpus, rank=0, outputs=("input_ids", "doc_ids", "subset_ids"), **options)
@@ -145,7 +146,7 @@ def command(
         click.secho(
             f"{counted(result['batches'], 'batch', 'batches')} of {stream.batch_size} x {stream.seq_len:,}, "
             f"{100 * result['fill']:.1f} % full: the first after {result['first_batch_seconds']:.2f} s,\n"
-            f"then {result['tokens_per_second'] / 1e6:.2f} M tokens/s (tokenizer: {stream.tokenizer.backend})",
+            f"then {rounded_count(result['tokens_per_second'])} tokens/s (tokenizer: {stream.tokenizer.backend})",
             bold=True,
         )
         print_fitted(stream_rows.subset_table(result["subsets"]))

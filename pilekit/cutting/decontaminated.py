@@ -46,14 +46,13 @@ class Decontaminated(DocumentStage):
             if batch.shard not in found:
                 found[batch.shard] = dict(spans_of(Path(self.folder) / HITS, batch.shard))
             spans = found[batch.shard]
-            keep = [number not in spans for number in batch.numbers.tolist()]
-            for index, (kept, number) in enumerate(zip(keep, batch.numbers.tolist(), strict=True)):
-                if not kept and index not in batch.edited and spans[number][-1][1] > len(batch.texts[index]):
+            for index, number in enumerate(batch.numbers.tolist()):
+                if number in spans and index not in batch.edited and spans[number][-1][1] > len(batch.texts[index]):
                     raise PilekitError(
                         f"{visible(batch.shard)}: document {number:,} is not the one that was searched in "
                         f"{visible(self.folder)}: this is another shard of the same name"
                     )
-            kept_batch = batch.where(keep)
+            kept_batch = batch.where([number not in spans for number in batch.numbers.tolist()])
             if len(kept_batch):
                 yield kept_batch
 

@@ -134,11 +134,11 @@ def _artefact(file: Path, given: bool) -> Artefact | None:
         inputs = some_names(shard["name"] for shard in of["data"])
         return Artefact("bpb", folder, command, result, inputs, of["pilekit"], given)
     if file.name == HEADER_FILE:
-        header = read_header(folder)
-        if (kind := header.kind) not in WITH_HEADER or (file.parent / RESULT_FILE).is_file():
+        if (kind := (header := read_header(folder)).kind) not in WITH_HEADER or (file.parent / RESULT_FILE).is_file():
             return None
         command = line(KINDS[kind][1], *_arguments(header, folder), "--out", folder)
-        return Artefact(kind, folder, command, header, some_names(header.inputs), header.pilekit, given)
+        inputs = some_names(name.removeprefix("/") for name in header.inputs)  # an evaluation's name has a slash
+        return Artefact(kind, folder, command, header, inputs, header.pilekit, given)
     saved = read_output(file)
     if saved is None and given:
         raise PilekitError(

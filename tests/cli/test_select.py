@@ -27,7 +27,8 @@ def test_the_table_and_json(data: Path, tmp_path: Path, caplog: pytest.LogCaptur
     rows = cells(result.stdout)
     assert rows[0] == ["Subset", "Read", "Documents", "Text"]
     assert rows[2:4] == [["Github", "2", "1", "6", "B"], ["ArXiv", "2", "1", "5", "B"]]
-    assert rows[5] == ["Total", "4", "2", "11", "B"]
+    assert rows[4] == ["(other", "subsets)", "1", "0", "0", "B"]
+    assert rows[6] == ["Total", "5", "2", "11", "B"]
     assert result.stdout.splitlines()[-2:] == [f"1 shard in {tmp_path / 'out'}", "nothing in train/01.jsonl"]
     kept = making.unzstd(tmp_path / "out/train/00.jsonl.zst")
     assert kept == making.record("é€", "ArXiv") + b"\n" + making.record("abcdef") + b"\n"

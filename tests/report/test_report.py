@@ -116,6 +116,9 @@ def test_every_part_links_to_its_source_a_command_that_the_command_line_takes(pa
     )
     texts = re.findall(r'<li id="source-(\d+)"[^>]*><code>(.*?)</code>', text)
     assert [int(number) for number, _ in texts] == list(range(1, 11))
+    made_from = re.findall(r"made from (.*?); pilekit", text)
+    assert sum("quiz" in names for names in made_from) == 1
+    assert not any(name.startswith("/") for names in made_from for name in names.split(", "))
     for _, text in texts:
         _, name, *arguments = shlex.split(html.unescape(text).partition(" > ")[0])
         command = pilekit.get_command(Context(pilekit), name)
