@@ -41,7 +41,8 @@ class Source(Shard):
 
     def version(self) -> str:
         """A text that changes when a file is written again."""
-        return f"{self.size} {xxhash.xxh3_64_hexdigest(repr([changed_at(path) for _, path in self.files]).encode())}"
+        times = [changed_at(path) for _, path in self.files]
+        return f"{self.size} {xxhash.xxh3_64_hexdigest(repr(times).encode())}"
 
     def check(self, inputs: Inputs) -> None:
         """Raise `ShardChanged` if the source, which was just read, has changed since the job began."""

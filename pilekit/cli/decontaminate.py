@@ -72,4 +72,5 @@ def command(
     click.echo()
     print_fitted(found.table())
     click.echo(f"{sum_of(summary, 'untouched', 'cut', 'dropped')}; {counted(summary['pieces'], 'piece')}")
-    click.echo(f"{'' if no_write else 'clean shards, '}hits.parquet and evaluations.parquet in {visible(found.folder)}")
+    written = "" if no_write else "clean shards, "
+    click.echo(f"{written}hits.parquet and evaluations.parquet in {visible(found.folder)}")

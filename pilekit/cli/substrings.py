@@ -53,4 +53,5 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
     click.echo(f"{sum_of(summary, 'untouched', 'cut', 'dropped')}; {summary['bytes_removed']:,} bytes removed")
     for passage in summary["passages"][:3]:
         click.echo(f"{passage['count']:,} times: {visible(' '.join(passage['text'].split()), 60)}")
-    click.echo(f"{'' if no_write else 'clean shards and '}repeats.parquet in {visible(found.folder)}")
+    written = "" if no_write else "clean shards and "
+    click.echo(f"{written}repeats.parquet in {visible(found.folder)}")

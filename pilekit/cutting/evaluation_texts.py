@@ -51,7 +51,8 @@ def read_records(corpus: Corpus, fields: Sequence[str]) -> Iterator[Record]:
             found = found or bool(texts)
             if len(texts) > 1:
                 texts[",".join(texts)] = " ".join(texts.values())
-            yield Record(evaluation, number, None if (id := raw.get("id")) is None else str(id), texts)
+            id = raw.get("id")
+            yield Record(evaluation, number, None if id is None else str(id), texts)
         if not found:
             missing = ", ".join(map(visible, fields))
             raise PilekitError(f"{visible(shard.path)}: no record has a field {missing}; name the text with --fields")

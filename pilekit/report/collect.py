@@ -134,7 +134,8 @@ def _artefact(file: Path, given: bool) -> Artefact | None:
         inputs = some_names(shard["name"] for shard in of["data"])
         return Artefact("bpb", folder, command, result, inputs, of["pilekit"], given)
     if file.name == HEADER_FILE:
-        if (kind := (header := read_header(folder)).kind) not in WITH_HEADER or (file.parent / RESULT_FILE).is_file():
+        header = read_header(folder)
+        if (kind := header.kind) not in WITH_HEADER or (file.parent / RESULT_FILE).is_file():
             return None
         command = line(KINDS[kind][1], *_arguments(header, folder), "--out", folder)
         inputs = some_names(name.removeprefix("/") for name in header.inputs)  # an evaluation's name has a slash

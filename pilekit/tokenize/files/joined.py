@@ -171,7 +171,8 @@ class Joined:
 def _pieces(path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb", buffering=0) as file:
-            yield from iter(lambda: file.read(_COPIED_BYTES), b"")
+            while piece := file.read(_COPIED_BYTES):
+                yield piece
     except OSError as error:
         raise PilekitError(f"{visible(path)}: cannot be read: {error.strerror}") from error
 
