@@ -89,7 +89,8 @@ def merge_token_files(
         logger.warning("no table of documents is written, because there is none for %s", ", ".join(without))
     parameters = {**made_by, "format": format, "tokens_per_file": files.limit}
     parameters["sequences_are_documents"] = sequences_are_documents
-    sources_of = [Shard(f"{number:05} {path.name}", str(path)) for number, paths in enumerate(read) for path in paths]
+    shards = [[Shard(f"{number:05} {path.name}", str(path)) for path in paths] for number, paths in enumerate(read)]
+    sources_of = [*chain(*shards)]
     counts = {"documents": sum(map(len, inputs)), "sequences": sum(file.sequences for file in inputs)}
     counts["tokens"] = sum(file.tokens for file in inputs)
 
@@ -97,12 +98,11 @@ def merge_token_files(
         return (file.sizes[first : first + ROWS] for file in inputs for first in range(0, file.sequences, ROWS))
 
     def make(output: Output, versions: Inputs) -> dict[str, Any]:
-        of_part = {f"/{number}": file for number, file in enumerate(inputs)}
+        of_part = {f"/{number}": part for number, part in enumerate(zip(inputs, shards, strict=True))}
 
         def rows(part: str) -> Rows:
-            file = of_part[part]
-            for shard in sources_of:  # Reading an index that became shorter would end this process (SIGBUS).
-                versions.check(shard)
+            file, (index, *_) = of_part[part]
+            versions.check(index)  # Reading an index that became shorter would end this process (SIGBUS).
             return file.rows(file.path.name.removesuffix(".idx"), by_table=not without)
 
         header = inputs[0].header if made_by else None
@@ -111,7 +111,7 @@ def merge_token_files(
         size, done = files.item * counts["tokens"], files.item * sum(file.tokens for file in inputs[: joined.done])
         advance("merging", done, size)
         check_free_disk(output.folder, size - done, "merging")
-        for part, file in of_part.items():
+        for part, (file, _) in of_part.items():
             joined.append(part, {}, file.bins(), advance=lambda amount: advance("merging", amount, size))
         for shard in sources_of:
             versions.check(shard)
@@ -119,8 +119,8 @@ def merge_token_files(
             with write_atomically(joined.folder / files.names(0)[1]) as index:
                 write_idx(index, files.dtype, sizes, counts["sequences"], _doc_idx(inputs), counts["documents"])
         finished = joined.finish(with_table=not without)
-        shards = {name: given for file in inputs for name, given in file.shards.items()}
-        return {**counts, **finished, "tokenizer": tokenizer, "shards": shards}
+        tokenized = {name: given for file in inputs for name, given in file.shards.items()}
+        return {**counts, **finished, "tokenizer": tokenizer, "shards": tokenized}
 
     results, _ = finished_output(files, parameters, sources_of, make)
     made = [str(files.prefix.parent / name) for name in results["files"]]
