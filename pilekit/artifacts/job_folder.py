@@ -80,8 +80,8 @@ class Output:
         """The recorded result of the shard `name`; None if it is not done."""
         if self.finished:
             return self.results().get(name)
-        note = self._read_note(self._note_path(name))
-        return None if note is None else note.result
+        note = _note_in(self._note_path(name))
+        return None if note is None or not self.is_valid(note) else note.result
 
     def results(self) -> dict[str, dict[str, Any]]:
         """The recorded results by shard, in the order of the names."""
@@ -90,8 +90,12 @@ class Output:
 
     def notes(self) -> list[_Note]:
         """All valid notes, in the order of the names."""
-        notes = map(self._read_note, (self.folder / NOTES).glob("*.json"))
-        return sorted((note for note in notes if note is not None), key=lambda note: note.name)
+        return sorted(filter(self.is_valid, self.all_notes()), key=lambda note: note.name)
+
+    def all_notes(self) -> list[_Note]:
+        """All notes, also of shards that have changed."""
+        notes = map(_note_in, (self.folder / NOTES).glob("*.json"))
+        return [note for note in notes if note is not None]
 
     def is_valid(self, note: _Note) -> bool:
         """Whether the note's input is unchanged and its files exist with the recorded sizes."""
@@ -102,9 +106,12 @@ class Output:
         except (OSError, ValueError):  # ValueError: a null character
             return False
 
-    def forget_shard(self, name: str) -> None:
-        """Remove the note of the shard `name`."""
+    def forget_shard(self, name: str, *files: str) -> None:
+        """Remove the note of the shard `name`, and these of its files."""
         self._note_path(name).unlink(missing_ok=True)
+        for file in files:
+            if not os.path.isabs(file) and ".." not in Path(file).parts:  # noqa: PTH117
+                (self.folder / file).unlink(missing_ok=True)
 
     def forget(self) -> None:
         """Remove all notes. If the job then fails without having written a file, its folder is removed too."""
@@ -119,13 +126,6 @@ class Output:
     def _note_path(self, name: str) -> Path:
         # A hash: a shard's name may hold any character and be longer than a file name.
         return self.folder / NOTES / f"{xxhash.xxh3_128_hexdigest(name.encode())}.json"
-
-    def _read_note(self, file: Path) -> _Note | None:
-        try:
-            note = msgspec.json.decode(read_own(file), type=_Note)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return None
-        return note if self.is_valid(note) else None
 
 
 @contextmanager
@@ -168,11 +168,15 @@ def output_folder(
             refuse_linked_folders(*(Path(inner, name) for inner, names, _ in os.walk(folder) for name in names))
             if not shared:
                 _remove_partials(folder)
-            if header is None or header.finished:
-                # If the job was finished, files of some shards changed or are gone. The other shards stay finished.
-                for note in _notes_of(header) if header else []:
-                    if output.is_valid(note):
-                        output.note(note.name, note.result, *(folder / file for file in note.files))
+            was_finished = header is not None and header.finished
+            for note in _notes_of(header) if header is not None and was_finished else output.all_notes():
+                # Shards, or files of them, may have changed since. The other shards stay finished.
+                if not output.is_valid(note):
+                    if not shared:
+                        output.forget_shard(note.name, *note.files)
+                elif was_finished:
+                    output.note(note.name, note.result, *(folder / file for file in note.files))
+            if header is None or was_finished or header.inputs != _as_json(inputs):
                 write_header(folder, kind=kind, parameters=parameters, inputs=inputs, finished=False)
             try:
                 yield output
@@ -229,7 +233,9 @@ def _earlier_header(folder: Path, kind: str, parameters: Mapping[str, Any], inpu
         header = read_header(folder, kind)
     except PilekitError as error:
         raise PilekitError(f"{shown}: is not empty, and not of this command ({error}); {_OTHER_FOLDER}") from error
-    check_same_job(shown, header, parameters, inputs, _REMEDY)
+    # Notes are valid for one version of a shard, so an unfinished job resumes with other versions of the same shards.
+    is_same = not header.finished and header.inputs.keys() == inputs.keys()
+    check_same_job(shown, header, parameters, header.inputs if is_same else inputs, _REMEDY)
     return header
 
 
@@ -244,6 +250,13 @@ def _input_hashes(inputs: Mapping[str, Any], versions: Mapping[str, str]) -> dic
     parts = {name: [given, versions.get(name)] for name, given in sorted(inputs.items())}
     parts[""] = list(parts.items())  # all inputs together
     return {name: xxhash.xxh3_128_hexdigest(msgspec.json.encode(part)) for name, part in parts.items()}
+
+
+def _note_in(file: Path) -> _Note | None:
+    try:
+        return msgspec.json.decode(read_own(file), type=_Note)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def _notes_of(header: Header) -> list[_Note]:

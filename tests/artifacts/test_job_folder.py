@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pilekit import PilekitError
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.header import HEADER_FILE, read_header, write_header
-from pilekit.artifacts.job_folder import Output, output_folder
+from pilekit.artifacts.job_folder import NOTES, Output, output_folder
 from tests.kills import killed_at
 from tests.stopping import tree
 
@@ -78,6 +78,29 @@ def test_only_unfinished_shards_and_those_with_changed_files_are_done(tmp_path: 
             waiting, results = job(folder)
             assert (waiting, list(results)) == (again, NAMES)
             assert tree(folder) == whole
+
+
+def test_a_shard_that_changed_is_done_again_and_loses_its_old_files(tmp_path: Path, whole: dict[str, bytes]) -> None:
+    settings: dict[str, Any] = {"kind": "copies", "parameters": {"level": 3}, "inputs": INPUTS}
+    outside, before = tmp_path / "outside", INPUTS | {NAMES[0]: [100, "before"]}
+    outside.touch()
+    for done in (1, 2):
+        folder = tmp_path / str(done)
+        with pytest.raises(InterruptedError):
+            job(folder, inputs=before, fail_after=done)
+        hostile = f'"files":{{"../outside":0,"{outside}":0,"{NAMES[0]}'.encode()
+        for note in (folder / NOTES).iterdir():
+            note.write_bytes(note.read_bytes().replace(f'"files":{{"{NAMES[0]}'.encode(), hostile))
+        with output_folder(folder, shared=True, **settings) as output:
+            assert output.path(NAMES[0], ".zst").exists()  # A part removes nothing.
+        assert job(folder)[0] == [NAMES[0], *NAMES[done:]]
+        assert tree(folder) == whole
+    assert outside.exists()
+    # A shard changed in place has the same fingerprint; its new version may make no file.
+    with output_folder(folder, versions={NAMES[0]: "later"}, **settings) as output:
+        assert [name for name in NAMES if output.result(name) is None] == NAMES[:1]
+        output.note(NAMES[0], {})
+    assert [path for path in tree(folder) if path != HEADER_FILE] == ["train/01.jsonl.zst"]
 
 
 def test_a_damaged_note_is_ignored(tmp_path: Path, whole: dict[str, bytes]) -> None:
@@ -161,13 +184,14 @@ def test_another_job_is_refused_by_the_difference_and_changes_nothing(tmp_path: 
         ({"level": "3"}, INPUTS, 'was made with other settings: level is 3 there, "3" here; .* --out'),
         ({"level": 3, "rows": [1]}, INPUTS, r"rows is not set there, \[1\] here"),
         ({"rows": "\x1b[31m"}, INPUTS, "level is 3 there, not set here"),
-        ({"level": 3}, {**INPUTS, "val.jsonl": [100, "b"]}, "other shards: val.jsonl is not the same any more"),
         ({"level": 3}, {**INPUTS, "te\x1bst": [1, "c"]}, r"te\\x1bst was not among them"),
         ({"level": 3}, {name: INPUTS[name] for name in NAMES[:2]}, "val.jsonl is not among them now"),
     ]:
         for folder in ("finished", "unfinished"):
             with pytest.raises(PilekitError, match=rf"{folder}: .*{message}"):
                 job(tmp_path / folder, parameters, inputs)
+    with pytest.raises(PilekitError, match=r"other shards: val\.jsonl is not the same any more"):
+        job(tmp_path / "finished", inputs={**INPUTS, "val.jsonl": [100, "b"]})
     assert tree(tmp_path) == before
     job(tmp_path / "long", {"words": "a" * 300})
     with pytest.raises(PilekitError, match="words is"):
