@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from pilekit.assemble.assemble_corpus import AssembledCorpus as AssembledCorpus
     from pilekit.assemble.assemble_corpus import assemble_corpus as assemble_corpus
-    from pilekit.assemble.assembled import AssembledCorpus as AssembledCorpus
     from pilekit.assemble.demo import demo_corpus as demo_corpus
     from pilekit.corpus import Corpus as Corpus
     from pilekit.corpus import Manifest as Manifest
@@ -102,8 +102,7 @@ if TYPE_CHECKING:
     from pilekit.train.trainer import Trainer as Trainer
 
 _NAMES = {
-    "pilekit.assemble.assemble_corpus": "assemble_corpus",
-    "pilekit.assemble.assembled": "AssembledCorpus",
+    "pilekit.assemble.assemble_corpus": "AssembledCorpus assemble_corpus",
     "pilekit.assemble.demo": "demo_corpus",
     "pilekit.corpus": "Corpus Manifest Shard load_manifest resolve_subsets",
     "pilekit.cutting.decontaminate": "decontaminate",
