@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pilekit.corpus import resolve_subsets as resolve_subsets
     from pilekit.cutting.cut_result import Decontamination as Decontamination
     from pilekit.cutting.cut_result import Substrings as Substrings
+    from pilekit.cutting.decontaminate import Decontaminated as Decontaminated
     from pilekit.cutting.decontaminate import decontaminate as decontaminate
-    from pilekit.cutting.decontaminated import Decontaminated as Decontaminated
     from pilekit.cutting.substrings import cut_substrings as cut_substrings
     from pilekit.dedup.deduplicated import Deduplicated as Deduplicated
     from pilekit.dedup.near_duplicates import NearDuplicates as NearDuplicates
@@ -105,8 +105,7 @@ _NAMES = {
     "pilekit.assemble.assemble_corpus": "AssembledCorpus assemble_corpus",
     "pilekit.assemble.demo": "demo_corpus",
     "pilekit.corpus": "Corpus Manifest Shard load_manifest resolve_subsets",
-    "pilekit.cutting.decontaminate": "decontaminate",
-    "pilekit.cutting.decontaminated": "Decontaminated",
+    "pilekit.cutting.decontaminate": "Decontaminated decontaminate",
     "pilekit.cutting.cut_result": "Decontamination Substrings",
     "pilekit.cutting.substrings": "cut_substrings",
     "pilekit.dedup.run": "deduplicate",
