@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pilekit.evaluate.results.result import BitsPerByte as BitsPerByte
     from pilekit.evaluate.results.result import Score as Score
     from pilekit.evaluate.results.result_folder import read_result as read_result
-    from pilekit.pipeline.cleaned import Cleaned as Cleaned
+    from pilekit.pipeline.cleaner import Cleaned as Cleaned
     from pilekit.pipeline.cleaning import clean_corpus as clean_corpus
     from pilekit.pipeline.functions import document_filter as document_filter
     from pilekit.pipeline.functions import document_map as document_map
@@ -124,7 +124,7 @@ _NAMES = {
     "pilekit.pipeline.functions": "document_filter document_map",
     "pilekit.pipeline.pipeline": "Pipeline",
     "pilekit.pipeline.stages": "Match MinBytes Sample Select Write",
-    "pilekit.pipeline.cleaned": "Cleaned",
+    "pilekit.pipeline.cleaner": "Cleaned",
     "pilekit.pipeline.cleaning": "clean_corpus",
     "pilekit.pipeline.language": "Language",
     "pilekit.pipeline.redact_pii": "RedactPII",
