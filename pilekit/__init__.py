@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from pilekit.assemble.assemble_corpus import AssembledCorpus as AssembledCorpus
     from pilekit.assemble.assemble_corpus import assemble_corpus as assemble_corpus
-    from pilekit.assemble.assembled import AssembledCorpus as AssembledCorpus
     from pilekit.assemble.demo import demo_corpus as demo_corpus
     from pilekit.corpus import Corpus as Corpus
     from pilekit.corpus import Manifest as Manifest
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pilekit.corpus import resolve_subsets as resolve_subsets
     from pilekit.cutting.cut_result import Decontamination as Decontamination
     from pilekit.cutting.cut_result import Substrings as Substrings
+    from pilekit.cutting.decontaminate import Decontaminated as Decontaminated
     from pilekit.cutting.decontaminate import decontaminate as decontaminate
-    from pilekit.cutting.decontaminated import Decontaminated as Decontaminated
     from pilekit.cutting.substrings import cut_substrings as cut_substrings
     from pilekit.dedup.deduplicated import Deduplicated as Deduplicated
     from pilekit.dedup.near_duplicates import NearDuplicates as NearDuplicates
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pilekit.evaluate.results.result import BitsPerByte as BitsPerByte
     from pilekit.evaluate.results.result import Score as Score
     from pilekit.evaluate.results.result_folder import read_result as read_result
-    from pilekit.pipeline.cleaned import Cleaned as Cleaned
+    from pilekit.pipeline.cleaner import Cleaned as Cleaned
     from pilekit.pipeline.cleaning import clean_corpus as clean_corpus
     from pilekit.pipeline.functions import document_filter as document_filter
     from pilekit.pipeline.functions import document_map as document_map
@@ -102,12 +102,10 @@ if TYPE_CHECKING:
     from pilekit.train.trainer import Trainer as Trainer
 
 _NAMES = {
-    "pilekit.assemble.assemble_corpus": "assemble_corpus",
-    "pilekit.assemble.assembled": "AssembledCorpus",
+    "pilekit.assemble.assemble_corpus": "AssembledCorpus assemble_corpus",
     "pilekit.assemble.demo": "demo_corpus",
     "pilekit.corpus": "Corpus Manifest Shard load_manifest resolve_subsets",
-    "pilekit.cutting.decontaminate": "decontaminate",
-    "pilekit.cutting.decontaminated": "Decontaminated",
+    "pilekit.cutting.decontaminate": "Decontaminated decontaminate",
     "pilekit.cutting.cut_result": "Decontamination Substrings",
     "pilekit.cutting.substrings": "cut_substrings",
     "pilekit.dedup.run": "deduplicate",
@@ -126,7 +124,7 @@ _NAMES = {
     "pilekit.pipeline.functions": "document_filter document_map",
     "pilekit.pipeline.pipeline": "Pipeline",
     "pilekit.pipeline.stages": "Match MinBytes Sample Select Write",
-    "pilekit.pipeline.cleaned": "Cleaned",
+    "pilekit.pipeline.cleaner": "Cleaned",
     "pilekit.pipeline.cleaning": "clean_corpus",
     "pilekit.pipeline.language": "Language",
     "pilekit.pipeline.redact_pii": "RedactPII",

@@ -39,6 +39,22 @@ def check_labels(labels: Sized, known: int = 0) -> None:
         )
 
 
+def added(one: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """The sums of the counts of the same names, in nested mappings too."""
+    sums = dict(one)
+    for name, value in more.items():
+        sums[name] = added(sums.get(name, {}), value) if isinstance(value, Mapping) else sums.get(name, 0) + value
+    return sums
+
+
+def check_none_lost(counts: Mapping[str, Mapping[str, int]], parts: Sequence[str]) -> None:
+    """Raise `PilekitError` if the documents `read`, of all or of a subset, are not those of all parts together."""
+    for name, of in counts.items():
+        if of["read"] != sum(of[part] for part in parts):
+            shown = ", ".join(f"{of[part]:,} {part}" for part in ("read", *parts))
+            raise PilekitError(f"documents got lost ({visible(name)}): {shown}; please report this")
+
+
 @dataclass(frozen=True, slots=True)
 class RecordFormat:
     """Where a JSON record keeps its text and its subset label; set by a manifest."""

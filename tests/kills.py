@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tests.stopping import tree
@@ -57,38 +57,39 @@ def killed_at(moment: int, action: Callable[[], object]) -> bool:
     return code != 0
 
 
-AFTER_RENAMING = """
-import os, signal, sys
-left, of = int(sys.argv.pop(1)), os.replace
-def replace(source, target, **options):
-    global left
-    of(source, target, **options)
-    left -= 1
-    if not left:
-        os.kill(os.getpid(), signal.SIGKILL)
-os.replace = replace
-"""
-"""At a renaming, the files on disk change for a later run."""
+def killed_after(renamings: int, action: Callable[[], object]) -> bool:
+    """Do `action` in a fork that is killed after so many renamings, when files on disk changed; false if it has fewer.
+
+    A fork has the imports and the compiled kernels of this process, so it needs a fraction of a new process's time.
+    """
+    count, replace = itertools.count(1), os.replace
+
+    def counted(source: str | Path, target: str | Path) -> None:
+        replace(source, target)
+        if next(count) == renamings:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def act() -> None:
+        os.replace = counted  # type: ignore[assignment]
+        action()
+
+    code = in_a_child(act)
+    assert code in (0, -signal.SIGKILL)
+    return code != 0
 
 
-def killed_after(renamings: int, script: str, *arguments: object) -> int:
-    """The exit code of a Python script that is killed after so many renamings; 0: it is not."""
-    command = [sys.executable, "-c", AFTER_RENAMING + script, str(renamings), *map(str, arguments)]
-    return subprocess.run(command, check=False).returncode
+def left_at_each_renaming(folder: Path, run: Callable[[Path], object]) -> tuple[int, set[str]]:
+    """Kill the job `run` after each of its renamings, and run it again: each output is then that of the whole job.
 
-
-def left_at_each_renaming(folder: Path, script: str, run: Callable[[Path], object]) -> tuple[int, set[str]]:
-    """Kill `script`, whose last argument is the output, after each of its renamings, and `run` the job again.
-
-    Each output is then that of a run that was not killed. Returns the number of moments, and what kills left behind.
+    Returns the number of moments, and what kills left behind.
     """
     run(folder / "whole")
     whole, left = tree(folder / "whole"), set[str]()
     for moment in itertools.count(1):
         out = folder / str(moment)
-        code = killed_after(moment, script, out)
+        killed = killed_after(moment, partial(run, out))
         left |= {path.relative_to(out).as_posix() for path in out.rglob("*")}
-        if code == 0:
+        if not killed:
             return moment, left
         run(out)
         assert tree(out) == whole, moment

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from pilekit import deduplicate, reframe_corpus, train_tokenizer
 from pilekit.assemble import demo_corpus
-from pilekit.assemble.demo.python_text import standard_library
+from pilekit.assemble.demo_texts import standard_library
 from pilekit.cli.demo import CONFIG, _damage
 from pilekit.cli.main import COMMANDS, pilekit
 from tests import layouts

@@ -16,7 +16,7 @@ from pilekit.errors import visible
 from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
-    from pilekit.pipeline.cleaned import Cleaned
+    from pilekit.pipeline.cleaner import Cleaned
 
 ALL = "gopher,c4,fineweb"
 SHOWN_CHARS = 600

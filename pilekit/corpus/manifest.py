@@ -105,21 +105,26 @@ class Totals(_Strict, frozen=True):
     note: str = ""
 
 
-class PublishedTable(_Strict, frozen=True):
-    """Scores of several models on the same data; each row of numbers is parallel to `models`."""
+class _Published(_Strict, frozen=True, kw_only=True):
+    """What published scores are, and where they come from."""
 
     title: Text
     source: Text
     metric: Metric
     measured_on: Text
     """The data, exactly: which split, how much of it."""
-    models: tuple[Text, ...]
-    overall: tuple[Amount, ...] = ()
-    subsets: dict[str, tuple[Amount, ...]] = {}
     split: Literal["val", "test"] | None = None
     """The held-out split that the data are part of; None: other data, or not stated."""
     certainty: Certainty = "verified"
     note: str = ""
+
+
+class PublishedTable(_Published, frozen=True, kw_only=True):
+    """Scores of several models on the same data; each row of numbers is parallel to `models`."""
+
+    models: tuple[Text, ...]
+    overall: tuple[Amount, ...] = ()
+    subsets: dict[str, tuple[Amount, ...]] = {}
 
     def __post_init__(self) -> None:
         rows = {"overall": self.overall, **{f"subsets.{name}": row for name, row in self.subsets.items()}}
@@ -128,19 +133,12 @@ class PublishedTable(_Strict, frozen=True):
                 raise ValueError(f"`{name}` has {counted(len(row), 'value')} for {counted(len(self.models), 'model')}")
 
 
-class PublishedResult(_Strict, frozen=True):
+class PublishedResult(_Published, frozen=True, kw_only=True):
     """The published scores of one model: its column of a `PublishedTable`."""
 
     model: str
-    metric: Metric
-    measured_on: str
-    split: Literal["val", "test"] | None
     overall: float | None
     subsets: dict[str, float]
-    title: str
-    source: str
-    certainty: Certainty
-    note: str
 
 
 class ReleaseFile(_Strict, frozen=True):
@@ -234,16 +232,10 @@ class Manifest(_Strict, frozen=True):
 
 def _result(table: PublishedTable, column: int) -> PublishedResult:
     return PublishedResult(
+        **{name: getattr(table, name) for name in _Published.__struct_fields__},
         model=table.models[column],
-        metric=table.metric,
-        measured_on=table.measured_on,
-        split=table.split,
         overall=table.overall[column] if table.overall else None,
         subsets={name: row[column] for name, row in table.subsets.items()},
-        title=table.title,
-        source=table.source,
-        certainty=table.certainty,
-        note=table.note,
     )
 
 

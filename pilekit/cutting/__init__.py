@@ -2,7 +2,7 @@
 
 cut_job has the steps that both share, cut_shards reads the documents and cuts by a table of spans, cut_result has the
 results.
-decontaminate: evaluation_texts reads the records; words defines a word; ngrams finds their n-grams in a corpus;
-hits joins them to spans; decontaminated drops documents in a pipeline. substrings: windows finds possible repeats;
-repeats sorts them into runs; cut_repeats makes cuts of whole words; passages counts the most frequent.
+decontaminate: evaluation_texts reads the records; words defines a word; ngrams finds their n-grams in a corpus; hits
+joins them to spans. substrings: windows finds possible repeats; repeats sorts them into runs; cut_repeats makes cuts of
+whole words; passages counts the most frequent.
 """

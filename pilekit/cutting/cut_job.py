@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from pilekit.cutting.cut_result import SUMMARY
 from pilekit.cutting.cut_shards import Selection, Spans, cut_shard
 from pilekit.cutting.ngrams import LONGEST
 from pilekit.dedup.deduplicated import Deduplicated
+from pilekit.documents import added, check_none_lost
 from pilekit.engine import Advance, Ray, scratch_folder
 from pilekit.errors import PilekitError, visible
 from pilekit.progress import Report
@@ -207,17 +207,12 @@ def _summed(
     before: Mapping[str, Mapping[str, Any]], cut: Mapping[str, Mapping[str, Any]], names: Sequence[str]
 ) -> dict[str, Any]:
     """The summary of all shards' counts, the largest subsets first; PilekitError if they do not add up."""
-    sums: dict[str, Counter[str]] = {}
-    for shard, counts in before.items():
-        for subset, documents in counts["read"].items():
-            sums.setdefault(subset, Counter()).update(cut[shard]["subsets"].get(subset, {}), read=documents)
+    read = ({subset: {"read": documents} for subset, documents in of["read"].items()} for of in before.values())
+    sums = functools.reduce(added, [*read, *(of["subsets"] for of in cut.values())])
     largest = sorted(sums.items(), key=lambda item: (-item[1]["read"], item[0]))
-    subsets = {subset: {name: counts[name] for name in ("read", *names)} for subset, counts in largest}
+    subsets = {subset: {name: counts.get(name, 0) for name in ("read", *names)} for subset, counts in largest}
     total = {name: sum(counts[name] for counts in subsets.values()) for name in ("read", *names)}
-    for subset, all_counts in (("all", total), *subsets.items()):
-        if all_counts["read"] != sum(all_counts[part] for part in PARTS):
-            shown = ", ".join(f"{all_counts[part]:,} {part}" for part in ("read", *PARTS))
-            raise PilekitError(f"documents got lost ({visible(subset)}): {shown}; please report this")
+    check_none_lost({"all": total, **subsets}, PARTS)
     skipped, left_out = (sum(counts[name] for counts in before.values()) for name in ("skipped", "others"))
     all_read = total.pop("read") + skipped + left_out
     parts = {name: total.pop(name) for name in PARTS}

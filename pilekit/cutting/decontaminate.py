@@ -2,26 +2,32 @@
 
     n-grams of the evaluations -> hits (each shard) -> common n-grams, spans -> cut (each shard) -> summary.json
 
-`hits.parquet`, `common.parquet`, `evaluations.parquet`, `too_short.parquet`, `clean/` and `summary.json` stay.
+`hits.parquet`, `common.parquet`, `evaluations.parquet`, `too_short.parquet`, `clean/` and `summary.json` stay. The
+stage `Decontaminated` drops the documents of `hits.parquet`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pilekit.artifacts.header import Header, finished_header
 from pilekit.corpus import Corpus, Manifest
 from pilekit.cutting.cut_job import CutJob, Remove, cut_corpus
 from pilekit.cutting.cut_result import Decontamination
-from pilekit.cutting.cut_shards import pieces_around
-from pilekit.cutting.evaluation_texts import read_records
-from pilekit.cutting.hits import HITS, Texts, decide, find_hits
+from pilekit.cutting.cut_shards import pieces_around, spans_of
+from pilekit.cutting.evaluation_texts import Texts
+from pilekit.cutting.hits import HITS, decide, find_hits
 from pilekit.cutting.ngrams import SHORTEST, NGrams
+from pilekit.dedup.previous_runs import identity_of
+from pilekit.documents import DocumentBatch
 from pilekit.engine import Ray
 from pilekit.errors import PilekitError, counted, visible
+from pilekit.pipeline.pipeline import DocumentStage
 from pilekit.progress import Report
 from pilekit.shards.read.reader import OnError
 
@@ -89,7 +95,7 @@ def _find(
     """Search all shards, and write the tables."""
     job.scratch.mkdir(parents=True, exist_ok=True)
     texts, least = Texts([], [], [], []), min(SHORTEST, ngram)
-    ngrams = NGrams.build(texts.words(read_records(evaluations, fields), least), ngram)
+    ngrams = NGrams.build(texts.read(evaluations, fields, least), ngram)
     if not len(ngrams.keys):
         raise PilekitError(
             f"none of {counted(len(texts.records), 'record')} has a text of {least} words to look for; name other "
@@ -99,3 +105,47 @@ def _find(
     parts = {name: (path, read[name]["labels"]) for name, path in zip(read, job.files("hits"), strict=True)}
     counts, files = decide(job.output.folder, parts, ngrams, texts, common)
     return {"read": read, "summary": {"evaluations": counts}}, files
+
+
+@dataclass(frozen=True)
+class Decontaminated(DocumentStage):
+    """Drop the documents that have a span in `folder`, the output of `pilekit decontaminate`, even with `--no-write`.
+
+    PilekitError for a folder that is not finished; while running, for a shard that was not searched there.
+    """
+
+    folder: str | Path
+
+    def __post_init__(self) -> None:
+        self._header()
+
+    @property
+    def identity(self) -> str:
+        """A hash of the run's parameters, shards and evaluations."""
+        return identity_of(self._header())
+
+    def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
+        """The documents without a span; empty batches are dropped."""
+        found: dict[str, dict[int, list[tuple[int, int]]]] = {}
+        searched = self._header().inputs
+        for batch in batches:
+            if batch.shard not in searched:
+                raise PilekitError(
+                    f"{visible(batch.shard)}: was not searched in {visible(self.folder)}; names are relative to "
+                    "the corpus: read it from the same folder, or run `pilekit decontaminate` on it"
+                )
+            if batch.shard not in found:
+                found[batch.shard] = dict(spans_of(Path(self.folder) / HITS, batch.shard))
+            spans = found[batch.shard]
+            for index, number in enumerate(batch.numbers.tolist()):
+                if number in spans and index not in batch.edited and spans[number][-1][1] > len(batch.texts[index]):
+                    raise PilekitError(
+                        f"{visible(batch.shard)}: document {number:,} is not the one that was searched in "
+                        f"{visible(self.folder)}: this is another shard of the same name"
+                    )
+            kept_batch = batch.where([number not in spans for number in batch.numbers.tolist()])
+            if len(kept_batch):
+                yield kept_batch
+
+    def _header(self) -> Header:
+        return finished_header(self.folder, KIND, "pilekit decontaminate")

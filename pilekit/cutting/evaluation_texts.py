@@ -12,50 +12,62 @@ from typing import Any, NamedTuple
 
 from pilekit.corpus import Corpus, Shard
 from pilekit.corpus.shard import stem
+from pilekit.cutting.words import compacted
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.read.json_records import BadRecord, kind_of
 from pilekit.shards.read.records import BLANK, decoded_records
 
 
-class Record(NamedTuple):
-    """A record of an evaluation.
+class Texts(NamedTuple):
+    """The texts of evaluations to search for, and the texts that are too short.
 
-    number   from 0, in its file
-    id       the record's `id` as text, if it has one
-    texts    the texts, by the name of the field; the joined text by all their names
+    records     (evaluation, number from 0 in its file, `id` as text if it has one) of each record
+    of          the index of each text's record
+    fields      the field of each text; of a joined text all their names
+    too_short   rows of the table
     """
 
-    evaluation: str
-    number: int
-    id: str | None
-    texts: dict[str, str]
+    records: list[tuple[str, int, str | None]]
+    of: list[int]
+    fields: list[str]
+    too_short: list[tuple[Any, ...]]
 
+    def read(self, corpus: Corpus, fields: Sequence[str], least: int) -> Iterator[tuple[bytes, int]]:
+        """Take in all records in order; yield the words of each text of at least `least` words, and their number.
 
-def read_records(corpus: Corpus, fields: Sequence[str]) -> Iterator[Record]:
-    """All records in order. PilekitError for a bad line, and if no record of a file has any of the fields.
-
-    An evaluation's name is the stem of its file, with folders if two stems are equal.
-    """
-    names = [stem(shard) for shard in corpus.shards]
-    short = [Path(name).name for name in names]
-    for evaluation, shard in zip(short if len(set(short)) == len(short) else names, corpus.shards, strict=True):
-        found = False
-        for number, raw in enumerate(_raw_records(shard, fields)):
-            texts = {field: raw[field] for field in fields if raw.get(field) is not None}
-            for field, value in texts.items():
-                if not isinstance(value, str):
-                    raise PilekitError(
-                        f"{visible(shard.path)}, record {number:,}: {visible(field)} is no text but "
-                        f"{visible(value, 60)}; name other --fields"
-                    )
-            found = found or bool(texts)
-            if len(texts) > 1:
-                texts[",".join(texts)] = " ".join(texts.values())
-            id = raw.get("id")
-            yield Record(evaluation, number, None if id is None else str(id), texts)
-        if not found:
-            missing = ", ".join(map(visible, fields))
-            raise PilekitError(f"{visible(shard.path)}: no record has a field {missing}; name the text with --fields")
+        An evaluation's name is the stem of its file, with folders if two stems are equal. PilekitError for a bad line,
+        and if no record of a file has any of the fields.
+        """
+        names = [stem(shard) for shard in corpus.shards]
+        short = [Path(name).name for name in names]
+        for evaluation, shard in zip(short if len(set(short)) == len(short) else names, corpus.shards, strict=True):
+            found = False
+            for number, raw in enumerate(_raw_records(shard, fields)):
+                texts = {field: raw[field] for field in fields if raw.get(field) is not None}
+                for field, value in texts.items():
+                    if not isinstance(value, str):
+                        raise PilekitError(
+                            f"{visible(shard.path)}, record {number:,}: {visible(field)} is no text but "
+                            f"{visible(value, 60)}; name other --fields"
+                        )
+                found = found or bool(texts)
+                if len(texts) > 1:
+                    texts[",".join(texts)] = " ".join(texts.values())
+                record = evaluation, number, None if raw.get("id") is None else str(raw["id"])
+                for field, text in texts.items():
+                    words, count = compacted(text)
+                    if count >= least:
+                        self.of.append(len(self.records))
+                        self.fields.append(field)
+                        yield words, count
+                    else:
+                        self.too_short.append((*record, field, count, text))
+                self.records.append(record)
+            if not found:
+                missing = ", ".join(map(visible, fields))
+                raise PilekitError(
+                    f"{visible(shard.path)}: no record has a field {missing}; name the text with --fields"
+                )
 
 
 def _raw_records(shard: Shard, fields: Sequence[str]) -> Iterator[Mapping[str, Any]]:

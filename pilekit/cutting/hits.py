@@ -7,11 +7,11 @@ and `decide` reads them twice: to count documents, and to join the hits that are
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +21,9 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.parquet_rows import required, write_rows
 from pilekit.corpus import Shard
 from pilekit.cutting.cut_shards import Selection, stored_rows
-from pilekit.cutting.evaluation_texts import Record
+from pilekit.cutting.evaluation_texts import Texts
 from pilekit.cutting.ngrams import NGrams
-from pilekit.cutting.words import Int64, characters_before, compacted
+from pilekit.cutting.words import Int64, characters_before
 from pilekit.engine import Advance
 
 Flags = npt.NDArray[np.bool_]
@@ -47,34 +47,6 @@ _EVALUATIONS = pa.schema(
     | {"first_shard": _TEXT, "first_number": _INT}
 )
 _TOO_SHORT = pa.schema({"evaluation": _TEXT, "record": _INT, "id": _TEXT, "field": _TEXT, "words": _INT, "text": _TEXT})
-
-
-class Texts(NamedTuple):
-    """The texts of evaluations to search for, and the texts that are too short.
-
-    records     (evaluation, number, id) of each record
-    of          the index of each text's record
-    fields      the field of each text
-    too_short   rows of the table
-    """
-
-    records: list[tuple[str, int, str | None]]
-    of: list[int]
-    fields: list[str]
-    too_short: list[Row]
-
-    def words(self, records: Iterable[Record], least: int) -> Iterator[tuple[bytes, int]]:
-        """Take in records; yield the words of each text that has enough, and their number."""
-        for record in records:
-            for field, text in record.texts.items():
-                words, count = compacted(text)
-                if count >= least:
-                    self.of.append(len(self.records))
-                    self.fields.append(field)
-                    yield words, count
-                else:
-                    self.too_short.append((*record[:3], field, count, text))
-            self.records.append(record[:3])
 
 
 def find_hits(

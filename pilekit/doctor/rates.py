@@ -120,7 +120,7 @@ def expected(rates: Mapping[str, float | str], cores: int, *, gpu: bool) -> dict
 @cache
 def _texts() -> list[str]:
     """The language reference, 0.5 MB of prose, or some source files if Python was installed without it."""
-    from pilekit.assemble.demo.python_text import language_reference, source_files, standard_library
+    from pilekit.assemble.demo_texts import language_reference, source_files, standard_library
 
     reference = [text for _, text in language_reference()]
     return reference or [text for _, text in islice(source_files(standard_library()), 50)]

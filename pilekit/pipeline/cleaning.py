@@ -29,8 +29,7 @@ from pilekit.corpus.sidecar_files import DROPPED
 from pilekit.documents import DocumentBatch
 from pilekit.engine import Advance, Ray
 from pilekit.errors import PilekitError, counted, visible
-from pilekit.pipeline.cleaned import Cleaned, summarize
-from pilekit.pipeline.cleaner import Cleaner
+from pilekit.pipeline.cleaner import Cleaned, Cleaner, summarize
 from pilekit.pipeline.language import Language
 from pilekit.pipeline.pipeline import described
 from pilekit.pipeline.redact_pii import RedactPII

@@ -7,17 +7,17 @@ Lines are copied byte for byte, with all their fields. Parquet keeps only text a
 
 from __future__ import annotations
 
-import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, Literal
 
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Part, Shard, subsets_or_all
 from pilekit.corpus.shard import check_stems, stem
-from pilekit.documents import DocumentBatch, check_labels
+from pilekit.documents import DocumentBatch, added, check_labels
 from pilekit.engine import Advance, Ray
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage
@@ -109,8 +109,8 @@ def select_corpus(
         "min_bytes": min_bytes,
         "format": format,
     }
-    reading = functools.partial(read, subsets=subsets, on_error=on_error, manifest=corpus.manifest)
-    select = functools.partial(select_shard, reading=reading, stages=stages, suffix=SUFFIXES[format])
+    reading = partial(read, subsets=subsets, on_error=on_error, manifest=corpus.manifest)
+    select = partial(select_shard, reading=reading, stages=stages, suffix=SUFFIXES[format])
     check_stems(corpus.shards)
     shards, shared = part_of(corpus, part, engine).shards, part is not None
     with corpus_folder(corpus, out, kind=SELECTION, parameters=parameters, shared=shared) as (output, inputs):
@@ -160,12 +160,9 @@ def select_shard(
 
 def _selected(folder: Path, results: Mapping[str, Mapping[str, Any]], shards: Sequence[Shard]) -> Selected:
     """All shards' results together."""
-    sums = defaultdict[str, Counter[str]](Counter)
-    for result in results.values():
-        for name, counts in result["subsets"].items():
-            sums[name].update(counts)
-    largest = sorted(sums.items(), key=lambda item: (-item[1]["bytes"], -item[1]["documents"], item[0]))
-    subsets = {name: {kind: counts[kind] for kind in COUNTS} for name, counts in largest}
+    sums: dict[str, Any] = reduce(added, (result["subsets"] for result in results.values()), {})
+    subsets = {name: {kind: counts.get(kind, 0) for kind in COUNTS} for name, counts in sums.items()}
+    subsets = dict(sorted(subsets.items(), key=lambda item: (-item[1]["bytes"], -item[1]["documents"], item[0])))
     summary: dict[str, Any] = {kind: sum(counts[kind] for counts in subsets.values()) for kind in COUNTS}
     summary |= {kind: sum(result[kind] for result in results.values()) for kind in ("skipped", "others")}
     selected = {shard for shard, result in results.items() for of in result["subsets"].values() if of.get("documents")}

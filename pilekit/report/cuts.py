@@ -11,7 +11,7 @@ from pilekit.artifacts.header import Header
 from pilekit.artifacts.own_file import read_own
 from pilekit.cutting.cut_result import SUMMARY, CutCorpus, Decontamination
 from pilekit.errors import PilekitError, visible
-from pilekit.pipeline.cleaned import Cleaned
+from pilekit.pipeline.cleaner import Cleaned
 from pilekit.report.figures import bars
 from pilekit.shards.read.damage import SkippedLines
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
-import subprocess
-import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from pilekit import Corpus, PilekitError, corpus_stats, read
 from pilekit.artifacts.job_folder import Output
 from pilekit.assemble import assemble_corpus
 from tests.assemble.reference import Case, Part
-from tests.kills import AFTER_RENAMING, killed_after
+from tests.kills import killed_after
 from tests.stopping import tree
 
 DOCUMENTS = st.lists(st.tuples(st.text("ab\n", max_size=4), st.sampled_from("rst"), st.just("")), max_size=25)
@@ -109,13 +109,6 @@ def test_the_same_bytes_for_any_jobs_memory_and_order_of_sources(made: tuple[Cas
     assert content(folder / "out").items().isdisjoint(content(tmp_path / "other").items())
 
 
-KILLED = """
-from pilekit.assemble import assemble_corpus
-assemble_corpus(sys.argv[1], sys.argv[2], jobs=1)
-print(-left)
-"""
-
-
 @pytest.mark.parametrize("killed", [1, pytest.param(7, marks=pytest.mark.slow)])
 def test_killed_and_run_again_nothing_that_was_done_is_done_again(
     made: tuple[Case, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: int
@@ -130,12 +123,13 @@ def test_killed_and_run_again_nothing_that_was_done_is_done_again(
         note(self, name, *rest)
 
     monkeypatch.setattr(Output, "note", noting)
-    unkilled = [sys.executable, "-c", AFTER_RENAMING + KILLED, "0", str(manifest), str(tmp_path / "whole")]
-    renamed = int(subprocess.check_output(unkilled))
-    kinds: set[str] = set()
-    for moment in (renamed * number // (killed + 1) for number in range(1, killed + 1)):
+    replace, renamed, kinds = os.replace, list[Path](), set[str]()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", lambda source, target: (replace(source, target), renamed.append(target)))
+        assemble_corpus(manifest, tmp_path / "whole", jobs=1)
+    for moment in (len(renamed) * number // (killed + 1) for number in range(1, killed + 1)):
         out = tmp_path / str(moment)
-        assert killed_after(moment, KILLED, manifest, out) == -9
+        assert killed_after(moment, partial(assemble_corpus, manifest, out, jobs=1))
         done = {json.loads(path.read_bytes())["name"] for path in (out / ".unfinished").glob("*.json")}
         kinds |= {"".join(name.split("/")[:2]) if name[0] == "/" else name.split("/")[0] for name in done}
         noted.clear()

@@ -48,7 +48,7 @@ def test_every_tenth_of_every_shard_is_a_sample_of_the_whole(tmp_path: Path) -> 
 def test_eight_times_the_sources_need_the_same_memory(tmp_path: Path) -> None:
     noise = Random(1).randbytes(1 << 20).hex()
     peaks = []
-    for megabytes in (100, 800):
+    for megabytes in (60, 480):
         folder = tmp_path / str(megabytes)
         folder.mkdir()
         manifest, random = HEADER.format(shards=3), Random(megabytes)

@@ -20,7 +20,7 @@ from pilekit.assemble import assemble_corpus
 from pilekit.assemble.demo import write_demo_sources
 from pilekit.cli import demo
 from pilekit.errors import PilekitError
-from tests.assemble.demo.test_python_text import library
+from tests.assemble.test_demo import library
 
 PILEKIT = [sys.executable, "-P", "-m", "pilekit.cli.main"]
 COMMANDS = [

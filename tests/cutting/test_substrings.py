@@ -277,8 +277,7 @@ def test_the_command_warns_prints_and_shows_passages(data: Path, tmp_path: Path)
 
 @pytest.mark.slow
 def test_killed_at_each_step_the_same_bytes(data: Path, tmp_path: Path) -> None:
-    script = f"from pilekit import cut_substrings\ncut_substrings({str(data)!r}, out=sys.argv[1], jobs=1)"
-    moments, left = left_at_each_renaming(tmp_path, script, lambda out: cut_substrings(data, out=out, jobs=1))
+    moments, left = left_at_each_renaming(tmp_path, lambda out: cut_substrings(data, out=out, jobs=1))
     assert moments > 20
     steps = {"scratch/anchors", "scratch/windows", "scratch/runs", "scratch/cuts", "repeats.parquet", "clean"}
     assert left > steps

@@ -17,6 +17,7 @@ import pytest
 from pilekit import Corpus, GopherQuality, PilekitError, PileStream, Pipeline, clean_corpus, corpus_stats
 from pilekit.pipeline.rules.sets import rule_sets, with_limits
 from tests.cli.running import PILEKIT
+from tests.kills import left_at_each_renaming
 from tests.pipeline.making import lines_of
 from tests.pipeline.rules import reference
 from tests.shards import making
@@ -220,6 +221,13 @@ def test_a_killed_run_ends_with_the_same_bytes(tmp_path: Path, corpus: Path) -> 
 
 
 @pytest.mark.slow
+def test_killed_at_each_step_the_same_bytes(tmp_path: Path, corpus: Path) -> None:
+    moments, left = left_at_each_renaming(tmp_path, lambda out: clean_corpus(corpus, out, rules=["gopher"], jobs=1))
+    assert moments > 10
+    assert left > {".unfinished", ".dropped", "00.jsonl.zst", "dropped.parquet", "summary.json"}
+
+
+@pytest.mark.slow
 def test_the_mini_pile_is_cleaned_as_the_reference_does(tmp_path: Path, real_corpus: Path) -> None:
     shards = [real_corpus / "minipile-00.jsonl.zst", real_corpus / "minipile-01.jsonl.zst"]
     rules = ["gopher-quality", "c4"]
@@ -238,10 +246,7 @@ def test_the_mini_pile_is_cleaned_as_the_reference_does(tmp_path: Path, real_cor
     assert [document.text for document in stream] == [
         json.loads(line)["text"] for lines in kept.values() for line in lines
     ]
-    command = [*PILEKIT, "clean", *map(str, shards), "--rules", ",".join(rules), "--jobs", "1", "--out"]
-    moments = (".dropped/*.partial", "minipile-00*", ".unfinished/*.json", "minipile-01*", "dropped.parquet*")
-    for number, moment in enumerate(moments):
-        out = tmp_path / f"killed-{number}"
-        stop_when([*command, str(out)], lambda out=out, moment=moment: any(out.glob(moment)), kill)  # type: ignore[misc]
-        clean_corpus(Corpus(shards), out, rules=rules, jobs=1)
-        assert tree(out) == expected, moment
+    out, command = tmp_path / "killed", [*PILEKIT, "clean", *map(str, shards), "--rules", ",".join(rules)]
+    stop_when([*command, "--jobs", "1", "--out", str(out)], lambda: any(out.glob("minipile-01*")), kill)
+    clean_corpus(Corpus(shards), out, rules=rules, jobs=1)
+    assert tree(out) == expected

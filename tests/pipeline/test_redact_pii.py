@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import string
 from pathlib import Path
 
@@ -126,6 +127,9 @@ def test_real_text(real_corpus: Path) -> None:
     with read_corpus([real_corpus / "minipile-00.jsonl.zst", real_corpus / "val.jsonl.zst"]) as batches:
         for whole in batches:
             redacted = RedactPII().redact(whole)
-            assert redacted.texts == [without_addresses(without_emails(text)) for text in whole.texts]
             edited += len(redacted.edited)
+            pairs = zip("\n".join(whole.texts).split("\n"), "\n".join(redacted.texts).split("\n"), strict=True)
+            for line, found in pairs:  # No address spans lines, and most lines can hold none.
+                may_hold = "@" in line or re.search(r"\d\.\d", line)
+                assert found == (without_addresses(without_emails(line)) if may_hold else line)
     assert edited > 50

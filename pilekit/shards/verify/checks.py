@@ -83,24 +83,19 @@ class IndexComparison:
             return
         self.text_bytes += int(rows.text_bytes.sum())
         here = _as_numbers(rows)
-        while here.shape[1] and self.differs_at is None:
-            if not self._fill():
-                self.differs_at = int(here[0, 0])
-                return
-            count = min(here.shape[1], self._left.shape[1])
-            different = np.flatnonzero((here[:, :count] != self._left[:, :count]).any(axis=0))
-            if len(different):
-                self.differs_at = int(min(here[0, different[0]], self._left[0, different[0]]))
-            here, self._left = here[:, count:], self._left[:, count:]
+        there = self._next(here.shape[1])
+        different = np.flatnonzero((here[:, : there.shape[1]] != there).any(axis=0))
+        if len(different):
+            self.differs_at = int(min(here[0, different[0]], there[0, different[0]]))
+        elif there.shape[1] < here.shape[1]:
+            self.differs_at = int(here[0, there.shape[1]])
 
-    def _fill(self) -> bool:
-        """Load further rows of the index, if all were compared; False after the last."""
-        while not self._left.shape[1]:
-            part = next(self._parts, None)
-            if part is None:
-                return False
-            self._left = part
-        return True
+    def _next(self, rows: int) -> UInt64:
+        """The next rows of the index, or all that are left."""
+        while self._left.shape[1] < rows and (part := next(self._parts, None)) is not None:
+            self._left = np.concatenate([self._left, part], axis=1)
+        there, self._left = np.split(self._left, [rows], axis=1)
+        return there
 
     def conclude(self, scan: ShardScan, findings: FindingList, *, whole: bool, suspect_from: int | None) -> None:
         """Add a finding if the index is wrong, at most one.
@@ -110,8 +105,8 @@ class IndexComparison:
         """
         if suspect_from is not None and self.differs_at is not None and self.differs_at >= suspect_from:
             self.differs_at = None
-        if whole and self.differs_at is None and self._fill():
-            self.differs_at = int(self._left[0, 0])
+        if whole and self.differs_at is None and (more := self._next(1)).size:
+            self.differs_at = int(more[0, 0])
         if whole and self.misfit is not None and self.index.header.lines > scan.lines:
             self.differs_at = scan.lines if self.differs_at is None else min(self.differs_at, scan.lines)
         place = f"its index {visible(self.index.path)}"

@@ -72,8 +72,10 @@ def gopher_repetition(text: str) -> dict[str, bool]:
         found[f"dup_{name}_chars"] = sum(map(len, repeated(pieces))) / chars > 0.20
     for n, limit in zip((2, 3, 4), (0.20, 0.18, 0.16), strict=True):
         found[f"top_{n}gram"] = top(words, n) / chars > limit
+    letters = 1
     for n, limit in zip(range(5, 11), (0.15, 0.14, 0.13, 0.12, 0.11, 0.10), strict=True):
-        found[f"dup_{n}grams"] = walk(words, n) / chars > limit
+        letters = letters and walk(words, n)  # A repeated n-gram holds shorter ones that are repeated too.
+        found[f"dup_{n}grams"] = letters / chars > limit
     return found
 
 

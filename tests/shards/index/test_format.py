@@ -278,15 +278,15 @@ def test_other_formats_and_other_files_are_no_index(tmp_path: Path, shard: Path)
 THREADS = """
 import os, sys
 import pyarrow.parquet  # starts a thread of its allocator
-from pilekit import Corpus, read
-from pilekit.cutting.evaluation_texts import read_records
+from pilekit import read
 from pilekit.shards.index.format import load_index
+from pilekit.shards.read.records import decoded_records
 
 shard, table = sys.argv[1:]
 threads = len(os.listdir("/proc/self/task"))
 assert load_index(shard + ".index.parquet").columns().num_rows == 38
 assert sum(len(batch) for batch in read(table)) == 38
-assert len(list(read_records(Corpus(table), ["text"]))) == 38
+assert sum(len(records) for _, records in decoded_records(table, ["text"])) == 38
 print(len(os.listdir("/proc/self/task")) - threads)
 """
 

@@ -1,6 +1,7 @@
-"""The demo's sources: a file of JSON lines for each subset, and the manifest that `pilekit assemble` makes a corpus of.
+"""The demo's corpus, assembled like a user's own from sources that are written first.
 
-A record has a text and a group. Documents with overlapping text (a file, its docstrings, edited copies) have one group,
+The sources are a file of JSON lines for each subset, and the manifest that `pilekit assemble` makes a corpus of. A
+record has a text and a group. Documents with overlapping text (a file, its docstrings, edited copies) have one group,
 so a held-out document shares no text with train.
 """
 
@@ -17,9 +18,8 @@ import xxhash
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.job_folder import output_folder
-from pilekit.assemble.demo.arithmetic import arithmetic_documents
-from pilekit.assemble.demo.python_text import SourceDocument, python_documents, standard_library
-from pilekit.assemble.demo.reposts import reposts
+from pilekit.assemble.assemble_corpus import assemble_corpus
+from pilekit.assemble.demo_texts import arithmetic_documents, python_documents, reposts, standard_library
 from pilekit.corpus import load_manifest
 from pilekit.corpus.manifest import Assemble
 from pilekit.errors import PilekitError, visible
@@ -32,6 +32,13 @@ REPOSTED = 20
 """One in this many longer documents gets an edited copy, because every real corpus has near-duplicates."""
 
 ASSEMBLE = Assemble(shards=4, val=0.03, test=0.03)
+
+
+def demo_corpus(folder: Path, *, arithmetic_bytes: int = 2_500_000, seed: int = 0, library: Path | None = None) -> None:
+    """Make the demo's corpus in `folder`, and its sources beside it; arguments as in `write_demo_sources`."""
+    sources = folder.with_name("sources")
+    write_demo_sources(sources, arithmetic_bytes=arithmetic_bytes, seed=seed, library=library)
+    assemble_corpus(sources / MANIFEST, folder)
 
 
 def write_demo_sources(
@@ -53,8 +60,7 @@ def write_demo_sources(
         documents = dict.fromkeys(python_documents(library))
         if not any(document.subset == "Github" for document in documents):
             raise PilekitError(f"no Python files in {visible(library)}: this Python came without its library's source")
-        numbers = arithmetic_documents(arithmetic_bytes, seed)
-        arithmetic = (SourceDocument(text, "DM Mathematics", text) for text in numbers)
+        arithmetic = arithmetic_documents(arithmetic_bytes, seed)
         lines: dict[str, list[bytes]] = defaultdict(list)
         for document in chain(documents, reposts(documents, REPOSTED), arithmetic):
             record = {"text": document.text, "group": xxhash.xxh3_64_hexdigest(document.group.encode())}
