@@ -21,8 +21,7 @@ from pilekit.shards.random_access.document_reader import StoredDocument
 from pilekit.shuffle import Int64
 from pilekit.stream.batch.batch import BatchWriter
 from pilekit.stream.order.lane_grid import Grid, Share
-from pilekit.stream.pack.lane import Lane, rows_in
-from pilekit.stream.pack.tokenized import encoded
+from pilekit.stream.pack.lane import Lane, encoded, rows_in
 from pilekit.stream.pack.window import Layout, Place, Turns, Window, padding, pieces_of
 from pilekit.stream.read.lane_documents import SKIPPED, SUBSET, LaneSource
 from pilekit.stream.read.token_files import TokenIndex

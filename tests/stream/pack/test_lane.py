@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from pilekit.errors import PilekitError
 from pilekit.stream.batch.batch import OUTPUTS, BatchWriter
 from pilekit.stream.batch.build_batches import BatchBuilder
-from pilekit.stream.pack.lane import Lane, rows_in
-from pilekit.stream.pack.tokenized import encoded
+from pilekit.stream.pack.lane import Lane, encoded, rows_in
 from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, Turns, Window, pieces_of
 from pilekit.stream.read.lane_documents import SKIPPED, LaneDocuments, document_table
 from pilekit.tokenize import Tokenizer, load_tokenizer
