@@ -18,6 +18,7 @@ import logging
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,9 +42,8 @@ from pilekit.stream.loader import StreamLoader, refuse_second_sharding
 from pilekit.stream.order.lane_grid import Grid, Share, batch_sizes, given_lanes
 from pilekit.stream.order.repeats import exact_repeats
 from pilekit.stream.order.topology import rank_of_world
-from pilekit.stream.pack.tokenized import Encoding
 from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, Window
-from pilekit.stream.read.document_selection import OTHER, DocumentSelection, checked_filters
+from pilekit.stream.read.document_selection import DocumentSelection, checked_filters
 from pilekit.stream.read.mixture import exact_weights
 from pilekit.stream.read.plan import choose_plan
 from pilekit.stream.read.token_files import TokenCorpus, TokenIndex, corpus_of
@@ -208,23 +208,26 @@ class PileStream(IterableDataset[Batch]):
         )
         if shares is not None:
             self.repeats = self._selected.take_weights(shares, self._tokenizer, append_eod)
-        self.subset_names = self._selected.subset_names()
+        self.subset_names = tuple(self._selected.subset_ids)
         self._fingerprint = {**self._selected.fingerprint(), "tokenizer": None}
-        layout, self._writer = Layout(1, "concat", window, True, seed), None  # without tokens each document is a row
+        layout, writer = Layout(1, "concat", window, True, seed), None  # without tokens each document is a row
         if self._tokenizer is not None:
             layout = Layout(seq_len, packing, window, append_eod, seed)
-            self._writer = self._packed_rows(self._tokenizer, layout, objective, outputs)
-        ids = {name: index for index, name in enumerate(self.subset_names)}
-        names = tuple(shard.name for shard in self.corpus.shards)
-        token_files = [index for index in plan.indexes if isinstance(index, TokenIndex)]
-        self._encoding = Encoding(layout, self._tokenizer, ids, ids[OTHER], names, token_files)
+            writer = self._packed_rows(self._tokenizer, layout, objective, outputs)
+        self._build = partial(
+            BatchBuilder,
+            layout=layout,
+            tokenizer=self._tokenizer,
+            writer=writer,
+            shard_names=[shard.name for shard in self.corpus.shards],
+            token_files=[index for index in plan.indexes if isinstance(index, TokenIndex)],
+        )
         self._passes: Passes | None = None if epochs is None else Passes(epochs, drop_last)
         rows, columns = (1, 1) if epochs else self._given_lanes or self._selected.default_lanes(batch, self.world_size)
         grid = Grid(rows, columns, batch, self._selected.plan.name, finite=epochs is not None)
         self._settle(grid, self._selected.default_unit(grid.lanes), accumulation)
-        none = np.zeros(len(ids), np.int64)
         self._changes: list[dict[str, Any]] = []
-        self._start(Record(self._first(), 0, none, none.copy()))
+        self._start(Record(self._first(), 0, np.zeros((len(self.subset_names), 2), np.int64)))
 
     def _shares(
         self, weights: Mapping[str, float], subsets: Sequence[str] | None, repeats: Mapping[str, float] | None
@@ -268,7 +271,7 @@ class PileStream(IterableDataset[Batch]):
         self.share, self._unit = grid.share(self.rank, self.world_size, grad_accum), unit
         end = None if self._passes is None else self._passes.borders(self._selected.positions(unit))[1]
         source = self._selected.source(grid.lanes, unit, end)
-        self._builder = BatchBuilder(source, self._encoding, self._writer, grid.per_visit)
+        self._builder = self._build(source, grid.per_visit)
 
     def _start(self, record: Record, loaded: bool = False) -> None:
         """Resume from this record."""
@@ -479,11 +482,11 @@ class PileStream(IterableDataset[Batch]):
         if was:
             places = self._selected.moved(places, loaded.plan.per_epoch, self._unit)
             self._changes.append({"until_step": loaded.step, "was": was})
-        counted = np.zeros((2, len(self.subset_names)), np.int64)
+        counted = np.zeros((len(self.subset_names), 2), np.int64)
         for name, pair in counts.subsets.items():
-            counted[:, self._encoding.ids_of([name])[0]] += pair
+            counted[self._selected.ids_of([name])] += pair
         done = loaded.step * accumulation + loaded.batch
-        self._start(Record(places, done, counted[0], counted[1], counts.rows, counts.skipped), loaded=True)
+        self._start(Record(places, done, counted, counts.rows, counts.skipped), loaded=True)
         self._loaded_part = part
 
     # Looking

@@ -44,17 +44,16 @@ class WorkerPart(NamedTuple):
 
 
 def batch_state(
-    number: int, lanes: Int64, places: Int64, rows: int, skipped: int, subsets: Int64, documents: Int64, tokens: Int64
+    number: int, lanes: Int64, places: Int64, rows: int, skipped: int, subsets: Int64, counts: Int64
 ) -> Int64:
     """A batch's changes to the record, as one int64 array: its `stream_state`.
 
     number          of the batch in its rank, from 0
     lanes, places   int64 [k], [k, 3]: the lanes it read, and their places after it
     rows, skipped   rows made, and bad lines skipped for them
-    subsets, documents, tokens   int64 [n]: documents that begin in the batch and tokens in it, by subset id
+    subsets, counts int64 [n], [n, 2]: subset ids, and the documents that begin in the batch and the tokens in it
     """
-    changed = np.concatenate((lanes[:, None], places), axis=1)
-    counted = np.stack((subsets, documents, tokens), axis=1)
+    changed, counted = np.column_stack((lanes, places)), np.column_stack((subsets, counts))
     return np.concatenate(([number, len(lanes), rows, skipped], changed.ravel(), counted.ravel())).astype(np.int64)
 
 
@@ -84,22 +83,21 @@ def remove_state(item: Any) -> None:
 class Record:
     """The places of all lanes, the number of batches handed to a rank, and the rank's counts for `stats`.
 
-    places      int64 [L, 3]
-    batch       batches handed out since the start of the run; also the number of the next batch
-    documents, tokens   int64 [subsets]: of this rank, by subset id
-    rows, skipped       of this rank
+    places   int64 [L, 3]
+    batch    batches handed out since the start of the run; also the number of the next batch
+    subsets  int64 [subsets, 2]: this rank's documents and tokens, by subset id
+    rows, skipped   of this rank
     """
 
     places: Int64
     batch: int
-    documents: Int64
-    tokens: Int64
+    subsets: Int64
     rows: int = 0
     skipped: int = 0
 
     def copy(self) -> Record:
         """A record that shares nothing with this one."""
-        return replace(self, places=self.places.copy(), documents=self.documents.copy(), tokens=self.tokens.copy())
+        return replace(self, places=self.places.copy(), subsets=self.subsets.copy())
 
     def add(self, state: Int64) -> None:
         """Take in a batch's state; PilekitError if it is not the next batch's."""
@@ -117,30 +115,27 @@ class Record:
         changed = state[_HEAD : _HEAD + 4 * lanes].reshape(-1, 4)
         counted = state[_HEAD + 4 * lanes :].reshape(-1, 3)
         self.places[changed[:, 0]] = changed[:, 1:]
-        self.documents[counted[:, 0]] += counted[:, 1]
-        self.tokens[counted[:, 0]] += counted[:, 2]
+        self.subsets[counted[:, 0]] += counted[:, 1:]
         self.rows += rows
         self.skipped += skipped
 
     def by_subset(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
         """(documents, tokens) of each subset; subsets without either are left out."""
-        used = np.flatnonzero(self.documents | self.tokens).tolist()
-        return {names[i]: (int(self.documents[i]), int(self.tokens[i])) for i in used}
+        counts = zip(names, self.subsets.tolist(), strict=True)
+        return {name: (documents, tokens) for name, (documents, tokens) in counts if documents or tokens}
 
     def stats(self, names: Sequence[str], seq_len: int) -> dict[str, Any]:
         """The counts that `PileStream.stats` returns."""
-        tokens = int(self.tokens.sum())
+        documents, tokens = self.subsets.sum(axis=0).tolist()
+        counts = self.by_subset(names).items()
         return {
             "rows": self.rows,
-            "documents": int(self.documents.sum()),
+            "documents": documents,
             "tokens": tokens,
             "fill": tokens / (self.rows * seq_len) if self.rows else 0.0,
             "padding": 1 - tokens / (self.rows * seq_len) if self.rows else 0.0,
             "skipped": self.skipped,
-            "subsets": {
-                name: {"documents": documents, "tokens": count}
-                for name, (documents, count) in self.by_subset(names).items()
-            },
+            "subsets": {name: dict(zip(("documents", "tokens"), count, strict=True)) for name, count in counts},
         }
 
 

@@ -21,11 +21,12 @@ from pilekit.shards.random_access.document_reader import StoredDocument
 from pilekit.shuffle import Int64
 from pilekit.stream.batch.batch import BatchWriter
 from pilekit.stream.order.lane_grid import Grid, Share
-from pilekit.stream.pack.lane import Lane, rows_in
-from pilekit.stream.pack.tokenized import Encoding, encoded
-from pilekit.stream.pack.window import Place, Turns, Window, padding, pieces_of
+from pilekit.stream.pack.lane import Lane, encoded, rows_in
+from pilekit.stream.pack.window import Layout, Place, Turns, Window, padding, pieces_of
 from pilekit.stream.read.lane_documents import SKIPPED, SUBSET, LaneSource
+from pilekit.stream.read.token_files import TokenIndex
 from pilekit.stream.record import batch_state
+from pilekit.tokenize import Tokenizer
 
 
 class RawDocument(StoredDocument):
@@ -48,21 +49,26 @@ Item = Any
 class BatchBuilder:
     """Reads lanes of `source`, and makes batches of their rows.
 
-    writer     None: items are untokenized documents
-    per_visit  rows that a step takes from a lane
+    per_visit     rows that a step takes from a lane
+    tokenizer     None: items are untokenized documents; so is `writer`
+    shard_names   by a document's shard number
+    token_files   by a document's shard number, if documents come from token files
     """
 
     source: LaneSource
-    encoding: Encoding
-    writer: BatchWriter | None
     per_visit: int
+    layout: Layout
+    tokenizer: Tokenizer | None
+    writer: BatchWriter | None
+    shard_names: Sequence[str]
+    token_files: Sequence[TokenIndex] = ()
 
     @contextmanager
     def lane(self, lane: int, place: Place, before: int) -> Iterator[Lane]:
         """The lane from `place`, which follows its first `before` rows; at the end its files are closed."""
         with closing(self.source.documents(lane, place.position, place.document)) as documents:
-            some, turns = encoded(documents, self.encoding), Turns(before, self.per_visit)
-            yield Lane(some, lane, place, self.encoding.layout, turns)
+            some = encoded(documents, self.layout.window, self.tokenizer, self.token_files)
+            yield Lane(some, lane, place, self.layout, Turns(before, self.per_visit))
 
     def batch(self, share: Share, number: int, given: Sequence[Window], lanes: Int64, places: Int64) -> Item:
         """Batch `number` of the rows given, with its `stream_state`. Rows without documents fill it up.
@@ -74,20 +80,18 @@ class BatchBuilder:
         pieces = pieces_of(parts)
         begun = pieces.table[pieces.begin == 0]
         tokens = np.bincount(pieces.table[:, SUBSET], pieces.length * (self.writer is not None)).astype(np.int64)
-        documents = np.bincount(begun[:, SUBSET], minlength=len(tokens))
-        used = np.flatnonzero(documents + tokens)
-        state = batch_state(
-            *(number, lanes, places, rows, int(begun[:, SKIPPED].sum())), *(used, documents[used], tokens[used])
-        )
+        counts = np.column_stack((np.bincount(begun[:, SUBSET], minlength=len(tokens)), tokens))
+        used = np.flatnonzero(counts.any(axis=1))
+        state = batch_state(number, lanes, places, rows, int(begun[:, SKIPPED].sum()), used, counts[used])
         if self.writer is None:
             return _raw_item(given, share.batch_size, state)
-        batch = self.writer.batch(parts, pieces, self.encoding.shard_names)
+        batch = self.writer.batch(parts, pieces, self.shard_names)
         batch["stream_state"] = torch.from_numpy(state)
         return batch
 
     def named(self, given: Sequence[Window]) -> list[list[tuple[str, int]]]:
         """For each row, the (shard name, document number) of its documents."""
-        return pieces_of([padding(0), *given]).documents(self.encoding.shard_names)
+        return pieces_of([padding(0), *given]).documents(self.shard_names)
 
 
 def _raw_item(given: Sequence[Window], batch_size: int, state: Int64) -> RawDocument | RawBatch:

@@ -1,4 +1,4 @@
-"""`Lane`: the rows of one lane, from any place on.
+"""`Lane`: the rows of one lane, from any place on; and `encoded`, which tokenizes its documents.
 
 A lane depends only on its documents, its place, the number of rows before it and the `Layout`. So
 every rank that reads it gets the same rows.
@@ -6,11 +6,19 @@ every rank that reads it gets the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-from pilekit.errors import PilekitError, counted
-from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments, Turns, Window, windows
-from pilekit.stream.read.lane_documents import NUMBER, SHARD
+import numpy as np
+import numpy.typing as npt
+
+from pilekit.errors import PilekitError, counted, visible
+from pilekit.shuffle import Int64
+from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments, Turns, Window, gathered, windows
+from pilekit.stream.read.lane_documents import NUMBER, SHARD, LaneDocuments
+from pilekit.stream.read.token_files import TokenIndex
+from pilekit.tokenize import Tokenizer
+from pilekit.tokenize.tokenizer import Encoded
 
 _MOST_EMPTY, _MOST_TIMES = 1000, 16
 """The corpus counts as empty after so many windows without a row, or if their documents were read so often each."""
@@ -80,3 +88,51 @@ def rows_between(given: Sequence[Window], begin: int, end: int) -> list[Window]:
             found.append(some.part(first, last))
         begin, end = begin - len(some.rows), end - len(some.rows)
     return found
+
+
+def encoded(
+    pieces: Iterable[LaneDocuments], window: int, tokenizer: Tokenizer | None, token_files: Sequence[TokenIndex] = ()
+) -> Iterator[TokenizedDocuments]:
+    """The documents of `pieces`, encoded, in parts of at most `window`.
+
+    tokenizer     None: documents are not tokenized. With an EOD, seq_len 1 and packing "concat", each becomes one row
+    token_files   by a document's shard number, if documents come from token files
+    """
+    if tokenizer is None:
+        nothing = np.zeros(0, np.uint32)
+        for piece in pieces:
+            if len(piece):
+                yield TokenizedDocuments(nothing, np.zeros(len(piece) + 1, np.int64), piece.table, piece.texts)
+        return
+    for parts in gathered(pieces, _characters, window):
+        made = [_tokenized(parts, tokenizer, token_files)]
+        parts.clear()
+        yield made.pop()
+
+
+def _characters(piece: LaneDocuments) -> Int64:
+    """The characters or ids of each document + 1, a bound on its tokens that seldom fails."""
+    return np.fromiter(map(len, piece.texts), np.int64, len(piece)) + 1
+
+
+def _tokenized(
+    parts: list[LaneDocuments], tokenizer: Tokenizer, token_files: Sequence[TokenIndex]
+) -> TokenizedDocuments:
+    table = np.concatenate([part.table for part in parts])
+    texts = [text for part in parts for text in part.texts]
+    ids, offsets = _joined(texts) if token_files else tokenizer.encode_batch(texts)
+    if token_files and len(ids) and ids.max() >= tokenizer.vocab_size:
+        at = int(np.argmax(ids >= tokenizer.vocab_size))
+        shard, number = table[np.searchsorted(offsets, at, side="right") - 1, [SHARD, NUMBER]].tolist()
+        path, document = token_files[shard].place(number)
+        raise PilekitError(
+            f"{visible(path)}: document {document:,} has the id {ids[at]:,}, but "
+            f"{visible(tokenizer.path)} has {tokenizer.vocab_size:,} ids; give the tokenizer that made the file"
+        )
+    return TokenizedDocuments(ids, offsets, table)
+
+
+def _joined(texts: Sequence[npt.NDArray[Any]]) -> Encoded:
+    """The ids of all documents, as a tokenizer gives them."""
+    offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+    return np.concatenate(texts, dtype=np.uint32, casting="unsafe"), offsets

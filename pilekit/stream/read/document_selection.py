@@ -14,10 +14,10 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -41,7 +41,7 @@ from pilekit.stream.order.lane_grid import COLUMNS, default_rows
 from pilekit.stream.order.repeats import copies, exact_repeats
 from pilekit.stream.order.unit_sequence import Sequence as UnitSequence
 from pilekit.stream.read import sequential
-from pilekit.stream.read.lane_documents import LaneSource
+from pilekit.stream.read.lane_documents import LaneDocuments, LaneSource, document_table
 from pilekit.stream.read.mixture import repeats_of_weights
 from pilekit.stream.read.plan import Plan
 from pilekit.stream.read.random_access import RandomAccess
@@ -172,13 +172,23 @@ class DocumentSelection:
         """Whether the selection keeps documents with this label."""
         return (self.subsets is None or label in self.subsets) and self.repeats.get(label) != 0
 
-    def contents(self, batch: DocumentBatch) -> list[Any]:
-        """The texts of the batch or, if the stream gives whole documents, these as `StoredDocument`."""
+    def ids_of(self, labels: Iterable[str]) -> Int64:
+        """The subset ids of these labels."""
+        ids = self.subset_ids
+        return np.array([ids.get(label, ids[OTHER]) for label in labels], np.int64)
+
+    def placed(self, batch: DocumentBatch, shard: int, position: int, orders: Int64) -> LaneDocuments:
+        """The batch, which is of shard number `shard`, as documents of a lane, with `orders` in the unit.
+
+        If the stream gives whole documents, their texts are `StoredDocument`s.
+        """
+        columns = {"order": orders, "shard": shard, "number": batch.numbers, "subset": self.ids_of(batch.subsets)}
+        table = document_table(len(batch), position=position, **columns)
         if not self.raw:
-            return batch.texts
+            return LaneDocuments(table, batch.texts)
         metas = (meta_of(orjson.loads(line), self.corpus.manifest.text_field) for line in batch.raw_lines())
-        columns = zip(batch.texts, metas, batch.subsets, batch.numbers.tolist(), strict=True)
-        return [StoredDocument(*document, batch.shard) for document in columns]
+        stored = zip(batch.texts, metas, batch.subsets, batch.numbers.tolist(), strict=True)
+        return LaneDocuments(table, [StoredDocument(*document, batch.shard) for document in stored])
 
     @property
     def skipped(self) -> int | None:
@@ -235,8 +245,9 @@ class DocumentSelection:
             moved[:, 1] = 0
         return moved
 
-    def subset_names(self) -> tuple[str, ...]:
-        """The names of the subset ids: the manifest's names, other labels sorted by name, and `(other)` for the rest.
+    @cached_property
+    def subset_ids(self) -> dict[str, int]:
+        """Ids from 0 by name: the manifest's names, other labels sorted by name, and `(other)` for the rest.
 
         They are the same for every rank. Other labels come from `subsets` if given, else from the shards' indexes.
         Without indexes (sequential plan) only `(none)` and the names in `repeats` are known.
@@ -248,8 +259,9 @@ class DocumentSelection:
             found = {label for index in self.plan.indexes for label in index.header.subsets}
         else:
             found = {UNLABELLED, *self.repeats}
-        check_labels(found.difference(listed))
-        return (*listed, *sorted(found.difference(listed)), OTHER)
+        others = found.difference(listed, [OTHER])
+        check_labels(others)
+        return {name: number for number, name in enumerate([*listed, *sorted(others), OTHER])}
 
     def fingerprint(self) -> dict[str, object]:
         """The identity of the documents and of their order, without the plan; JSON types."""

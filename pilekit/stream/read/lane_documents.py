@@ -19,7 +19,7 @@ Table = npt.NDArray[np.int64]
 
 POSITION, ORDER  the unit, and the document's number in the unit's order. The place after it is (position, order + 1)
 SHARD, NUMBER    index into the corpus's shards, and line number from 0
-SUBSET           the id of its subset; unset before it is encoded
+SUBSET           the id of its subset
 SKIPPED          bad lines skipped before it
 """
 
@@ -43,20 +43,17 @@ class LaneDocuments:
     table      [n], with increasing orders
     texts      list of str, [n]; of documents in token files, list of their ids; for a stream of untokenized documents,
                list of `StoredDocument`
-    subsets    list of str, [n]; `(none)` for a document without a label
     """
 
     table: Table
     texts: list[Any]
-    subsets: list[str]
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def part(self, begin: int, end: int) -> LaneDocuments:
         """Documents `begin` .. `end`."""
-        some = slice(begin, end)
-        return LaneDocuments(self.table[some], self.texts[some], self.subsets[some])
+        return LaneDocuments(self.table[begin:end], self.texts[begin:end])
 
 
 class LaneSource(Protocol):

@@ -70,24 +70,20 @@ class RandomAccess:
         order = self.sequence.order(unit)
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
-        tables, texts, subsets = [document_table(0)], [], []
-        begin = 0
+        found, begin = [LaneDocuments(document_table(0), [])], 0
         for shard, lines in self.selected.documents.locate(unit.begin, unit.end):
             for kept in self._kept(unit, shard, lines):
                 at = np.minimum(np.searchsorted(lines, kept.numbers), len(lines) - 1)
                 if not np.array_equal(lines[at], kept.numbers):
                     raise self._made_up()
-                columns = {"order": rank[begin + at], "shard": shard, "number": kept.numbers}
-                tables.append(document_table(len(kept), position=position, **columns))
-                texts += self.selected.contents(kept)
-                subsets += kept.subsets
+                found.append(self.selected.placed(kept, shard, position, rank[begin + at]))
             begin += len(lines)
-        table = np.concatenate(tables)
+        table, texts = np.concatenate([some.table for some in found]), [text for some in found for text in some.texts]
         in_order = np.argsort(table[:, ORDER])
         if (np.diff(table[:, ORDER][in_order]) == 0).any():
             raise self._made_up()
         chosen = in_order[np.searchsorted(table[:, ORDER][in_order], document) :].tolist()
-        return LaneDocuments(table[chosen], [texts[i] for i in chosen], [subsets[i] for i in chosen])
+        return LaneDocuments(table[chosen], [texts[i] for i in chosen])
 
     def _kept(self, unit: Unit, shard: int, lines: Int64) -> Iterator[DocumentBatch]:
         """The documents of these lines that this copy of the unit keeps, after the filters."""

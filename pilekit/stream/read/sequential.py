@@ -29,7 +29,7 @@ from pilekit.shards.read.reader import ShardReader, read
 from pilekit.shards.read.unchanged import check_version
 from pilekit.shuffle import Int64, permutation
 from pilekit.stream.order.repeats import staying
-from pilekit.stream.read.lane_documents import SKIPPED, LaneDocuments, document_table
+from pilekit.stream.read.lane_documents import SKIPPED, LaneDocuments
 
 if TYPE_CHECKING:
     from pilekit.stream.read.document_selection import DocumentSelection
@@ -125,12 +125,10 @@ class Sequential:
                         "stages may drop documents and change their text"
                     )
                 document = int(batch.numbers[-1]) + 1
-                table = document_table(
-                    len(batch), position=position, order=batch.numbers, shard=index, number=batch.numbers
-                )
+                found = self._selected.placed(batch, index, position, batch.numbers)
                 while bad and bad[0] < document:
-                    table[np.searchsorted(batch.numbers, bad.popleft()), SKIPPED] += 1
-                yield LaneDocuments(table, self._selected.contents(batch), batch.subsets)
+                    found.table[np.searchsorted(batch.numbers, bad.popleft()), SKIPPED] += 1
+                yield found
         check_version(shard.path, version)
 
     def _wanted(self, copy: int) -> tuple[str, ...] | None:

@@ -33,8 +33,16 @@ def engine_settings(config: TrainConfig, world_size: int) -> dict[str, Any]:
     settings = read_engine_file(config)
     if config.parallel.engine == "deepspeed":
         made = deepspeed_config(config, world_size)
-        _check_decided(settings, _decided_for_deepspeed(config) | _decided_of(made), config)
-        settings = _merged({name: part for name, part in settings.items() if name != "optimizer"}, made)
+        decided = _decided_for_deepspeed(config) | {path: (value,) for path, value in made.items()}
+        _check_decided(settings, decided, config)
+        settings = {"steps_per_print": None} | _without_auto(settings)
+        settings.pop("optimizer", None)
+        for path, value in made.items():
+            part, (*above, last) = settings, path.split(".")
+            for name in above:
+                part[name] = part.get(name) or {}
+                part = part[name]
+            part[last] = value
     elif config.parallel.engine == "accelerate":
         _check_decided(settings, _decided_for_accelerate(config, world_size), config)
     return settings
@@ -58,38 +66,24 @@ def read_engine_file(config: TrainConfig) -> dict[str, Any]:
 
 
 def deepspeed_config(config: TrainConfig, world_size: int) -> dict[str, Any]:
-    """The settings for `deepspeed.initialize` that `config` decides."""
+    """The settings for `deepspeed.initialize` that `config` decides, by their path in the file."""
     train, parallel = config.train, config.parallel
-    zero: dict[str, Any] = {"stage": parallel.zero}
-    if parallel.offload:
-        zero["offload_optimizer"] = {"device": "cpu"}
-        if parallel.zero == 3:
-            zero["offload_param"] = {"device": "cpu"}
-    made = {
+    made: dict[str, Any] = {
         "train_batch_size": train.global_batch_size,
         "train_micro_batch_size_per_gpu": train.micro_batch_size,
         "gradient_accumulation_steps": train.global_batch_size // world_size // train.micro_batch_size,
         "gradient_clipping": 0.0 if math.isinf(train.clip_norm) else train.clip_norm,
-        "zero_optimization": zero,
+        "zero_optimization.stage": parallel.zero,
         "zero_force_ds_cpu_optimizer": False,  # torch's AdamW steps there too
-        "steps_per_print": None,
     }
+    if parallel.offload:
+        made["zero_optimization.offload_optimizer.device"] = "cpu"
+        if parallel.zero == 3:
+            made["zero_optimization.offload_param.device"] = "cpu"
     if config.precision.dtype == "bf16":
-        made["bf16"] = {"enabled": True, "check_grad_overflow": True}
-        made["data_types"] = {"grad_accum_dtype": "fp32"}
-        made["communication_data_type"] = "fp32"
+        made |= {"bf16.enabled": True, "bf16.check_grad_overflow": True}
+        made |= {"data_types.grad_accum_dtype": "fp32", "communication_data_type": "fp32"}
     return made
-
-
-def _decided_of(made: Mapping[str, Any], above: str = "") -> Decided:
-    """Each value of `made` as a decided setting."""
-    found: Decided = {}
-    for name, value in made.items():
-        if isinstance(value, Mapping):
-            found |= _decided_of(value, f"{above}{name}.")
-        elif value is not None:
-            found[above + name] = (value,)
-    return found
 
 
 def _decided_for_deepspeed(config: TrainConfig) -> Decided:
@@ -145,16 +139,7 @@ def _check_decided(settings: Mapping[str, Any], decided: Decided, config: TrainC
             raise PilekitError(f"{file}: {path} = {shown(given)}, but the run asks for {wanted}; change one of them")
 
 
-def _merged(given: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
-    """`given` without "auto", overridden by `made`; None in `made` is only a default."""
-    merged = {
-        name: _merged(value, {}) if isinstance(value, Mapping) else value
-        for name, value in given.items()
-        if value != AUTO
-    }
-    for name, value in made.items():
-        if isinstance(value, Mapping):
-            merged[name] = _merged(merged.get(name) or {}, value)
-        elif value is not None or name not in merged:
-            merged[name] = value
-    return merged
+def _without_auto(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without "auto"."""
+    kept = {name: value for name, value in settings.items() if value != AUTO}
+    return {name: _without_auto(value) if isinstance(value, Mapping) else value for name, value in kept.items()}

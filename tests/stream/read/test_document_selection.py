@@ -26,6 +26,12 @@ def select(folder: Path, **options: Any) -> DocumentSelection:
     return DocumentSelection(corpus, choose_plan(corpus, on_error="skip"), **options)
 
 
+def test_unknown_labels_are_other(tmp_path: Path) -> None:
+    made(tmp_path, [20])
+    found = select(tmp_path, subsets=("ArXiv",))
+    assert found.ids_of(["ArXiv", "unheard of"]).tolist() == [found.subset_ids[name] for name in ("ArXiv", "(other)")]
+
+
 def test_damage_in_the_rows_of_an_index_is_told(tmp_path: Path) -> None:
     made(tmp_path, [200])
     choose_plan(Corpus(tmp_path))

@@ -69,10 +69,18 @@ def resume(run: Path) -> Progress | None:
     return progress
 
 
-def begin(run: Path) -> None:
-    """Step 1 with state 100, and nothing else."""
+def copied(folder: Path, run: Path) -> None:
+    """Make `run` a copy of `folder`, which is faster than saves."""
     shutil.rmtree(run, ignore_errors=True)
-    save(run, 1, 100, keep_last=1)
+    shutil.copytree(folder, run)
+
+
+def begun(folder: Path, *more: int) -> Path:
+    """Save step 1 of state 100 and, of state 200, these steps."""
+    save(folder, 1, 100, keep_last=2)
+    for step in more:
+        save(folder, step, 200, keep_last=2)
+    return folder
 
 
 def moments(run: Path, every: int) -> int:
@@ -100,41 +108,33 @@ def moments(run: Path, every: int) -> int:
         found = resume(run)
         assert found.tokens == 100 if found is not None else killed
 
-    def empty() -> None:
-        shutil.rmtree(run)
-        run.mkdir()
-
     def check_completed(killed: bool) -> None:
         found = resume(run)
         assert found is not None
         assert found.tokens == 200
 
-    def leave_partial(step: int) -> None:
-        """As a save leaves it that was killed before its last rename, or, of step 1, after the old folder had gone."""
-        begin(run)
-        save(run, step, 200, keep_last=2)
-        (run / "checkpoints" / f"step-{step}").rename(run / "checkpoints" / f"step-{step}.partial")
-
-    def damage_second() -> None:
-        begin(run)
-        save(run, 2, 200, keep_last=2)
-        with (run / "checkpoints" / "step-2" / "__0_0.distcp").open("r+b") as file:
-            file.write(b"damage")
-
-    kills = kill_each_moment(empty, lambda: save(run, 1, 100, keep_last=1), check_first)
+    first, empty = begun(run.with_name("begun")), run.with_name("empty")
+    empty.mkdir()
+    kills = kill_each_moment(partial(copied, empty, run), lambda: save(run, 1, 100, keep_last=1), check_first)
     for step in (2, 1):  # the next step, and the same step again
-        kills += kill_each_moment(lambda: begin(run), partial(save, run, step, 200, keep_last=1), check_second)
-        kills += kill_each_moment(partial(leave_partial, step), lambda: checkpoints_in(run).newest(), check_completed)
-    return kills + kill_each_moment(damage_second, lambda: checkpoints_in(run).newest(), check_first)
+        kills += kill_each_moment(partial(copied, first, run), partial(save, run, step, 200, keep_last=1), check_second)
+        # As a save leaves it that was killed before its last rename, or, of step 1, after the old folder had gone.
+        saved = (left := begun(run.with_name(f"left-{step}"), step)) / "checkpoints" / f"step-{step}"
+        saved.rename(saved.with_name(f"{saved.name}.partial"))
+        kills += kill_each_moment(partial(copied, left, run), lambda: checkpoints_in(run).newest(), check_completed)
+    damaged = begun(run.with_name("damaged"), 2)
+    with (damaged / "checkpoints" / "step-2" / "__0_0.distcp").open("r+b") as file:
+        file.write(b"damage")
+    return kills + kill_each_moment(partial(copied, damaged, run), lambda: checkpoints_in(run).newest(), check_first)
 
 
 def one_of_two(run: Path, every: int) -> int:
     """Kill one rank of two at every Nth of its file operations: the other ends by itself."""
-    kills = 0
+    first, kills = begun(run.with_name("begun")), 0
     for step in (2, 1):
         for victim in (0, 1):
             for moment in itertools.count(0, every):
-                begin(run)
+                copied(first, run)
                 killed = rank_killed_at(run, step, victim, moment)
                 found = resume(run)
                 assert found is not None
@@ -182,7 +182,7 @@ def main() -> None:
     what, run, every = sys.argv[1:]
     logging.disable()
     torch.set_num_threads(1)
-    begin(Path(run) / "first")  # imports during the first save do not count as moments
+    save(Path(run) / "first", 1, 100, keep_last=1)  # imports during the first save do not count as moments
     assert resume(Path(run) / "first")
     folder = Path(run) / "run"
     folder.mkdir()

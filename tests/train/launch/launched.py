@@ -2,7 +2,7 @@
 
     python -m tests.train.launch.launched FOLDER KIND [more arguments]
 
-Every rank writes `FOLDER/<rank>.<attempt>.json` and waits until all have.
+Every rank writes `FOLDER/<rank>.<attempt>.json` and waits until all have; one that is only "starting" imports no torch.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
-from pilekit.engine.ranks import Ranks, join
 from pilekit.errors import PilekitError
 from pilekit.train.launch.interrupt import ended_by_sigterm, first_interrupt
 from pilekit.train.launch.launch import end_with_launcher
+
+if TYPE_CHECKING:
+    from pilekit.engine.ranks import Ranks
 
 
 def main(folder: Path, kind: str, *more: str) -> None:
@@ -29,6 +30,10 @@ def main(folder: Path, kind: str, *more: str) -> None:
         if kind == "starting":
             (folder / f"{os.environ['RANK']}.starting").touch()
             time.sleep(120)
+        import torch
+
+        from pilekit.engine.ranks import join
+
         ranks = join()
         about = {"threads": torch.get_num_threads(), "more": more}
         (folder / f"{ranks.rank}.{attempt}.json").write_text(json.dumps(about))

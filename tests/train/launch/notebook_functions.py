@@ -1,4 +1,4 @@
-"""Functions for the ranks of `notebook_launch` in its tests."""
+"""Functions for the ranks of `notebook_launch` in its tests. Only `train` imports what takes seconds."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ import torch
 
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
-from pilekit.train.config.file import load_config
 from pilekit.train.launch.interrupt import first_interrupt
-from pilekit.train.trainer import Trainer
 
 
 def about(*args: Any) -> list[tuple[Any, ...]]:
@@ -37,6 +35,9 @@ def fail(kind: str) -> object:
 
 
 def train(folder: Path, out: Path) -> int:
+    from pilekit.train.config.file import load_config
+    from pilekit.train.trainer import Trainer
+
     return Trainer(load_config(folder / "tiny.toml", ["parallel.zero=2"]), out).fit().step
 
 

@@ -12,9 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from pilekit.train.config.file import load_config
+from pilekit.train.run_folder import open_run
+from tests.process_groups import ProcessGroups
 from tests.stopping import wait_for
 from tests.train.launch import processes
 from tests.train.launch.processes import SECONDS, ranks_in
+from tests.train.ranks.fitting import fit
 from tests.train.runs import lines, tiny_run
 
 pytestmark = pytest.mark.slow
@@ -46,13 +50,11 @@ def steps_in(run: Path) -> int:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    with running(command("torchrun", made / "tiny.toml"), folder) as process:
-        stdout, stderr = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0, stderr
-    assert re.match(rf"{STEPS} steps done, [\d,]+ tokens: loss \d\.\d{{4}}\nthe model is in runs/tiny/model", stdout)
-    return folder / "runs" / "tiny"
+def undisturbed(made: Path, tmp_path_factory: pytest.TempPathFactory, process_group: ProcessGroups) -> Path:
+    """Two ranks in a process group of the tests, without a launcher."""
+    run = tmp_path_factory.mktemp("undisturbed") / "run"
+    assert [one.finished for one in process_group(2).run(fit, made, run, ())] == [(STEPS, False)] * 2
+    return run
 
 
 @pytest.mark.parametrize(("launcher", "victim", "kills"), [("pilekit", 1, 2), ("torchrun", 0, 1)])
@@ -77,7 +79,7 @@ def test_killed_ranks_start_again_and_end_with_the_same_weights(
             os.kill(now[victim], signal.SIGKILL)
         stdout, stderr = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, stderr
-    assert stdout.startswith(f"{STEPS} steps done, ")
+    assert re.match(rf"{STEPS} steps done, [\d,]+ tokens: loss \d\.\d{{4}}\nthe model is in runs/tiny/model", stdout)
     assert f"a rank was lost; all have started again (restart {kills} of 3)\n" in stderr
     for file in ("model/model.safetensors", "model/config.json"):
         assert (run / file).read_bytes() == (undisturbed / file).read_bytes()
@@ -124,15 +126,12 @@ def test_an_error_of_all_ranks_is_printed_once(made: Path, tmp_path: Path) -> No
 
 
 def test_a_run_that_another_process_holds_is_refused_once(made: Path, tmp_path: Path) -> None:
-    with running(command("pilekit", made / "tiny.toml"), tmp_path) as holder:
-        wait_for(lambda: steps_in(tmp_path / "runs" / "tiny") >= 1)
-        holder.send_signal(signal.SIGSTOP)
-        for pid in ranks_in(tmp_path).values():
-            os.kill(pid, signal.SIGSTOP)
-        other, arguments = tmp_path / "other", ["--out", str(tmp_path / "runs" / "tiny")]
-        other.mkdir()
-        with running(command("pilekit", made / "tiny.toml", *arguments), other) as process:
-            stdout, stderr = process.communicate(timeout=SECONDS)
+    held, config = tmp_path / "held", made / "tiny.toml"
+    with (
+        open_run(held, load_config(config)),
+        running(command("pilekit", config, "--out", str(held)), tmp_path) as process,
+    ):
+        stdout, stderr = process.communicate(timeout=SECONDS)
     assert (process.returncode, stdout) == (1, "")
     _ranks, told, launcher = stderr.splitlines()
     assert "trains in this folder" in told

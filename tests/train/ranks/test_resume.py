@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
@@ -16,6 +15,7 @@ from pilekit.train.config.file import load_config
 from pilekit.train.estimate import estimate
 from pilekit.train.step.sharding import own_part
 from tests.stopping import tree
+from tests.train.checkpoint.test_state import stored
 from tests.train.ranks.fitting import STEPS, Job, assert_same_state, case, fit
 from tests.train.runs import trainer
 
@@ -66,15 +66,17 @@ def test_frozen_parameters_and_a_running_mean_resume_too(job: Job, zero: int) ->
     job.check_resumed(2, changes, seed=5, stops_in_it=2)
     assert tree(job.folder / "parts/model-ema") == tree(job.folder / "whole/model-ema")
     # The steps again, from a checkpoint of each, in plain Python.
-    means: dict[str, Tensor] = {}
+    job.run(fit, 1, "each", (*changes, "checkpoint.every=1", f"checkpoint.keep_last={STEPS}"))
+    averaged, model = (load_file(job.folder / f"each/{name}/model.safetensors") for name in ("model-ema", "model"))
+    names = {f"model.{name}".replace("embed_out", "lm_head"): name for name in averaged}  # as transformers saves it
+    steps = []
     for step in range(1, STEPS + 1):
-        until = (f"train.steps={step}", "schedule.kind=constant", "schedule.warmup=0")
-        (seen,) = job.run(fit, 1, f"until-{step}", (*changes, *until))
-        assert seen.finished == (step, False)
-        model = load_file(job.folder / f"until-{step}/model/model.safetensors")
-        means = {name: mean * 0.75 + model[name] * 0.25 for name, mean in means.items()} or model
-    averaged = load_file(job.folder / f"until-{STEPS}/model-ema/model.safetensors")
-    begun = load_file(job.folder / "until-1/model/model.safetensors")
+        tensors = stored(job.folder / f"each/checkpoints/step-{step}", job.folder / "stored")
+        steps.append({names[key]: tensor for key, tensor in tensors.items() if key in names})
+    means = begun = steps[0]
+    for weights in steps[1:]:
+        means = {name: mean * 0.75 + weights[name] * 0.25 for name, mean in means.items()}
+    assert means.keys() == averaged.keys()
     for name, mean in means.items():
         torch.testing.assert_close(averaged[name], mean, rtol=1e-5, atol=1e-7)
         frozen = "embed_in" in name or "layers.0." in name
