@@ -30,7 +30,7 @@ from pilekit.evaluate.masked.pseudo_nll import masked_scoring
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, load_causal_lm, predicting
 from pilekit.evaluate.model.device import device_of
 from pilekit.evaluate.model.quantize import QUANTIZED, quantize, torchao_version, weight_bytes
-from pilekit.evaluate.plan import MLM_SEED, Data, Options, Plan, corpus_of, make_plan, prepare
+from pilekit.evaluate.plan import MLM_SEED, Data, Options, Plan, corpus_of, prepare
 from pilekit.evaluate.ranks import alone, ranks_of_job
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result import RESULT_FILE, BitsPerByte, Cost
@@ -128,9 +128,9 @@ def bits_per_byte(
             check_out(out)
         elif per_token:
             raise PilekitError("per_token writes tokens.parquet beside the result; name a folder as out")
+        corpus, given = corpus_of(data).only_held_out(), "auto" if dtype in QUANTIZED else dtype
         size = ranks.world_size
-        given = "auto" if dtype in QUANTIZED else dtype
-        plan = prepare(model, data, options, tokenizer=tokenizer, dtype=given, device=place, world_size=size)
+        plan = prepare(model, corpus, options, tokenizer=tokenizer, dtype=given, device=place, world_size=size)
         if dtype in QUANTIZED:
             plan.protocol.update(dtype=dtype, torchao=torchao_version())
         if train is not None:
@@ -185,7 +185,7 @@ def score_corpus(
     The model keeps its mode, and no random number is drawn.
     """
     model = lm.model
-    plan = make_plan(model, tokenizer, corpus, Options(**options), dtype=model.dtype, device=model.device)
+    plan = prepare(model, corpus, Options(**options), tokenizer=tokenizer, device=model.device)
 
     def finish(records: Records, _earlier: Records, protocol: dict[str, Any]) -> BitsPerByte:
         return tabulate(records, {**protocol, "records": None}, corpus.manifest)

@@ -26,7 +26,7 @@ from pilekit.evaluate.embed.embeddings import Embeddings, write_embeddings
 from pilekit.evaluate.model.causal import depends_on_length
 from pilekit.evaluate.model.device import device_of
 from pilekit.evaluate.model.load import CAUSAL, kind_of, load_model, read_config
-from pilekit.evaluate.plan import Data, Options, Plan, prepare
+from pilekit.evaluate.plan import Data, Options, Plan, corpus_of, prepare
 from pilekit.evaluate.ranks import ranks_of_job
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result_folder import read_numbers, record_key, records_folder
@@ -101,7 +101,8 @@ def embed_corpus(
             batch_tokens=batch_tokens,
             on_error=on_error,
         )
-        plan = prepare(model, data, options, dtype=dtype, device=place, world_size=ranks.world_size)
+        corpus = corpus_of(data).only_held_out()
+        plan = prepare(model, corpus, options, dtype=dtype, device=place, world_size=ranks.world_size)
         around = plan.tokenizer.around() or ([], [])
         if pool not in POOLS or (pool == "cls" and not around[0]):
             why = "this tokenizer puts no special token before a text" if pool == "cls" else f"not {visible(pool, 40)}"
