@@ -36,7 +36,7 @@ from tests.dedup.given import write_flat_sets
 UInt64 = npt.NDArray[np.uint64]
 Int64 = npt.NDArray[np.int64]
 
-BANDS = 21
+BANDS = 7
 AT_A_TIME = 1 << 16
 THRESHOLD = 0.8
 MOST_SHINGLES = 40
