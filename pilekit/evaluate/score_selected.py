@@ -88,86 +88,74 @@ def score_selected(
     out        the folder for records, written as soon as they are made, or None
     numbers    of a document with all its losses: the numbers to write into its record; None: nothing
     """
+    manifest, rank = plan.corpus.manifest, ranks.rank
     with ExitStack() as held:
+        earlier = ranks.on_rank0(lambda: _earlier(plan, out, held))
+        recorded = Recorded(earlier)
+        progress = ScoringProgress(advance, ranks.world_size)
+        labels: dict[str, int] = {}
+        skipped = SkippedLines()
 
-        def recorded() -> Records:
-            if out is None:
-                return Records.of([], plan.shards, plan.corpus.manifest)
-            records = held.enter_context(held_folder(out, plan.key, plan.protocol, plan.corpus.manifest))
-            if len(records):
-                documents = counted(len(records), "document is", "documents are")
-                what = "already done" if scored_before(out, plan.key) else "resuming"
-                logger.warning("%s: %s scored already, recorded in %s", what, documents, visible(out))
+        def score_own(check: Callable[[], None]) -> list[ScoredDocument]:
+            def scored(tokens: int) -> None:
+                progress.scored(tokens)
+                check()
+
+            def left(batches: Iterable[DocumentBatch]) -> Iterator[DocumentBatch]:
+                for batch in batches:
+                    progress.scored(0)
+                    yield recorded.left_of(batch)
+
+            with ExitStack() as opened:
+                batches = opened.enter_context(closing(selected(plan, labels, skipped, progress.read)))
+                own = tokenized(dealt(left(batches), rank, ranks.world_size), plan.tokenizer)
+                file = None if out is None else records_folder(out, plan.key) / f"records.{rank}.jsonl"
+                append = None if file is None else opened.enter_context(record_file(file))
+
+                def keep(record: ScoredDocument, document: TokenizedDocument) -> None:
+                    if append is not None:
+                        append(record, b"" if numbers is None else numbers(document).tobytes())
+
+                first = next(own, None)
+                if first is None:
+                    return []
+                every = chain([first], own)
+                return list(score_rows(every, load(), share or Fitting(), scored=scored, keep=keep))
+
+        parts = ranks.gather(apart(ranks, score_own))
+        progress.all()
+
+        def join() -> Records:
+            records = Records.of(chain(recorded.all_met().documents(), *parts), plan.shards, manifest)
+            if not len(records):
+                which = "" if plan.subsets is None else f" of {visible(', '.join(plan.subsets), 400)}"
+                raise PilekitError(
+                    f"no documents{which} in the {counted(len(plan.shards), 'shard')} of {visible(plan.corpus.root)}, "
+                    "so there is nothing to score; `pilekit stats` shows what is in them"
+                )
             return records
 
-        earlier = ranks.on_rank0(recorded)
-        records, protocol = _score(plan, load, ranks, earlier, share, out, numbers, advance)
+        records = ranks.on_all_ranks(join)
+        for name in plan.subsets or () if ranks.is_first else ():
+            if name not in records.subsets:
+                logger.warning("no documents of %s in %s", visible(name, 80), visible(plan.corpus.root, 200))
+        if skipped.count and ranks.is_first:
+            lines, first = counted(skipped.count, "bad line"), visible(str(skipped.examples[0]), 500)
+            logger.warning("skipped %s, the first: %s", lines, first)
+        known = [subset.name for subset in manifest.subsets]
+        others = [label for label in labels if label not in known][:MOST_OTHERS]
+        listed = [name for name in known if name in labels] + others
+        protocol = {**plan.protocol, "skipped_lines": skipped.count, "labels": listed}
         return ranks.on_rank0(lambda: finish(records, earlier, protocol))
 
 
-def _score(
-    plan: Plan,
-    load: Callable[[], Scoring],
-    ranks: Ranks,
-    earlier: Records,
-    share: Share | None,
-    out: str | Path | None,
-    numbers: Callable[[TokenizedDocument], npt.NDArray[Any]] | None,
-    advance: Callable[[int], None],
-) -> tuple[Records, dict[str, Any]]:
-    manifest, rank = plan.corpus.manifest, ranks.rank
-    recorded = Recorded(earlier)
-    progress = ScoringProgress(advance, ranks.world_size)
-    labels: dict[str, int] = {}
-    skipped = SkippedLines()
-
-    def score_own(check: Callable[[], None]) -> list[ScoredDocument]:
-        def scored(tokens: int) -> None:
-            progress.scored(tokens)
-            check()
-
-        def left(batches: Iterable[DocumentBatch]) -> Iterator[DocumentBatch]:
-            for batch in batches:
-                progress.scored(0)
-                yield recorded.left_of(batch)
-
-        with ExitStack() as opened:
-            batches = opened.enter_context(closing(selected(plan, labels, skipped, progress.read)))
-            own = tokenized(dealt(left(batches), rank, ranks.world_size), plan.tokenizer)
-            file = None if out is None else records_folder(out, plan.key) / f"records.{rank}.jsonl"
-            append = None if file is None else opened.enter_context(record_file(file))
-
-            def keep(record: ScoredDocument, document: TokenizedDocument) -> None:
-                if append is not None:
-                    append(record, b"" if numbers is None else numbers(document).tobytes())
-
-            first = next(own, None)
-            if first is None:
-                return []
-            every = chain([first], own)
-            return list(score_rows(every, load(), share or Fitting(), scored=scored, keep=keep))
-
-    parts = ranks.gather(apart(ranks, score_own))
-    progress.all()
-
-    def join() -> Records:
-        records = Records.of(chain(recorded.all_met().documents(), *parts), plan.shards, manifest)
-        if not len(records):
-            which = "" if plan.subsets is None else f" of {visible(', '.join(plan.subsets), 400)}"
-            raise PilekitError(
-                f"no documents{which} in the {counted(len(plan.shards), 'shard')} of {visible(plan.corpus.root)}, so "
-                "there is nothing to score; `pilekit stats` shows what is in them"
-            )
-        return records
-
-    records = ranks.on_all_ranks(join)
-    for name in plan.subsets or () if ranks.is_first else ():
-        if name not in records.subsets:
-            logger.warning("no documents of %s in %s", visible(name, 80), visible(plan.corpus.root, 200))
-    if skipped.count and ranks.is_first:
-        lines, first = counted(skipped.count, "bad line"), visible(str(skipped.examples[0]), 500)
-        logger.warning("skipped %s, the first: %s", lines, first)
-    known = [subset.name for subset in manifest.subsets]
-    others = [label for label in labels if label not in known][:MOST_OTHERS]
-    listed = [name for name in known if name in labels] + others
-    return records, {**plan.protocol, "skipped_lines": skipped.count, "labels": listed}
+def _earlier(plan: Plan, out: str | Path | None, held: ExitStack) -> Records:
+    """The records of earlier runs; `held` keeps their folder locked."""
+    if out is None:
+        return Records.of([], plan.shards, plan.corpus.manifest)
+    records = held.enter_context(held_folder(out, plan.key, plan.protocol, plan.corpus.manifest))
+    if len(records):
+        documents = counted(len(records), "document is", "documents are")
+        what = "already done" if scored_before(out, plan.key) else "resuming"
+        logger.warning("%s: %s scored already, recorded in %s", what, documents, visible(out))
+    return records
