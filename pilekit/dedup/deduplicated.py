@@ -9,9 +9,9 @@ the hashes in its sketch, except texts that an earlier stage changed.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -50,17 +50,14 @@ class Deduplicated(DocumentStage):
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
         """The kept documents; empty batches are dropped."""
-        masks: OrderedDict[str, KeepMask] = OrderedDict()
+        mask_of = lru_cache(HELD_MASKS)(self.mask)
         for batch in batches:
             if not len(batch):
                 continue
-            if batch.shard not in masks:
-                masks[batch.shard] = self.mask(batch.shard)
+            read = mask_of.cache_info().misses
+            mask = mask_of(batch.shard)
+            if mask_of.cache_info().misses > read:
                 self._compare_texts(batch)
-                if len(masks) > HELD_MASKS:
-                    masks.popitem(last=False)
-            masks.move_to_end(batch.shard)
-            mask = masks[batch.shard]
             last = int(batch.numbers[-1])
             if last >= mask.header.lines:
                 raise PilekitError(

@@ -22,8 +22,7 @@ from pilekit.artifacts.external_sort import Table
 from pilekit.dedup.match.candidates import Candidates, find_candidates
 from pilekit.dedup.match.exact import find_exact
 from pilekit.dedup.match.population import Flags, Population
-from pilekit.dedup.output.decide import Decided, decide
-from pilekit.dedup.output.removed_table import Decisions
+from pilekit.dedup.output.removed_table import Decided, Decisions, decide
 from pilekit.dedup.scratch_space import read_flags, write_flags
 from pilekit.engine import Advance, Ray, scratch_folder
 from pilekit.shards.each_shard import await_files

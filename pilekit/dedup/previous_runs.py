@@ -17,7 +17,7 @@ import xxhash
 
 from pilekit.artifacts import header as headers
 from pilekit.artifacts.header import Header
-from pilekit.corpus import Shard
+from pilekit.corpus import Manifest, Shard, load_manifest
 from pilekit.dedup.sketch.sketch_format import SUFFIX as SKETCH_SUFFIX
 from pilekit.dedup.sketch.sketch_format import ShardSketch, load_sketch
 from pilekit.errors import PilekitError, visible
@@ -115,6 +115,12 @@ def finished_run(folder: str | Path) -> EarlierRun:
             raise PilekitError(f"{visible(path)}: has changed since {shown} was made from it; restore it")
         shards.append(Shard(name, path, before.size))
     return EarlierRun(folder, shards, header.parameters, identity_of(header), against)
+
+
+def manifest_of(parameters: Mapping[str, Any]) -> Manifest:
+    """A manifest with the text and label fields in a run's parameters."""
+    record = {name: parameters[name] for name in ("text_field", "label_path")}
+    return msgspec.structs.replace(load_manifest(), **record)
 
 
 def identity_of(header: Header) -> str:

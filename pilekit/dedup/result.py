@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,9 @@ import numpy as np
 from pilekit.artifacts.header import read_header
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus
-from pilekit.dedup.previous_runs import KIND, RECORDS
+from pilekit.dedup.previous_runs import KIND, RECORDS, finished_run, manifest_of
 from pilekit.dedup.sketch.minhash import SEED, permutations, signatures
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.fingerprint import Fingerprint, fingerprint
 from pilekit.shards.index.format import find_index
 from pilekit.shards.random_access.document_reader import DocumentReader
 from pilekit.shards.read.damage import BadLine, SkippedLines
@@ -39,15 +38,11 @@ class Deduplication(TableResult):
     folder     with clean/, masks/, sketches/, removed.parquet, summary.json
     summary    read, kept, removed, exact, near, skipped, and the same for each subset: the content of summary.json
     skipped    the bad lines
-
-    `_compared` holds the subsets that were compared; None if all were.
     """
 
     folder: Path
     summary: dict[str, Any]
     skipped: SkippedLines
-    _corpus: Corpus = field(repr=False)
-    _compared: frozenset[str] | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, output: Output, corpus: Corpus) -> Deduplication:
@@ -55,9 +50,7 @@ class Deduplication(TableResult):
         records = output.results()[RECORDS]
         bad_lines = [BadLine(corpus.shards[place].path, line, reason) for place, line, reason in records["bad_lines"]]
         summary = msgspec.json.decode((output.folder / SUMMARY).read_bytes())
-        compared = read_header(output.folder, KIND).parameters["subsets"]
-        skipped = SkippedLines(summary["skipped"], bad_lines)
-        return cls(output.folder, summary, skipped, corpus, None if compared is None else frozenset(compared))
+        return cls(output.folder, summary, SkippedLines(summary["skipped"], bad_lines))
 
     def to_dict(self) -> dict[str, Any]:
         """The summary."""
@@ -73,27 +66,25 @@ class Deduplication(TableResult):
     def minhash(self, document: tuple[str, int]) -> datasketch.MinHash:
         """The MinHash of the document (shard name, document number), computed again from the shard.
 
-        Raises PilekitError if the shard has changed or has no such document.
+        Raises PilekitError if a shard of the run has changed, or if there is no such document.
         """
         from datasketch import MinHash
 
         name, number = document
-        shard = next((shard for shard in self._corpus.shards if shard.name == name), None)
+        run = finished_run(self.folder)
+        shard = next((shard for shard in run.shards if shard.name == name), None)
         if shard is None:
             raise PilekitError(f"there is no shard {visible(name)} in what {visible(self.folder)} was made of")
-        header = read_header(self.folder, KIND)
-        if fingerprint(shard.path) != Fingerprint(*header.inputs[name]):
-            raise PilekitError(f"{visible(shard.path)}: has changed since it was deduplicated; restore it")
-        manifest, num_perm = self._corpus.manifest, header.parameters["num_perm"]
+        manifest, num_perm = manifest_of(run.parameters), run.parameters["num_perm"]
         with closing(DocumentReader(shard, find_index(shard, manifest), manifest=manifest)) as reader:
             text = np.frombuffer(reader.document(number).text.encode(), dtype=np.uint8)
         offsets = np.array([0, len(text)])
-        values = signatures(text, offsets, header.parameters["ngram"], *permutations(num_perm))[0]
+        values = signatures(text, offsets, run.parameters["ngram"], *permutations(num_perm))[0]
         return MinHash(num_perm, SEED, scheme="affine32", hashfunc=_low_half, hashvalues=values)
 
     def table(self) -> FittedTable[tuple[str, dict[str, Any]]]:
         """A row per compared subset, the largest first, one for all others together, and the total."""
-        return removals_table(self.summary, self._compared)
+        return removals_table(self.summary, read_header(self.folder, KIND).parameters["subsets"])
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{self.summary[name]:,} {name}" for name in ("read", "kept", "removed", "skipped"))

@@ -33,9 +33,8 @@ from pilekit.dedup.match.exact import find_exact
 from pilekit.dedup.match.population import Keep, Population, ids_of
 from pilekit.dedup.on_cluster import Nodes
 from pilekit.dedup.output.clean_shards import clean_shard
-from pilekit.dedup.output.decide import Decided, decide
 from pilekit.dedup.output.masks import mask_shard
-from pilekit.dedup.output.removed_table import Decisions
+from pilekit.dedup.output.removed_table import Decided, Decisions, decide
 from pilekit.dedup.output.summary import summarize
 from pilekit.dedup.previous_runs import DONE, KIND, MASKS, RECORDS, SKETCHES, EarlierRun, earlier_runs
 from pilekit.dedup.result import REMOVED, SUMMARY, Deduplication
@@ -200,22 +199,20 @@ class _Run:
             inputs=self.inputs,
         )
         shards, progress = self.corpus.shards, self._progress("sketching", self.stored())
-        jobs, lock = self._jobs(shards), self.output.folder / LOCK_FILE
-        made = each_shard(work, shards, jobs=jobs, advance=progress, threads=True, engine=self.engine, lock=lock)
-        sketches = list(made)
+        sketches = list(each_shard(work, shards, advance=progress, threads=True, **self._how(shards)))
         await_files(Path(sketch.path) for sketch in sketches)
         return sketches
 
     def decide(self, sketches: Sequence[ShardSketch]) -> tuple[Population, Decided]:
         """Find out which documents are removed, and why, and write `removed.parquet`."""
-        scratch, lock = self.output.folder / SCRATCH, self.output.folder / LOCK_FILE
-        memory, engine = self.memory, self.engine
+        scratch, memory, engine = self.output.folder / SCRATCH, self.memory, self.engine
         scratch.mkdir(parents=True, exist_ok=True)
         own = scratch if engine is None else scratch_folder(engine.scratch)  # for files without a name
         make = functools.partial(_population, sketches=sketches, keep=self.parameters["keep"], before=self.before)
         population = make(own)
         shards = [*(shard for run in self.before for shard in run.shards), *self.corpus.shards]
 
+        lock = self.output.folder / LOCK_FILE
         nodes = None if engine is None else Nodes(engine, make, scratch / "matched", memory, lock)
         decisions = Decisions(population.documents if nodes is None else 0, own)  # A cluster's task has its own.
         copies = scratch_array(own, np.bool_, population.documents)
@@ -234,10 +231,8 @@ class _Run:
             text_bytes = int(np.sum(population.table["text_bytes"], where=candidates.flagged, dtype=np.int64))
             check_free_disk(scratch, set_bytes(text_bytes, population.documents), "comparing")
             stored = self._progress("reading candidates", sum(sketch.header.size for sketch in population.sketches))
-            jobs, flagged = self._jobs(shards), candidates.flagged
-            store_shingles(
-                population, shards, flagged, scratch / "sets", jobs=jobs, advance=stored, engine=engine, lock=lock
-            )
+            how = {"advance": stored, **self._how(shards)}
+            store_shingles(population, shards, candidates.flagged, scratch / "sets", **how)
             resolved = self._progress("comparing", _ROW_BYTES * candidates.count, _ROW_BYTES)
             subsets = self.corpus.manifest.subsets
             arguments: dict[str, Any] = {
@@ -260,8 +255,7 @@ class _Run:
         ids = pairwise(population.base[len(population.sketches) - len(sketches) :].tolist())
         items = list(zip(shards, sketches, masks, ids, strict=True))
         mask = functools.partial(mask_shard, labels=population.labels, flags=flags, only=only, manifest=manifest)
-        jobs, lock = self._jobs(shards), self.output.folder / LOCK_FILE
-        counts = each_shard(mask, shards, items=items, jobs=jobs, advance=None, engine=self.engine, lock=lock)
+        counts = each_shard(mask, shards, items=items, advance=None, **self._how(shards))
         kept = sum(counts, np.zeros((2, len(population.labels)), np.int64))
         await_files(masks)
         summary = summarize(
@@ -298,6 +292,10 @@ class _Run:
     def stored(self) -> int:
         """Stored bytes of all shards."""
         return sum(size for size, _ in self.inputs.fingerprints.values())
+
+    def _how(self, shards: Sequence[Shard]) -> dict[str, Any]:
+        """The arguments of `each_shard` that say where it runs."""
+        return {"jobs": self._jobs(shards), "engine": self.engine, "lock": self.output.folder / LOCK_FILE}
 
     def _jobs(self, shards: Sequence[Shard]) -> int:
         """The number of processes: by default half of the CPUs, because the threads of a process keep two busy."""

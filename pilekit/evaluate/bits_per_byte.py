@@ -24,19 +24,19 @@ from transformers import PreTrainedModel
 
 from pilekit.artifacts.atomic_write import write_json
 from pilekit.corpus import Corpus
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm, load_masked_lm
 from pilekit.evaluate.masked.pseudo_nll import masked_scoring
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, load_causal_lm, predicting
 from pilekit.evaluate.model.device import device_of
 from pilekit.evaluate.model.quantize import QUANTIZED, quantize, torchao_version, weight_bytes
-from pilekit.evaluate.plan import MLM_SEED, Data, Options, Plan, corpus_of, make_plan, prepare
+from pilekit.evaluate.plan import MLM_SEED, Data, Options, Plan, corpus_of, prepare
 from pilekit.evaluate.ranks import alone, ranks_of_job
-from pilekit.evaluate.results.per_token import token_losses, write_tokens
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result import RESULT_FILE, BitsPerByte, Cost
-from pilekit.evaluate.results.result_folder import check_out, held_folder, scored_before
+from pilekit.evaluate.results.result_folder import check_out
 from pilekit.evaluate.results.tabulate import tabulate
+from pilekit.evaluate.results.write_items import token_losses, write_tokens
 from pilekit.evaluate.score.batching import Scoring, Share, ignore
 from pilekit.evaluate.score.causal_nll import causal_scoring
 from pilekit.evaluate.score_selected import score_selected
@@ -128,9 +128,9 @@ def bits_per_byte(
             check_out(out)
         elif per_token:
             raise PilekitError("per_token writes tokens.parquet beside the result; name a folder as out")
+        corpus, given = corpus_of(data).only_held_out(), "auto" if dtype in QUANTIZED else dtype
         size = ranks.world_size
-        given = "auto" if dtype in QUANTIZED else dtype
-        plan = prepare(model, data, options, tokenizer=tokenizer, dtype=given, device=place, world_size=size)
+        plan = prepare(model, corpus, options, tokenizer=tokenizer, dtype=given, device=place, world_size=size)
         if dtype in QUANTIZED:
             plan.protocol.update(dtype=dtype, torchao=torchao_version())
         if train is not None:
@@ -152,38 +152,25 @@ def bits_per_byte(
         loaded.append((weight_bytes(lm.model), time.perf_counter()))
         return _scoring(plan, lm)
 
+    def finish(records: Records, earlier: Records, found: dict[str, Any]) -> BitsPerByte:
+        result = tabulate(records, {**found, "records": None if out is None else plan.key}, plan.corpus.manifest)
+        for warning in result.warnings:
+            logger.warning("%s", visible(warning, 1000))
+        if loaded:
+            tokens = int(records.tokens.sum()) - int(earlier.tokens.sum())
+            result = replace(result, cost=Cost(loaded[0][0], tokens, time.perf_counter() - loaded[0][1]))
+        if train is not None:
+            copies = count_training_copies(records, corpus_of(train), on_error=on_error)
+            result = replace(result, training_copies=copies)
+        if out is not None:
+            if per_token:
+                write_tokens(out, plan, records)
+            write_json(Path(out) / RESULT_FILE, result.to_dict())
+        return result
+
     with ExitStack() as held:
-
-        def recorded() -> Records:
-            if out is None:
-                return Records.of([], plan.shards, plan.corpus.manifest)
-            records = held.enter_context(held_folder(out, plan.key, plan.protocol, plan.corpus.manifest))
-            if len(records):
-                documents = counted(len(records), "document is", "documents are")
-                what = "already done" if scored_before(out, plan.key) else "resuming"
-                logger.warning("%s: %s scored already, recorded in %s", what, documents, visible(out))
-            return records
-
-        earlier, numbers = ranks.on_rank0(recorded), token_losses if per_token else None
-        records, found = score_selected(plan, load, ranks, earlier, out=out, numbers=numbers, advance=advance)
-
-        def finish() -> BitsPerByte:
-            result = tabulate(records, {**found, "records": None if out is None else plan.key}, plan.corpus.manifest)
-            for warning in result.warnings:
-                logger.warning("%s", visible(warning, 1000))
-            if loaded:
-                tokens = int(records.tokens.sum()) - int(earlier.tokens.sum())
-                result = replace(result, cost=Cost(loaded[0][0], tokens, time.perf_counter() - loaded[0][1]))
-            if train is not None:
-                copies = count_training_copies(records, corpus_of(train), on_error=on_error)
-                result = replace(result, training_copies=copies)
-            if out is not None:
-                if per_token:
-                    write_tokens(out, plan, records)
-                write_json(Path(out) / RESULT_FILE, result.to_dict())
-            return result
-
-        return ranks.on_rank0(finish)
+        numbers = token_losses if per_token else None
+        return score_selected(plan, load, ranks, finish, out=out, numbers=numbers, advance=advance)
 
 
 def score_corpus(
@@ -198,11 +185,13 @@ def score_corpus(
     The model keeps its mode, and no random number is drawn.
     """
     model = lm.model
-    plan = make_plan(model, tokenizer, corpus, Options(**options), dtype=model.dtype, device=model.device)
-    nothing = Records.of([], plan.shards, corpus.manifest)
+    plan = prepare(model, corpus, Options(**options), tokenizer=tokenizer, device=model.device)
+
+    def finish(records: Records, _earlier: Records, protocol: dict[str, Any]) -> BitsPerByte:
+        return tabulate(records, {**protocol, "records": None}, corpus.manifest)
+
     with predicting(model):
-        records, protocol = score_selected(plan, lambda: _scoring(plan, lm), alone(), nothing, share=share)
-    return tabulate(records, {**protocol, "records": None}, corpus.manifest)
+        return score_selected(plan, lambda: _scoring(plan, lm), alone(), finish, share=share)
 
 
 def _scoring(plan: Plan, lm: CausalLM | MaskedLM) -> Scoring:

@@ -116,19 +116,18 @@ class Plan:
 
 def prepare(
     model: str | Path | PreTrainedModel,
-    data: Data,
+    corpus: Corpus,
     options: Options,
     *,
     tokenizer: Any = None,
-    dtype: str,
+    dtype: str = "auto",
     device: torch.device,
-    world_size: int,
+    world_size: int = 1,
 ) -> Plan:
     """The plan for a model in memory, or in a folder, whose weights are not read; PilekitError for anything wrong."""
-    corpus = corpus_of(data).only_held_out()
     if world_size > 1 and any(shard.path == "-" for shard in corpus.shards):
         raise PilekitError("standard input (-) can be read by one process only; save it to a file first")
-    subsets_or_all(options.subsets, corpus.manifest)  # before the files of the model, which take longer
+    subsets = subsets_or_all(options.subsets, corpus.manifest)  # before the files of the model, which take longer
     if isinstance(model, PreTrainedModel):
         if tokenizer is None:
             raise PilekitError("a model in memory needs its tokenizer; give it as tokenizer=")
@@ -140,36 +139,10 @@ def prepare(
         shape = outline(model, kind)
     loaded = load_tokenizer(folder if tokenizer is None else tokenizer)
     check_vocabulary(shape, loaded, name)
-    return make_plan(
-        shape,
-        loaded,
-        corpus,
-        options,
-        dtype=shape.dtype if folder is None else dtype_of(dtype, device, stored_dtype(folder)),
-        device=device,
-        model_dir=folder,
-        template=template_of(loaded) if kind is MASKED else None,
-    )
-
-
-def make_plan(
-    model: PreTrainedModel,
-    tokenizer: Tokenizer,
-    corpus: Corpus,
-    options: Options,
-    *,
-    dtype: torch.dtype,
-    device: torch.device,
-    model_dir: Path | None = None,
-    template: Template | None = None,
-) -> Plan:
-    """The plan for a model, which may be on the meta device; PilekitError for options that do not fit.
-
-    model_dir   the folder of the model; None for a model in memory
-    template    of a masked model
-    """
-    options.check(model.config.model_type, template is not None)
-    positions = positions_of(model.config) if template is None else tokens_of(model)
+    computed = shape.dtype if folder is None else dtype_of(dtype, device, stored_dtype(folder))
+    template = template_of(loaded) if kind is MASKED else None
+    options.check(shape.config.model_type, template is not None)
+    positions = positions_of(shape.config) if template is None else tokens_of(shape)
     max_length = options.max_length or positions or USUAL_MAX_LENGTH
     if positions is not None and max_length > positions:
         raise PilekitError(
@@ -182,10 +155,9 @@ def make_plan(
         )
     if template is not None:
         template.room(max_length)
-    subsets = subsets_or_all(options.subsets, corpus.manifest)
-    prefix = None if template is not None else prefix_token(options.prefix, tokenizer, model)
-    plan = Plan(corpus, tokenizer, options, subsets, max_length, prefix, template, dtype, {})
-    plan.protocol.update(_described(plan, model, device.type, model_dir))
+    prefix = None if template is not None else prefix_token(options.prefix, loaded, shape)
+    plan = Plan(corpus, loaded, options, subsets, max_length, prefix, template, computed, {})
+    plan.protocol.update(_described(plan, shape, device.type, folder))
     return plan
 
 

@@ -1,9 +1,9 @@
 """`score_selected`: the documents that a plan selects, scored by all ranks, each recorded as soon as it is scored.
 
-    selected -> this rank's documents that are not recorded yet -> tokens -> scored -> records
+    selected -> this rank's documents that are not recorded yet -> tokens -> scored -> records -> finish
 
 Scoring a document makes its record, and perhaps numbers to be kept in it: the losses of its tokens, or a vector.
-Ranks share nothing while they score, and meet at the end.
+Ranks share nothing while they score, and meet at the end. The folder of records is locked until the result is written.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy.typing as npt
 
@@ -23,11 +23,12 @@ from pilekit.errors import PilekitError, counted, visible
 from pilekit.evaluate.plan import Plan
 from pilekit.evaluate.ranks import apart
 from pilekit.evaluate.results.records import Records, ScoredDocument
-from pilekit.evaluate.results.result_folder import record_file, records_folder
-from pilekit.evaluate.score.batching import Float64, Scoring, Share, TokenizedDocument, ignore, score_rows
-from pilekit.evaluate.score.fitting import Fitting
+from pilekit.evaluate.results.result_folder import held_folder, record_file, records_folder, scored_before
+from pilekit.evaluate.score.batching import Fitting, Scoring, Share, TokenizedDocument, ignore, score_rows
 from pilekit.evaluate.select_documents import Recorded, dealt, selected, tokenized
 from pilekit.shards.read.damage import SkippedLines
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -72,73 +73,89 @@ def score_selected(
     plan: Plan,
     load: Callable[[], Scoring],
     ranks: Ranks,
-    earlier: Records,
+    finish: Callable[[Records, Records, dict[str, Any]], T],
     *,
     share: Share | None = None,
     out: str | Path | None = None,
-    numbers: Callable[[TokenizedDocument, Float64], npt.NDArray[Any]] | None = None,
+    numbers: Callable[[TokenizedDocument], npt.NDArray[Any]] | None = None,
     advance: Callable[[int], None] = ignore,
-) -> tuple[Records, dict[str, Any]]:
-    """Score the documents that `earlier` lacks; returns all ranks' records, and the protocol with labels and bad lines.
+) -> T:
+    """Score the documents that have no record yet; returns on all ranks what `finish` returns on rank 0.
 
     load       called for the first document that is left; if none is, the model is never loaded
+    finish     of all ranks' records, those of earlier runs, and the protocol with labels and bad lines: the result
     share      makes the forward passes; None: this process makes all, and splits batches that do not fit into memory
     out        the folder for records, written as soon as they are made, or None
-    numbers    of a document and its losses: the numbers to write into its record; None: nothing
+    numbers    of a document with all its losses: the numbers to write into its record; None: nothing
     """
     manifest, rank = plan.corpus.manifest, ranks.rank
-    recorded = Recorded(earlier)
-    progress = ScoringProgress(advance, ranks.world_size)
-    labels: dict[str, int] = {}
-    skipped = SkippedLines()
+    with ExitStack() as held:
+        earlier = ranks.on_rank0(lambda: _earlier(plan, out, held))
+        recorded = Recorded(earlier)
+        progress = ScoringProgress(advance, ranks.world_size)
+        labels: dict[str, int] = {}
+        skipped = SkippedLines()
 
-    def score_own(check: Callable[[], None]) -> list[ScoredDocument]:
-        def scored(tokens: int) -> None:
-            progress.scored(tokens)
-            check()
+        def score_own(check: Callable[[], None]) -> list[ScoredDocument]:
+            def scored(tokens: int) -> None:
+                progress.scored(tokens)
+                check()
 
-        def left(batches: Iterable[DocumentBatch]) -> Iterator[DocumentBatch]:
-            for batch in batches:
-                progress.scored(0)
-                yield recorded.left_of(batch)
+            def left(batches: Iterable[DocumentBatch]) -> Iterator[DocumentBatch]:
+                for batch in batches:
+                    progress.scored(0)
+                    yield recorded.left_of(batch)
 
-        with ExitStack() as opened:
-            batches = opened.enter_context(closing(selected(plan, labels, skipped, progress.read)))
-            own = tokenized(dealt(left(batches), rank, ranks.world_size), plan.tokenizer)
-            file = None if out is None else records_folder(out, plan.key) / f"records.{rank}.jsonl"
-            append = None if file is None else opened.enter_context(record_file(file))
+            with ExitStack() as opened:
+                batches = opened.enter_context(closing(selected(plan, labels, skipped, progress.read)))
+                own = tokenized(dealt(left(batches), rank, ranks.world_size), plan.tokenizer)
+                file = None if out is None else records_folder(out, plan.key) / f"records.{rank}.jsonl"
+                append = None if file is None else opened.enter_context(record_file(file))
 
-            def keep(record: ScoredDocument, document: TokenizedDocument, losses: Float64) -> None:
-                if append is not None:
-                    append(record, b"" if numbers is None else numbers(document, losses).tobytes())
+                def keep(record: ScoredDocument, document: TokenizedDocument) -> None:
+                    if append is not None:
+                        append(record, b"" if numbers is None else numbers(document).tobytes())
 
-            first = next(own, None)
-            if first is None:
-                return []
-            every = chain([first], own)
-            return list(score_rows(every, load(), share or Fitting(), scored=scored, keep=keep))
+                first = next(own, None)
+                if first is None:
+                    return []
+                every = chain([first], own)
+                return list(score_rows(every, load(), share or Fitting(), scored=scored, keep=keep))
 
-    parts = ranks.gather(apart(ranks, score_own))
-    progress.all()
+        parts = ranks.gather(apart(ranks, score_own))
+        progress.all()
 
-    def join() -> Records:
-        records = Records.of(chain(recorded.all_met().documents(), *parts), plan.shards, manifest)
-        if not len(records):
-            which = "" if plan.subsets is None else f" of {visible(', '.join(plan.subsets), 400)}"
-            raise PilekitError(
-                f"no documents{which} in the {counted(len(plan.shards), 'shard')} of {visible(plan.corpus.root)}, so "
-                "there is nothing to score; `pilekit stats` shows what is in them"
-            )
-        return records
+        def join() -> Records:
+            records = Records.of(chain(recorded.all_met().documents(), *parts), plan.shards, manifest)
+            if not len(records):
+                which = "" if plan.subsets is None else f" of {visible(', '.join(plan.subsets), 400)}"
+                raise PilekitError(
+                    f"no documents{which} in the {counted(len(plan.shards), 'shard')} of {visible(plan.corpus.root)}, "
+                    "so there is nothing to score; `pilekit stats` shows what is in them"
+                )
+            return records
 
-    records = ranks.on_all_ranks(join)
-    for name in plan.subsets or () if ranks.is_first else ():
-        if name not in records.subsets:
-            logger.warning("no documents of %s in %s", visible(name, 80), visible(plan.corpus.root, 200))
-    if skipped.count and ranks.is_first:
-        lines, first = counted(skipped.count, "bad line"), visible(str(skipped.examples[0]), 500)
-        logger.warning("skipped %s, the first: %s", lines, first)
-    known = [subset.name for subset in manifest.subsets]
-    others = [label for label in labels if label not in known][:MOST_OTHERS]
-    listed = [name for name in known if name in labels] + others
-    return records, {**plan.protocol, "skipped_lines": skipped.count, "labels": listed}
+        records = ranks.on_all_ranks(join)
+        for name in plan.subsets or () if ranks.is_first else ():
+            if name not in records.subsets:
+                logger.warning("no documents of %s in %s", visible(name, 80), visible(plan.corpus.root, 200))
+        if skipped.count and ranks.is_first:
+            lines, first = counted(skipped.count, "bad line"), visible(str(skipped.examples[0]), 500)
+            logger.warning("skipped %s, the first: %s", lines, first)
+        known = [subset.name for subset in manifest.subsets]
+        others = [label for label in labels if label not in known][:MOST_OTHERS]
+        listed = [name for name in known if name in labels] + others
+        protocol = {**plan.protocol, "skipped_lines": skipped.count, "labels": listed}
+        return ranks.on_rank0(lambda: finish(records, earlier, protocol))
+
+
+def _earlier(plan: Plan, out: str | Path | None, held: ExitStack) -> Records:
+    """The records of earlier runs; `held` keeps their folder locked."""
+    if out is None:
+        return Records.of([], plan.shards, plan.corpus.manifest)
+    records = held.enter_context(held_folder(out, plan.key, plan.protocol, plan.corpus.manifest))
+    if len(records):
+        documents = counted(len(records), "document is", "documents are")
+        what = "already done" if scored_before(out, plan.key) else "resuming"
+        logger.warning("%s: %s scored already, recorded in %s", what, documents, visible(out))
+    return records

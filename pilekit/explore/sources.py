@@ -21,10 +21,9 @@ import numpy as np
 import pyarrow.compute as pc
 
 from pilekit.corpus import Corpus
-from pilekit.dedup.previous_runs import finished_run
+from pilekit.dedup.previous_runs import finished_run, manifest_of
 from pilekit.dedup.result import REMOVED
-from pilekit.dedup.show.pair_texts import manifest_of, pair_texts
-from pilekit.dedup.show.removed_pairs import RemovedPair, readable, spread_pairs, subsets_of
+from pilekit.dedup.show.removed_pairs import RemovedPair, pair_texts, readable, spread_pairs, subsets_of
 from pilekit.dedup.show.word_diff import word_diff
 from pilekit.errors import PilekitError, visible, visible_lines
 from pilekit.evaluate.results.result import TOKENS_FILE

@@ -4,8 +4,9 @@ Of each thousand documents
 
 - 40 have one text, all over the corpus (an empty one, say);
 - 60 have a text that occurs twice, in both halves of the corpus;
-- 100 are in groups of 4 similar documents, one in each quarter: each has the group's key in 60 % of the bands; - 20
-share a licence header: each has that one key in 30 % of the bands; - all others resemble no document.
+- 100 are in groups of 4 similar documents, one in each quarter: each has the group's key in 60 % of the bands;
+- 20 share a licence header: each has that one key in 30 % of the bands;
+- all others resemble no document.
 
 Shingle sets have 20 to 40 values. The members of a group share a common set, in which each member replaces a few
 values: their similarities lie around 0.8.
@@ -35,7 +36,7 @@ from tests.dedup.given import write_flat_sets
 UInt64 = npt.NDArray[np.uint64]
 Int64 = npt.NDArray[np.int64]
 
-BANDS = 21
+BANDS = 7
 AT_A_TIME = 1 << 16
 THRESHOLD = 0.8
 MOST_SHINGLES = 40

@@ -22,8 +22,8 @@ from pilekit.errors import PilekitError
 from pilekit.evaluate.results.result_folder import read_result
 from pilekit.fitted_table import rounded_bytes
 from pilekit.report.collect import find_artefacts
+from pilekit.report.dedup import Measured, intervals, measured_recall
 from pilekit.report.page import write_report
-from pilekit.report.recall import Measured, intervals, measured_recall
 from pilekit.report.training import thinned
 from tests.cli.running import run
 from tests.report.artefacts import SUBSETS, hostile_corpus, run_folder

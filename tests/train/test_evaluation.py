@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,8 @@ from pilekit.evaluate.bits_per_byte import score_corpus
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm
 from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.evaluate.results.result import Score
-from pilekit.evaluate.score.batching import TokenizedDocument, score_rows
+from pilekit.evaluate.score.batching import Fitting, TokenizedDocument, score_rows
 from pilekit.evaluate.score.causal_nll import causal_scoring
-from pilekit.evaluate.score.fitting import Fitting
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.evaluation import evaluate, open_held_out, shared_out
@@ -95,7 +95,7 @@ def scored_documents(lengths: list[int], look_ahead: int, batch_tokens: int) -> 
     ]
     lm = as_causal_lm(tiny_model().eval())
     scoring = causal_scoring(lm, prefix=0, max_length=32, look_ahead=look_ahead, batch_tokens=batch_tokens)
-    return [list(score_rows(documents, scoring, share)) for share in (Fitting(), shared_out(join()))]
+    return [list(score_rows(map(replace, documents), scoring, share)) for share in (Fitting(), shared_out(join()))]
 
 
 def message_of(made: str, what: str, stage: int) -> str:

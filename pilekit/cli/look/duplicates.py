@@ -54,8 +54,7 @@ def command(folder: Path, subset: str | None, min_similarity: float, count: int,
     from pilekit.artifacts.header import read_header
     from pilekit.dedup.previous_runs import finished_header, finished_run
     from pilekit.dedup.result import REMOVED
-    from pilekit.dedup.show.pair_texts import pair_texts
-    from pilekit.dedup.show.removed_pairs import spread_pairs
+    from pilekit.dedup.show.removed_pairs import pair_texts, spread_pairs
 
     header = read_header(folder)
     if header.kind == "substrings":
@@ -85,7 +84,7 @@ def _show_passages(folder: Path, count: int, as_json: bool) -> None:
     from pilekit.artifacts.header import finished_header
     from pilekit.cutting.cut_result import REPEATS
     from pilekit.cutting.passages import frequent_passages
-    from pilekit.dedup.show.pair_texts import manifest_of
+    from pilekit.dedup.previous_runs import manifest_of
 
     header = finished_header(folder, "substrings", "pilekit substrings")
     manifest, paths = manifest_of(header.parameters), header.results["/found"]["result"]["paths"]

@@ -11,15 +11,12 @@ half), then the rank of each representative.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from pilekit.artifacts.external_sort import Table
 from pilekit.dedup.compare.shingle_store import WORD, MappedSets, find_set
 from pilekit.dedup.match.population import OWN, Flags
-from pilekit.dedup.sketch.shingles import UInt64, shared_if_enough
+from pilekit.dedup.sketch.shingles import Int64, UInt64, shared_if_enough
 from pilekit.kernels import compiled
-
-Int64 = npt.NDArray[np.int64]
 
 MOST_REPRESENTATIVES = 128
 

@@ -15,15 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-import numpy.typing as npt
 from numba import carray, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 
-from pilekit.dedup.sketch.shingles import UInt64
+from pilekit.dedup.sketch.shingles import Int64, UInt64
 from pilekit.errors import PilekitError, visible
 from pilekit.kernels import compiled
-
-Int64 = npt.NDArray[np.int64]
 
 WORD = 8
 

@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from pilekit.dedup.scratch_space import read_flags, write_flags
 from pilekit.dedup.sketch.shingles import Int64, Sets, shingle_sets
 from pilekit.dedup.sketch.sketch_format import ShardSketch, check_unchanged, shard_changed
 from pilekit.documents import RecordFormat
-from pilekit.engine import Advance, Ray
+from pilekit.engine import Advance
 from pilekit.engine.in_threads import map_in_threads
 from pilekit.shards.each_shard import await_files, each_shard
 from pilekit.shards.read.damage import SkippedLines
@@ -46,26 +47,23 @@ def store_shingles(
     flagged: Flags,
     folder: Path,
     *,
-    jobs: int | None = None,
     advance: Advance | None = None,
-    engine: Ray | None = None,
-    lock: Path | None = None,
+    **how: Any,
 ) -> ShingleStore:
     """Read the shards again and write the shingle sets of the flagged documents.
 
     shards    the shards of `population.sketches`, in the same order
     flagged   a flag for each id
     folder    the folder of the files; complete files of the same run are reused
-    jobs      number of shards at a time, each in its own process; None: the usable CPUs
     advance   receives further amounts of stored bytes
-    engine    a cluster instead of local processes; `lock` is that of the output folder
+    how       `jobs`, `engine` and `lock` of `each_shard`
 
     `PilekitError` for a shard that differs from the sketched shard.
     """
     ids = pairwise(population.base.tolist())
     work = list(zip(shards, population.sketches, range(len(shards)), ids, strict=True))
     store = functools.partial(_store_shard, folder=folder, flags=write_flags(folder, flagged))
-    list(each_shard(store, shards, items=work, jobs=jobs, advance=advance, threads=True, engine=engine, lock=lock))
+    list(each_shard(store, shards, items=work, advance=advance, threads=True, **how))
     await_files(file(folder, place) for place in range(len(shards)) for file in (sets_file, ends_file))
     return ShingleStore(folder, population.base)
 

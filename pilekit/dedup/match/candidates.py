@@ -24,18 +24,15 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from pilekit.artifacts.external_sort import RowSort, Table, whole_runs
 from pilekit.dedup.match.population import OWN, Flags, Population, Ranks, ids_of
 from pilekit.dedup.match.repeated import repeated_bytes, repeated_rows
 from pilekit.dedup.scratch_space import scratch_array
-from pilekit.dedup.sketch.shingles import UInt64, mixed
+from pilekit.dedup.sketch.shingles import Int64, UInt64, mixed
 from pilekit.dedup.sketch.sketch_format import key_column
 from pilekit.engine import Advance, usable_cpus
 from pilekit.kernels import compiled
-
-Int64 = npt.NDArray[np.int64]
 
 HOT = 64
 """Runs of more documents than this are hot."""
@@ -108,7 +105,7 @@ def find_candidates(
     turns = -(-len(bands) // (bands_at_once * threads))
     groups = np.array_split(bands, min(len(bands), turns * threads))
 
-    def find(group: npt.NDArray[np.int64]) -> None:
+    def find(group: Int64) -> None:
         columns = [[key_column(band)] for band in group.tolist()]
         for rows in repeated_rows(chunks, columns, documents, folder, per_thread // len(columns)):
             for keys, ranks in whole_runs(rows, LONGEST_RUN):

@@ -4,6 +4,9 @@ Decisions are a row for each id, in a file without a name. An exact copy follows
 If that document is kept, the copy is recorded as its exact copy. If that document is removed, the copy is recorded as a
 near-duplicate of the same kept document, with the same similarity.
 
+`decide` has all candidates compared, and writes both. Each decision depends on the decisions before it, so this step
+runs in one process.
+
 `removed.parquet` is the proof of each removal. The population's table turns ids into names. Rows are in the order of
 (shard, number), in groups of 65,536, so memory does not depend on how many documents are removed.
 """
@@ -24,9 +27,13 @@ from pilekit import __version__
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.external_sort import Table
 from pilekit.artifacts.parquet_rows import required
+from pilekit.dedup.compare.resolve import Counts, resolve
+from pilekit.dedup.compare.shingle_store import ShingleStore
+from pilekit.dedup.match.candidates import Candidates
 from pilekit.dedup.match.population import OWN, Ids, Population, ids_of
 from pilekit.dedup.scratch_space import scratch_array, write_flags
 from pilekit.dedup.sketch.shingles import Int64
+from pilekit.engine import Advance
 
 KEPT, EXACT, NEAR = range(3)
 
@@ -167,3 +174,36 @@ def write_removed(
 
 def _named(codes: npt.NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), pa.array(names, pa.string()))
+
+
+class Decided(NamedTuple):
+    """The counts of the removed documents and of the comparison, and the file of flags, beside the shingle sets."""
+
+    removed: RemovedCounts
+    compared: Counts
+    flags: Path
+
+
+def decide(
+    population: Population,
+    decisions: Decisions,
+    candidates: Candidates,
+    folder: Path,
+    memory: int,
+    advance: Advance,
+    *,
+    sets: Path,
+    threshold: float,
+    path: Path,
+    **about: Any,
+) -> Decided:
+    """Decide all candidates; `decisions` has the exact copies.
+
+    folder   for files without names
+    memory   bytes, of which a quarter maps shingle sets
+    sets     the folder of the shingle sets
+    path     of `removed.parquet`; `about`: further arguments of `write_removed`
+    """
+    store = ShingleStore(sets, population.base)
+    compared = resolve(candidates, store, threshold, folder, memory // 4, decisions.add_near, advance=advance)
+    return Decided(write_removed(path, population, decisions, **about), compared, decisions.write(sets))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,13 +26,12 @@ from pilekit.evaluate.embed.embeddings import Embeddings, write_embeddings
 from pilekit.evaluate.model.causal import depends_on_length
 from pilekit.evaluate.model.device import device_of
 from pilekit.evaluate.model.load import CAUSAL, kind_of, load_model, read_config
-from pilekit.evaluate.plan import Data, Options, Plan, prepare
+from pilekit.evaluate.plan import Data, Options, Plan, corpus_of, prepare
 from pilekit.evaluate.ranks import ranks_of_job
 from pilekit.evaluate.results.records import Records
-from pilekit.evaluate.results.result_folder import held_folder, read_numbers, record_key, records_folder
+from pilekit.evaluate.results.result_folder import read_numbers, record_key, records_folder
 from pilekit.evaluate.score.batching import (
     Float64,
-    OpenDocument,
     Row,
     Scoring,
     TokenizedDocument,
@@ -103,7 +101,8 @@ def embed_corpus(
             batch_tokens=batch_tokens,
             on_error=on_error,
         )
-        plan = prepare(model, data, options, dtype=dtype, device=place, world_size=ranks.world_size)
+        corpus = corpus_of(data).only_held_out()
+        plan = prepare(model, corpus, options, dtype=dtype, device=place, world_size=ranks.world_size)
         around = plan.tokenizer.around() or ([], [])
         if pool not in POOLS or (pool == "cls" and not around[0]):
             why = "this tokenizer puts no special token before a text" if pool == "cls" else f"not {visible(pool, 40)}"
@@ -122,7 +121,8 @@ def embed_corpus(
         ranks.on_rank0(lambda: shutil.rmtree(work, ignore_errors=True))  # a kill at the end leaves it
         return Embeddings(out)
 
-    def vector(_document: TokenizedDocument, numbers: Float64) -> Any:
+    def vector(document: TokenizedDocument) -> Any:
+        numbers = document.losses()
         return (numbers if len(numbers) else np.full(width, np.nan)).astype(item)
 
     def load() -> Scoring:
@@ -130,20 +130,12 @@ def embed_corpus(
             plan, load_model(model, dtype=plan.dtype, kind=kind_of(model), device=place), around, layer, pool
         )
 
-    with ExitStack() as held:
+    def finish(records: Records, _earlier: Records, _protocol: dict[str, Any]) -> None:
+        found = read_numbers(records_folder(work, plan.key), item, records)
+        write_embeddings(out, found, width, item, plan.protocol)
+        shutil.rmtree(work)
 
-        def recorded() -> Records:
-            return held.enter_context(held_folder(work, plan.key, plan.protocol, plan.corpus.manifest))
-
-        earlier = ranks.on_rank0(recorded)
-        records, _ = score_selected(plan, load, ranks, earlier, out=work, numbers=vector, advance=advance)
-
-        def finish() -> None:
-            found = read_numbers(records_folder(work, plan.key), item, records)
-            write_embeddings(out, found, width, item, plan.protocol)
-            shutil.rmtree(work)
-
-        ranks.on_rank0(finish)
+    score_selected(plan, load, ranks, finish, out=work, numbers=vector, advance=advance)
     return Embeddings(out)
 
 
@@ -152,11 +144,11 @@ def _pooling(plan: Plan, model: PreTrainedModel, around: tuple[list[int], list[i
     before, behind = (np.array(ids, dtype=np.int64) for ids in around)
     room = plan.max_length - len(before) - len(behind)
 
-    def windows_of(current: OpenDocument) -> Iterator[list[Row]]:
-        text = current.document.ids[:room].astype(np.int64)
+    def windows_of(document: TokenizedDocument) -> Iterator[list[Row]]:
+        text = document.ids[:room].astype(np.int64)
         ids = np.concatenate((before, text, behind))
         if len(ids):
-            yield [Row(current, ids, len(ids), len(text), weight=0.0)]
+            yield [Row(document, ids, len(ids), len(text), weight=0.0)]
 
     mixed, most = not depends_on_length(model), plan.options.batch_tokens or usual_batch_tokens(model.device)
     vectors = partial(_vectors, model, layer, pool)

@@ -30,9 +30,9 @@ from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.masked.model import MaskedLM, states_at
 from pilekit.evaluate.score.batching import (
     Float64,
-    OpenDocument,
     Row,
     Scoring,
+    TokenizedDocument,
     Windows,
     chunk_rows,
     usual_batch_tokens,
@@ -107,15 +107,14 @@ def masked_scoring(
     # Logits are made at one place of a row, if the model allows that, else at all places.
     logits = chunk_rows(lm.model.device, cast("Any", lm.model).get_input_embeddings().num_embeddings)
 
-    def windows_of(current: OpenDocument) -> Iterator[list[Row]]:
-        of = current.document
+    def windows_of(of: TokenizedDocument) -> Iterator[list[Row]]:
         for number, begin in enumerate(range(0, len(of.ids), room)):
             ids = of.ids[begin : begin + room]
             inputs = np.concatenate((template.before, ids, template.behind)).astype(np.int64)
             places = (len(template.before) + chosen(len(ids), sample, seed, of.text, number)).tolist()
             weight = len(ids) / len(places)
             yield [
-                Row(current, inputs, len(inputs), len(ids) if place == places[-1] else 0, number, place, weight)
+                Row(of, inputs, len(inputs), len(ids) if place == places[-1] else 0, number, place, weight)
                 for place in places
             ]
 

@@ -18,7 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,6 @@ from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.results.intervals import (
     FEWEST,
     LEVEL,
-    SPLITS,
     Float64,
     holm,
     interval,
@@ -260,44 +259,19 @@ def left_out_text(left_out: Sequence[int]) -> str:
     return f"left out: {counts}"
 
 
-@dataclass(slots=True)
-class _Sums:
-    """Sums over documents; `texts` of them have text.
+class _Sums(NamedTuple):
+    """Sums over the documents of a subset; `texts` of them have text.
 
-    bits     float64 [models]: bits of each model; for the mixture weighted
-    divisor  the denominator: bytes, or for the mixture the weight
-    drawn    float64 [models, SPLITS]: over the first part of each split, each further model's bits minus the first's,
-             and last the divisor
+    bits    float64 [models]: bits of each model
+    drawn   float64 [models, SPLITS]: over the first part of each split, each further model's bits minus the first's,
+            and last the bytes
     """
 
     bits: Float64
     drawn: Float64
-    divisor: float = 0.0
-    documents: int = 0
-    bytes: int = 0
-    texts: int = 0
-
-    def add(self, other: _Sums, weight: float = 1.0) -> None:
-        """Add the sums of other documents, with this weight of their bits and bytes."""
-        self.bits += weight * other.bits
-        self.drawn += weight * other.drawn
-        self.divisor += weight * other.divisor
-        self.documents, self.bytes = self.documents + other.documents, self.bytes + other.bytes
-        self.texts += other.texts
-
-    def differences(self) -> list[Difference]:
-        """Each further model against the first."""
-        if not self.bytes:
-            return [Difference(self.documents, 0)] * (len(self.bits) - 1)
-        first, *others = self.bits.tolist()
-        found = []
-        for bits, drawn in zip(others, self.drawn, strict=False):
-            sums, whole = np.stack([drawn, self.drawn[-1]]), [bits - first, self.divisor]
-            span = interval(sums, whole) if self.texts >= FEWEST else None
-            p = None if span is None else p_value(sums, whole)
-            bpb = first / self.divisor, bits / self.divisor
-            found.append(Difference(self.documents, self.bytes, bpb, whole[0] / self.divisor, span, p, p))
-        return found
+    documents: int
+    bytes: int
+    texts: int
 
 
 def _differences(
@@ -308,28 +282,38 @@ def _differences(
     size, subset = first.bytes[rows[0]], first.subset[rows[0]]
     bits = np.stack([one.nll[where] for one, where in zip(records, rows, strict=True)]) / math.log(2)
     columns = np.stack([*(bits[1:] - bits[0]), size])
-    pooled, weighted = (_Sums(np.zeros(len(bits)), np.zeros((len(bits), SPLITS))) for _ in range(2))
-    found: dict[str, list[Difference]] = {}
+    sums: dict[str, _Sums] = {}
     for code in np.unique(subset).tolist():
         name, of = first.subsets[code], subset == code
         exact = np.array([math.fsum(one) for one in bits[:, of].tolist()])
-        total, texts = int(size[of].sum()), int(np.count_nonzero(size[of]))
-        part = _Sums(exact, split_sums(columns[:, of], name), total, int(of.sum()), total, texts)
-        found[name] = part.differences()
-        pooled.add(part)
-        if total and name in weights:
-            weighted.add(part, weights[name] / total)
-    weight = 0.0 if mixture is None else mixture.weight * weighted.divisor
-    whole = zip(pooled.differences(), weighted.differences(), strict=True)
+        counts = int(of.sum()), int(size[of].sum()), int(np.count_nonzero(size[of]))
+        sums[name] = _Sums(exact, split_sums(columns[:, of], name), *counts)
+    found = {name: _over([(1.0, one)]) for name, one in sums.items()}
+    pooled = _over([(1.0, one) for one in sums.values()])
+    shares = [(weights[name] / one.bytes, one) for name, one in sums.items() if one.bytes and name in weights]
+    weight = 0.0 if mixture is None else mixture.weight * sum(share * one.bytes for share, one in shares)
+    by_mixture = _over(shares) if weight else [None] * len(pooled)
     return tuple(
-        Against(
-            overall,
-            _adjusted({name: one[number] for name, one in found.items()}),
-            by_mixture if weight else None,
-            weight,
-        )
-        for number, (overall, by_mixture) in enumerate(whole)
+        Against(overall, _adjusted({name: one[number] for name, one in found.items()}), weighted, weight)
+        for number, (overall, weighted) in enumerate(zip(pooled, by_mixture, strict=True))
     )
+
+
+def _over(parts: Sequence[tuple[float, _Sums]]) -> list[Difference]:
+    """Each further model against the first over several subsets, each with a weight of its bits and bytes."""
+    documents, size, texts = map(sum, zip(*(one[2:] for _, one in parts), strict=True))
+    first, *others = np.sum([weight * one.bits for weight, one in parts], axis=0).tolist()
+    if not size:
+        return [Difference(documents, 0)] * len(others)
+    drawn = np.sum([weight * one.drawn for weight, one in parts], axis=0)
+    divisor, found = sum(weight * one.bytes for weight, one in parts), []
+    for bits, gain in zip(others, drawn[:-1], strict=True):
+        sums, whole = np.stack([gain, drawn[-1]]), [bits - first, divisor]
+        span = interval(sums, whole) if texts >= FEWEST else None
+        p = None if span is None else p_value(sums, whole)
+        bpb = first / divisor, bits / divisor
+        found.append(Difference(documents, size, bpb, whole[0] / divisor, span, p, p))
+    return found
 
 
 def _adjusted(subsets: dict[str, Difference]) -> dict[str, Difference]:

@@ -3,13 +3,22 @@
     shard: dictionary<string>  number: int64  subset: dictionary<string>  ...
 
 Rows are in the order of the documents. Memory holds the items of a row group, or of the longest document.
+
+`tokens.parquet` has a row for every token that was predicted:
+
+    ...  index: int32  token: uint32  bits: float64
+
+`index` is the token's place in its document, from 0, and `token` its id. A model's losses are float32 numbers of nats,
+and `bits` is such a number divided by ln 2, so `float32(bits * ln 2)` is the loss again, and the exact sum
+(`math.fsum`) of a document's losses is the `nll` of its record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +26,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pilekit.artifacts.atomic_write import write_atomically
-from pilekit.artifacts.parquet_rows import in_row_groups
-from pilekit.evaluate.results.records import ScoredDocument
+from pilekit.artifacts.parquet_rows import ROWS_PER_GROUP, in_row_groups
+from pilekit.evaluate.results.records import Records, ScoredDocument
+from pilekit.evaluate.results.result import TOKENS_FILE
+from pilekit.evaluate.results.result_folder import read_numbers, records_folder
+
+if TYPE_CHECKING:
+    from pilekit.evaluate.plan import Plan  # imports torch
+    from pilekit.evaluate.score.batching import TokenizedDocument
 
 Items = npt.NDArray[Any]
 _NAMES = pa.dictionary(pa.int32(), pa.string())
 PLACE = {"shard": _NAMES, "number": pa.int64(), "subset": _NAMES}
 """The columns that begin each file."""
+
+_TOKEN = np.dtype([("token", "<u4"), ("nats", "<f4")])
+TOKENS = pa.schema({**PLACE, "index": pa.int32(), "token": pa.uint32(), "bits": pa.float64()})
 
 
 def rows_of(document: ScoredDocument, schema: pa.Schema, *columns: Any) -> pa.RecordBatch:
@@ -43,3 +61,23 @@ def write_items(
     with file as opened, pq.ParquetWriter(opened, schema, compression="zstd") as writer:
         for table in in_row_groups(batches, rows):
             writer.write_table(table)
+
+
+def token_losses(document: TokenizedDocument) -> Items:
+    """The id and the loss of each predicted token."""
+    losses = document.losses()
+    items = np.empty(len(losses), _TOKEN)
+    items["token"], items["nats"] = document.ids[len(document.ids) - len(losses) :], losses
+    return items
+
+
+def write_tokens(out: str | Path, plan: Plan, records: Records) -> None:
+    """Write `tokens.parquet` into the folder of a result, whole or not at all."""
+    first = 1 if plan.prefix_id is None and plan.template is None else 0
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for document, items in read_numbers(records_folder(out, plan.key), _TOKEN, records):
+            bits = items["nats"].astype(np.float64) / math.log(2)
+            yield rows_of(document, TOKENS, np.arange(first, first + len(items), dtype=np.int32), items["token"], bits)
+
+    write_items(Path(out) / TOKENS_FILE, TOKENS, batches(), ROWS_PER_GROUP)

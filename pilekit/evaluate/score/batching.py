@@ -5,11 +5,13 @@
               -> one forward pass for each batch -> every document as soon as its last window is scored
 
 `causal_nll.py` and `masked/pseudo_nll.py` make a `Scoring`: the windows of a document and how a batch is scored. Memory
-does not grow with the corpus: at most the look-ahead is held.
+does not grow with the corpus: at most the look-ahead is held. `Fitting` makes a forward pass smaller if memory does not
+hold it.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +24,8 @@ import torch
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.evaluate.model.device import is_out_of_memory
 from pilekit.evaluate.results.records import ScoredDocument
+
+logger = logging.getLogger(__name__)
 
 Float64 = npt.NDArray[np.float64]
 
@@ -40,15 +44,19 @@ OBJECT_TOKENS = 16
 """A window's weight is its inputs plus this, so that empty windows are limited too."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class TokenizedDocument:
-    """A document to be scored.
+    """A document to be scored, and what is scored of it so far.
 
     shard, number   its place in the corpus
     text            xxh3_64 of its raw text's UTF-8; identifies the document together with `shard` and `number`
     subset          its label
     bytes           UTF-8 bytes of its raw text
     ids             uint32 [tokens], without special tokens
+    tokens          tokens predicted in its rows so far
+    rows            rows that are not scored yet
+    complete        whether it has no further rows
+    parts           the weight and the losses of each scored row, by window and place
     """
 
     shard: str
@@ -57,31 +65,19 @@ class TokenizedDocument:
     subset: str
     bytes: int
     ids: npt.NDArray[np.uint32] = field(repr=False)
+    tokens: int = field(default=0, init=False)
+    rows: int = field(default=0, init=False)
+    complete: bool = field(default=False, init=False)
+    parts: dict[tuple[int, int], tuple[float, Float64]] = field(default_factory=dict, init=False, repr=False)
 
-
-@dataclass(slots=True, eq=False)
-class OpenDocument:
-    """A document whose rows are being scored.
-
-    tokens     tokens predicted in its rows so far
-    rows       rows that are not scored yet
-    complete   whether it has no further rows
-    losses     the weight and the losses of each scored row, by window and place
-    """
-
-    document: TokenizedDocument
-    tokens: int = 0
-    rows: int = 0
-    complete: bool = False
-    losses: dict[tuple[int, int], tuple[float, Float64]] = field(default_factory=dict)
-
-    def all_losses(self) -> Float64:
+    def losses(self) -> Float64:
         """float64 [losses]: the losses of all rows, in text order."""
-        return np.concatenate([np.empty(0), *(losses for _, (_, losses) in sorted(self.losses.items()))])
+        return np.concatenate([np.empty(0), *(losses for _, (_, losses) in sorted(self.parts.items()))])
 
-    def nll(self) -> float:
-        """The exact sum of all losses times their weights."""
-        return math.fsum(one for weight, losses in self.losses.values() for one in (weight * losses).tolist())
+    def record(self) -> ScoredDocument:
+        """Its record; `nll` is the exact sum of all losses times their weights."""
+        nll = math.fsum(one for weight, losses in self.parts.values() for one in (weight * losses).tolist())
+        return ScoredDocument(self.shard, self.number, self.text, self.subset, self.bytes, self.tokens, nll)
 
 
 class Row(NamedTuple):
@@ -96,7 +92,7 @@ class Row(NamedTuple):
     weight   factor of its losses in the document's negative log-likelihood
     """
 
-    of: OpenDocument
+    of: TokenizedDocument
     ids: npt.NDArray[np.unsignedinteger | np.signedinteger]
     length: int
     tokens: int
@@ -111,8 +107,8 @@ Forward = Callable[[Windows], list[Float64]]
 """One forward pass: the losses of each row of a batch, float64 [losses of the row]."""
 Share = Callable[[Sequence[Windows], Forward], Iterable[list[Float64]]]
 """Makes the forward passes of all batches, and returns their losses in order."""
-Keep = Callable[[ScoredDocument, TokenizedDocument, Float64], None]
-"""Receives each record, its document and all its losses."""
+Keep = Callable[[ScoredDocument, TokenizedDocument], None]
+"""Receives each record and its document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +122,7 @@ class Scoring:
     look_ahead   windows of this many inputs are sorted by length together
     """
 
-    windows_of: Callable[[OpenDocument], Iterator[list[Row]]]
+    windows_of: Callable[[TokenizedDocument], Iterator[list[Row]]]
     losses_of: Forward
     most_rows: Callable[[int], int]
     mixed: bool
@@ -172,7 +168,7 @@ def score_rows(
 
     share    makes the forward passes
     scored   called with the number of tokens newly scored
-    keep     receives each record, its document and its losses, before it is yielded
+    keep     receives each record and its document, before the record is yielded
 
     Documents of one look-ahead change their order. A loss that is not finite and an error of the model are
     PilekitErrors that name the document.
@@ -184,10 +180,9 @@ def score_rows(
         except (RuntimeError, IndexError, ValueError, MemoryError) as error:
             raise _failed(batch, error) from error
 
-    def done(document: OpenDocument) -> ScoredDocument:
-        of = document.document
-        record = ScoredDocument(of.shard, of.number, of.text, of.subset, of.bytes, document.tokens, document.nll())
-        keep(record, of, document.all_losses())
+    def done(document: TokenizedDocument) -> ScoredDocument:
+        record = document.record()
+        keep(record, document)
         return record
 
     def score(held: Windows) -> Iterator[ScoredDocument]:
@@ -200,7 +195,7 @@ def score_rows(
                         f"{_name(row)}: the model's loss is {bad}, not a finite number; its weights are damaged, or "
                         "too large for the precision it computes in; copy the model again"
                     )
-                row.of.losses[row.window, row.place] = row.weight, loss
+                row.of.parts[row.window, row.place] = row.weight, loss
                 row.of.rows -= 1
             scored(sum(row.tokens for row in batch))
             yield from map(done, dict.fromkeys(row.of for row in batch if row.of.complete and not row.of.rows))
@@ -208,19 +203,65 @@ def score_rows(
     held: Windows = []
     weight = 0
     for document in documents:
-        current = OpenDocument(document)
-        for rows in scoring.windows_of(current):
+        for rows in scoring.windows_of(document):
             if weight >= scoring.look_ahead:
                 yield from score(held)
                 held, weight = [], 0
             held += rows
-            current.rows += len(rows)
-            current.tokens += sum(row.tokens for row in rows)
+            document.rows += len(rows)
+            document.tokens += sum(row.tokens for row in rows)
             weight += OBJECT_TOKENS + sum(row.length for row in rows)
-        current.complete = True
-        if not current.rows:
-            yield done(current)
+        document.complete = True
+        if not document.rows:
+            yield done(document)
     yield from score(held)
+
+
+class Fitting:
+    """A `Share` for one process: it makes all passes, in parts if a batch does not fit into memory.
+
+    The memory of a pass grows with its inputs, and the first batch has the longest rows, so a batch size that is too
+    large fails at once. A batch that does not fit is halved until its first part fits. Its other rows, and all later
+    batches, are then scored in parts of that size. The only cost is the failed passes, once. No figure changes, because
+    each row has its own sum.
+    """
+
+    def __init__(self) -> None:
+        self._most: int | None = None  # inputs of a pass, padding counted; None: every batch has fitted so far
+        self._warned = False
+
+    def __call__(self, batches: Sequence[Windows], forward: Forward) -> Iterator[list[Float64]]:
+        """The losses of each batch, in order; an error of `forward` is raised, unless several rows need less memory."""
+        for batch in batches:
+            losses: list[Float64] = []
+            while len(losses) < len(batch):
+                longest = batch[len(losses)].length
+                rows = len(batch) if self._most is None else max(1, self._most // longest)
+                part = batch[len(losses) : len(losses) + rows]
+                found = _tried(part, forward)
+                if found is None:
+                    self._most = len(part) // 2 * longest
+                    continue
+                losses += found
+                if self._most is not None and not self._warned:
+                    self._warned = True
+                    logger.warning(
+                        "memory does not hold a forward pass over %s tokens; continuing with at most %s in each",
+                        f"{len(batch) * batch[0].length:,}",
+                        f"{self._most:,}",
+                    )
+            yield losses
+
+
+def _tried(part: Windows, forward: Forward) -> list[Float64] | None:
+    """The losses of a part; None if it has several rows that do not fit into memory."""
+    try:
+        return forward(part)
+    except PilekitError as error:
+        if len(part) == 1 or not is_out_of_memory(error.__cause__):
+            raise
+    # Leaving the handler frees the error and its traceback, which holds all tensors of the failed pass.
+    return None
 
 
 def _failed(batch: Windows, error: Exception) -> PilekitError:
@@ -240,5 +281,4 @@ def _failed(batch: Windows, error: Exception) -> PilekitError:
 
 
 def _name(row: Row) -> str:
-    of = row.of.document
-    return f"{visible(of.shard, 200)}, document {of.number} ({visible(of.subset, 80)})"
+    return f"{visible(row.of.shard, 200)}, document {row.of.number} ({visible(row.of.subset, 80)})"

@@ -24,9 +24,9 @@ from pilekit.evaluate.model.causal import CausalLM, depends_on_length
 from pilekit.evaluate.score.batching import (
     BATCH_TOKENS,
     Float64,
-    OpenDocument,
     Row,
     Scoring,
+    TokenizedDocument,
     Windows,
     chunk_rows,
     usual_batch_tokens,
@@ -61,10 +61,10 @@ def causal_scoring(
     batch_tokens = batch_tokens or (usual_batch_tokens(lm.model.device) if lm.transform is not None else BATCH_TOKENS)
     prefix_ids = np.array([] if prefix is None else [prefix], dtype=np.uint32)
 
-    def windows_of(current: OpenDocument) -> Iterator[list[Row]]:
-        sequence = np.concatenate((prefix_ids, current.document.ids))
+    def windows_of(document: TokenizedDocument) -> Iterator[list[Row]]:
+        sequence = np.concatenate((prefix_ids, document.ids))
         for begin, end, targets in windows(max(len(sequence) - 1, 0), max_length, context_len):
-            yield [Row(current, sequence[begin : end + 1], end - begin, targets, begin)]
+            yield [Row(document, sequence[begin : end + 1], end - begin, targets, begin)]
 
     mixed = not depends_on_length(lm.model)
     return Scoring(

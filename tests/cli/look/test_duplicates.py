@@ -14,7 +14,7 @@ from click.testing import Result
 from rich.cells import cell_len
 
 from pilekit.dedup.run import deduplicate
-from pilekit.dedup.show import pair_texts
+from pilekit.dedup.show import removed_pairs
 from pilekit.dedup.show.removed_pairs import spread_pairs
 from pilekit.errors import PilekitError
 from tests.cli import running
@@ -113,7 +113,7 @@ def test_it_fits_the_terminal_and_hostile_texts_do_not_reach_it(dedup: Path, mon
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", out)
     assert re.search(r"\\x1b\[({\+|\[-)31m\W*red\\x07 \\u202e\[bold", out)
     assert "\\x1b[2Jevil" in out
-    monkeypatch.setattr(pair_texts, "MOST_HELD", 100 * 2 * 4)  # Of long texts the beginning is held and compared.
+    monkeypatch.setattr(removed_pairs, "MOST_HELD", 100 * 2 * 4)  # Of long texts the beginning is held and compared.
     assert len(run(dedup, "-n", 4).stdout) < 8000
 
 

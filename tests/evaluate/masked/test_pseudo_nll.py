@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, cast
@@ -22,8 +23,7 @@ from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm
 from pilekit.evaluate.masked.pseudo_nll import Template, chosen, masked_scoring, template_of
 from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.evaluate.score import batching
-from pilekit.evaluate.score.batching import TokenizedDocument, ignore, score_rows
-from pilekit.evaluate.score.fitting import Fitting
+from pilekit.evaluate.score.batching import Fitting, TokenizedDocument, ignore, score_rows
 from pilekit.tokenize import load_tokenizer
 from tests.evaluate.reference import reference_losses
 from tests.evaluate.score.making import document
@@ -46,7 +46,7 @@ def scored(
 ) -> list[ScoredDocument]:
     """The scored documents in the order of their numbers."""
     scoring = masked_scoring(lm, **{"template": TEMPLATE, "max_length": 40, **changes})
-    return sorted(score_rows(given, scoring, Fitting(), scored=scored), key=lambda one: one.number)
+    return sorted(score_rows(map(replace, given), scoring, Fitting(), scored=scored), key=lambda one: one.number)
 
 
 @settings(max_examples=20)

@@ -138,7 +138,7 @@ def test_the_result_is_made_again_of_the_records(
 def test_the_key_is_of_all_that_a_record_depends_on(model_dir: Path, corpus: Path, tmp_path: Path) -> None:
     def key(model: Path = model_dir, data: Path = corpus, dtype: str = "auto", **options: Any) -> str:
         cpu = torch.device("cpu")
-        return prepare(model, data, Options(**options), dtype=dtype, device=cpu, world_size=1).key
+        return prepare(model, Corpus(data), Options(**options), dtype=dtype, device=cpu).key
 
     changed = shutil.copytree(model_dir, tmp_path / "model")
     config = json.loads((changed / "config.json").read_text())

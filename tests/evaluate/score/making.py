@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.evaluate.results.records import ScoredDocument
-from pilekit.evaluate.score.batching import TokenizedDocument, ignore, score_rows
+from pilekit.evaluate.score.batching import Fitting, TokenizedDocument, ignore, score_rows
 from pilekit.evaluate.score.causal_nll import causal_scoring
-from pilekit.evaluate.score.fitting import Fitting
 
 
 def document(ids: list[int], number: int = 0, shard: str = "a.jsonl") -> TokenizedDocument:
@@ -28,7 +28,7 @@ def score_documents(
 ) -> Iterator[ScoredDocument]:
     """The documents as they are scored."""
     scoring = causal_scoring(lm, **{"prefix": 0, "max_length": 32, **settings})
-    return score_rows(given, scoring, Fitting(), scored=scored)
+    return score_rows(map(replace, given), scoring, Fitting(), scored=scored)
 
 
 def scored(lm: CausalLM, given: list[TokenizedDocument], **settings: Any) -> list[ScoredDocument]:

@@ -16,8 +16,7 @@ import torch
 from pilekit.errors import PilekitError
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm
 from pilekit.evaluate.model.device import is_out_of_memory
-from pilekit.evaluate.score.batching import OpenDocument, Row
-from pilekit.evaluate.score.fitting import Fitting
+from pilekit.evaluate.score.batching import Fitting, Row
 from tests.evaluate.score.making import documents, note_shapes, scored
 from tests.memory_limit import NO_HOLES
 from tests.tiny.models import tiny_model
@@ -97,7 +96,7 @@ def test_the_tensors_of_a_failed_pass_are_freed_before_the_next() -> None:
         return [0.0] * len(part)
 
     [one] = documents([5])
-    batch = [Row(OpenDocument(one), one.ids, 5, 5)] * 4
+    batch = [Row(one, one.ids, 5, 5)] * 4
     assert list(Fitting()([batch], forward)) == [[0.0] * 4]
     assert len(alive) == 6
 
