@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pilekit.dedup.sketch.bands import choose_bands
+from pilekit.dedup.sketch.bands import Bands, choose_bands
 from pilekit.dedup.sketch.minhash import band_keys, permutations, signatures
 from pilekit.dedup.sketch.shingles import NGRAM, UInt64, jaccard, shingle_set
 from pilekit.documents import DocumentBatch
@@ -32,8 +32,8 @@ NEWEST = 64
 
 _PER_DOCUMENT = 160
 """Bytes of an array object and its pointer in a growing list."""
-_PER_KEY = 40 + 56
-"""Bytes of a Python integer above 2^60, and of a tuple with one document."""
+_PER_KEY = 40 + 8
+"""Bytes of a Python integer above 2^60, and of a number in `older`."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class NearDuplicates(DocumentStage):
         """The documents without an earlier near-duplicate; empty batches are dropped."""
         bands = choose_bands(self.threshold, NUM_PERM)
         a, b = permutations(bands.num_perm)
-        kept = _Kept(self.threshold)
+        kept = _Kept(bands, self.threshold)
         for batch in batches:
             data, offsets = batch.utf8()
             keys = band_keys(signatures(data, offsets, NGRAM, a, b), bands.bands, bands.rows)
@@ -86,28 +86,47 @@ class _Kept:
     """The kept documents.
 
     sets     the shingles of each
-    newest   band key -> the newest documents with it, the newest first
+    newest   band key -> the newest document with it
+    older    at [document x bands + band], the newest document before it with the same key; -1: none
+
+    So `newest` and then `older` lead from a key to all documents that have it, the newest first.
     """
 
-    def __init__(self, threshold: float) -> None:
-        self.threshold = threshold
+    def __init__(self, bands: Bands, threshold: float) -> None:
+        self.bands, self.threshold = bands.bands, threshold
         self.sets: list[UInt64] = []
-        self.newest: dict[int, tuple[int, ...]] = {}
-        self._bytes = 0
+        self.newest: dict[int, int] = {}
+        self.older: list[int] = []
+        self._set_bytes = 0
 
     @property
     def bytes(self) -> int:
         """Memory taken, about."""
-        return self._bytes + sys.getsizeof(self.newest)
+        fixed = len(self.sets) * (_PER_DOCUMENT + self.bands * _PER_KEY)
+        return self._set_bytes + fixed + sys.getsizeof(self.newest)
 
     def add(self, keys: list[int], shingles: UInt64) -> bool:
         """Keep a document unless it is similar to a kept one; returns whether it is kept."""
-        for document in {document for key in keys for document in self.newest.get(key, ())}:
+        for document in self._candidates(keys):
             smaller, larger = sorted((len(self.sets[document]), len(shingles)))
             if smaller / larger >= self.threshold and jaccard(self.sets[document], shingles) >= self.threshold:
                 return False
-        for key in keys:
-            self.newest[key] = (len(self.sets), *self.newest.get(key, ())[: NEWEST - 1])
+        document = len(self.sets)
         self.sets.append(shingles)
-        self._bytes += shingles.nbytes + _PER_DOCUMENT + len(keys) * _PER_KEY
+        self._set_bytes += shingles.nbytes
+        for key in keys:
+            self.older.append(self.newest.get(key, -1))
+            self.newest[key] = document
         return True
+
+    def _candidates(self, keys: list[int]) -> set[int]:
+        """The newest documents of each band that have the band's key."""
+        found: set[int] = set()
+        for band, key in enumerate(keys):
+            document = self.newest.get(key, -1)
+            for _ in range(NEWEST):
+                if document < 0:
+                    break
+                found.add(document)
+                document = self.older[document * self.bands + band]
+        return found
