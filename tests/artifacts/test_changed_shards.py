@@ -198,7 +198,10 @@ def test_a_mended_shard_is_done_again_although_size_and_samples_are_the_same(tmp
     assert b"damaged" not in b"".join(files(out).values())
 
 
-@pytest.mark.parametrize("name", ["select", "reframe", "dedup", "tokenize", "clean", "decontaminate", "substrings"])
+@pytest.mark.parametrize(
+    "name",
+    ["select", "dedup", *(pytest.param(name, marks=pytest.mark.slow) for name in ("reframe", *MORE))],
+)
 def test_a_shard_that_was_not_whole_is_done_again(tmp_path: Path, name: str) -> None:
     data, out, command = tmp_path / "data", tmp_path / "out", (COMMANDS | MORE)[name]
     data.mkdir()
