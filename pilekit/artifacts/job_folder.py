@@ -71,10 +71,21 @@ class Output:
         return self.folder / f"{name}{suffix}"
 
     def note(self, name: str, result: Mapping[str, Any], *files: Path) -> None:
-        """Record that the shard `name` is done; `files` are all files written for it, complete and in place."""
+        """Record that the shard `name` is done; `files` are all files written for it, complete and in place.
+
+        Other files of an earlier note of the shard are removed: the shard may have changed, and make no file now.
+        """
         sizes = {file.relative_to(self.folder).as_posix(): file.stat().st_size for file in files}
-        with write_atomically(self._note_path(name)) as file:
-            file.write(msgspec.json.encode(_Note(name, sizes, dict(result), self._hash_for(name))))
+        earlier = _note_in(self._note_path(name))
+        for old in earlier.files if earlier is not None else ():
+            if old not in sizes and not os.path.isabs(old) and ".." not in Path(old).parts:  # noqa: PTH117
+                (self.folder / old).unlink(missing_ok=True)
+        self.write_note(_Note(name, sizes, dict(result), self._hash_for(name)))
+
+    def write_note(self, note: _Note) -> None:
+        """Write a note, valid or not."""
+        with write_atomically(self._note_path(note.name)) as file:
+            file.write(msgspec.json.encode(note))
 
     def result(self, name: str) -> dict[str, Any] | None:
         """The recorded result of the shard `name`; None if it is not done."""
@@ -90,12 +101,9 @@ class Output:
 
     def notes(self) -> list[_Note]:
         """All valid notes, in the order of the names."""
-        return sorted(filter(self.is_valid, self.all_notes()), key=lambda note: note.name)
-
-    def all_notes(self) -> list[_Note]:
-        """All notes, also of shards that have changed."""
         notes = map(_note_in, (self.folder / NOTES).glob("*.json"))
-        return [note for note in notes if note is not None]
+        valid = (note for note in notes if note is not None and self.is_valid(note))
+        return sorted(valid, key=lambda note: note.name)
 
     def is_valid(self, note: _Note) -> bool:
         """Whether the note's input is unchanged and its files exist with the recorded sizes."""
@@ -106,12 +114,9 @@ class Output:
         except (OSError, ValueError):  # ValueError: a null character
             return False
 
-    def forget_shard(self, name: str, *files: str) -> None:
-        """Remove the note of the shard `name`, and these of its files."""
+    def forget_shard(self, name: str) -> None:
+        """Remove the note of the shard `name`."""
         self._note_path(name).unlink(missing_ok=True)
-        for file in files:
-            if not os.path.isabs(file) and ".." not in Path(file).parts:  # noqa: PTH117
-                (self.folder / file).unlink(missing_ok=True)
 
     def forget(self) -> None:
         """Remove all notes. If the job then fails without having written a file, its folder is removed too."""
@@ -168,15 +173,10 @@ def output_folder(
             refuse_linked_folders(*(Path(inner, name) for inner, names, _ in os.walk(folder) for name in names))
             if not shared:
                 _remove_partials(folder)
-            was_finished = header is not None and header.finished
-            for note in _notes_of(header) if header is not None and was_finished else output.all_notes():
-                # Shards, or files of them, may have changed since. The other shards stay finished.
-                if not output.is_valid(note):
-                    if not shared:
-                        output.forget_shard(note.name, *note.files)
-                elif was_finished:
-                    output.note(note.name, note.result, *(folder / file for file in note.files))
-            if header is None or was_finished or header.inputs != _as_json(inputs):
+            if header is None or header.finished or header.inputs != _as_json(inputs):
+                # If the job was finished, shards or files of shards have changed. The other shards stay finished.
+                for note in _notes_of(header) if header is not None and header.finished else []:
+                    output.write_note(note)
                 write_header(folder, kind=kind, parameters=parameters, inputs=inputs, finished=False)
             try:
                 yield output

@@ -271,7 +271,6 @@ class _Run:
         bad_lines = [[place, *example] for place, sketch in enumerate(sketches) for example in sketch.header.examples]
         records = {"summary": summary, "bad_lines": bad_lines[:LISTED_BAD_LINES]}
         self.output.forget()  # Clean shards of earlier masks, before a shard was changed, are written again.
-        shutil.rmtree(folder / CLEAN, ignore_errors=True)
         self.output.note(RECORDS, records, folder / REMOVED, *masks)
         return records
 

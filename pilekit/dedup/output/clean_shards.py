@@ -37,15 +37,18 @@ def clean_shard(
 ) -> list[Path]:
     """Write the lines that the mask at `mask` keeps as the shard at `path`, with its index; returns both paths.
 
-    Nothing is written if the mask keeps nothing. The bytes do not depend on `threads`.
+    If the mask keeps nothing, no shard is written, and that of an earlier mask is removed. The bytes do not depend on
+    `threads`.
     """
     keep = read_mask(mask)
     if not keep.fits(fingerprint(shard.path)):
         raise shard_changed(shard)
+    index = Path(f"{path}{INDEX_SUFFIX}")
     if not keep.header.kept:
+        path.unlink(missing_ok=True)
+        index.unlink(missing_ok=True)
         advance(keep.header.size)
         return []
-    index = Path(f"{path}{INDEX_SUFFIX}")
     with (
         write_atomically(path) as file,
         read(shard, None, "skip", manifest=manifest, advance=advance, ahead=threads > 1) as reader,

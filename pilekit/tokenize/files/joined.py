@@ -91,8 +91,6 @@ class Joined:
         elif not self._copy(ids, sizes, advance):
             raise PilekitError(f"{', '.join(map(visible, ids))}: was changed while it was read; run again")
         self.output.note(part, {**result, "end": astuple(cut)}, *kept)
-        if own:
-            ids[0].unlink(missing_ok=True)
         self.ends.append(cut)
         for full in range(self.ends[-2].file, cut.file):
             self._finish_file(full)
