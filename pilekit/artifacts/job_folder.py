@@ -177,6 +177,10 @@ def output_folder(
                 # If the job was finished, shards or files of shards have changed. The other shards stay finished.
                 for note in _notes_of(header) if header is not None and header.finished else []:
                     output.write_note(note)
+                if header is not None and not header.finished:
+                    others = [visible(name) for name, given in _as_json(inputs).items() if header.inputs[name] != given]
+                    some = ", ".join(others[:5]) + ", ..." * (len(others) > 5)
+                    logger.warning("%s: read again, because they have changed since: %s", visible(folder), some)
                 write_header(folder, kind=kind, parameters=parameters, inputs=inputs, finished=False)
             try:
                 yield output

@@ -80,7 +80,9 @@ def test_only_unfinished_shards_and_those_with_changed_files_are_done(tmp_path: 
             assert tree(folder) == whole
 
 
-def test_a_shard_that_changed_is_done_again_and_loses_its_old_files(tmp_path: Path, whole: dict[str, bytes]) -> None:
+def test_a_shard_that_changed_is_done_again_and_loses_its_old_files(
+    tmp_path: Path, whole: dict[str, bytes], caplog: pytest.LogCaptureFixture
+) -> None:
     settings: dict[str, Any] = {"kind": "copies", "parameters": {"level": 3}, "inputs": INPUTS}
     outside, before = tmp_path / "outside", INPUTS | {NAMES[0]: [100, "before"]}
     outside.touch()
@@ -91,7 +93,9 @@ def test_a_shard_that_changed_is_done_again_and_loses_its_old_files(tmp_path: Pa
         hostile = f'"files":{{"../outside":0,"{outside}":0,"{NAMES[0]}'.encode()
         for note in (folder / NOTES).iterdir():
             note.write_bytes(note.read_bytes().replace(f'"files":{{"{NAMES[0]}'.encode(), hostile))
+        caplog.clear()
         assert job(folder)[0] == [NAMES[0], *NAMES[done:]]
+        assert caplog.messages == [f"{folder}: read again, because they have changed since: {NAMES[0]}"]
         assert tree(folder) == whole
     assert outside.exists()
     # A shard changed in place has the same fingerprint; its new version may make no file.
