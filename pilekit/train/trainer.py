@@ -45,11 +45,13 @@ from pilekit.train.engines import build_engine, check_engine
 from pilekit.train.evaluation import evaluate, open_held_out
 from pilekit.train.launch.environment import adopt_slurm
 from pilekit.train.launch.interrupt import first_interrupt
-from pilekit.train.log.alerts import MemoryGrowth, against_waiting, inspect_step_command
-from pilekit.train.log.logs import check_viewers, open_logs
+from pilekit.train.log.alerts import MemoryGrowth, against_waiting
+from pilekit.train.log.logs import open_logs
 from pilekit.train.log.metrics import StepBitsPerByte, StepMetrics, step_memory
 from pilekit.train.log.mfu import full_speed
+from pilekit.train.log.peek import inspect_step_command
 from pilekit.train.log.profile import Profile, part
+from pilekit.train.log.viewers import check_viewers
 from pilekit.train.model.build import build_on, fingerprint, use_attention
 from pilekit.train.model.export import export_model
 from pilekit.train.model.lora import merged

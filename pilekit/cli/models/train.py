@@ -276,7 +276,7 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
     from pilekit.train.engines import check_engine
     from pilekit.train.estimate import estimate
     from pilekit.train.evaluation import open_held_out
-    from pilekit.train.log.logs import check_viewers
+    from pilekit.train.log.viewers import check_viewers
 
     train, source = config.train, config.source
     check_viewers(config)

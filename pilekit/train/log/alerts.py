@@ -18,17 +18,13 @@ A resumed run reads the earlier losses from metrics.jsonl.
 from __future__ import annotations
 
 import logging
-import shlex
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 
-from pilekit.errors import visible
 from pilekit.fitted_table import rounded_bytes
 from pilekit.stream.pile_stream import PileStream
-from pilekit.train.config.sections import DataConfig, TrainConfig
 from pilekit.train.log.metrics import StepMetrics
 
 logger = logging.getLogger(__name__)
@@ -148,36 +144,3 @@ def against_waiting(stream: PileStream) -> str:
             "each shard is read from its beginning by one lane: `pilekit reframe` the shards, so that any part is read"
         )
     return "set data.workers, or more of them, so that other processes make batches while this one computes"
-
-
-def inspect_step_command(config: TrainConfig, stream: PileStream, step: int, checkpoint: Path | None = None) -> str:
-    """`pilekit stream ... --peek` for a step (from 1, as in metrics.jsonl), to be run in the same folder.
-
-    The content of a step depends only on shards, tokenizer, settings and the lane grid. The command names these, so the
-    ranks and the machine of the run do not matter.
-
-    checkpoint   a `step-N` folder of the run; used if N is below `step`. Otherwise the command starts from the
-                 beginning, which for a late step takes about as long as reading up to it
-    """
-    data, default = config.data, DataConfig()
-    paths = [data.path] if isinstance(data.path, str) else data.path or []
-    words = ["pilekit", "stream", *(f"./{path}" if path.startswith("-") else path for path in paths)]
-    words += ["--tokenizer", data.tokenizer or config.source.path or ""]
-    words += ["--seq-len", str(data.seq_len), "--global-batch-size", str(stream.global_batch_size)]
-    if data.manifest is not None:
-        words += ["--manifest", data.manifest]
-    if stream.subsets is not None:
-        words += ["--subsets", ",".join(stream.subsets)]
-    if data.repeats:
-        words += ["--repeats", ",".join(f"{name}={factor!r}" for name, factor in data.repeats.items())]
-    if data.dedup is not None:
-        words += ["--dedup", data.dedup]
-    for field in ("packing", "window", "seed", "on_error"):
-        if (value := getattr(data, field)) != getattr(default, field):
-            words += [f"--{field.replace('_', '-')}", str(value)]
-    other_rows = config.train.objective == "mlm"  # the command makes unmasked rows, which refuse this state
-    if checkpoint is None or other_rows or int(checkpoint.name.removeprefix("step-")) >= step:
-        words += ["--lanes", f"{stream.grid.rows},{stream.grid.columns}"]
-    else:
-        words += ["--state", str(checkpoint)]
-    return visible(shlex.join([*words, "--peek", str(step - 1)]))

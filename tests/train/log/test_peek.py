@@ -17,7 +17,7 @@ from pilekit.stream.pile_stream import PileStream
 from pilekit.train.config.file import load_config
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.data import open_stream
-from pilekit.train.log.alerts import inspect_step_command
+from pilekit.train.log.peek import inspect_step_command
 from tests.tiny.models import tiny_corpus, tiny_tokenizer
 from tests.train.runs import small_config
 

@@ -1,0 +1,141 @@
+"""The figures of metrics.jsonl for TensorBoard and Weights & Biases: the same numbers, names and steps.
+
+Both packages are extras, so the trainer checks for them before anything else. metrics.jsonl remains the record by which
+a run is resumed and judged: a viewer that fails ends with a warning, and training continues.
+
+A run that resumes after step N tells TensorBoard, which then hides later steps of an earlier start. Weights & Biases
+cannot take steps back. There the resumed run adds to the same page, whose id is in the name of its folder in `wandb/`,
+and sends no step again: a resumed run computes the figures that the page shows already.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pilekit.errors import PilekitError, visible
+from pilekit.train.config.sections import TrainConfig
+from pilekit.train.log.metrics import StepMetrics, numbers_of
+
+logger = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 10
+"""A killed run may lose TensorBoard's figures of this many seconds; it writes them again when it resumes."""
+UPLOAD_SECONDS = 120
+"""The longest wait for Weights & Biases at the end of a run; the rest stays on disk, for `wandb sync`."""
+LONGEST_TAG = 120
+
+Write = Callable[[StepMetrics], None]
+"""Shows the figures of a step; control characters in their names are made visible."""
+
+
+def check_viewers(config: TrainConfig) -> None:
+    """Raise PilekitError if `[log]` asks for a package that is not installed."""
+    for name in ("tensorboard", "wandb"):
+        # A folder `wandb`, which the package leaves where it runs, is found too, but without an origin.
+        if getattr(config.log, name) and getattr(importlib.util.find_spec(name), "origin", None) is None:
+            raise PilekitError(
+                f"log.{name} = true: the package {name} is not installed; pip install 'pilekit[{name}]', or "
+                f"set log.{name} = false (metrics.jsonl has the same figures)"
+            )
+
+
+@contextmanager
+def _viewer(
+    add: Callable[[dict[str, float], int], None], close: Callable[[], None], where: str, title: str
+) -> Iterator[Write]:
+    """Yield a function that shows a step's figures, until the first failure.
+
+    add     takes the numbers of a step by name, and the step
+    close   sends or writes what is still in memory
+    where   the place of the files, for a warning
+    title   the viewer's name
+    """
+    has_failed = False
+
+    def attempt(work: Callable[..., None], *given: Any) -> None:
+        nonlocal has_failed
+        try:
+            if not has_failed:
+                work(*given)
+        except Exception as error:  # a viewer's own errors have no common class
+            has_failed = True
+            why = _not_written(where, error)
+            logger.warning("%s; nothing more is written for %s until the run is started again", why, title)
+
+    def write(metrics: StepMetrics) -> None:
+        numbers = {visible(name, LONGEST_TAG): number for name, number in numbers_of(metrics)}
+        attempt(add, numbers, metrics.step)
+
+    try:
+        yield write
+    finally:
+        attempt(close)
+
+
+def open_tensorboard(folder: Path, *, resume_step: int) -> AbstractContextManager[Write]:
+    """A context that yields a function, which appends a step's figures to the event files of a folder.
+
+    The folder is made if missing. Steps after `resume_step` are hidden. Raises PilekitError if it cannot be made.
+    """
+    from torch.utils.tensorboard import SummaryWriter  # takes seconds
+
+    where = visible(folder)
+    try:
+        writer = SummaryWriter(folder, purge_step=resume_step + 1, flush_secs=FLUSH_SECONDS)
+    except OSError as error:
+        why = f"{_not_written(where, error)}; set log.tensorboard = false, or name another --out"
+        raise PilekitError(why) from error
+
+    def add(numbers: dict[str, float], step: int) -> None:
+        for name, number in numbers.items():
+            writer.add_scalar(name, number, step)
+
+    return _viewer(add, writer.close, where, "TensorBoard")
+
+
+def open_wandb(folder: Path, config: TrainConfig) -> AbstractContextManager[Write]:
+    """A context that yields a function, which adds a step's figures to the page of the run in `folder`.
+
+    The page is continued if the run has one. Its files are in `wandb` of the folder.
+
+    The package's own variables decide the rest: WANDB_MODE=offline, WANDB_PROJECT (default: pilekit), WANDB_API_KEY.
+    Raises PilekitError if it cannot begin.
+    """
+    import wandb  # takes a second
+
+    ids = sorted(path.name.partition("run-")[2] for path in (folder / "wandb").glob("*run-*-*"))  # 20260102_030405-ID
+    try:
+        run = wandb.init(
+            dir=folder,
+            id=ids[-1].partition("-")[2] if ids else None,
+            resume="allow",
+            project=os.environ.get("WANDB_PROJECT", "pilekit"),
+            name=folder.absolute().name,
+            config=msgspec.to_builtins(config),
+            reinit="create_new",  # a page that a notebook has open stays as it is
+            settings=wandb.Settings(console="off", finish_timeout=UPLOAD_SECONDS),
+        )
+    except (wandb.Error, OSError) as error:
+        raise PilekitError(
+            f"log.wandb = true: {visible(error, 200).rstrip('.')}; set WANDB_MODE=offline, or log.wandb = false"
+        ) from error
+    shown = run.step  # the first step that the page lacks
+
+    def add(numbers: dict[str, float], step: int) -> None:
+        if step >= shown:
+            run.log(numbers, step=step)
+
+    return _viewer(add, run.finish, "wandb", "Weights & Biases")
+
+
+def _not_written(where: str, error: Exception) -> str:
+    why = (isinstance(error, OSError) and error.strerror) or str(error)
+    return f"{where}: cannot be written: {visible(why, 200).rstrip('.')}"
