@@ -60,13 +60,16 @@ class Lane:
 
     def _next(self) -> Window | None:
         """The next window that has rows. None at the documents' end."""
-        read, documents = 0, set[tuple[int, int]]()
-        for empty, window in enumerate(self._windows):
+        read, empty, documents = 0, 0, set[tuple[int, int]]()
+        for window in self._windows:
             if len(window.rows):
                 return window
+            if self._layout.packing == "concat" and self._layout.lengths(window.documents).any():
+                continue  # the next windows hold these documents too, until a row is full
+            empty += 1
             documents.update(map(tuple, window.documents.table[:, [SHARD, NUMBER]].tolist()))
             read += len(window.documents.table)
-            if empty == _MOST_EMPTY or read > _MOST_TIMES * len(documents):
+            if empty > _MOST_EMPTY or read > _MOST_TIMES * len(documents):
                 raise PilekitError(
                     f"no row in {counted(len(documents), 'document')}, read {counted(read, 'time')}: the texts are "
                     "empty; give append_eod=True, another packing or other documents"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -101,14 +101,14 @@ def skipped_before(parts: list[Window]) -> int:
     return int(pieces.table[:, SKIPPED][pieces.begin == 0].sum())
 
 
-documents = st.tuples(
-    st.integers(0, 99), st.text("ab ", max_size=30), st.sampled_from(["A", "B"]), st.sampled_from([0, 0, 3])
-)
-sources = st.builds(
-    Memory,
-    st.lists(st.lists(st.none() | documents, max_size=6), min_size=1, max_size=4),
-    st.integers(1, 4),
-)
+def numbered(unit: list[tuple[str, str, int] | None]) -> Unit:
+    """The unit with its documents' numbers. They differ, as in a shard, but their order is not that of the unit."""
+    return [one and (90 - 7 * order, *one) for order, one in enumerate(unit)]
+
+
+documents = st.tuples(st.text("ab ", max_size=30), st.sampled_from(["A", "B"]), st.sampled_from([0, 0, 3]))
+units = st.lists(st.none() | documents, max_size=6).map(numbered)
+sources = st.builds(Memory, st.lists(units, min_size=1, max_size=4), st.integers(1, 4))
 
 
 @given(sources, st.sampled_from(PACKINGS), st.integers(1, 5), st.booleans(), st.integers(1, 4))
@@ -159,6 +159,16 @@ def test_a_place_of_other_documents_is_refused(tokenizer: Tokenizer, packing: Pa
     source = Memory([[(number, "ab", "A", 0) for number in range(4)]], 2)
     for place in [Place(2, 0, 100), *[Place(5, 0, 1)] * (packing == "concat")]:
         refused("a lane cannot resume at position", lane_at(place, builder(source, tokenizer, packing)).give, 1)
+
+
+@pytest.mark.parametrize("endless", [False, True])
+def test_a_row_of_concat_may_take_many_windows(tokenizer: Tokenizer, endless: bool) -> None:
+    """A full row takes 2,000 windows here: they are not taken for a corpus of empty texts."""
+    texts = ["a", "", "b", ""] * 250
+    source = Memory([[(number, text, "A", 0) for number, text in enumerate(texts)]], 7, endless)
+    how = replace(builder(source, tokenizer, "concat"), layout=Layout(1000, "concat", 1, False, 5))
+    given = lane_at(Place(2, 0), how).give(2)
+    assert [pieces_of([row]).length.sum() for row in given] == ([1000, 1000] if endless else [500])
 
 
 def test_texts_without_tokens(tokenizer: Tokenizer) -> None:
