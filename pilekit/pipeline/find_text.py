@@ -2,27 +2,27 @@
 
     read(shard, subsets) -> pattern.search(text) -> one line of JSON per document -> in the order of the corpus
 
-Each shard is a job of its own. A job writes its matches to a temporary file, because one shard may hold millions, and
-the parent yields them when it reaches the shard. So memory is one line per job. A single job yields each match at once.
+Each shard is a job of its own. A job writes its matches to a file, because one shard may hold millions, and the parent
+yields them when it reaches the shard. So memory is one line per job. A single job yields each match at once.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
 from pilekit.corpus import Corpus, Shard
 from pilekit.documents import check_labels
-from pilekit.engine import Advance
+from pilekit.engine import Advance, Ray
 from pilekit.pipeline.stages import Match, MinBytes
-from pilekit.shards.each_shard import each_shard, processes_for
+from pilekit.shards.each_shard import each_file, processes_for
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError, Reading, read
 
@@ -74,6 +74,7 @@ def find_text(
     on_error: OnError = "raise",
     jobs: int | None = None,
     advance: Advance | None = None,
+    engine: Ray | None = None,
 ) -> Generator[FoundText, None, None]:
     """Yield the documents whose text holds a match of the regular expression `pattern`, in the order of the corpus.
 
@@ -81,35 +82,31 @@ def find_text(
     subsets   exact names; None: all
     min_bytes documents with less text are not counted
     jobs      shards at a time; None: the usable CPUs, or fewer for a small corpus
+    engine    a cluster instead of local processes
 
     Raises PilekitError for a pattern that is no regular expression, and for every error of `read`.
     """
     reading = functools.partial(read, subsets=subsets, on_error=on_error, manifest=corpus.manifest)
     search = functools.partial(_search, pattern=Match(pattern).pattern, min_bytes=min_bytes, reading=reading)
-    if processes_for(corpus.shards, jobs) == 1:
+    if engine is None and processes_for(corpus.shards, jobs) == 1:
         for shard in corpus.shards:
             yield from search(shard, counts, advance, True)
         return
     decoder = msgspec.json.Decoder(FoundText)
-    with tempfile.TemporaryDirectory(prefix="pilekit-grep-") as folder:
-        job = functools.partial(_search_to_file, search=search, folder=Path(folder))
-        items = list(enumerate(corpus.shards))
-        for place, found in enumerate(each_shard(job, corpus.shards, items=items, jobs=jobs, advance=advance)):
+    job = functools.partial(_search_to_file, search=search)
+    with closing(each_file(job, corpus.shards, "grep", jobs=jobs, advance=advance, engine=engine)) as searched:
+        for file, found in searched:
             counts.merge(found)
-            path = Path(folder, str(place))
-            with path.open("rb") as lines:
+            with file.open("rb") as lines:
                 yield from map(decoder.decode, lines)
-            path.unlink()
 
 
-def _search_to_file(item: tuple[int, Shard], advance: Advance, *, search: Search, folder: Path, ahead: bool) -> Counts:
-    """Search one shard, and write its matches to the file in `folder` named by the shard's place."""
-    place, shard = item
+def _search_to_file(shard: Shard, file: BinaryIO, advance: Advance, *, search: Search, ahead: bool) -> Counts:
+    """Search one shard, and write its matches to `file`."""
     counts = Counts()
     encoder = msgspec.json.Encoder()
-    with (folder / str(place)).open("wb") as file:
-        for found in search(shard, counts, advance, ahead):
-            file.write(encoder.encode(found) + b"\n")
+    for found in search(shard, counts, advance, ahead):
+        file.write(encoder.encode(found) + b"\n")
     return counts
 
 

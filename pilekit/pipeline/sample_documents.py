@@ -10,23 +10,35 @@ from __future__ import annotations
 import functools
 import heapq
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain
-from operator import itemgetter
+from operator import attrgetter
+from typing import BinaryIO
 
+import msgspec
 import numpy as np
 
 from pilekit.corpus import Corpus, Shard
 from pilekit.documents import DocumentBatch
-from pilekit.engine import Advance
+from pilekit.engine import Advance, Ray
 from pilekit.pipeline.pipeline import Pipeline, Stage
 from pilekit.pipeline.stages import Kept, document_hashes, filtered
-from pilekit.shards.each_shard import each_shard
+from pilekit.shards.each_shard import each_file
 from pilekit.shards.read.damage import SkippedLines
-from pilekit.shards.read.reader import OnError, Reading, read
+from pilekit.shards.read.reader import OnError, Reading, read, record_format
 
-Ranked = tuple[int, DocumentBatch]
-"""Rank, and the document alone in a batch."""
+
+class Drawn(msgspec.Struct, frozen=True):
+    """A document that may be in the sample, with its rank."""
+
+    rank: int
+    shard: str
+    number: int
+    subset: str
+    text: str
+    line: bytes
+
+
+_RANK = attrgetter("rank")
 
 
 def sample_documents(
@@ -39,6 +51,7 @@ def sample_documents(
     on_error: OnError = "raise",
     jobs: int | None = None,
     advance: Advance | None = None,
+    engine: Ray | None = None,
 ) -> tuple[list[DocumentBatch], SkippedLines]:
     """Draw `count` documents, or all if there are fewer: batches of one document, in the order of the corpus.
 
@@ -46,39 +59,53 @@ def sample_documents(
     subsets   exact names; None: all
     stages    only documents that pass these stages are drawn
     jobs      shards at a time; None: the usable CPUs, or fewer for a small corpus
+    engine    a cluster instead of local processes
     """
     reading = functools.partial(read, subsets=subsets, on_error=on_error, manifest=corpus.manifest)
     draw = functools.partial(_draw, count=count, seed=seed, reading=reading, stages=stages)
-    lowest: list[Ranked] = []
+    lowest: list[Drawn] = []
     skipped = SkippedLines()
-    for drawn, bad in each_shard(draw, corpus.shards, jobs=jobs, advance=advance):
-        lowest = heapq.nsmallest(count, chain(lowest, drawn), key=itemgetter(0))
+    for file, bad in each_file(draw, corpus.shards, "sample", jobs=jobs, advance=advance, engine=engine):
+        drawn = msgspec.msgpack.decode(file.read_bytes(), type=list[Drawn])
+        lowest = heapq.nsmallest(count, chain(lowest, drawn), key=_RANK)
         skipped.merge(bad)
     places = {shard.name: place for place, shard in enumerate(corpus.shards)}
-    documents = (document for _, document in lowest)
-    return sorted(documents, key=lambda document: (places[document.shard], document.numbers[0])), skipped
+    lowest.sort(key=lambda one: (places[one.shard], one.number))
+    form = record_format(corpus.manifest)
+    return [
+        DocumentBatch([one.text], [one.subset], one.shard, np.array([one.number]), [one.line], format=form)
+        for one in lowest
+    ], skipped
 
 
 def _draw(
-    shard: Shard, advance: Advance, *, count: int, seed: int, reading: Reading, stages: Sequence[Stage], ahead: bool
-) -> tuple[list[Ranked], SkippedLines]:
-    """The documents of one shard with the lowest ranks."""
-    lowest: list[Ranked] = []
+    shard: Shard,
+    file: BinaryIO,
+    advance: Advance,
+    *,
+    count: int,
+    seed: int,
+    reading: Reading,
+    stages: Sequence[Stage],
+    ahead: bool,
+) -> SkippedLines:
+    """Write the documents of one shard with the lowest ranks to `file`."""
+    lowest: list[Drawn] = []
 
     def low_enough(batch: DocumentBatch) -> Kept:
         """Most documents are dropped here, before the stages look at their texts."""
-        limit = lowest[-1][0] if len(lowest) == count else (1 << 64) - 1
+        limit = lowest[-1].rank if len(lowest) == count else (1 << 64) - 1
         return document_hashes(batch.shard, batch.numbers, seed) <= np.uint64(limit)
 
     with reading(shard, advance=advance, ahead=ahead) as reader:
         for batch in Pipeline(stages)(filtered(reader, low_enough)):
             ranks = document_hashes(batch.shard, batch.numbers, seed).tolist()
-            drawn = [(rank, _alone(batch, index)) for index, rank in enumerate(ranks)]
-            lowest = heapq.nsmallest(count, chain(lowest, drawn), key=itemgetter(0))
-    return lowest, reader.skipped
-
-
-def _alone(batch: DocumentBatch, index: int) -> DocumentBatch:
-    """One document of a batch, with a copy of its line: a view would keep 2 MiB of the shard in memory."""
-    document = batch.take([index])
-    return document if document.lines is None else replace(document, lines=[bytes(document.lines[0])])
+            columns = zip(ranks, batch.numbers.tolist(), batch.subsets, batch.texts, batch.raw_lines(), strict=True)
+            drawn = (
+                # The line is copied: a view would keep 2 MiB of the shard in memory.
+                Drawn(rank, batch.shard, number, subset, text, bytes(line))
+                for rank, number, subset, text, line in columns
+            )
+            lowest = heapq.nsmallest(count, chain(lowest, drawn), key=_RANK)
+    file.write(msgspec.msgpack.encode(lowest))
+    return reader.skipped

@@ -10,12 +10,17 @@ only in the process that made it. If there are fewer processes than CPUs, each p
 from __future__ import annotations
 
 import functools
+import shutil
+import tempfile
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.cache_folder import cache_folder
+from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.job_folder import LOCK_FILE, NOTES, Output, output_folder
 from pilekit.corpus import Corpus, Part, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
@@ -80,6 +85,54 @@ def each_shard(
         options["memory"] = share = memory // (processes if engine is None else engine.tasks_of_a_node(processes))
         work = functools.partial(work, memory=share)
     return imap_shards(work, items, jobs=processes, names=names, **options)
+
+
+def each_file(
+    write: Callable[..., R],
+    shards: Sequence[Shard],
+    name: str,
+    *,
+    jobs: int | None,
+    advance: Advance | None,
+    engine: Ray | None,
+) -> Generator[tuple[Path, R], None, None]:
+    """Like `each_shard`, for results that processes should not send: yields a file and the rest of the result.
+
+    `write(shard, file, advance, ahead=...)` writes the binary file, which is removed before the next is yielded.
+    """
+    with result_folder(name, engine) as (folder, lock):
+        work = functools.partial(_write_file, write=write)
+        items = [(shard, folder / str(place)) for place, shard in enumerate(shards)]
+        options: dict[str, Any] = {"items": items, "jobs": jobs, "advance": advance, "engine": engine, "lock": lock}
+        with closing(each_shard(work, shards, **options)) as results:
+            for (_, path), result in zip(items, results, strict=True):
+                await_files([path])
+                yield path, result
+                path.unlink()
+
+
+def _write_file(item: tuple[Shard, Path], advance: Advance, *, write: Callable[..., R], ahead: bool) -> R:
+    shard, path = item
+    with write_atomically(path) as file:
+        return write(shard, file, advance, ahead=ahead)
+
+
+@contextmanager
+def result_folder(name: str, engine: Ray | None) -> Iterator[tuple[Path, Path | None]]:
+    """A folder for temporary files of all processes, and its lock.
+
+    For a cluster, the folder lies in the cache folder, which all nodes must share, and one command at a time uses it.
+    """
+    if engine is None:
+        with tempfile.TemporaryDirectory(prefix=f"pilekit-{name}-") as folder:
+            yield Path(folder), None
+        return
+    lock = cache_folder() / name / LOCK_FILE
+    with locked(lock, wait=False):
+        try:
+            yield lock.parent, lock
+        finally:
+            shutil.rmtree(lock.parent, ignore_errors=True)
 
 
 def part_of(corpus: Corpus, part: Part | None, engine: Ray | None) -> Corpus:

@@ -8,7 +8,6 @@ corpus: of two equal documents the later one is the copy, whichever process was 
 from __future__ import annotations
 
 import functools
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -18,12 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.artifacts.cache_folder import cache_folder
-from pilekit.artifacts.file_lock import locked
 from pilekit.corpus import Corpus, Manifest, subsets_or_all
 from pilekit.engine import Advance, Ray
 from pilekit.errors import counted
-from pilekit.shards.each_shard import each_shard, processes_for
+from pilekit.shards.each_shard import each_shard, processes_for, result_folder
 from pilekit.shards.index.format import Frames, ShardIndex, find_index
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError
@@ -175,10 +172,8 @@ def corpus_stats(
     with ExitStack() as held:
         lock = None
         if copies and engine is not None:
-            lock = cache_folder() / "copies" / ".lock"
-            held.enter_context(locked(lock, wait=False))
-            held.callback(shutil.rmtree, lock.parent, ignore_errors=True)
-            count = functools.partial(count_into_file, count=count, folder=lock.parent)
+            folder, lock = held.enter_context(result_folder("copies", engine))
+            count = functools.partial(count_into_file, count=count, folder=folder)
         for shard_counts, found in each_shard(
             count, corpus.shards, items=items, jobs=processes, advance=advance, engine=engine, lock=lock
         ):

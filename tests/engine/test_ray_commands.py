@@ -26,8 +26,18 @@ REFRAME = ("reframe", "corpus", "--level", 19, "--jobs", 2, "--out")
 def test_each_command_gives_what_local_processes_give(cluster: TwoNodes, corpus: Path, tmp_path: Path) -> None:
     home = corpus.parent  # The driver's folder, to which paths are relative, is not that of the nodes.
     ray = cluster.ray
-    for command in (("stats", "corpus"), ("stats", "corpus", "--copies", "--json"), ("verify", "corpus")):
-        assert pilekit(*command, *ray, at=home) == pilekit(*command, at=home)
+    for command in (
+        ("stats", "corpus"),
+        ("stats", "corpus", "--copies", "--json"),
+        ("verify", "corpus"),
+        ("sample", "corpus", "-n", 9999, "--json"),  # more than a task may send home
+        ("grep", "a+ ", "corpus"),
+        ("grep", "a+ ", "corpus", "-n", 3, "--json"),
+    ):
+        found = pilekit(*command, *ray, at=home, PILEKIT_CACHE=tmp_path / "cache")
+        assert found == pilekit(*command, at=home)
+        assert found.strip()
+    assert not tree(tmp_path / "cache")
     for name, command in (
         ("reframe", ("reframe", "corpus", "--jobs", 3)),
         ("select", ("select", "corpus", "--sample", 0.3)),
