@@ -223,7 +223,8 @@ class PileStream(IterableDataset[Batch]):
             token_files=[index for index in plan.indexes if isinstance(index, TokenIndex)],
         )
         self._passes: Passes | None = None if epochs is None else Passes(epochs, drop_last)
-        rows, columns = (1, 1) if epochs else self._given_lanes or self._selected.default_lanes(batch, self.world_size)
+        sizes = (batch, self.world_size, accumulation)
+        rows, columns = (1, 1) if epochs else self._given_lanes or self._selected.default_lanes(*sizes)
         grid = Grid(rows, columns, batch, self._selected.plan.name, finite=epochs is not None)
         self._settle(grid, self._selected.default_unit(grid.lanes), accumulation)
         self._changes: list[dict[str, Any]] = []

@@ -160,10 +160,12 @@ class Share:
         return [n for n in range(1, self.grad_accum * self.grid.columns + 1) if self.workers(n) == n]
 
 
-def default_rows(global_batch_size: int, world_size: int) -> int:
-    """The default R: the largest divisor of the global batch up to max(32, 4 x world size)."""
-    # Not more, because each lane costs memory, and time at a resume.
-    return max(rows for rows in divisors(global_batch_size) if rows <= max(32, 4 * world_size))
+def default_rows(global_batch_size: int, world_size: int, grad_accum: int = 1) -> int:
+    """The default R: the largest divisor of the global batch up to max(32, 4 x W), of those that W x a divides."""
+    # Not more unless W x a is, because each lane costs memory, and time at a resume.
+    parts = world_size * grad_accum
+    most = max(32, 4 * world_size, parts)
+    return max(rows for rows in divisors(global_batch_size) if rows <= most and rows % parts == 0)
 
 
 def given_lanes(lanes: object) -> tuple[int, int] | None:

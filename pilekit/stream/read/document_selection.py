@@ -195,11 +195,11 @@ class DocumentSelection:
         """Bad lines that the indexes left out; None without indexes."""
         return None if self.count is None else sum(index.header.skipped for index in self.plan.indexes)
 
-    def default_lanes(self, global_batch_size: int, world_size: int) -> tuple[int, int]:
+    def default_lanes(self, global_batch_size: int, world_size: int, grad_accum: int) -> tuple[int, int]:
         """(R, M) of a new run."""
         if self.count is None:
             return sequential.default_grid(len(self.corpus.shards), world_size)
-        return default_rows(global_batch_size, world_size), COLUMNS
+        return default_rows(global_batch_size, world_size, grad_accum), COLUMNS
 
     def default_unit(self, lanes: int) -> int:
         """Documents in a unit of a new run; 1 under the sequential plan, whose units are shards."""

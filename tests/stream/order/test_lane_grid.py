@@ -104,6 +104,16 @@ def test_the_error_names_the_sizes_that_fit() -> None:
         assert default_rows(batch, world_size) == rows
 
 
+@given(st.integers(1, 48), st.integers(1, 64), st.integers(1, 100))
+def test_a_new_run_has_a_grid_that_its_own_sizes_fit(batch_size: int, world_size: int, grad_accum: int) -> None:
+    whole, _ = batch_sizes(world_size, batch_size, grad_accum, None)
+    rows = default_rows(whole, world_size, grad_accum)
+    assert Grid(rows, 4, whole).share(0, world_size, grad_accum).batch_size == batch_size
+    assert rows <= max(32, 4 * world_size, world_size * grad_accum)
+    if default_rows(whole, 1) % (world_size * grad_accum) == 0:
+        assert rows >= default_rows(whole, 1)
+
+
 def test_lanes_of_whole_shards_have_a_shard_each() -> None:
     grids = {(30, 1): (1, 8), (30, 2): (2, 8), (30, 8): (8, 3), (30, 64): (64, 1), (1, 1): (1, 1)}
     for (shards, world_size), grid in grids.items():
