@@ -20,8 +20,8 @@ from pilekit.stream.read.token_files import TokenIndex
 from pilekit.tokenize import Tokenizer
 from pilekit.tokenize.tokenizer import Encoded
 
-_MOST_EMPTY, _MOST_TIMES = 1000, 16
-"""The corpus counts as empty after so many windows without a row, or if their documents were read so often each."""
+_MOST_EMPTY, _FEW_EMPTY, _MOST_TIMES = 1 << 18, 1000, 16
+"""The corpus counts as empty after so many documents without a row, or after these few and each read so often."""
 
 
 class Lane:
@@ -60,16 +60,15 @@ class Lane:
 
     def _next(self) -> Window | None:
         """The next window that has rows. None at the documents' end."""
-        read, empty, documents = 0, 0, set[tuple[int, int]]()
+        read, documents = 0, set[tuple[int, int]]()
         for window in self._windows:
             if len(window.rows):
                 return window
             if self._layout.packing == "concat" and self._layout.lengths(window.documents).any():
                 continue  # the next windows hold these documents too, until a row is full
-            empty += 1
             documents.update(map(tuple, window.documents.table[:, [SHARD, NUMBER]].tolist()))
             read += len(window.documents.table)
-            if empty > _MOST_EMPTY or read > _MOST_TIMES * len(documents):
+            if read > min(_MOST_EMPTY, _FEW_EMPTY + _MOST_TIMES * len(documents)):
                 raise PilekitError(
                     f"no row in {counted(len(documents), 'document')}, read {counted(read, 'time')}: the texts are "
                     "empty; give append_eod=True, another packing or other documents"
