@@ -232,6 +232,18 @@ def test_a_lane_without_documents_is_an_error_and_a_pass_without_them_too(tmp_pa
     assert len(list(islice(raw(tmp_path / "blank", True, lanes=(1, 1), shuffle=False), 5))) == 5
 
 
+def test_a_rare_subset_may_be_repeated_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All units but one are empty in most of their copies, so a lane drops far more documents than the corpus has."""
+    monkeypatch.setattr("pilekit.stream.read.random_access._MOST_DROPPED", 10)
+    for number, labels in enumerate([["ArXiv"] * 63 + ["Github"], ["ArXiv"] * 36]):
+        write_shard(tmp_path / f"{number:02d}", [record("x", label) for label in labels], "plain")
+    stream = raw(tmp_path, lanes=(1, 1), repeats={"Github": 200.0})
+    assert Counter(one[2] for document in islice(stream, 299) for one in found_of(document)) == {
+        "ArXiv": 99,
+        "Github": 200,
+    }
+
+
 def test_skipped_lines_are_counted_once_wherever_reading_resumed(tmp_path: Path) -> None:
     corpus = made(tmp_path / "bad", [70, 1, 60], form="single", seed=3, bad=0.1)
     settings: Any = {"epochs": 1, "on_error": "skip", "seed": 7}

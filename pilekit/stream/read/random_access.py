@@ -51,7 +51,8 @@ class RandomAccess:
     def documents(self, lane: int, position: int, document: int) -> Generator[LaneDocuments, None, None]:
         """The lane's documents from this place on, a unit at a time."""
         documents = self.sequence.documents
-        dropped, most = 0, max(documents // self.sequence.lanes, min(_MOST_DROPPED, 100 * documents))
+        of_epoch = documents * self.sequence.copies // self.sequence.lanes
+        dropped, most = 0, max(of_epoch, min(_MOST_DROPPED, 100 * documents))
         while self.end is None or position < self.end:
             read = [self._unit(position, document)]
             dropped = 0 if len(read[0]) else dropped + self.sequence.unit
