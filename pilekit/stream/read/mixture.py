@@ -77,15 +77,16 @@ def repeats_of_weights(
                 of_subset = np.flatnonzero(is_chosen & (rows.codes == code))
                 documents[name] += len(of_subset)
                 text_bytes[name] += int(rows.text_bytes[of_subset].sum())
-                first = of_subset[np.argsort(hashes[of_subset], kind="stable")[:SAMPLED]]
+                with_text = of_subset[rows.text_bytes[of_subset] > 0]
+                first = with_text[np.argsort(hashes[with_text], kind="stable")[:SAMPLED]]
                 drawn = [(int(hashes[row]), shard, int(rows.numbers[row])) for row in first]
                 lowest[name] = sorted([*lowest[name], *drawn])[:SAMPLED]
-    if missing := [name for name in weights if not text_bytes[name]]:
-        raise PilekitError(f"weights names {visible(missing[0], 80)}, which has no text; leave it out")
     per_byte = {  # Token files have token counts in place of bytes.
         name: 1 if isinstance(corpus, TokenCorpus) else _tokens_per_byte(corpus, indexes, lowest[name], tokenizer)
         for name in weights
     }
+    if missing := [name for name in weights if not text_bytes[name] * per_byte[name]]:
+        raise PilekitError(f"weights names {visible(missing[0], 80)}, which has no text; leave it out")
     tokens = {name: documents[name] * append_eod + text_bytes[name] * per_byte[name] for name in weights}
     total = sum(tokens.values())
     return {name: float(f"{weight * total / tokens[name]:.4g}") for name, weight in weights.items()}

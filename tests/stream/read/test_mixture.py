@@ -11,7 +11,7 @@ from pilekit import Corpus, PileStream, load_tokenizer, read
 from pilekit.stream.order.repeats import exact_repeats
 from tests.refusing import refused
 from tests.stream.collecting import read_in_turn
-from tests.stream.corpora import mixed
+from tests.stream.corpora import mixed, record, write_shard
 from tests.tokenize.making import byte_level_bpe, saved
 
 
@@ -56,6 +56,18 @@ def test_an_epoch_has_these_shares_of_tokens(data: Path) -> None:
     ]
     assert made.explain()["repeats"] == made.repeats
     assert f"{first} {made.repeats[first]:g}" in str(made.explain())
+
+
+@pytest.mark.parametrize("append_eod", [True, False])
+def test_texts_are_measured_where_most_documents_are_empty(tmp_path: Path, append_eod: bool) -> None:
+    tokenizer = saved(byte_level_bpe(300), tmp_path / "tokenizer.json")
+    texts = {"ArXiv": ["some words " * 4000, *[""] * 3000], "Github": ["def f(x): return x"] * 30}
+    lines = [record(text, name) for name, every in texts.items() for text in every]
+    write_shard(tmp_path / "data" / "00", lines, "plain")
+    made = stream(tmp_path, {"ArXiv": 1, "Github": 1}, tokenizer=tokenizer, append_eod=append_eod)
+    encode = load_tokenizer(tokenizer).encode_batch
+    has = {name: len(encode(every)[0]) + append_eod * len(every) for name, every in texts.items()}
+    assert made.repeats == {name: pytest.approx(sum(has.values()) / 2 / has[name], rel=0.001) for name in has}
 
 
 def test_mixtures_that_make_no_sense_are_refused(data: Path) -> None:
