@@ -53,6 +53,9 @@ MASKED = Kind("masked language model", AutoModelForMaskedLM, MODEL_FOR_MASKED_LM
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
 """The names of the number of positions in config.json files."""
 
+_FEW_LAYERS = 1024
+"""So many layers cost little to outline, and may share their weights, as in ALBERT."""
+
 _STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 _OLDER_ROTARY = {"rope_theta", "rotary_emb_base"}  # the names that transformers 4 reads
@@ -113,7 +116,7 @@ def outline(folder: str | Path, kind: Kind = CAUSAL) -> PreTrainedModel:
     tensors = len(_stored_tensors(folder))
     size = sum(file.stat().st_size for file in weight_files(folder))
     layers = getattr(config.get_text_config(), "num_hidden_layers", None)
-    if isinstance(layers, int) and not 1 <= layers <= tensors:
+    if isinstance(layers, int) and not 1 <= layers <= max(tensors, _FEW_LAYERS):
         raise PilekitError(f"{shown}: names {layers:,} layers, but the weights beside it hold {tensors:,} tensors")
     model = model_on_meta(config, shown, kind)
     parameters = sum(parameter.numel() for parameter in model.parameters())

@@ -12,7 +12,15 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load, load_file, save_file
-from transformers import AutoModelForCausalLM, BartConfig, GPT2Model, LlamaForSequenceClassification, LlamaModel
+from transformers import (
+    AlbertConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    BartConfig,
+    GPT2Model,
+    LlamaForSequenceClassification,
+    LlamaModel,
+)
 
 from pilekit.errors import PilekitError
 from pilekit.evaluate.model import load as load_module
@@ -52,6 +60,14 @@ def test_a_loaded_model_is_the_saved_one(family: Family, tmp_path: Path, capfd: 
     found = outline(tmp_path)
     assert {parameter.device.type for parameter in found.parameters()} == {"meta"}
     assert [one.shape for one in found.parameters()] == [one.shape for one in saved.parameters()]
+
+
+def test_a_model_may_have_more_layers_than_tensors(tmp_path: Path) -> None:
+    """All layers of ALBERT share their weights."""
+    small: dict[str, Any] = {"vocab_size": 64, "embedding_size": 8, "hidden_size": 16, "intermediate_size": 8}
+    config = AlbertConfig(**small, num_hidden_layers=40, num_attention_heads=2, max_position_embeddings=16)
+    AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path)
+    assert outline(tmp_path, MASKED).config.num_hidden_layers == 40
 
 
 def test_weights_come_in_the_dtype_asked_for(tmp_path: Path) -> None:
