@@ -26,6 +26,7 @@ from pilekit.report.dedup import Measured, intervals, measured_recall
 from pilekit.report.page import write_report
 from pilekit.report.training import thinned
 from tests.cli.running import run
+from tests.pipeline.making import write_shard
 from tests.report.artefacts import SUBSETS, hostile_corpus, run_folder
 from tests.tiny.models import tiny_tokenizer
 
@@ -151,6 +152,15 @@ def test_empty_sections_are_absent_and_a_corpus_is_counted(tmp_path: Path) -> No
     assert "2 subsets" not in _Page(tmp_path / "report.html").tables
     done = run("report", corpus / "00.jsonl.zst", corpus / "01.jsonl.zst", "--out", tmp_path / "cli.html", exit_code=0)
     assert done.stdout == f"{tmp_path / 'cli.html'}: Corpus\n"
+
+
+def test_each_kept_document_may_have_a_single_copy(tmp_path: Path) -> None:
+    texts = [f"text {place // 2}" for place in range(8)]
+    deduplicate(write_shard(tmp_path / "pairs.jsonl", texts), out=tmp_path / "unique", jobs=1)
+    assert write_report(tmp_path / "unique", tmp_path / "report.html") == ("Deduplication",)
+    page = _Page(tmp_path / "report.html")
+    assert "Largest clusters" not in page.tables
+    assert "4 pairs to judge the threshold by" in page.text
 
 
 def test_lost_texts_are_not_shown_and_a_damaged_artefact_is_an_error_if_given_and_left_out_if_found(
