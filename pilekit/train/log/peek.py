@@ -30,8 +30,8 @@ def inspect_step_command(config: TrainConfig, stream: PileStream, step: int, che
         words += ["--manifest", data.manifest]
     if stream.subsets is not None:
         words += ["--subsets", ",".join(stream.subsets)]
-    if data.repeats:
-        words += ["--repeats", ",".join(f"{name}={factor!r}" for name, factor in data.repeats.items())]
+    if stream.repeats:  # those of data.weights too
+        words += ["--repeats", ",".join(f"{name}={factor!r}" for name, factor in stream.repeats.items())]
     if data.dedup is not None:
         words += ["--dedup", data.dedup]
     for field in ("packing", "window", "seed", "on_error"):
