@@ -186,11 +186,11 @@ class Trainer:
                                 checkpoints.before_update()
                             is_sound = targets > 0 and (scale or math.isfinite(sums.loss))
                             update = engine.update(lr) if is_sound else NO_UPDATE
-                            if update.skipped and targets and not scale:
+                            if update.skipped and targets and (update.at_floor or not scale):
                                 self._save_before_raising(checkpoints, done, saved)
                                 saved = done.step
                                 bad = done.step + 1, sums.loss, update.grad_norm, lr, batch, nll
-                                raise failed_step(run, ranks, *bad, peek=peek(done.step + 1))
+                                raise failed_step(run, ranks, *bad, peek=peek(done.step + 1), scale=scale)
 
                             done = replace(
                                 done,

@@ -277,6 +277,18 @@ def test_a_bad_line_is_an_error_and_can_be_skipped(
     assert "1 bad line left out, the first: " in caplog.text
 
 
+def test_an_overflow_at_the_lowest_loss_scale_names_the_step(made: Path, tmp_path: Path) -> None:
+    scale = ("precision.dtype=fp16", "precision.loss_scale=1e30", "precision.loss_scale_floor=1e30")
+    with pytest.raises(PilekitError) as failure:
+        trainer(made, tmp_path, *scale).fit()
+    told = str(failure.value)
+    assert told.startswith("step 2: the gradient's norm is ")
+    assert " even at the lowest loss scale, 1e+30, in rows with 00.jsonl document " in told
+    assert told.endswith("--peek 1")
+    assert json.loads((tmp_path / "failed-step-2.json").read_text())["step"] == 2
+    assert [record["skipped"] for record in lines(tmp_path)] == [1]
+
+
 def test_weights_that_are_not_numbers_are_not_saved(made: Path, tmp_path: Path) -> None:
     with pytest.raises(PilekitError, match="step 1: update_norm is nan, so the run is lost; lower"):
         trainer(made, tmp_path / "run", "optimizer.lr=1e39", "schedule.warmup=0", "train.steps=1").fit()

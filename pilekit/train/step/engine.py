@@ -80,11 +80,13 @@ class Update:
     grad_norm    norm of the whole gradient before clipping; may be infinite or NaN
     skipped      nothing was changed, because `grad_norm` is not finite
     update_norm  norm of the change to the weights; None if nothing changed, or if it was not measured
+    at_floor     it was skipped at the lowest loss scale, so no later step would do better
     """
 
     grad_norm: float
     skipped: bool
     update_norm: float | None = None
+    at_floor: bool = False
 
 
 class Engine:
@@ -136,7 +138,7 @@ class Engine:
         """Move the weights by the gradient, clipped to `train.clip_norm`, and reset the gradient.
 
         Each group's learning rate is `lr` times its "lr_scale". A gradient that is not finite moves nothing and lowers
-        the loss scale of fp16; PilekitError on all ranks if the scale is at its floor.
+        the loss scale of fp16.
         """
         gradients = [own_part(p.grad) for p in self.lm.model.parameters() if p.grad is not None]
         gradients = [gradient for gradient in gradients if gradient.numel()]
@@ -151,12 +153,8 @@ class Engine:
             moved = self._norm(measured_step(self.optimizer))
             update_means(self.optimizer)
         self.optimizer.zero_grad()
-        if self.loss_scale is not None:
-            try:
-                self.loss_scale.update(overflow=not finite)
-            except PilekitError as error:  # on all ranks
-                raise self._ranks.error(str(error)) from None
-        return Update(norm, skipped=not finite, update_norm=moved)
+        at_floor = self.loss_scale is not None and not self.loss_scale.update(overflow=not finite)
+        return Update(norm, skipped=not finite, update_norm=moved, at_floor=at_floor)
 
     def _set_rate(self, lr: float) -> None:
         for group in self.optimizer.param_groups:

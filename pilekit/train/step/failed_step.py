@@ -39,6 +39,7 @@ def failed_step(
     batch: Batch,
     nll: torch.Tensor,
     peek: str,
+    scale: float | None = None,
 ) -> PilekitError:
     """Write RUN/failed-step-N.json and return the error to raise on all ranks, which must call this together.
 
@@ -46,6 +47,7 @@ def failed_step(
     loss        of the whole step, as is `grad_norm`: the same on all ranks
     batch, nll  this rank's rows, and the losses of their targets, float32 [rows, any]
     peek        the command that shows the step's documents
+    scale       the loss scale of fp16, at its floor
 
     The error names the documents in rows whose loss is not finite, or in all rows if only the gradient is not finite.
     """
@@ -72,15 +74,20 @@ def failed_step(
         "peek": peek,
     }
     where = f" (all of them: {visible(file)})" if ranks.on_rank0(lambda: _is_written(file, content)) else ""
-    what = f"the gradient's norm is {grad_norm}" if math.isfinite(loss) else f"the loss is {loss}"
+    what, remedy = f"the gradient's norm is {grad_norm}", "lower optimizer.lr or lengthen schedule.warmup"
+    if not math.isfinite(loss):
+        what = f"the loss is {loss}"
+    if scale is not None:
+        what += f" even at the lowest loss scale, {scale:g}"
+        remedy += ', or set precision.dtype = "bf16",'
     shown = ", ".join(f"{visible(shard, 100)} document {number}" for shard, number in named[:SHOWN_DOCUMENTS])
     more = f" and {len(named) - SHOWN_DOCUMENTS} more" if len(named) > SHOWN_DOCUMENTS else ""
     start = "from the start"
     if step > 1:
         start = f"after step {step - 1}, or from an earlier checkpoint if that one is removed"
     return ranks.error(
-        f"step {step}: {what}, in rows with {shown}{more}{where}; lower optimizer.lr or lengthen schedule.warmup and "
-        f"run again, which continues {start}; the step's documents are shown by: {peek}"
+        f"step {step}: {what}, in rows with {shown}{more}{where}; {remedy} and run again, "
+        f"which continues {start}; the step's documents are shown by: {peek}"
     )
 
 

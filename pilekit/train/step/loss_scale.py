@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pilekit.errors import PilekitError
 from pilekit.train.config.sections import PrecisionConfig
 
 
@@ -27,23 +26,21 @@ class LossScale:
         self._good_steps = 0
         self._patience = self._hysteresis
 
-    def update(self, *, overflow: bool) -> None:
-        """Record whether the step's gradient overflowed; PilekitError if it did at the floor."""
+    def update(self, *, overflow: bool) -> bool:
+        """Record whether the step's gradient overflowed; False if it did at the floor, which ends the run."""
         if not overflow:
             self._good_steps += 1
             if self._good_steps == self._window:
                 self.value, self._good_steps, self._patience = self.value * 2, 0, self._hysteresis
-            return
+            return True
         self._good_steps = 0
         if self._patience > 1:
             self._patience -= 1
         elif self.value > self._floor:
             self.value = max(self.value / 2, self._floor)
         else:
-            raise PilekitError(
-                f"the gradient overflows fp16 even at the lowest loss scale ({self.value:g}): training has diverged; "
-                'lower optimizer.lr or lengthen schedule.warmup, or set precision.dtype = "bf16"'
-            )
+            return False
+        return True
 
     def state_dict(self) -> dict[str, Any]:
         """Numbers by name, for a checkpoint."""

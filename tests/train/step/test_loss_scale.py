@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.errors import PilekitError
 from pilekit.train.config.sections import PrecisionConfig
 from pilekit.train.step.loss_scale import LossScale
 
@@ -65,8 +63,7 @@ def test_it_follows_its_definition_and_survives_being_saved(
             scale.load_state_dict(state)
         expected = scale_by_definition(history[: step + 1], config)
         if expected is None:
-            with pytest.raises(PilekitError, match=r"lowest loss scale .* lower optimizer\.lr"):
-                scale.update(overflow=overflow)
+            assert not scale.update(overflow=overflow)
             return
-        scale.update(overflow=overflow)
+        assert scale.update(overflow=overflow)
         assert scale.value == expected
