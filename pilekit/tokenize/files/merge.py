@@ -98,12 +98,10 @@ def merge_token_files(
         return (file.sizes[first : first + ROWS] for file in inputs for first in range(0, file.sequences, ROWS))
 
     def make(output: Output, versions: Inputs) -> dict[str, Any]:
-        of_part = {f"/{number}": part for number, part in enumerate(zip(inputs, shards, strict=True))}
+        of_part = {f"/{number}": file for number, file in enumerate(inputs)}
 
         def rows(part: str) -> Rows:
-            file, (index, *_) = of_part[part]
-            versions.check(index)  # Reading an index that became shorter would end this process (SIGBUS).
-            return file.rows(file.path.name.removesuffix(".idx"), by_table=not without)
+            return of_part[part].rows(of_part[part].path.name.removesuffix(".idx"), by_table=not without)
 
         header = inputs[0].header if made_by else None
         tokenizer = header.results.get("tokenizer") if header else None
@@ -111,7 +109,7 @@ def merge_token_files(
         size, done = files.item * counts["tokens"], files.item * sum(file.tokens for file in inputs[: joined.done])
         advance("merging", done, size)
         check_free_disk(output.folder, size - done, "merging")
-        for part, (file, _) in of_part.items():
+        for part, file in of_part.items():
             joined.append(part, {}, file.bins(), advance=lambda amount: advance("merging", amount, size))
         for shard in sources_of:
             versions.check(shard)

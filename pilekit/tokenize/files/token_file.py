@@ -12,6 +12,7 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterator
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -68,8 +69,9 @@ class TokenFile:
 
     def take(self, documents: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
         """The ids of these documents, each as `file[i]` gives it."""
-        begins, ends = self._starts(documents), self._starts(documents + 1)
         parts, firsts = self._parts
+        self._check_sizes()
+        begins, ends = self._starts(documents), self._starts(documents + 1)
         part_of = np.minimum(np.searchsorted(firsts, begins, side="right"), len(parts)) - 1
         begins, ends = begins - firsts[part_of], ends - firsts[part_of]
         found = []
@@ -98,6 +100,7 @@ class TokenFile:
 
     def lengths_of(self, first: int, last: int) -> npt.NDArray[np.int64]:
         """Tokens of the documents `first` to `last` - 1, or to the end."""
+        self._check_sizes()
         lengths: npt.NDArray[np.int64] = np.diff(self._starts(np.arange(first, min(last, len(self)) + 1)))
         return lengths
 
@@ -181,6 +184,7 @@ class TokenFile:
         done = 0
         for part in self._parts[0]:
             for begin in range(0, len(part), _PIECE):
+                self._check_sizes()
                 ids = part[begin : begin + _PIECE]
                 wrong = np.flatnonzero((ids < 0) | (ids >= vocabulary))
                 if len(wrong):
@@ -203,8 +207,8 @@ class TokenFile:
         self.dtype = np.dtype(_DTYPES[code]).newbyteorder("<")
         counts = f"its size with {self.sequences:,} sequences and {length:,} entries of doc_idx"
         self._check(counts, self.path.stat().st_size, IDX_HEAD.size + 12 * self.sequences + 8 * length)
-        # Plain arrays: slicing a memmap takes ten times as long.
-        fields = np.memmap(self.path, np.uint8, "r").view(np.ndarray)[IDX_HEAD.size :]
+        self._mapped: list[tuple[Path, mmap]] = []
+        fields = self._map(self.path, np.uint8)[IDX_HEAD.size :]
         sizes, pointers, doc_idx = np.split(fields, [4 * self.sequences, 12 * self.sequences])
         self.sizes, self.pointers, self.doc_idx = sizes.view("<i4"), pointers.view("<i8"), doc_idx.view("<i8")
         self.tokens = 0
@@ -238,9 +242,19 @@ class TokenFile:
         paths = [path for path in self.bins() if path.stat().st_size]
         if cut := next((path for path in paths if path.stat().st_size % self.dtype.itemsize), None):
             self._fail(f"{visible(cut)} ends inside an id", "`pilekit merge` makes one .bin of the parts")
-        parts = [np.memmap(path, self.dtype, "r").view(np.ndarray) for path in paths]
-        parts = parts or [np.zeros(0, self.dtype)]
+        parts = [self._map(path, self.dtype) for path in paths] or [np.zeros(0, self.dtype)]
         return parts, np.cumsum([0, *map(len, parts)], dtype=np.int64)
+
+    def _map(self, path: Path, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        with path.open("rb") as file:
+            self._mapped.append((path, mmap(file.fileno(), 0, access=ACCESS_READ)))
+        return np.frombuffer(self._mapped[-1][1], dtype)  # A plain array: slicing a memmap takes ten times as long.
+
+    def _check_sizes(self) -> None:
+        """Raise PilekitError if a mapped file became shorter: reading past its end would end this process (SIGBUS)."""
+        for path, mapped in self._mapped:
+            if mapped.size() < len(mapped):
+                raise PilekitError(f"{visible(path)}: was changed while it was read; run again")
 
     def _starts(self, documents: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The first token of each of these documents; for the number of all documents, the end."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import struct
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -123,3 +125,25 @@ def test_a_file_of_several_has_its_own_rows_of_the_table(tmp_path: Path) -> None
                     reading(tmp_path / "pile")
             (tmp_path / "elsewhere").rename(missing.path)
         (tmp_path / "pile_text_document.json").unlink(missing_ok=True)
+
+
+def test_a_file_that_becomes_shorter_is_named(tmp_path: Path) -> None:
+    """Its files are mapped, and reading past their end would kill the process."""
+
+    def in_a_child(changed: str, read: Callable[[TokenFile], object]) -> int:
+        (tmp_path / "x.idx").write_bytes(index([3] * 6000, list(range(6001))))
+        (tmp_path / "x.bin").write_bytes(bytes(36_000))
+        opened = TokenFile(tmp_path / "x")
+        if child := os.fork():
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        opened.take(np.array([0]))
+        os.truncate(tmp_path / changed, 100)
+        try:
+            read(opened)
+        except PilekitError as error:
+            os._exit(7 if f"{tmp_path / changed}: was changed while it was read; run again" in str(error) else 1)
+        os._exit(0)
+
+    for read in (lambda file: file[5000].sum(), lambda file: file.lengths, lambda file: file.check_ids(9)):
+        for changed in ("x.idx", "x.bin"):
+            assert in_a_child(changed, read) == 7
