@@ -92,7 +92,7 @@ class Plan:
 
     def save(self, file: BinaryIO) -> None:
         """Write the plan."""
-        np.savez(file, allow_pickle=False, **{name: getattr(self, name) for name in ARRAYS})
+        np.savez(file, **{name: getattr(self, name) for name in ARRAYS})
 
     @classmethod
     def load(cls, path: Path, manifest: Manifest) -> Plan:

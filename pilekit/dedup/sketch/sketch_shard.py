@@ -180,7 +180,7 @@ def _rows(texts: Iterable[_Batch], bands: Bands, ngram: int, threads: int) -> It
     """The rows of a sketch. Threads compute the keys while further texts are read."""
     a, b = permutations(bands.num_perm)
     schema = sketch_schema(bands.bands)
-    types = [field.type.to_pandas_dtype() for field in schema]
+    types = [np.dtype(str(field.type)) for field in schema]
 
     def keys(batch: _Batch) -> UInt64:
         return band_keys(signatures(batch.data, batch.offsets, ngram, a, b), bands.bands, bands.rows)

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import AdamW, Muon, Optimizer
+from torch.optim import AdamW, Optimizer
 
 from pilekit.errors import PilekitError, visible
 from pilekit.train.config.sections import OptimizerConfig
@@ -85,7 +85,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig, ema: float = 0.0)
     if plain:
         parts.append(AdamW(plain, lr=config.lr, betas=config.betas, eps=config.eps, fused=True))
     if muon:
-        parts.append(Muon(muon, lr=config.lr, momentum=config.momentum, adjust_lr_fn="match_rms_adamw"))
+        parts.append(torch.optim.Muon(muon, lr=config.lr, momentum=config.momentum, adjust_lr_fn="match_rms_adamw"))
     return parts[0] if len(parts) == 1 else Combined(parts)
 
 

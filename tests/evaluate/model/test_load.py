@@ -56,7 +56,7 @@ def test_a_loaded_model_is_the_saved_one(family: Family, tmp_path: Path, capfd: 
     assert torch.equal(called(lm.model, IDS), called(saved, IDS))
     with torch.no_grad():
         hidden = lm.trunk(input_ids=IDS, use_cache=False).last_hidden_state
-        assert torch.equal(lm.head(hidden), called(saved, IDS))
+        torch.testing.assert_close(lm.head(hidden), called(saved, IDS))  # torch 2.6 has another rounding
     found = outline(tmp_path)
     assert {parameter.device.type for parameter in found.parameters()} == {"meta"}
     assert [one.shape for one in found.parameters()] == [one.shape for one in saved.parameters()]
