@@ -25,6 +25,8 @@ from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.evaluate.results.write_items import PLACE, Items, rows_of, write_items
 
 GROUP_BYTES = 16 << 20
+NULL_VECTORS = 26
+"""The first version of pyarrow that writes and reads a fixed-size list that is null."""
 _PROTOCOL = b"pilekit"
 
 
@@ -59,7 +61,13 @@ class Embeddings:
         A document without a token has a zero vector, similar to none.
         """
         for group in range(self._file.num_row_groups):
-            table = self._file.read_row_group(group)
+            try:
+                table = self._file.read_row_group(group)
+            except (OSError, pa.ArrowException) as error:
+                why = visible(error, 200)
+                raise PilekitError(
+                    f"{visible(self.path)}: cannot be read: {why}; remove it, and embed again"
+                ) from error
             column = table.column("embedding").combine_chunks()
             flat = np.nan_to_num(column.values.to_numpy(zero_copy_only=False).astype(np.float32))
             vectors = flat.reshape(-1, self.width)[: len(table)]
@@ -117,8 +125,14 @@ def write_embeddings(
 
     def batches() -> Iterator[pa.RecordBatch]:
         for document, vector in documents:
-            flat, missing = pa.array(vector.astype(item), number), pa.array([bool(np.isnan(vector).any())])
-            yield rows_of(document, schema, pa.FixedSizeListArray.from_arrays(flat, width, mask=missing))
+            missing = bool(np.isnan(vector).any())
+            if missing and int(pa.__version__.split(".")[0]) < NULL_VECTORS:
+                raise PilekitError(
+                    f"{visible(document.shard, 200)}, document {document.number}: has no token, and pyarrow "
+                    f"{pa.__version__} cannot store a null vector; install pyarrow {NULL_VECTORS}, and run again"
+                )
+            flat, mask = pa.array(vector.astype(item), number), pa.array([missing])
+            yield rows_of(document, schema, pa.FixedSizeListArray.from_arrays(flat, width, mask=mask))
 
     write_items(path, schema, batches(), max(1, GROUP_BYTES // (4 * width)), follow_links=True)
     return Embeddings(path)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -24,6 +25,10 @@ from pilekit.shards.read.reader import read_corpus
 from tests.process_groups import ProcessGroups
 from tests.refusing import refused
 from tests.tiny.masked import roberta_dir
+
+pytestmark = pytest.mark.skipif(
+    int(pa.__version__.split(".")[0]) < embeddings.NULL_VECTORS, reason="some documents have no token"
+)
 
 Vectors = dict[tuple[str, int], Any]
 """By document; None for a document without a token."""
@@ -146,3 +151,28 @@ def test_what_is_wrong_is_one_line(model_dir: Path, corpus: Path, tmp_path: Path
     refused("x.parquet.unfinished: is a link", embed_corpus, model_dir, corpus, out=tmp_path / "x.parquet")
     (tmp_path / "x.parquet.unfinished").unlink()
     assert [path.name for path in tmp_path.iterdir()] == ["text.parquet"]
+
+
+def test_null_vectors_need_a_pyarrow_that_stores_them(
+    model_dir: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "x.parquet"
+    with monkeypatch.context() as patch:
+        patch.setattr(embeddings, "NULL_VECTORS", 999)
+        refused(
+            r"document \d+: has no token, and pyarrow .* cannot store .*install pyarrow 999",
+            embedded,
+            model_dir,
+            corpus,
+            out,
+        )
+    assert not out.exists()
+    assert embedded(model_dir, corpus, out) == 50
+
+
+def test_a_damaged_file_is_named(model_dir: Path, corpus: Path, tmp_path: Path) -> None:
+    embedded(model_dir, corpus, out := tmp_path / "x.parquet")
+    content = bytearray(out.read_bytes())
+    content[4:2000] = bytes(1996)
+    out.write_bytes(content)
+    refused(r"x\.parquet: cannot be read: .*; remove it, and embed again", Embeddings(out).near, "00.jsonl", 3)
