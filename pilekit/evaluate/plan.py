@@ -38,6 +38,7 @@ from pilekit.evaluate.model.load import (
 )
 from pilekit.evaluate.results.result_folder import record_key
 from pilekit.shards.read.reader import OnError
+from pilekit.shards.read.unchanged import version_of
 from pilekit.stream.arguments import check_number
 from pilekit.tokenize import Tokenizer, load_tokenizer
 
@@ -90,6 +91,7 @@ class Plan:
     prefix_id    the token before a document's first token; None: no prefix
     template     the special tokens of a masked model's windows; None for a causal model
     dtype        the precision to compute in
+    versions     `version_of` of the shards and the model's files, by path, when the plan was made
     protocol     everything that a figure depends on, as JSON types
     """
 
@@ -101,6 +103,7 @@ class Plan:
     prefix_id: int | None
     template: Template | None
     dtype: torch.dtype
+    versions: dict[str, str]
     protocol: dict[str, Any]
 
     @property
@@ -128,6 +131,7 @@ def prepare(
     if world_size > 1 and any(shard.path == "-" for shard in corpus.shards):
         raise PilekitError("standard input (-) can be read by one process only; save it to a file first")
     subsets = subsets_or_all(options.subsets, corpus.manifest)  # before the files of the model, which take longer
+    versions = {shard.path: version_of(shard.path) for shard in corpus.shards}
     if isinstance(model, PreTrainedModel):
         if tokenizer is None:
             raise PilekitError("a model in memory needs its tokenizer; give it as tokenizer=")
@@ -136,6 +140,7 @@ def prepare(
         raise PilekitError(f"a {type(model).__name__} is not a model of transformers, nor the path of its folder")
     else:
         kind, folder, name = kind_of(model), Path(model), str(model)
+        versions |= {str(file): version_of(str(file)) for file in [folder / "config.json", *weight_files(folder)]}
         shape = outline(model, kind)
     loaded = load_tokenizer(folder if tokenizer is None else tokenizer)
     check_vocabulary(shape, loaded, name)
@@ -156,7 +161,7 @@ def prepare(
     if template is not None:
         template.room(max_length)
     prefix = None if template is not None else prefix_token(options.prefix, loaded, shape)
-    plan = Plan(corpus, loaded, options, subsets, max_length, prefix, template, computed, {})
+    plan = Plan(corpus, loaded, options, subsets, max_length, prefix, template, computed, versions, {})
     plan.protocol.update(_described(plan, shape, device.type, folder))
     return plan
 

@@ -27,6 +27,7 @@ from pilekit.evaluate.results.result_folder import held_folder, record_file, rec
 from pilekit.evaluate.score.batching import Fitting, Scoring, Share, TokenizedDocument, ignore, score_rows
 from pilekit.evaluate.select_documents import Recorded, dealt, selected, tokenized
 from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.unchanged import check_version
 
 T = TypeVar("T")
 
@@ -119,8 +120,10 @@ def score_selected(
                 first = next(own, None)
                 if first is None:
                     return []
-                every = chain([first], own)
-                return list(score_rows(every, load(), share or Fitting(), scored=scored, keep=keep))
+                every, scoring = chain([first], own), load()
+                for path in plan.versions.keys() - {shard.path for shard in plan.corpus.shards}:
+                    check_version(path, plan.versions[path])  # Another model than that of the records' key.
+                return list(score_rows(every, scoring, share or Fitting(), scored=scored, keep=keep))
 
         parts = ranks.gather(apart(ranks, score_own))
         progress.all()

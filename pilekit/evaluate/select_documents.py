@@ -21,6 +21,7 @@ from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.score.batching import TokenizedDocument
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import read
+from pilekit.shards.read.unchanged import check_version
 from pilekit.tokenize import Tokenize, Tokenizer
 
 DOCUMENT_BYTES = 64
@@ -54,6 +55,7 @@ def selected(
         return limit is not None and bool(expected) and all(labels.get(name) == limit for name in names)
 
     for shard in plan.corpus.shards:
+        check_version(shard.path, plan.versions[shard.path])
         with read(shard, None, plan.options.on_error, manifest=manifest, advance=advance) as reader:
             for batch in reader:
                 yield batch.where([take(label) for label in batch.subsets])

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from pilekit.corpus import Corpus
+from pilekit.evaluate import bits_per_byte as module
 from pilekit.evaluate.bits_per_byte import bits_per_byte, score_corpus
 from pilekit.evaluate.model.causal import as_causal_lm, load_causal_lm
 from pilekit.evaluate.results.result import Score
@@ -128,3 +133,55 @@ def test_progress_follows_the_scoring(model_dir: Path, tmp_path: Path) -> None:
         progress.read(1 << 20)
         progress.scored(0)
     assert sum(told) == (100 << 20) - READ_AHEAD  # never far behind the reading
+
+
+def test_a_shard_or_model_that_changes_before_it_is_read_is_named_and_nothing_of_it_recorded(
+    tmp_path: Path, model_dir: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = bits_per_byte(model_dir, corpus).to_dict()
+    model, data, out = tmp_path / "model", tmp_path / "data", tmp_path / "out"
+
+    def replaced(file: Path, other: Path) -> None:
+        shutil.copy(other, tmp_path / "new")
+        (tmp_path / "new").rename(file)
+
+    other, other_model = tiny_corpus(tmp_path / "other", seed=9), tiny_model_dir(tmp_path / "other model", seed=9)
+    shard, weights = data / "01.jsonl.zst", model / "model.safetensors"
+    cases: list[tuple[Path, Callable[[], object]]] = [
+        (shard, lambda: replaced(shard, other / shard.name)),
+        (shard, lambda: shard.write_bytes(shard.read_bytes() + (other / shard.name).read_bytes())),
+        (shard, shard.unlink),
+        (weights, lambda: replaced(weights, other_model / weights.name)),
+        (model / "config.json", (model / "config.json").touch),
+    ]
+    for changed, change in cases:
+        for folder, whole in ((model, model_dir), (data, corpus)):
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(whole, folder)
+
+        def load(*arguments: Any, change: Callable[[], object] = change, **named: Any) -> Any:
+            change()
+            return load_causal_lm(*arguments, **named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "load_causal_lm", load)
+            refused(f"{changed}: was changed while it was read; run again", bits_per_byte, model, data, out=out)
+        assert not (out / "result.json").exists()
+        shutil.rmtree(folder)
+        shutil.copytree(whole, folder)
+        shutil.rmtree(model)
+        shutil.copytree(model_dir, model)
+        found = bits_per_byte(model, data, out=out).to_dict()
+        assert (found["subsets"], found["overall"]) == (expected["subsets"], expected["overall"])
+        shutil.rmtree(out)
+
+
+def test_weights_are_not_those_of_a_file_that_is_changed_later(tmp_path: Path, model_dir: Path, corpus: Path) -> None:
+    """The file is mapped when it is loaded; reading a mapped file that became shorter would kill the process."""
+    shutil.copytree(model_dir, tmp_path / "model")
+    lm = load_causal_lm(tmp_path / "model")
+    os.truncate(tmp_path / "model" / "model.safetensors", 100)
+    child = os.fork()
+    if not child:
+        os._exit(int(torch.isnan(sum(parameter.sum() for parameter in lm.model.parameters())).item()))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

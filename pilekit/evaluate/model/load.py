@@ -101,7 +101,11 @@ def load_model(
     if unused:
         names = visible(", ".join(unused), 200)
         logger.warning("%s: %d stored tensors are not part of the %s: %s", shown, len(unused), kind.name, names)
-    return cast("PreTrainedModel", model.to(device))
+    model = cast("PreTrainedModel", model.to(device))
+    if model.device.type == "cpu":  # transformers maps the file, whose later changes would reach the weights
+        for parameter in model.parameters():
+            parameter.data = parameter.data.clone()
+    return model
 
 
 def outline(folder: str | Path, kind: Kind = CAUSAL) -> PreTrainedModel:
