@@ -101,6 +101,8 @@ def check_target(path: str | Path, *, follow_links: bool = False) -> None:
 
 def _not_written(path: str | Path, error: Exception) -> PilekitError:
     why = error.strerror if isinstance(error, OSError) else None
+    if re.fullmatch(r"\d+ requested and \d+ written", str(error)):  # numpy's words
+        why = "the disk is full, or a file may not grow so long"
     return PilekitError(f"{visible(path)}: cannot be written: {visible(why or str(error), 200)}")
 
 

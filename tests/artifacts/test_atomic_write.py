@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pilekit.artifacts.atomic_write import check_target, write_atomically
@@ -89,3 +90,10 @@ def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PILEKIT_CACHE", mine)
         monkeypatch.setenv("XDG_CACHE_HOME", shared)
         assert cache_folder() == Path(folder)
+
+
+def test_a_full_disk_is_told_in_our_words_where_numpy_has_its_own(tmp_path: Path) -> None:
+    told = pytest.raises(PilekitError, match=r"x\.npy: cannot be written: the disk is full")
+    with files_limited_to(1000), told, write_atomically(tmp_path / "x.npy") as file:
+        np.save(file, np.zeros(10_000))
+    assert not list(tmp_path.iterdir())
