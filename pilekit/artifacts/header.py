@@ -90,7 +90,12 @@ def read_header(folder: str | Path, kind: str | None = None, name: str = HEADER_
 
 def finished_header(folder: str | Path, kind: str, command: str) -> Header:
     """The header of the finished run in `folder`; PilekitError names the `command` that resumes it."""
-    header = read_header(folder, kind)
+    header = read_header(folder)
+    if header.kind != kind:
+        found = visible(header.kind, 60)
+        raise PilekitError(
+            f'{visible(folder)}: holds a "{found}", not a "{kind}"; name a folder that `{command}` wrote'
+        )
     if not header.finished:
         raise PilekitError(f"{visible(folder)}: is not finished; run the same `{command}` again to resume it")
     return header

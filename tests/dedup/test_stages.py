@@ -153,7 +153,7 @@ def test_other_shards_other_masks_and_unfinished_runs_are_refused(corpus: Path, 
     (tmp_path / "half" / HEADER_FILE).write_text(header.replace('"finished": true', '"finished": false'))
     for folder, match in (
         (corpus, HEADER_FILE),
-        (tmp_path / "selection", 'kind "selection", not "dedup"'),
+        (tmp_path / "selection", 'holds a "selection", not a "dedup"; name a folder that `pilekit dedup` wrote'),
         (tmp_path / "half", "is not finished"),
     ):
         with pytest.raises(PilekitError, match=match):

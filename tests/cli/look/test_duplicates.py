@@ -13,6 +13,7 @@ import pytest
 from click.testing import Result
 from rich.cells import cell_len
 
+from pilekit.cutting.decontaminate import decontaminate
 from pilekit.dedup.run import deduplicate
 from pilekit.dedup.show import removed_pairs
 from pilekit.dedup.show.removed_pairs import spread_pairs
@@ -161,3 +162,11 @@ def test_a_record_that_is_gone_or_damaged_is_an_error(dedup: Path, tmp_path: Pat
     path.unlink()
     with pytest.raises(PilekitError, match=r"removed\.parquet: is not there"):
         spread_pairs(path, 3)
+
+
+def test_a_folder_of_another_command_is_told_with_what_to_name(tmp_path: Path) -> None:
+    path, evaluation = shard(tmp_path / "data" / "00.jsonl.zst", ["one text"]), tmp_path / "evaluation.jsonl"
+    evaluation.write_text('{"text": "one two three four five six seven eight nine ten"}')
+    decontaminate(path, against=evaluation, out=tmp_path / "cut", jobs=1)
+    message = 'cut: holds a "decontamination", not a "dedup"; name a folder that `pilekit dedup` wrote'
+    running.refused(message, "duplicates", tmp_path / "cut")
