@@ -43,6 +43,12 @@ def chosen(paths: Sequence[str], options: dict[str, Any]) -> tuple[Corpus, tuple
     return corpus, names, stages + ([] if match is None else [Match(match)])
 
 
+def tell_if_none(found: bool) -> None:
+    """Say on stderr that nothing was found, because an empty output could be taken for a failure."""
+    if not found:
+        click.echo("no document passes all conditions", err=True)
+
+
 def print_documents(batch: DocumentBatch, as_json: bool) -> None:
     """Print all documents of `batch`. JSON lines keep the fields of the record, so pilekit reads them as a shard."""
     sizes: Sequence[int] = batch.text_bytes().tolist()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilekit.cli.display.output import report_skipped
-from pilekit.cli.look.documents import chosen, document_options, print_documents
+from pilekit.cli.look.documents import chosen, document_options, print_documents, tell_if_none
 
 if TYPE_CHECKING:
     from pilekit.shards.read.reader import OnError
@@ -31,10 +31,12 @@ def command(paths: tuple[str, ...], count: int, on_error: OnError, as_json: bool
     from pilekit.shards.read.reader import read_corpus
 
     corpus, names, stages = chosen(paths, options)
+    left = count
     with read_corpus(corpus, names, on_error) as reader:
         for batch in Pipeline(stages)(reader):
-            print_documents(batch.take(range(min(count, len(batch)))), as_json)
-            count -= len(batch)
-            if count <= 0:
+            print_documents(batch.take(range(min(left, len(batch)))), as_json)
+            left -= len(batch)
+            if left <= 0:
                 break
+    tell_if_none(left < count)
     report_skipped(reader.skipped)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from pilekit.cli.display.output import report_skipped
-from pilekit.cli.look.documents import chosen, document_options, print_documents
+from pilekit.cli.look.documents import chosen, document_options, print_documents, tell_if_none
 from pilekit.cli.options import engine_option, jobs_option
 from pilekit.progress import byte_progress
 
@@ -36,4 +36,5 @@ def command(paths: tuple[str, ...], as_json: bool, **options: Any) -> None:
         documents, skipped = sample_documents(corpus, subsets=names, stages=stages, advance=advance, **options)
     for document in documents:
         print_documents(document, as_json)
+    tell_if_none(bool(documents))
     report_skipped(skipped)

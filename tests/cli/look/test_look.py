@@ -46,6 +46,13 @@ def places(jsonl: str) -> list[Place]:
     return [(record["shard"], record["number"], record["subset"], record["text"]) for record in records]
 
 
+def test_nothing_found_is_said_on_stderr(data: Path) -> None:
+    for command in ("head", "sample"):
+        for options in ([], ["--json"]):
+            found = run(command, data, "--match", "not in any text", *options)
+            assert (found.stdout, found.stderr) == ("", "no document passes all conditions\n")
+
+
 def test_head_prints_the_first_documents_and_its_json_is_a_shard(data: Path, tmp_path: Path) -> None:
     everything = documents(data)
     assert places(run("head", data, "--json").stdout) == everything[:10]
