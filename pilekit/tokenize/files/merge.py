@@ -79,12 +79,14 @@ def merge_token_files(
     files = token_files(out, format, None, vocabulary)
     made_by = _made_by(inputs)
     written = {(files.prefix.parent / name).resolve() for name in files.names(0)}
-    read = [[file.path, *file.bins()] for file in inputs]
+    tables = [file.table() for file in inputs]
+    without = [visible(file.path) for file, table in zip(inputs, tables, strict=True) if table is None]
+    joined_tables = [[table[0]] if table and not without else [] for table in tables]
+    read = [[file.path, *file.bins(), *table] for file, table in zip(inputs, joined_tables, strict=True)]
     if clash := next((path for path in chain(*read) if path.resolve() in written), None):
         raise PilekitError(f"{visible(clash)}: is an input and the output; name another prefix with --out")
     if format in ENDED_BY_EOD and "eod" in made_by and made_by["eod"] is None:
         logger.warning("without EOD, readers of %s files cannot tell documents apart", format)
-    without = [visible(file.path) for file in inputs if file.document_batches() is None]
     if without:
         logger.warning("no table of documents is written, because there is none for %s", ", ".join(without))
     parameters = {**made_by, "format": format, "tokens_per_file": files.limit}

@@ -116,10 +116,12 @@ class TokenFile:
 
     def document_batches(self) -> Iterator[pa.RecordBatch] | None:
         """The rows of `documents` in pieces, so that they need little memory."""
-        for stem, file in self._stems():
-            if (path := Path(f"{stem}{DOCUMENTS_SUFFIX}")).exists():
-                return read_documents(path, file=file)
-        return None
+        return None if (table := self.table()) is None else read_documents(table[0], file=table[1])
+
+    def table(self) -> tuple[Path, int | None] | None:
+        """The table of documents beside the file, if any, and the file's number in it."""
+        tables = ((Path(f"{stem}{DOCUMENTS_SUFFIX}"), number) for stem, number in self._stems())
+        return next((table for table in tables if table[0].exists()), None)
 
     def rows(self, name: str, *, by_table: bool = True) -> Iterator[pa.RecordBatch]:
         """The rows of `documents`, without `file`; without a table, or not `by_table`, all are of the shard `name`.

@@ -211,3 +211,11 @@ def test_an_input_that_becomes_shorter_is_named(tmp_path: Path, monkeypatch: pyt
         (tmp_path / name).write_bytes(kept[tmp_path / name])
     merge_token_files(inputs, tmp_path / "out/all")
     assert len(TokenFile(tmp_path / "out/all")) == 6000
+
+
+def test_another_table_of_documents_is_another_input(tmp_path: Path, corpus: Path, tokenizer: Path) -> None:
+    tokenize_corpus(corpus / "00.jsonl", tmp_path / "00", tokenizer)
+    merge_token_files(tmp_path / "00", tmp_path / "all")
+    os.truncate(tmp_path / "00_text_document.documents.parquet", 100)
+    with pytest.raises(PilekitError, match=r"00_text_document\.documents\.parquet is not the same any more"):
+        merge_token_files(tmp_path / "00", tmp_path / "all")
