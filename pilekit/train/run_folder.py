@@ -277,8 +277,8 @@ def _check_folder(run: RunFolder, name: str) -> None:
         raise PilekitError(f"{name}: cannot be the folder of a run: {why}; name another with --out") from error
     if HEADER_FILE in entries:
         read_header(run.path, KIND)
-        kinds = "checkpoints", "model", "adapter", "profile", "tensorboard", "wandb"  # model-ema, model.partial too
-        refuse_linked_folders(*(run.path / name for name in entries if name.startswith(kinds)))
+        ours = re.compile(r"(checkpoints|profile|tensorboard|wandb|(model|adapter)(-ema)?(\.partial|\.replaced)?)")
+        refuse_linked_folders(*(run.path / name for name in entries if ours.fullmatch(name)))
     # A start that was killed leaves no more than these.
     elif others := [entry for entry in entries if entry != LOCK_FILE and not entry.startswith(f"{HEADER_FILE}.")]:
         raise PilekitError(

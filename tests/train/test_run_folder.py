@@ -114,6 +114,11 @@ def test_another_kind_of_folder_is_refused_and_left_alone(tmp_path: Path) -> Non
         (tmp_path / f"to {name}" / name).symlink_to(tmp_path / "elsewhere")
         with pytest.raises(PilekitError, match=f"{name}: is a link"), open_run(tmp_path / f"to {name}", CONFIG):
             pass
+    begun(tmp_path / "own")
+    for name in ("models", "model of a friend", "profiles.txt"):  # names of the user's own
+        (tmp_path / "own" / name).symlink_to(tmp_path / "elsewhere")
+    with open_run(tmp_path / "own", CONFIG):
+        pass
     for name in ("0/run", "a\0b"):
         with pytest.raises(PilekitError, match="name another with --out"), open_run(tmp_path / name, CONFIG):
             pass
