@@ -248,6 +248,8 @@ def load_manifest(name_or_path: Manifest | str | Path = "pile") -> Manifest:
         return name_or_path
     if isinstance(name_or_path, str) and name_or_path in BUNDLED:
         return _bundled(name_or_path)
+    if not isinstance(name_or_path, str | Path):
+        raise PilekitError(f"manifest is a name, the path of a TOML file, or a Manifest, not {visible(name_or_path)}")
     path = Path(name_or_path)
     if not path.exists() and path.suffix != ".toml" and len(path.parts) == 1 and str(path) not in BUNDLED:
         raise PilekitError(

@@ -10,6 +10,7 @@ import pytest
 
 from pilekit.corpus import BUNDLED, PublishedTable, load_manifest
 from pilekit.errors import PilekitError
+from tests.refusing import refused
 
 PILE = load_manifest()
 
@@ -145,3 +146,7 @@ def test_errors_name_file_and_field(tmp_path: Path) -> None:
     ]:
         with pytest.raises(PilekitError, match=message):
             load_manifest(missing)
+
+
+def test_what_is_no_manifest_is_one_line() -> None:
+    refused("manifest is a name, the path of a TOML file, or a Manifest, not 5", load_manifest, 5)

@@ -35,6 +35,8 @@ class ShardWriter:
     """
 
     def __init__(self, path: str | Path, *, level: int = 3, frame_bytes: int = FRAME_BYTES, follow_links: bool = True):
+        if not isinstance(path, str | Path):
+            raise PilekitError(f"path is where the shard is to be written, not {visible(path)}")
         self.path = Path(path)
         self.storage = storage_of(str(path))
         if self.storage == "parquet":

@@ -22,6 +22,7 @@ from pilekit.shards.write import frame_writer
 from pilekit.shards.write.frame_writer import FrameWriter
 from pilekit.shards.write.seek_table import MAX_FRAMES, read_seek_table, seek_table
 from pilekit.shards.write.shard_writer import ShardWriter
+from tests.refusing import refused
 from tests.shards.making import LABELS, flipped, lines, some_lines, texts, unzstd, write_shard, zstd_frame
 from tests.shards.reading import frames_of
 
@@ -182,3 +183,7 @@ def test_a_table_of_too_many_frames_is_refused_unread_and_a_file_that_shrinks_is
     data = with_table([(30, 5)])
     with pytest.raises(ShardDamage, match="shorter"):
         read_seek_table(io.BytesIO(data[:-3]), len(data))
+
+
+def test_what_is_no_path_is_one_line() -> None:
+    refused("path is where the shard is to be written, not 5", ShardWriter, 5)
