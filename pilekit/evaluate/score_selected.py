@@ -121,9 +121,10 @@ def score_selected(
                 if first is None:
                     return []
                 every, scoring = chain([first], own), load()
-                for path in plan.versions.keys() - {shard.path for shard in plan.corpus.shards}:
-                    check_version(path, plan.versions[path])  # Another model than that of the records' key.
-                return list(score_rows(every, scoring, share or Fitting(), scored=scored, keep=keep))
+                _check_model(plan)
+                made = list(score_rows(every, scoring, share or Fitting(), scored=scored, keep=keep))
+                _check_model(plan)
+                return made
 
         parts = ranks.gather(apart(ranks, score_own))
         progress.all()
@@ -162,3 +163,9 @@ def _earlier(plan: Plan, out: str | Path | None, held: ExitStack) -> Records:
         what = "already done" if scored_before(out, plan.key) else "resuming"
         logger.warning("%s: %s scored already, recorded in %s", what, documents, visible(out))
     return records
+
+
+def _check_model(plan: Plan) -> None:
+    """Raise `ShardChanged` if a file of the model has changed. Its weights are mapped, so they would change with it."""
+    for path in plan.versions.keys() - {shard.path for shard in plan.corpus.shards}:
+        check_version(path, plan.versions[path])

@@ -101,11 +101,7 @@ def load_model(
     if unused:
         names = visible(", ".join(unused), 200)
         logger.warning("%s: %d stored tensors are not part of the %s: %s", shown, len(unused), kind.name, names)
-    model = cast("PreTrainedModel", model.to(device))
-    if model.device.type == "cpu":  # transformers maps the file, whose later changes would reach the weights
-        for parameter in model.parameters():
-            parameter.data = parameter.data.clone()
-    return model
+    return cast("PreTrainedModel", model.to(device))
 
 
 def outline(folder: str | Path, kind: Kind = CAUSAL) -> PreTrainedModel:
