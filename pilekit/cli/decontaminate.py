@@ -56,7 +56,7 @@ def command(
 
     \b
     Example:
-      pilekit decontaminate data/ --against mmlu.jsonl gsm8k.parquet --fields question,answer
+      pilekit decontaminate data/ --against gsm8k.parquet svamp.jsonl --fields question,answer
       pilekit decontaminate data/ --against val.jsonl.zst --no-write
     """
     from pilekit.cutting.decontaminate import decontaminate
