@@ -114,7 +114,8 @@ class TokenCorpus(Corpus):
             if name in self._found or not (np.diff(numbers, prepend=-1) > 0).all() or numbers[-1] >= MOST_LINES:
                 raise PilekitError(
                     f"{visible(self.root)}: in the token files, the documents of {visible(name)} are not together and "
-                    "in order; give each file once, in the order of the corpus"
+                    "in order; give each file once, in the order of the corpus (two corpora that both have this shard: "
+                    "tokenize them in one call)"
                 )
             every = len(numbers) == numbers[-1] + 1
             lines = SelectedLines(len(numbers)) if every else SelectedLines.where(int(numbers[-1]) + 1, [numbers])
