@@ -85,14 +85,15 @@ class Options:
 class Plan:
     """The text to score, and how.
 
-    options      as given
-    subsets      exact names; None: all
-    max_length   tokens in a window
-    prefix_id    the token before a document's first token; None: no prefix
-    template     the special tokens of a masked model's windows; None for a causal model
-    dtype        the precision to compute in
-    versions     `version_of` of the shards and the model's files, by path, when the plan was made
-    protocol     everything that a figure depends on, as JSON types
+    options          as given
+    subsets          exact names; None: all
+    max_length       tokens in a window
+    prefix_id        the token before a document's first token; None: no prefix
+    template         the special tokens of a masked model's windows; None for a causal model
+    dtype            the precision to compute in
+    shard_versions   `version_of` each shard, by path, when the plan was made
+    model_versions   the same of the model's config.json and weights; empty for a model in memory
+    protocol         everything that a figure depends on, as JSON types
     """
 
     corpus: Corpus
@@ -103,7 +104,8 @@ class Plan:
     prefix_id: int | None
     template: Template | None
     dtype: torch.dtype
-    versions: dict[str, str]
+    shard_versions: dict[str, str]
+    model_versions: dict[str, str]
     protocol: dict[str, Any]
 
     @property
@@ -131,7 +133,7 @@ def prepare(
     if world_size > 1 and any(shard.path == "-" for shard in corpus.shards):
         raise PilekitError("standard input (-) can be read by one process only; save it to a file first")
     subsets = subsets_or_all(options.subsets, corpus.manifest)  # before the files of the model, which take longer
-    versions = {shard.path: version_of(shard.path) for shard in corpus.shards}
+    shard_versions, model_versions = {shard.path: version_of(shard.path) for shard in corpus.shards}, dict[str, str]()
     if isinstance(model, PreTrainedModel):
         if tokenizer is None:
             raise PilekitError("a model in memory needs its tokenizer; give it as tokenizer=")
@@ -140,7 +142,7 @@ def prepare(
         raise PilekitError(f"a {type(model).__name__} is not a model of transformers, nor the path of its folder")
     else:
         kind, folder, name = kind_of(model), Path(model), str(model)
-        versions |= {str(file): version_of(str(file)) for file in [folder / "config.json", *weight_files(folder)]}
+        model_versions = {str(file): version_of(str(file)) for file in [folder / "config.json", *weight_files(folder)]}
         shape = outline(model, kind)
     loaded = load_tokenizer(folder if tokenizer is None else tokenizer)
     check_vocabulary(shape, loaded, name)
@@ -161,7 +163,9 @@ def prepare(
     if template is not None:
         template.room(max_length)
     prefix = None if template is not None else prefix_token(options.prefix, loaded, shape)
-    plan = Plan(corpus, loaded, options, subsets, max_length, prefix, template, computed, versions, {})
+    plan = Plan(
+        corpus, loaded, options, subsets, max_length, prefix, template, computed, shard_versions, model_versions, {}
+    )
     plan.protocol.update(_described(plan, shape, device.type, folder))
     return plan
 

@@ -167,5 +167,5 @@ def _earlier(plan: Plan, out: str | Path | None, held: ExitStack) -> Records:
 
 def _check_model(plan: Plan) -> None:
     """Raise `ShardChanged` if a file of the model has changed. Its weights are mapped, so they would change with it."""
-    for path in plan.versions.keys() - {shard.path for shard in plan.corpus.shards}:
-        check_version(path, plan.versions[path])
+    for path, version in plan.model_versions.items():
+        check_version(path, version)

@@ -55,7 +55,7 @@ def selected(
         return limit is not None and bool(expected) and all(labels.get(name) == limit for name in names)
 
     for shard in plan.corpus.shards:
-        check_version(shard.path, plan.versions[shard.path])
+        check_version(shard.path, plan.shard_versions[shard.path])
         with read(shard, None, plan.options.on_error, manifest=manifest, advance=advance) as reader:
             for batch in reader:
                 yield batch.where([take(label) for label in batch.subsets])

@@ -21,7 +21,7 @@ from pilekit.tokenize import Tokenizer
 from pilekit.tokenize.tokenizer import Encoded
 
 _MOST_EMPTY, _FEW_EMPTY, _MOST_TIMES = 1 << 18, 1000, 16
-"""The corpus counts as empty after so many documents without a row, or after these few and each read so often."""
+"""Without a row, the corpus counts as empty after so many documents, or after fewer if each was read 16 times."""
 
 
 class Lane:
