@@ -17,6 +17,10 @@ from tests.process_groups import ProcessGroups
 # One thread for torch: on tiny models two threads only wait for each other, many times longer on a busy machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# On the CPU a test computes the same on each machine. tests/gpu/ needs a GPU, and says how to get one.
+if os.environ.get("PILEKIT_TEST_GPU") != "1":
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 # Write bytecode, even if the environment forbids it. Without it each start of the suite parses all tests again, and so
 # does each process that a test starts with the package.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -57,6 +57,7 @@ class RankServer:
             "OMP_NUM_THREADS": "1",
             "NUMBA_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
+            "CUDA_VISIBLE_DEVICES": "",
             "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
             **settings,
         }

@@ -133,19 +133,29 @@ class Trainer:
         if fast != "sdpa":
             ranks.on_all_ranks(lambda: use_attention(lm.model, fast))
         self.engine = build_engine(lm, config, ranks, *models[1:])
-        if fast != "sdpa" and config.data.attention == "document":
-            self._prove_documents_apart(min(2, config.train.micro_batch_size))
+        if fast != "sdpa":
+            self._try_attention(min(2, config.train.micro_batch_size))
         self._model = fingerprint(lm.model)
         self._is_given = model is not None
         self._has_trained = False
 
-    def _prove_documents_apart(self, rows: int) -> None:
-        """Raise PilekitError unless the model, as it computes on these ranks, keeps the documents of `rows` apart."""
+    def _try_attention(self, rows: int) -> None:
+        """Raise PilekitError unless the model computes on these ranks, and keeps the documents of `rows` apart."""
         lm, fast = self.engine.lm, self.config.model.attention_implementation
         assert isinstance(lm, CausalLM), "masked models use sdpa"
+
+        def leaks() -> bool:
+            try:
+                return not isolates_documents(lm, rows)
+            except RuntimeError as error:  # the kernels lack a shape: those of flex attention need heads of 16 or wider
+                raise PilekitError(
+                    f'model.attention_implementation = "{fast}": does not run with this model here '
+                    f'({visible(" ".join(str(error).split()), 200)}); set "sdpa"'
+                ) from error
+
         with self.engine.evaluating():
-            leaks = self.ranks.any(not isolates_documents(lm, rows))
-        if leaks:
+            mixed = self.ranks.any(self.ranks.on_all_ranks(leaks))
+        if mixed and self.config.data.attention == "document":
             remedy = "train.micro_batch_size = 1, or " if rows > 1 else ""
             raise self.ranks.error(
                 f'model.attention_implementation = "{fast}": mixes the documents of a row here; set {remedy}"sdpa", or '

@@ -15,6 +15,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,7 +77,7 @@ class TokenizedDocument:
 
     def record(self) -> ScoredDocument:
         """Its record; `nll` is the exact sum of all losses times their weights."""
-        nll = math.fsum(one for weight, losses in self.parts.values() for one in (weight * losses).tolist())
+        nll = math.fsum(chain.from_iterable((weight * losses).tolist() for weight, losses in self.parts.values()))
         return ScoredDocument(self.shard, self.number, self.text, self.subset, self.bytes, self.tokens, nll)
 
 

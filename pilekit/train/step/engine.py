@@ -134,6 +134,7 @@ class Engine:
         loss.backward()
         return nll  # type: ignore[no-any-return]
 
+    @torch.no_grad()
     def update(self, lr: float) -> Update:
         """Move the weights by the gradient, clipped to `train.clip_norm`, and reset the gradient.
 

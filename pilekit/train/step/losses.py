@@ -85,7 +85,7 @@ class StepLoss(nn.Module):
             total = total + taught.settings.cosine * (1 - likeness).sum()
         return total * scale, each.new_zeros(targets.numel()).index_copy_(0, places, each).view(targets.shape)
 
-    def gather(self) -> None:
+    def gather(self, _nothing: None) -> None:
         """Only gather the parameters that belong to no block, as before a forward."""
 
 

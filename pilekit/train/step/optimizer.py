@@ -103,6 +103,7 @@ def muon_parameters(model: nn.Module, config: OptimizerConfig) -> set[str]:
     return {name for name, p in model.named_parameters() if p.requires_grad and p.ndim == 2 and id(p) in inside}
 
 
+@torch.no_grad()
 def measured_step(optimizer: Optimizer) -> Tensor:
     """Step, and return the sum of squares of the change to this rank's parts of the weights: 0-d, float64.
 
@@ -114,10 +115,11 @@ def measured_step(optimizer: Optimizer) -> Tensor:
         try:
             for group in groups:
                 for parameters in _pieces(group["params"]):
-                    before = [own_part(parameter.detach()).clone() for parameter in parameters]
+                    own = [own_part(parameter) for parameter in parameters]
+                    before = [numbers.clone() for numbers in own]
                     part.param_groups = [group | {"params": parameters}]
                     part.step()
-                    torch._foreach_sub_(before, [own_part(parameter.detach()) for parameter in parameters])
+                    torch._foreach_sub_(before, own)
                     squares.append(sum_of_squares(before))
         finally:
             part.param_groups = groups
@@ -128,11 +130,13 @@ def measured_step(optimizer: Optimizer) -> Tensor:
 def _pieces(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
     """The parameters in lists of about `MEASURED` numbers; the same lists on all ranks, because whole sizes count."""
     piece: list[nn.Parameter] = []
+    numbers = 0
     for parameter in parameters:
         piece.append(parameter)
-        if sum(each.numel() for each in piece) >= MEASURED:
+        numbers += parameter.numel()
+        if numbers >= MEASURED:
             yield piece
-            piece = []
+            piece, numbers = [], 0
     if piece:
         yield piece
 

@@ -134,7 +134,9 @@ def before_micro_batch(root: nn.Module, stage: Stage, *, last: bool) -> None:
 def gather_rest(root: nn.Module) -> None:
     """Gather all parameters outside of blocks on every rank until `release`; blocks gather themselves."""
     if isinstance(root, FSDPModule):
-        cast("Any", root).gather()  # an empty method of `root`: FSDP2 gathers before it, as before a forward
+        # An empty method of `root`: FSDP2 gathers before it, as before a forward. It gets an argument, because on a GPU
+        # torch 2.13 cannot move none (IndexError in `_to_kwargs`).
+        cast("Any", root).gather(None)
 
 
 def release(root: nn.Module) -> None:

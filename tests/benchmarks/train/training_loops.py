@@ -53,12 +53,16 @@ class Turns:
         self._idle = resident("VmRSS")
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
-    def __call__(self, loss: float, data_wait: float = 0.0) -> None:
-        """End a step; `loss` is this rank's part of it: over all ranks they add up to the step's mean."""
+    def __call__(self, loss: float, data_wait: float = 0.0, gpu_memory: int | None = None) -> None:
+        """End a step; `loss` is this rank's part of it: over all ranks they add up to the step's mean.
+
+        `gpu_memory` is the peak of a loop that resets torch's own figure.
+        """
         if self.cuda:
             torch.cuda.synchronize()
         seconds, cpu_seconds = time.perf_counter() - self._wall, time.process_time() - self._cpu
-        memory = torch.cuda.max_memory_allocated() if self.cuda else resident("VmHWM") - self._idle
+        on_gpu = torch.cuda.max_memory_allocated() if gpu_memory is None else gpu_memory
+        memory = on_gpu if self.cuda else resident("VmHWM") - self._idle
         self.tell(seconds=seconds, cpu_seconds=cpu_seconds, data_wait=data_wait, memory=memory, loss=loss)
         if not sys.stdin.readline():  # the parent has gone
             os._exit(1)
@@ -137,9 +141,11 @@ def pilekit(task: dict[str, Any]) -> None:
 
     turns = Turns()
     config = msgspec.convert(task["config"], TrainConfig)
-    Trainer(config, task["run"]).fit(
-        lambda metrics: turns((metrics.loss or 0.0) / WORLD_SIZE, metrics.data_wait * metrics.step_seconds)
-    )
+
+    def on_step(metrics: Any) -> None:
+        turns((metrics.loss or 0.0) / WORLD_SIZE, metrics.data_wait * metrics.step_seconds, metrics.memory_bytes)
+
+    Trainer(config, task["run"]).fit(on_step)
 
 
 def bare(task: dict[str, Any]) -> None:

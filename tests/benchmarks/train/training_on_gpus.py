@@ -2,7 +2,8 @@
 
 Beside pilekit under some ZeRO stages, and once with compiled blocks: bare loops, and DeepSpeed and accelerate if this
 Python has them. A GPU's memory cannot hold all at once, and memory cached by one process is lost to others, so each
-runs alone, one after the other. If one fails, the table says so and the rest still run.
+runs alone, one after the other, with one CPU thread per rank, as under torchrun. If one fails, the table says so and
+the rest still run.
 
 MFU is the share of the GPUs' bf16 peak that the model's multiplications take: 6 operations a token for each parameter
 but the embedding's, and 12 · layers · width · seq_len for attention, as if a token saw all of its row. Memory is the
@@ -85,9 +86,8 @@ def _race(
 def _contestants(config: dict[str, Any], rows: str, world_size: int, chosen: argparse.Namespace) -> list[Contestant]:
     def one(name: str, loop: str, stage: int = 0, **more: Any) -> Contestant:
         own = {**config, "parallel": {"zero": stage, "compile": more.pop("compile", False)}}
-        return Contestant(
-            name, {"loop": loop, "config": own, "rows": rows, "stage": stage, **more}, world_size=world_size
-        )
+        task = {"loop": loop, "config": own, "rows": rows, "stage": stage, **more}
+        return Contestant(name, task, world_size=world_size, environment={"OMP_NUM_THREADS": "1"})
 
     group = [one(f"pilekit, stage {stage}", "pilekit", stage) for stage in chosen.stages]
     group.append(one("pilekit, stage 0, compiled", "pilekit", compile=True))

@@ -35,10 +35,9 @@ def test_what_cannot_run_here_is_refused_in_one_line(
         ((FLASH,), f'{name}ash_attention_2": needs precision.dtype = "bf16" or "fp16"'),
         ((FLEX, "train.objective=mlm", "data.attention=row"), f'{name}ex_attention": with train.objective = "mlm" it'),
         ((FLEX, "parallel.engine=accelerate"), f'{name}ex_attention": with parallel.engine = "accelerate" it must be'),
+        ((FLEX,), f'{name}ex_attention": trains on a GPU only, and there is none; set "sdpa"'),
         ((FLASH, bf16), f'{name}ash_attention_2": the package flash_attn is not installed; install it, or set "sdpa"'),
     ]
-    if not torch.cuda.is_available():
-        refused.append(((FLEX,), f'{name}ex_attention": trains on a GPU only, and there is none; set "sdpa"'))
     for changes, message in refused:
         with pytest.raises(PilekitError) as raised:
             trainer(made, tmp_path / "run", *changes)
@@ -55,7 +54,11 @@ def leaking(module: Any, query: Any, key: Any, value: Any, _mask: Any, **more: A
     return ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, None, **more)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="flex attention needs no help on a GPU")
+def failing(*_given: Any, **_more: Any) -> Any:
+    """As flex attention fails on a GPU with narrow heads."""
+    raise RuntimeError("NYI: heads of 8\nare")
+
+
 def test_documents_are_proven_apart_with_the_implementation_itself(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,7 +82,13 @@ def test_documents_are_proven_apart_with_the_implementation_itself(
         ):
             trainer(made, tmp_path / "run", FLEX)
         trainer(made, tmp_path / "run", FLEX, "data.attention=causal")
-    assert proofs[2:] == [(True, 1), (False, 2)]
+        monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flex_attention", failing)
+        for attention in ("document", "causal"):
+            with pytest.raises(
+                PilekitError, match=r'^model.*"flex_attention": does not run .* \(NYI: heads of 8 are\); set "sdpa"$'
+            ):
+                trainer(made, tmp_path / "run", FLEX, f"data.attention={attention}")
+    assert proofs[2:] == [(True, 1), (False, 2), (False, 2), (True, 1)]
 
 
 def test_flex_attention_predicts_as_sdpa_does() -> None:
