@@ -102,7 +102,7 @@ def find_artefacts(paths: Sequence[str | Path], left_out: list[str], options: Se
         if not here and len(left_out) == before:
             corpora.append(path)
         found |= {file: one for file, one in here.items() if file not in found}
-    counted = line("stats", *corpora, "--copies", *options)
+    counted = line("stats", *corpora, "--copies", *options, "--on-error", "skip")
     return [*([Artefact("stats", some_names(corpora), counted, corpora)] if corpora else []), *found.values()]
 
 

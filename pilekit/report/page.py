@@ -109,7 +109,7 @@ def _content(one: Artefact, manifest: Manifest, tokenizer: Any, advance: Report)
             return beside(of, manifest)
         size = (corpus := Corpus(of, manifest)).size or 0
         options = {"copies": True, "tokenizer": tokenizer}
-        return corpus_stats(corpus, **options, advance=lambda done: advance("counting", done, size))
+        return corpus_stats(corpus, **options, on_error="skip", advance=lambda done: advance("counting", done, size))
 
     makers: dict[str, Callable[[], dict[str, Any]]] = {
         "stats": lambda: corpus_content(figures(), manifest, one.path),

@@ -31,8 +31,7 @@ def training_content(folder: Path) -> dict[str, Any]:
     file = RunFolder(folder).metrics_file
     if not file.exists() or not (steps := read_metrics(file)):
         raise PilekitError(f"{visible(folder)}: no step is logged yet; `pilekit train` writes {file.name}")
-    # A run of an earlier pilekit has no list of its starts. A start after the last step found nothing to do.
-    restarts = [step for step in read_header(folder).results.get(STARTS, [])[1:] if step < steps[-1].step]
+    restarts = read_header(folder).results.get(STARTS, [])[1:]  # a run of an earlier pilekit has no list of its starts
     x = np.array([one.step for one in steps], dtype=np.float64)
     mark = "o-" if len(x) < 5 else "-"  # One point has no line.
     figures = {}

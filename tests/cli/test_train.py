@@ -62,9 +62,12 @@ def test_a_run_its_files_and_how_it_resumes(made: Path, here: Path) -> None:
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-4"]
     assert start_of(train(made, "--dry-run")) == "has done its 4 steps)"
     assert start_of(train(made, "--dry-run", "--set", "train.steps=9")) == "resumes after step 4)"
-    again = train(made)
-    assert again.stderr.startswith("1 rank, on cpu\nalready done: an earlier run trained all steps")
-    assert again.stdout.startswith("4 steps done, 512 tokens\n")
+    trained = (run / "config.toml").read_bytes(), (run / "pilekit.json").read_bytes()
+    for changes in ((), ("--set", "optimizer.lr=1")):
+        again = train(made, *changes)
+        assert again.stderr.startswith("1 rank, on cpu\nalready done: an earlier run trained all steps")
+        assert again.stdout.startswith("4 steps done, 512 tokens\n")
+    assert ((run / "config.toml").read_bytes(), (run / "pilekit.json").read_bytes()) == trained
     assert train(made, "--set", "train.steps=5").stdout.startswith("5 steps done, 640 tokens: loss ")
     assert steps_of(run) == [1, 2, 3, 4, 5]
 

@@ -150,6 +150,10 @@ def test_empty_sections_are_absent_and_a_corpus_is_counted(tmp_path: Path) -> No
     given = f"--copies --tokenizer {tokenizer} --manifest pile-uncopyrighted"
     assert given in (tmp_path / "report.html").read_text()
     assert "2 subsets" not in _Page(tmp_path / "report.html").tables
+    (corpus / "bad.jsonl").write_text('{"text": 5}\n' * 3)
+    write_report(corpus, tmp_path / "report.html")
+    assert re.search(r"<dt>bad lines skipped</dt><dd>(<a [^>]*>)?3<", (tmp_path / "report.html").read_text())
+    (corpus / "bad.jsonl").unlink()
     done = run("report", corpus / "00.jsonl.zst", corpus / "01.jsonl.zst", "--out", tmp_path / "cli.html", exit_code=0)
     assert done.stdout == f"{tmp_path / 'cli.html'}: Corpus\n"
 
