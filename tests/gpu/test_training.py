@@ -121,5 +121,7 @@ def test_a_profile_has_the_kernels_of_the_gpu(made: Path, tmp_path: Path) -> Non
     page = (tmp_path / "run" / "profile" / "breakdown.txt").read_text()
     assert page.startswith("Where the time of steps 5 to 8 went: rank 0 of 1, on cuda, bf16, parallel.zero = 3\n")
     assert "Self CUDA %" in page
+    (computing,) = re.findall(r"^ +([\d.]+)% computing on the GPU$", page, re.MULTILINE)
+    assert 0 < float(computing) <= 100
     assert re.search(r"^ +(void |aten::|nvjet|ampere|sm\d\d)\S+", page, re.MULTILINE)
     assert (tmp_path / "run" / "profile" / "trace-rank0.json.gz").stat().st_size > 10_000

@@ -1,7 +1,7 @@
 """Profiling some steps of rank 0: torch's trace, and one page that says where the time went and what to change.
 
-The page has the shares of the parts that `part` marks, the first thing to change, and torch's table of the costliest
-operations. `part` costs some microseconds when nothing is profiled.
+The page has the shares of the parts that `part` marks, of computing and of communication, the first thing to change,
+and torch's table of the costliest operations. `part` costs some microseconds when nothing is profiled.
 """
 
 from __future__ import annotations
@@ -114,7 +114,15 @@ def page_of(entries: Any, steps: Sequence[int], config: TrainConfig, ranks: Rank
     whole = seconds[f"{_MARK}step"]
     data, checkpoint = (seconds.get(_MARK + name, 0.0) / whole for name in ("data", "checkpoint"))
     advice = remedy if data > MOST_DATA else AGAINST_SAVING if checkpoint > MOST_CHECKPOINT else FASTER
-    order = "self_device_time_total" if ranks.device.type == "cuda" else "self_cpu_time_total"
+    on_gpu = ranks.device.type == "cuda"
+    order, talks = ("self_device_time_total", ("nccl",)) if on_gpu else ("self_cpu_time_total", ("FSDP::", "c10d::"))
+    where, beside = (" on the GPU", "partly while it computes") if on_gpu else ("", "and waiting for other ranks")
+    spent = [0.0, 0.0]
+    for entry in entries:
+        # As in torch's total of a GPU: an annotation there lasts as long as the kernels inside, which count already.
+        counts = entry.device_type.name == "CUDA" and not entry.is_user_annotation if on_gpu else entry not in marks
+        spent[entry.key.startswith(talks)] += getattr(entry, order) / 1e6 / whole if counts else 0
+    computing, communicating = spent
     return f"""\
 Where the time of steps {steps[0]:,} to {steps[-1]:,} went: rank 0 of {ranks.world_size}, on {ranks.device.type}, \
 {config.precision.dtype}, parallel.zero = {config.parallel.zero}
@@ -122,6 +130,8 @@ Where the time of steps {steps[0]:,} to {steps[-1]:,} went: rank 0 of {ranks.wor
 {1e3 * whole / len(steps):>10.2f} ms per step
 {data:>10.1%} waiting for the next rows to be read, tokenized and packed (pilekit::data)
 {checkpoint:>10.1%} saving, as far as it blocks the loop (pilekit::checkpoint)
+{computing:>10.1%} computing{where}
+{communicating:>10.1%} communicating ({", ".join(talks)}), {beside}
 
 Most useful: {advice}
 {TRACE_FILE} shows every operation: open it in https://ui.perfetto.dev

@@ -52,10 +52,13 @@ def test_the_page_shows_where_real_steps_spent_time(process_group: ProcessGroups
     assert sorted(path.name for path in tmp_path.iterdir()) == ["breakdown.txt", "trace-rank0.json.gz"]
     page = (tmp_path / "breakdown.txt").read_text()
     assert page.startswith("Where the time of steps 3 to 5 went: rank 0 of 2, on cpu, bf16, parallel.zero = 3\n")
-    ms, data, saving = (float(number) for number in re.findall(r"^ +([\d.]+)(?:%| ms per step)", page, re.MULTILINE))
+    numbers = re.findall(r"^ +([\d.]+)(?:%| ms per step)", page, re.MULTILINE)
+    ms, data, saving, computing, communicating = map(float, numbers)
     assert ms >= 300  # rank 1 comes later
     assert data * ms / 100 >= 19.9
     assert saving * ms / 100 >= 9.9
+    assert communicating * ms / 100 >= 250
+    assert 0 < computing <= 100 - data - saving - communicating + 0.3
     assert "\nMost useful: REMEDY\n" in page
     assert re.search(r"^ +(gloo:|c10d::)\w+", page, re.MULTILINE)
     trace = json.loads(gzip.decompress((tmp_path / "trace-rank0.json.gz").read_bytes()))
