@@ -22,7 +22,7 @@ from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access.document_reader import OpenReaders
 from pilekit.shards.random_access.selected_lines import SelectedLines
 from pilekit.shuffle import mix
-from pilekit.stream.order.repeats import numbers_of_subsets
+from pilekit.stream.order.repeats import MOST, numbers_of_subsets
 from pilekit.stream.read.token_files import TokenCorpus
 from pilekit.tokenize import Tokenizer
 
@@ -60,7 +60,7 @@ def repeats_of_weights(
     indexes   of the corpus's shards
     lines     the lines of each shard that may be read, without documents that a dedup removed
 
-    PilekitError if a subset has no document.
+    PilekitError if a subset has no text, or would need a factor above `MOST`.
     """
     documents: Counter[str] = Counter()
     text_bytes: Counter[str] = Counter()
@@ -89,7 +89,14 @@ def repeats_of_weights(
         raise PilekitError(f"weights names {visible(missing[0], 80)}, which has no text; leave it out")
     tokens = {name: documents[name] * append_eod + text_bytes[name] * per_byte[name] for name in weights}
     total = sum(tokens.values())
-    return {name: float(f"{weight * total / tokens[name]:.4g}") for name, weight in weights.items()}
+    factors = {name: float(f"{weight * total / tokens[name]:.4g}") for name, weight in weights.items()}
+    highest = max(factors, key=lambda name: factors[name])
+    if factors[highest] > MOST:
+        raise PilekitError(
+            f"weights: {visible(highest, 80)} reaches its share with {factors[highest]:,.0f} uses of its documents per "
+            f"epoch, and {MOST:,} are the most; lower its weight"
+        )
+    return factors
 
 
 def _tokens_per_byte(

@@ -70,6 +70,14 @@ def test_texts_are_measured_where_most_documents_are_empty(tmp_path: Path, appen
     assert made.repeats == {name: pytest.approx(sum(has.values()) / 2 / has[name], rel=0.001) for name in has}
 
 
+def test_a_share_that_needs_too_many_uses_of_a_small_subset_is_refused(tmp_path: Path) -> None:
+    tokenizer = saved(byte_level_bpe(300), tmp_path / "tokenizer.json")
+    lines = [record("a", "ArXiv"), *[record("def f(x): return x", "Github")] * 2000]
+    write_shard(tmp_path / "data" / "00", lines, "plain")
+    message = r"^weights: ArXiv reaches its share with [\d,]+ uses of its documents per epoch, and 1,000 are the most"
+    refused(message, stream, tmp_path, {"ArXiv": 1, "Github": 1}, tokenizer=tokenizer)
+
+
 def test_mixtures_that_make_no_sense_are_refused(data: Path) -> None:
     for weights, changes, message in (
         ({}, {}, "weights is a dict from subset to share"),
