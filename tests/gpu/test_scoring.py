@@ -36,10 +36,8 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("dtype", "tolerance"), [("fp32", 1e-5), ("bf16", 1e-2), ("fp16", 1e-2), ("int8", 1e-4), ("int4", 2e-3)]
 )
 def test_bits_per_byte_are_those_of_a_cpu(model_dir: Path, corpus: Path, dtype: str, tolerance: float) -> None:
-    if dtype.startswith("int"):
-        pytest.importorskip(
-            "torchao"
-        )  # the largest weight of an int4 block lies between two steps: either may be taken
+    if dtype.startswith("int"):  # the largest weight of an int4 block lies between two steps, and either may be taken
+        pytest.importorskip("torchao")
     ours, cpu = (bits_per_byte(model_dir, corpus, dtype=dtype, device=device) for device in ("auto", "cpu"))
     assert ours.protocol["device"].startswith("cuda")
     assert ours.overall.bpb == pytest.approx(cpu.overall.bpb, rel=tolerance)
