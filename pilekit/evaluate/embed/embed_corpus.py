@@ -123,6 +123,9 @@ def embed_corpus(
 
     def vector(document: TokenizedDocument) -> Any:
         numbers = document.losses()
+        if len(numbers) and np.abs(numbers).max() > np.finfo(item).max:
+            where = f"{visible(document.shard, 200)}, document {document.number}"
+            raise PilekitError(f"{where}: its vector has numbers too large for {item.name}; add --float32")
         return (numbers if len(numbers) else np.full(width, np.nan)).astype(item)
 
     def load() -> Scoring:

@@ -95,8 +95,8 @@ class Embeddings:
         shards: set[str] = set()
         for table, vectors in self.groups():
             shards.update(table["shard"].unique().to_pylist())
-            same = pc.and_(pc.equal(table["shard"].cast(pa.string()), shard), pc.equal(table["number"], number))
-            for row in np.flatnonzero(same.to_numpy()):
+            same = pc.equal(table["shard"].cast(pa.string()), shard).to_numpy() & (table["number"].to_numpy() == number)
+            for row in np.flatnonzero(same):
                 if not vectors[row].any():
                     raise PilekitError(f"{visible(shard, 200)}, document {number}: has no token, so it has no vector")
                 found: npt.NDArray[np.float32] = vectors[row]

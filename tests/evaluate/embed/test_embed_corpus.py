@@ -25,6 +25,7 @@ from pilekit.shards.read.reader import read_corpus
 from tests.process_groups import ProcessGroups
 from tests.refusing import refused
 from tests.tiny.masked import roberta_dir
+from tests.tiny.models import tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.skipif(
     int(pa.__version__.split(".")[0]) < embeddings.NULL_VECTORS, reason="some documents have no token"
@@ -132,6 +133,7 @@ def test_neighbours_are_those_of_all_cosines(tmp_path: Path, monkeypatch: pytest
     assert len(found.near("1.jsonl", 5, 100)) == 59
     for shard, number, message in (
         ("1.jsonl", 6, "has no document 6 of 1.jsonl; its shards are 0.jsonl, 1.jsonl"),
+        ("1.jsonl", 10**20, "has no document 1"),
         ("0.jsonl", 40, "has no token"),
     ):
         refused(message, found.near, shard, number)
@@ -151,6 +153,17 @@ def test_what_is_wrong_is_one_line(model_dir: Path, corpus: Path, tmp_path: Path
     refused("x.parquet.unfinished: is a link", embed_corpus, model_dir, corpus, out=tmp_path / "x.parquet")
     (tmp_path / "x.parquet.unfinished").unlink()
     assert [path.name for path in tmp_path.iterdir()] == ["text.parquet"]
+
+
+def test_a_vector_too_large_for_float16_is_refused(corpus: Path, tmp_path: Path) -> None:
+    model = tiny_model()
+    torch.nn.init.constant_(model.gpt_neox.final_layer_norm.weight, 1e6)
+    model.save_pretrained(tmp_path / "model")
+    tiny_tokenizer(tmp_path / "model")
+    out = tmp_path / "x.parquet"
+    message = r"00\.jsonl, document \d+: its vector has numbers too large for float16; add --float32"
+    refused(message, embed_corpus, tmp_path / "model", corpus, out)
+    assert len(embed_corpus(tmp_path / "model", corpus, out, float32=True)) == 50
 
 
 def test_null_vectors_need_a_pyarrow_that_stores_them(
