@@ -62,6 +62,10 @@ def open_column(by: str) -> tuple[pyarrow.dataset.Dataset, str] | None:
             raise PilekitError(f"{shown}: has no column {visible(needed, 60)}, which --by needs; it has {has}")
     if not pa.types.is_integer(table.schema.field("number").type):
         raise PilekitError(f"{shown}: its column number holds no integers, but a document's number is one")
+    shard = table.schema.field("shard").type
+    shard = shard.value_type if pa.types.is_dictionary(shard) else shard
+    if not (pa.types.is_string(shard) or pa.types.is_large_string(shard) or pa.types.is_string_view(shard)):
+        raise PilekitError(f"{shown}: its column shard holds no strings, but a shard's name is one")
     if pa.types.is_nested(table.schema.field(column).type):
         raise PilekitError(f"{shown}: each value of {visible(column, 60)} holds several; --by needs plain values")
     return table, column
@@ -81,7 +85,11 @@ def by_column(result: BitsPerByte, by: str) -> BitsPerByte:
         names = _BINS
         codes = [bisect_right(_EDGES, size) - 1 for size in records.bytes.tolist()]
     else:
-        values = _values(records, *opened)
+        try:
+            values = _values(records, *opened)
+        except (OSError, pa.ArrowException, ValueError, OverflowError) as error:  # also of values that Python lacks
+            why = visible(error, 300)
+            raise PilekitError(f"{visible(by)}: cannot be read: {why}; write it again, with text or numbers") from error
         given = [value for value in dict.fromkeys(values) if value is not None]
         if len(given) > MOST_GROUPS:
             raise PilekitError(
@@ -103,8 +111,9 @@ def _values(records: Records, table: pyarrow.dataset.Dataset, column: str) -> li
     for batch in table.to_batches(columns=["shard", "number", column], filter=is_here):
         for shard, number, value in zip(*(one.to_pylist() for one in batch.columns), strict=True):
             if (row := rows.get((shard, number))) is not None and value is not None:
-                if values[row] not in (None, value):
+                group = value if value == value else "nan"  # each NaN is unequal to all others
+                if values[row] not in (None, group):
                     where = f"{visible(shard, 200)}, document {number}"
                     raise PilekitError(f"{where}: has two values of {visible(column, 60)} in the table; give it one")
-                values[row] = value
+                values[row] = group
     return values

@@ -92,3 +92,32 @@ def test_what_does_not_fit_is_one_line(whole: tuple[BitsPerByte, Path], tmp_path
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pilekit.evaluate.results.by_column.MOST_GROUPS", 20)
         refused("different values, and at most 20 are shown", result.by, f"{many}:year")
+
+
+def test_all_nan_are_one_group(whole: tuple[BitsPerByte, Path], tmp_path: Path) -> None:
+    result, out = whole
+    rows = [{"shard": one["shard"], "number": one["document"], "year": math.nan} for one in lines(out)]
+    rows[0]["year"] = 1.5
+    facts = write_facts(tmp_path / "facts.parquet", [*rows, *rows])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pilekit.evaluate.results.by_column.MOST_GROUPS", 2)
+        found = result.by(f"{facts}:year")
+    assert {name: score.documents for name, score in found.subsets.items()} == {"1.5": 1, "nan": len(rows) - 1}
+
+
+def test_what_cannot_be_read_is_one_line(whole: tuple[BitsPerByte, Path], tmp_path: Path) -> None:
+    result, out = whole
+    columns = {name: [one[name] for one in lines(out)] for name in ("shard", "document")}
+    count, facts = len(columns["shard"]), tmp_path / "facts.parquet"
+
+    def write(shard: list[Any], year: pa.Array) -> None:
+        pq.write_table(pa.table({"shard": shard, "number": columns["document"], "year": year}), facts)
+
+    write([[name] for name in columns["shard"]], pa.array(range(count)))
+    refused(r"facts\.parquet: its column shard holds no strings", result.by, f"{facts}:year")
+    write(columns["shard"], pa.array(range(count), pa.duration("ns")))
+    refused(r"facts\.parquet:year: cannot be read: .*; write it again", result.by, f"{facts}:year")
+    write(columns["shard"], pa.array(range(count)))
+    content = facts.read_bytes()
+    facts.write_bytes(content[:4] + bytes(400) + content[404:])
+    refused(r"facts\.parquet:year: cannot be read: .*; write it again", result.by, f"{facts}:year")
