@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -85,8 +85,8 @@ def final_name(name: str) -> str:
     return re.sub(rf"{_PARTIAL_SUFFIX}\Z", "", name)
 
 
-def check_target(path: str | Path, *, follow_links: bool = False) -> None:
-    """Raise `PilekitError` if `path` is something that a new file must not replace: a folder, a device, a pipe."""
+def check_target(path: str | Path, *, follow_links: bool = False, inputs: Iterable[str | Path] = ()) -> None:
+    """Raise `PilekitError` if a new file must not replace `path`: a folder, a device, a pipe, or one of `inputs`."""
     try:
         mode = Path(path).stat(follow_symlinks=follow_links).st_mode
     except NotADirectoryError as error:
@@ -97,6 +97,10 @@ def check_target(path: str | Path, *, follow_links: bool = False) -> None:
         raise PilekitError(f"{visible(path)}: is a folder; name a file in it")
     if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
         raise PilekitError(f"{visible(path)}: is a device or a pipe, which no file can replace; name another")
+    for given in inputs:
+        with suppress(OSError, ValueError):  # a URL, standard input
+            if Path(path).samefile(given):
+                raise PilekitError(f"{visible(path)}: is an input and the output; name another file with --out")
 
 
 def _not_written(path: str | Path, error: Exception) -> PilekitError:

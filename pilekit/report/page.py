@@ -57,7 +57,7 @@ def write_report(
     paths = [paths] if isinstance(paths, str | Path) else list(paths)
     if not paths:
         raise PilekitError("nothing to report: give folders that pilekit commands wrote, or shards")
-    check_target(Path(out))
+    check_target(Path(out), inputs=paths)
     described = load_manifest(manifest or "pile")
     left_out: list[str] = []
     options = ["--tokenizer", str(tokenizer)] if isinstance(tokenizer, str | Path) else []

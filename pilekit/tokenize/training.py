@@ -53,8 +53,9 @@ def train_tokenizer(
         )
     if sample_bytes < 1:
         raise PilekitError(f"the sample must have at least one byte, not {sample_bytes}")
-    check_target(out, follow_links=True)
-    corpus = (corpus if isinstance(corpus, Corpus) else Corpus(corpus)).without_held_out()
+    corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
+    check_target(out, follow_links=True, inputs=[shard.path for shard in corpus])
+    corpus = corpus.without_held_out()
     subsets = subsets_or_all(subsets, corpus.manifest)
     size = corpus.size or 0
     sample = sample_by_hash(

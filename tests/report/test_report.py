@@ -154,6 +154,8 @@ def test_empty_sections_are_absent_and_a_corpus_is_counted(tmp_path: Path) -> No
     write_report(corpus, tmp_path / "report.html")
     assert re.search(r"<dt>bad lines skipped</dt><dd>(<a [^>]*>)?3<", (tmp_path / "report.html").read_text())
     (corpus / "bad.jsonl").unlink()
+    with pytest.raises(PilekitError, match="is an input and the output; name another file"):
+        write_report([corpus / "01.jsonl.zst", corpus / "00.jsonl.zst"], corpus / "00.jsonl.zst")
     done = run("report", corpus / "00.jsonl.zst", corpus / "01.jsonl.zst", "--out", tmp_path / "cli.html", exit_code=0)
     assert done.stdout == f"{tmp_path / 'cli.html'}: Corpus\n"
 

@@ -167,6 +167,8 @@ def test_refusals_leave_an_existing_file(folder: Path, tmp_path: Path) -> None:
         train_tokenizer(corpus, 300, tmp_path)
     with pytest.raises(PilekitError, match=r"no text to train on in .* in Books3"):
         train_tokenizer(corpus, 300, path, ["Books3"])
+    with pytest.raises(PilekitError, match="is an input and the output; name another file"):
+        train_tokenizer(corpus, 300, folder / "val.jsonl.zst")
     assert path.read_text() == "an earlier one"
     train_tokenizer(str(folder), 300, path, ["GitHub"])
     assert load_tokenizer(path).vocab_size == 300
