@@ -22,6 +22,7 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Shard
+from pilekit.documents import added
 from pilekit.errors import PilekitError, visible
 from pilekit.progress import Report
 from pilekit.shards.fingerprint import Inputs
@@ -124,7 +125,9 @@ def merge_token_files(
 
     results, _ = finished_output(files, parameters, sources_of, make)
     made = [str(files.prefix.parent / name) for name in results["files"]]
-    merged = {str(file.path): {"documents": len(file), "tokens": file.tokens} for file in inputs}
+    merged: dict[str, Any] = {}
+    for file in inputs:  # one that is given twice counts twice
+        merged = added(merged, {str(file.path): {"documents": len(file), "tokens": file.tokens}})
     return MergedTokens({**counts, "dtype": results["dtype"], "files": made, "inputs": merged})
 
 

@@ -99,6 +99,8 @@ def test_token_files_of_shards_are_those_of_the_corpus(tmp_path: Path, corpus: P
         half = tmp_path / "half" / "half"
         merged = merge_token_files(parts[:2], half)
         assert sum(merged.to_arrow().column("tokens").to_pylist()) == merged.summary["tokens"]
+        twice = merge_token_files([half, half], tmp_path / "twice" / "twice")
+        assert twice.to_arrow().column("tokens").to_pylist() == [2 * merged.summary["tokens"]]
         merge_token_files([half, *map(str, parts[2:])], tmp_path / "merged" / "all", format=format)  # type: ignore[arg-type]
         wanted, found = tree(tmp_path / format), tree(tmp_path / "merged")
         assert wanted.keys() == found.keys()
@@ -108,7 +110,7 @@ def test_token_files_of_shards_are_those_of_the_corpus(tmp_path: Path, corpus: P
             elif name.endswith(".parquet"):
                 tables = [pq.read_table(tmp_path / folder / name) for folder in ("merged", format)]
                 assert tables[0].to_pylist() == tables[1].to_pylist()
-        for folder in ("parts", "half", "merged"):
+        for folder in ("parts", "half", "twice", "merged"):
             shutil.rmtree(tmp_path / folder)
 
 
