@@ -11,7 +11,7 @@ shard, so that a kept line is written byte for byte.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Sized
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +104,11 @@ class DocumentBatch:
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields, for another process: its lines are bytes, because a view of memory cannot be sent."""
+        lines = None if self.lines is None else list(map(bytes, self.lines))
+        return {column.name: getattr(self, column.name) for column in fields(self)} | {"lines": lines}
 
     def __repr__(self) -> str:
         span = f"{self.numbers[0]}-{self.numbers[-1]} of " if len(self) else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -72,3 +73,12 @@ def test_it_prints_as_one_line() -> None:
         repr(batch(["é" * 1000, "b"])) == "DocumentBatch(2 documents, 0-1 of 'a.jsonl', 2 subsets, 2,001 bytes of text)"
     )
     assert repr(batch([])) == "DocumentBatch(0 documents, 'a.jsonl', 0 subsets, 0 bytes of text)"
+
+
+def test_a_batch_of_a_shard_goes_to_another_process() -> None:
+    line = b'{"text": "old", "id": 7}'
+    edited = batch(["old"], lines=[memoryview(line)]).with_texts(["new"])
+    copy = pickle.loads(pickle.dumps(edited))
+    assert copy.raw_lines() == edited.raw_lines() == [b'{"text":"new","id":7}']
+    assert (copy.texts, copy.subsets, copy.numbers.tolist(), copy.edited) == (["new"], ["s0"], [0], {0})
+    assert pickle.loads(pickle.dumps(batch(["a"]))).lines is None
