@@ -108,7 +108,7 @@ def assert_losses(run: Path, native: Path, tolerance: float) -> None:
     ("engine", "cases"),
     [
         ("deepspeed", [(0, "fp32"), (1, "bf16"), (2, "fp32"), (3, "bf16"), (3, "fp32, offloaded")]),
-        ("accelerate", [(0, "fp32")]),
+        ("accelerate", [(0, "fp32"), (0, "bf16")]),
         ("accelerate", [(2, "bf16"), (3, "fp32")]),
     ],
 )

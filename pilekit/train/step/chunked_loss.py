@@ -84,7 +84,8 @@ def chunked_cross_entropy(
     rows       rows whose logits are held at a time; results depend on it only by rounding
 
     The sum is 0-d and can be differentiated once; `each` [rows] is detached. Both are float32 (float64 for float64
-    inputs), like everything between logits and gradients. Matrix products are made in the inputs' type.
+    inputs), like everything between logits and gradients. Matrix products are made in the inputs' type, or in that of
+    autocast.
     """
     total, each = _ChunkedCrossEntropy.apply(hidden, weight, bias, targets, transform, rows, taught)  # type: ignore[no-untyped-call]
     return total, each
@@ -104,7 +105,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         rows: int,
         taught: Taught | None,
     ) -> tuple[Tensor, Tensor]:
-        product_type = torch.promote_types(hidden.dtype, weight.dtype)
+        product_type, device = torch.promote_types(hidden.dtype, weight.dtype), hidden.device.type
+        if torch.is_autocast_enabled(device):  # then all products are made in its type
+            product_type = torch.get_autocast_dtype(device)
         exact_type = torch.promote_types(product_type, torch.float32)
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         each = hidden.new_empty(len(hidden), dtype=exact_type)

@@ -90,6 +90,26 @@ def test_huge_logits_neither_overflow_nor_vanish() -> None:
     assert bool(hidden.grad.isfinite().all())
 
 
+def test_under_autocast_products_are_in_its_type() -> None:
+    hidden, weight, bias, targets = made(64, 101, 32, bias=True, dtype=torch.float32)
+    assert bias is not None
+    exact = [leaf.detach().double().requires_grad_() for leaf in (hidden, weight, bias)]
+    right = reference(exact[0], exact[1], exact[2], targets)
+    right.sum().backward()
+
+    with torch.autocast("cpu", torch.bfloat16):
+        total, each = chunked_cross_entropy(hidden, weight, bias, targets, rows=5)
+    total.backward()
+
+    assert total.dtype == each.dtype == torch.float32
+    for found, correct in zip(
+        (each, hidden.grad, weight.grad, bias.grad), (right, *(e.grad for e in exact)), strict=True
+    ):
+        assert found is not None
+        assert correct is not None
+        assert 1e-6 < relative_error(found, correct) < 4 * BFLOAT16_STEP
+
+
 @pytest.mark.parametrize("hidden_dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("weight_dtype", [torch.float32, torch.bfloat16])
 def test_bfloat16_against_float64(hidden_dtype: torch.dtype, weight_dtype: torch.dtype) -> None:
