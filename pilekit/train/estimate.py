@@ -110,7 +110,8 @@ def estimate(config: TrainConfig, world_size: int) -> Estimate:
     matrices = [parameter for name, parameter in shape.named_parameters() if name in for_muon]
     teacher = None
     if config.teacher.path is not None:
-        teacher = model_shape(ModelConfig(path=config.teacher.path), tokenizer, config.data.seq_len, train.objective)
+        source = ModelConfig(path=config.teacher.path)
+        teacher = model_shape(source, tokenizer, config.data.seq_len, train.objective, field="teacher.path")
     activations = activation_bytes(shape, config)
     stages = []
     for stage in get_args(Stage):

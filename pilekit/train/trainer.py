@@ -120,7 +120,7 @@ class Trainer:
         lm = build(config.source if model is None else model, lora=config.lora)
         models = [lm]
         if config.teacher.path is not None:
-            models.append(build(ModelConfig(path=config.teacher.path)))
+            models.append(build(ModelConfig(path=config.teacher.path), field="teacher.path"))
             ranks.on_rank0(lambda: check_teacher(models[1], lm, config))
         for each in models if config.data.attention == "document" else ():
             if not ranks.on_rank0(partial(_keeps_documents_apart, each, seq_len)):

@@ -241,6 +241,7 @@ def test_a_wrong_config_is_refused_before_anything_is_written(made: Path, tmp_pa
         ("data.subsets=['ArXif']", "data.subsets: .*ArXiv"),
         ("data.manifest=nope", "data.manifest: no manifest is called nope"),
         ("model.path=nowhere", "model.path: nowhere: there is no such model"),
+        ("teacher.path=nowhere", "^teacher.path: nowhere: there is no such model"),
         ("data.seq_len=33", "33"),
     ):
         with pytest.raises(PilekitError, match=message):

@@ -15,7 +15,7 @@ import msgspec
 import tomli_w
 
 from pilekit.errors import PilekitError, visible
-from pilekit.train.config.check import check, check_versions, closest, typed, wrong
+from pilekit.train.config.check import check, check_versions, closest, naming_field, typed, wrong
 from pilekit.train.config.sections import SECTIONS, Objective, TrainConfig, fields
 
 _ALTERNATIVES = (("model.preset", "model.config", "model.path", "model.from_teacher"), ("train.steps", "train.tokens"))
@@ -73,7 +73,8 @@ def _with_objective(config: TrainConfig) -> TrainConfig:
         raise wrong("train.objective", "distill", "needs teacher.path")
     from pilekit.evaluate.model.load import MASKED, kind_of  # imports torch, which takes seconds
 
-    objective: Objective = "mlm" if kind_of(config.teacher.path) is MASKED else "clm"
+    with naming_field("teacher.path"):
+        objective: Objective = "mlm" if kind_of(config.teacher.path) is MASKED else "clm"
     return msgspec.structs.replace(config, train=msgspec.structs.replace(config.train, objective=objective))
 
 

@@ -70,6 +70,7 @@ def build_on(
     seed: int,
     objective: Objective = "clm",
     lora: LoraConfig = NO_LORA,
+    field: str = "model.path",
 ) -> CausalLM | MaskedLM:
     """`build_model` on rank 0, and the same model without weights on the other ranks, for `Engine` to fill.
 
@@ -78,7 +79,7 @@ def build_on(
     built: list[CausalLM | MaskedLM] = []
 
     def build() -> tuple[PreTrainedConfig, set[str], LogitTransform | None]:
-        lm = build_model(source, tokenizer, seq_len=seq_len, seed=seed, objective=objective, lora=lora)
+        lm = build_model(source, tokenizer, seq_len=seq_len, seed=seed, objective=objective, lora=lora, field=field)
         built.append(lm)
         frozen = {name for name, parameter in lm.model.named_parameters() if not parameter.requires_grad}
         return lm.model.config, frozen, lm.transform
@@ -110,13 +111,14 @@ def build_model(
     seed: int,
     objective: Objective = "clm",
     lora: LoraConfig = NO_LORA,
+    field: str = "model.path",
 ) -> CausalLM | MaskedLM:
     """The model of `source`, float32, on the CPU and ready to train, with the adapters of `lora`.
 
     A preset has as many positions as a row has tokens. Any other model needs enough positions for a row, and an
     embedding for every id; PilekitError names both numbers.
     """
-    made, kind = model_shape(source, tokenizer, seq_len, objective, lora).config, KINDS[objective]
+    made, kind = model_shape(source, tokenizer, seq_len, objective, lora, field).config, KINDS[objective]
     if isinstance(source, ModelConfig) and source.path is not None and source.from_teacher is None:
         model = load_model(source.path, dtype=torch.float32, kind=kind)
     else:
@@ -138,9 +140,16 @@ def build_model(
 
 
 def model_shape(
-    source: Source, tokenizer: Tokenizer, seq_len: int, objective: Objective = "clm", lora: LoraConfig = NO_LORA
+    source: Source,
+    tokenizer: Tokenizer,
+    seq_len: int,
+    objective: Objective = "clm",
+    lora: LoraConfig = NO_LORA,
+    field: str = "model.path",
 ) -> PreTrainedModel:
     """The model that `build_model` will make, without weights: float32, on the meta device.
+
+    field   of the config that names the folder of `source`, for errors
 
     PilekitError if ids or positions do not fit into it, or if a model object does not match its configuration.
     """
@@ -150,7 +159,7 @@ def model_shape(
     elif config.preset is not None:
         what, made = f'model.preset "{visible(config.preset, 60)}"', _preset(config.preset, tokenizer, seq_len)
     elif config.path is not None:
-        with naming_field("model.path" if config.from_teacher is None else "teacher.path"):
+        with naming_field(field if config.from_teacher is None else "teacher.path"):
             check_folder(config.path)
             what, made = visible(config.path), read_config(config.path, kind)
         if config.from_teacher is not None:

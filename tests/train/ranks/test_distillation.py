@@ -179,5 +179,7 @@ def test_the_objective_distill_is_that_of_the_teacher(made: Path, tmp_path: Path
     distill = ("train.objective=distill",)
     assert load_config(made / "tiny.toml", (*taught, *distill)) == load_config(made / "tiny.toml", taught)
     tiny_masked("roberta").model.save_pretrained(tmp_path)
+    with pytest.raises(PilekitError, match=r"teacher\.path: nowhere: there is no such model"):
+        load_config(made / "tiny.toml", (*distill, "teacher.path=nowhere"))
     found = load_config(made / "tiny.toml", (*distill, f"teacher.path={tmp_path}"))
     assert found.train.objective == "mlm"
