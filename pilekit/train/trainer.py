@@ -210,10 +210,11 @@ class Trainer:
                                 stream=self.stream.state_dict(),
                             )
                             seconds = time.perf_counter() - started
-                            metrics = self._figures(done, sums, update, tokens, lr=lr, scale=scale, seconds=seconds)
+                            figures = done, sums, update, tokens
+                            metrics, failed = self._figures(*figures, lr=lr, scale=scale, seconds=seconds)
                             if config.log.memory and ranks.is_first:
                                 growth.write(done.step, sums.memory)
-                            failed = error_of(metrics, log, on_step)
+                            failed = error_of(metrics, log, on_step) or failed
                             with part("checkpoint"):
                                 checkpoints.poll()
                                 if done.step % config.checkpoint.every == 0:
@@ -295,13 +296,15 @@ class Trainer:
         lr: float,
         scale: float | None,
         seconds: float,
-    ) -> StepMetrics:
+    ) -> tuple[StepMetrics, PilekitError | None]:
         """The line of metrics.jsonl for step `done.step`, which trained on `tokens` and took `seconds`.
 
-        If it is time, it measures bits per byte, in which all ranks take part.
+        If it is time, it measures bits per byte, in which all ranks take part. If that fails, the line is without them,
+        and the error is returned: the step is saved, so a resumed run would never write its line.
         """
         stream, speed = self.stream, tokens / seconds
-        return StepMetrics(
+        bpb, failed = self._bits_per_byte(done.step)
+        metrics = StepMetrics(
             step=done.step,
             loss=sums.loss if math.isfinite(sums.loss) else None,
             loss_by_subset=sums.by_subset,
@@ -318,21 +321,28 @@ class Trainer:
             mfu=None if self._full_speed is None else speed / self._full_speed,
             loss_scale=scale,
             skipped=done.skipped,
-            bpb=self._bits_per_byte(done.step),
+            bpb=bpb,
         )
+        return metrics, failed
 
     def _peek(self, checkpoints: Checkpoints, step: int) -> str:
         """The command that shows the documents of a step (from 1)."""
         return inspect_step_command(self.config, self.stream, step, checkpoints.before(step))
 
-    def _bits_per_byte(self, step: int) -> StepBitsPerByte | msgspec.UnsetType:
-        """Bits per byte after this step: every `train.eval_every` steps, and after the last; else UNSET."""
+    def _bits_per_byte(self, step: int) -> tuple[StepBitsPerByte | msgspec.UnsetType, PilekitError | None]:
+        """Bits per byte every `train.eval_every` steps and after the last; else UNSET. Also the error, if it failed."""
         train, held_out = self.config.train, self.held_out
         if held_out is None or (step % train.eval_every and step != self.config.steps):
-            return msgspec.UNSET
+            return msgspec.UNSET, None
         on_error = self.config.data.on_error
-        found = evaluate(self.engine, self.tokenizer, held_out, self.ranks, limit=train.eval_limit, on_error=on_error)
-        return StepBitsPerByte(overall=found.overall.bpb, subsets={name: of.bpb for name, of in found.subsets.items()})
+        try:
+            found = evaluate(
+                self.engine, self.tokenizer, held_out, self.ranks, limit=train.eval_limit, on_error=on_error
+            )
+        except PilekitError as error:
+            return msgspec.UNSET, error
+        subsets = {name: of.bpb for name, of in found.subsets.items()}
+        return StepBitsPerByte(overall=found.overall.bpb, subsets=subsets), None
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[RunFolder, Checkpoints, Iterator[Batch]]]:

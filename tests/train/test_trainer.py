@@ -278,6 +278,19 @@ def test_a_bad_line_is_an_error_and_can_be_skipped(
     assert "1 bad line left out, the first: " in caplog.text
 
 
+def test_a_measurement_that_fails_leaves_no_gap_in_the_metrics(made: Path, tmp_path: Path) -> None:
+    (shard := tmp_path / "val.jsonl").write_text('{"text": 5}\n')
+    changes = ("train.eval_every=2", f"train.eval_path={shard}")
+    with pytest.raises(PilekitError, match=r"val.jsonl, line 1: "):
+        trainer(made, tmp_path / "run", *changes).fit()
+    assert (tmp_path / "run" / "latest").read_text() == "checkpoints/step-2\n"
+    shard.write_text('{"text": "the quick"}\n')
+    trainer(made, tmp_path / "run", *changes).fit()
+    assert [(record["step"], "bpb" in record) for record in lines(tmp_path / "run")] == [
+        (step, step in (4, 6, 8)) for step in range(1, 9)
+    ]
+
+
 def test_an_overflow_at_the_lowest_loss_scale_names_the_step(made: Path, tmp_path: Path) -> None:
     scale = ("precision.dtype=fp16", "precision.loss_scale=1e30", "precision.loss_scale_floor=1e30")
     with pytest.raises(PilekitError) as failure:
