@@ -51,7 +51,7 @@ def find_checkpoint(
             return folder, damaged
     if damaged:
         newest, reason = next(iter(damaged.items()))
-        raise PilekitError(
+        raise (PilekitError if ranks is None else ranks.error)(
             f"{visible(checkpoints)}: no checkpoint in it is good; the newest, {newest.name}, is damaged ({reason}); "
             "put back a good copy, or remove the folder to train from the first step again"
         )

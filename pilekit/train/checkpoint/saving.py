@@ -95,7 +95,7 @@ class Checkpoints:
         try:
             state = verify(folder, self._ranks, hashes=folder != self._verified)
         except Damaged as damage:
-            raise PilekitError(
+            raise self._ranks.error(
                 f"{visible(folder)}: is not a good checkpoint: {damage}; name one of the folders step-N in the "
                 "checkpoints of a run"
             ) from damage
@@ -142,7 +142,7 @@ class Checkpoints:
         """Wait for the running save. Raises PilekitError if the last save could not be written."""
         self._wait(warn=False)
         if self._unwritten is not None:
-            raise self._unwritten
+            raise self._ranks.error(str(self._unwritten)) from self._unwritten
 
     def close(self) -> None:
         """Wait until the thread has finished writing, however training ended."""

@@ -163,12 +163,13 @@ def load_tensors(folder: Path, model: nn.Module, optimizer: Optimizer, ranks: Ra
         if any(f"optimizer.{name}.{kind}" in stored for kind in KINDS)
     }
     own |= {f"optimizer.{name}.{kind}": value for name, kinds in state.items() for kind, value in kinds.items()}
-    _check_fit(folder, stored, {key: _form(tensor.shape, tensor.dtype) for key, tensor in own.items()})
+    own_forms = {key: _form(tensor.shape, tensor.dtype) for key, tensor in own.items()}
+    ranks.on_all_ranks(lambda: _check_fit(folder, stored, own_forms))
     try:
         load(own, storage_reader=reader, process_group=ranks.control, no_dist=ranks.world_size == 1)
     except CheckpointException as failed:
         rank, (error, _) = min(failed.failures.items())
-        raise PilekitError(
+        raise ranks.error(
             f"{visible(folder)}: cannot be read by rank {rank}: {visible(str(error).partition(chr(10))[0], 200)}"
         ) from failed
     for name, parameter in parameters.items():
