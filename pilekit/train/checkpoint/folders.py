@@ -58,8 +58,8 @@ def find_checkpoint(
     return None, {}
 
 
-def finish_killed_saves(checkpoints: Path) -> None:
-    """Complete or remove each `.partial` folder that a killed save left. Raises OSError."""
+def finish_killed_saves(checkpoints: Path, keep_last: int) -> None:
+    """Complete, and prune as it would have, or remove each `.partial` folder of a killed save. Raises OSError."""
     for step in steps_in(checkpoints, PARTIAL):
         partial = checkpoints / f"step-{step}{PARTIAL}"
         try:
@@ -68,6 +68,7 @@ def finish_killed_saves(checkpoints: Path) -> None:
             remove(partial)
         else:
             put_in_place(partial, checkpoints / f"step-{step}")
+            prune(checkpoints, step, keep_last, ())
 
 
 def put_in_place(partial: Path, final: Path) -> None:

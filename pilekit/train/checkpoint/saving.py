@@ -70,7 +70,7 @@ class Checkpoints:
 
         def tidy() -> list[int]:
             try:
-                finish_killed_saves(self._folder)
+                finish_killed_saves(self._folder, self._settings.keep_last)
             except OSError as error:
                 raise PilekitError(f"{visible(self._folder)}: cannot be written: {error.strerror}") from error
             return steps_in(self._folder)
@@ -180,7 +180,7 @@ class Checkpoints:
                 save.copied.set()
             if ranks.is_first:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                finish_killed_saves(self._folder)
+                finish_killed_saves(self._folder, self._settings.keep_last)
                 partial.mkdir()
 
         def seal() -> None:

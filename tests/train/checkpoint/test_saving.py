@@ -233,6 +233,14 @@ def test_the_last_few_are_kept_and_the_newest_is_found(run: Run) -> None:
     assert bool((model.weight == 77).all())
 
 
+def test_a_killed_save_that_is_complete_removes_older_ones_as_it_would_have(run: Run) -> None:
+    for step in (1, 2, 3):
+        run.save(step, keep_last=9)
+    (run.folder / "step-3").rename(run.folder / "step-3.partial")
+    assert run.newest() == "step-3"
+    assert run.steps() == {"step-2", "step-3"}
+
+
 def test_other_files_are_left_alone_and_links_are_only_removed(run: Run) -> None:
     elsewhere, folder = Run(run.path / "elsewhere"), run.folder
     folder.mkdir()
