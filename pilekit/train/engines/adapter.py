@@ -71,7 +71,8 @@ def settings_refused(config: TrainConfig) -> Iterator[None]:
     except (AssertionError, KeyError, TypeError, ValueError) as error:
         if file is None or isinstance(error, PilekitError):
             raise
-        raise PilekitError(f"{visible(file)}: {engine} refuses it: {visible(error, 300)}") from error
+        why = visible(" ".join(str(error).split()), 300)
+        raise PilekitError(f"{visible(file)}: {engine} refuses it: {why}") from error
 
 
 def share_weights(model: nn.Module, ranks: Ranks) -> None:

@@ -17,7 +17,7 @@ from pilekit.errors import PilekitError
 from pilekit.train import engines
 from pilekit.train.engines import check_engine
 from pilekit.train.engines.accelerate import AccelerateEngine
-from pilekit.train.engines.adapter import share_weights
+from pilekit.train.engines.adapter import settings_refused, share_weights
 from pilekit.train.engines.deepspeed import DeepSpeedEngine, own_share
 from pilekit.train.step.engine import Engine
 from tests.process_groups import ProcessGroups
@@ -25,6 +25,13 @@ from tests.train.runs import small_config
 
 ENGINES: list[Callable[..., Engine]] = [Engine, DeepSpeedEngine, AccelerateEngine]
 """mypy checks these against the protocol."""
+
+
+def test_what_a_package_refuses_is_told_in_one_plain_line() -> None:
+    config = small_config(["parallel.engine=deepspeed", "parallel.engine_config=ds.json"])
+    told = r"^ds\.json: deepspeed refuses it: 1 error for Zero x Extra input$"
+    with pytest.raises(PilekitError, match=told), settings_refused(config):
+        raise ValueError("1 error for Zero\nx\n  Extra input")
 
 
 def test_settings_that_an_engine_lacks_are_refused_by_name() -> None:
