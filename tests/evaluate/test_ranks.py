@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -239,5 +241,8 @@ def test_torchrun_killed_and_resumed(
     assert [ended.stderr.count(word) for word in ("written: ", "drawn: ")] == [1, 1]
     same(read_result(out), alone)
     assert set(recorded(out).values()) == {1}
-    failed = subprocess.run(command(tmp_path / "missing.jsonl"), capture_output=True, text=True, check=False)
-    assert (failed.returncode, failed.stderr.count("error: ")) == (1, 1), failed.stderr
+    facts = tmp_path / "facts.parquet"
+    pq.write_table(pa.table({"shard": ["00.jsonl"] * 2, "number": [0, 0], "year": [1, 2]}), facts)
+    for failing in (command(tmp_path / "missing.jsonl"), command(slow_corpus, "--by", f"{facts}:year")):
+        failed = subprocess.run(failing, capture_output=True, text=True, check=False)
+        assert (failed.returncode, failed.stderr.count("error: ")) == (1, 1), failed.stderr

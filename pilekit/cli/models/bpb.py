@@ -144,7 +144,8 @@ def command(
         found: BitsPerByte | Comparison | None = _compare(models, to_score, corpus, rules, out, by)
     else:
         found = scored(model_dir, corpus, rules, out, "scoring")
-        found = found if by is None else found.by(by)
+        with told_once():
+            found = found if by is None else found.by(by)
     if found is not None and not rank():
         _show(found, as_json, plot, None if comparing else out)
 
@@ -173,7 +174,8 @@ def _compare(
             folders[place] = None if out is None else out / letter
             results[model] = scored(model, corpus, rules, folders[place], f"scoring {letter}")
             _say_written(folders[place])
-    given = [results[model] if by is None else results[model].by(by) for model in models]
+    with told_once():
+        given = [results[model] if by is None else results[model].by(by) for model in models]
     return None if rank() else compare(given, folders)
 
 

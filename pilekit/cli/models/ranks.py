@@ -19,7 +19,7 @@ def progress(what: str, total: int | None) -> AbstractContextManager[Advance]:
 
 @contextmanager
 def told_once() -> Iterator[None]:
-    """Errors before the process group exists occur on every rank; one rank per machine prints them."""
+    """Errors outside the process group occur on every rank; one rank per machine prints them."""
     try:
         yield
     except (PilekitError, click.UsageError) as error:
