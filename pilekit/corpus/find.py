@@ -41,6 +41,9 @@ logger = logging.getLogger(__name__)
 
 ENVIRONMENT = "PILEKIT_DATA"
 
+HAVE_TABLES = ("dedup", "decontamination", "substrings")
+"""The kinds of folders with tables that are no shards; the shards are in `clean/`."""
+
 Part: TypeAlias = tuple[int, int]
 """(I, N): the I-th of N parts of the shards, counted from 1."""
 
@@ -201,6 +204,7 @@ def _search(sources: list[str]) -> tuple[str, list[Shard]]:
         search = remote.search(source) if is_url(source) else local.search(source)
         if not search.files:
             raise _nothing_found([source], search.ours)
+        _refuse_tables(source)
         _warn_of_links(search)
         found.append((source, search))
     if len(found) > 1 or not os.path.isfile(found[0][0]):
@@ -223,6 +227,18 @@ def _without_sidecars(sources: list[str]) -> list[str]:
     if not kept:
         raise PilekitError(f"{visible(sources[0])}: {told[sources[0]]}")
     return kept
+
+
+def _refuse_tables(source: str) -> None:
+    """Raise PilekitError for the folder of a result whose tables would be taken for shards."""
+    kind = None
+    with suppress(PilekitError):  # no such folder of ours
+        kind = None if is_url(source) else read_header(source).kind
+    if kind in HAVE_TABLES:
+        clean = visible(os.path.join(source, "clean"))  # noqa: PTH118
+        raise PilekitError(
+            f'{visible(source)}: holds the tables of a "{kind}"; its shards, if it has any, are in {clean}: give that'
+        )
 
 
 def _warn_of_unfinished(folders: Iterable[str]) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pilekit import read
 from pilekit.artifacts.header import write_header
 from pilekit.corpus import Corpus, Shard, local, shard_of
+from pilekit.corpus.find import HAVE_TABLES
 from pilekit.corpus.shard import split_of
 from pilekit.errors import PilekitError
 
@@ -117,6 +118,15 @@ def test_folders_that_pilekit_wrote_are_searched_only_when_given(make: Make, mon
     monkeypatch.delenv("PILEKIT_DATA", raising=False)
     with pytest.raises(PilekitError, match=r"pilekit wrote them: \./clean;"):
         Corpus()
+
+
+@pytest.mark.parametrize("kind", HAVE_TABLES)
+def test_a_result_whose_tables_are_no_shards_names_its_shards(make: Make, kind: str) -> None:
+    folder = make("unique/clean/00.jsonl", "unique/removed.parquet")
+    write_header(folder / "unique", kind=kind, parameters={}, inputs={})
+    with pytest.raises(PilekitError, match=rf'unique: holds the tables of a "{kind}"; .* are in .*/unique/clean: give'):
+        Corpus(folder / "unique")
+    assert names(Corpus(folder / "unique/clean")) == names(Corpus(f"{folder}/unique/clean/*")) == ["00.jsonl"]
 
 
 def test_an_unfinished_output_folder_gives_a_warning(make: Make, caplog: pytest.LogCaptureFixture) -> None:
