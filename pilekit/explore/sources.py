@@ -70,6 +70,8 @@ class Sources:
         self._result = None if bpb is None else read_result(bpb)
         self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
         if bpb is not None and self._result is not None:
+            if not self._result.protocol.get("per_token"):  # then its tokens are those of an earlier run
+                raise PilekitError(f"{visible(bpb)}: its last run had no --per-token; run `pilekit bpb` with it")
             with readable(bpb / TOKENS_FILE, "the same `pilekit bpb` with --per-token") as bits:
                 self._bits = bits
             self._tokenizer = _tokenizer_of(self._result.protocol, self._tokenizer)

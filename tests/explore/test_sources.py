@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pilekit.errors import PilekitError, visible
+from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.explore import sources as module
 from pilekit.explore.sources import Sources
 from pilekit.tokenize import load_tokenizer
@@ -130,8 +131,12 @@ def test_what_does_not_fit_is_one_clear_line(given: Path, tmp_path: Path) -> Non
     corpus = given / "corpus"
     shutil.copytree(given / "scores", tmp_path / "scores")
     (tmp_path / "scores" / "tokens.parquet").unlink()
-    with pytest.raises(PilekitError, match="--per-token"):
+    with pytest.raises(PilekitError, match="with --per-token"):
         Sources(corpus, bpb=tmp_path / "scores")
+    shutil.copytree(given / "scores", tmp_path / "later")
+    bits_per_byte(given / "model", corpus, out=tmp_path / "later", limit=2)
+    with pytest.raises(PilekitError, match="later: its last run had no --per-token; run `pilekit bpb` with it"):
+        Sources(corpus, bpb=tmp_path / "later")
     tokenizer = json.loads((given / "model" / "tokenizer.json").read_text())
     (tmp_path / "other.json").write_text(json.dumps(tokenizer, indent=1))
     with pytest.raises(PilekitError, match="not the tokenizer that the result was made with"):
