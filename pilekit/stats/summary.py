@@ -94,11 +94,11 @@ class CorpusStats(TableResult):
     def to_dict(self) -> dict[str, Any]:
         """`{"documents", "bytes", "skipped", "subsets": {name: {"documents", "bytes", "share", "mean_bytes", ...}}}`.
 
-        `skipped` is the number of skipped lines, `share` a fraction of 1.
+        `skipped` is the number of skipped lines, `share` a fraction of 1; `tokens` and `copies` only where counted.
         """
+        total = self.total.to_dict()
         return {
-            "documents": self.total.documents,
-            "bytes": self.total.bytes,
+            **{name: total[name] for name in ("documents", "bytes", "tokens", "copies") if name in total},
             "skipped": self.skipped.count,
             "subsets": {subset.name: subset.to_dict() for subset in self.subsets},
         }

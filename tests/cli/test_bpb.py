@@ -146,6 +146,9 @@ def test_wrong_arguments(scored: list[Path], model_dir: Path, corpus: Path, tmp_
         for name in ("model.safetensors", "tokenizer.json"):
             (folder / name).touch()
     (tmp_path / "out" / "result.json").mkdir(parents=True)
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "result.json").write_text('{"accuracy": 0.5}')
     shutil.copytree(scored[0], interrupted)
     (interrupted / "result.json").unlink()
     elsewhere = tmp_path / "50.jsonl.zst"
@@ -156,6 +159,7 @@ def test_wrong_arguments(scored: list[Path], model_dir: Path, corpus: Path, tmp_
         ([model_dir, corpus, "--manifest", "heap"], "no manifest"),
         ([model_dir, corpus, "--out", tmp_path / "out"], "is a folder"),
         ([model_dir, corpus, "--out", own], "own: holds a model (config.json); give --out a folder of its own"),
+        ([model_dir, corpus, "--out", foreign], "result.json: is not of `pilekit bpb`; give --out a folder of its own"),
         ([model_dir, corpus, "--plot", tmp_path / "a.jpg"], ".png, .svg or .pdf"),
         (["--compare", scored[0], corpus, scored[1]], f"{corpus}: --compare takes two or more folders"),
         (["--compare", scored[0]], "--compare takes two or more folders"),

@@ -142,13 +142,16 @@ def held_folder(out: str | Path, key: str, protocol: dict[str, Any], manifest: M
 
 
 def check_out(out: str | Path) -> None:
-    """PilekitError if `out` cannot hold results: it has a model, its records/ is a file, or its result a folder."""
+    """PilekitError if `out` cannot hold results: it has a model, a foreign result.json, or a file for a folder."""
     if os.path.lexists(Path(out) / "config.json"):
         raise PilekitError(f"{visible(out)}: holds a model (config.json); give --out a folder of its own")
     for folder in (Path(out), Path(out) / RECORDS):
         if os.path.lexists(folder) and not folder.is_dir():
             raise PilekitError(f"{visible(folder)}: is a file, where a folder belongs; name another --out")
-    check_target(Path(out) / RESULT_FILE)
+    result = Path(out) / RESULT_FILE
+    check_target(result)
+    if result.exists() and not (Path(out) / RECORDS).exists() and b'"protocol"' not in result.read_bytes():
+        raise PilekitError(f"{visible(result)}: is not of `pilekit bpb`; give --out a folder of its own")
 
 
 def read_records(folder: Path, shards: list[str], manifest: Manifest) -> Records:
