@@ -185,6 +185,7 @@ def _default() -> tuple[str, list[Shard]]:
         if os.path.isdir(folder):
             search = local.search_folder(folder)
             if search.files:
+                _refuse_tables(folder)
                 _warn_of_links(search)
                 return folder, [make_shard(*file) for file in search.files]
             ours += search.ours

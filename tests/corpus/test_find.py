@@ -121,12 +121,18 @@ def test_folders_that_pilekit_wrote_are_searched_only_when_given(make: Make, mon
 
 
 @pytest.mark.parametrize("kind", HAVE_TABLES)
-def test_a_result_whose_tables_are_no_shards_names_its_shards(make: Make, kind: str) -> None:
+def test_a_result_whose_tables_are_no_shards_names_its_shards(
+    make: Make, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = make("unique/clean/00.jsonl", "unique/removed.parquet")
     write_header(folder / "unique", kind=kind, parameters={}, inputs={})
     with pytest.raises(PilekitError, match=rf'unique: holds the tables of a "{kind}"; .* are in .*/unique/clean: give'):
         Corpus(folder / "unique")
     assert names(Corpus(folder / "unique/clean")) == names(Corpus(f"{folder}/unique/clean/*")) == ["00.jsonl"]
+    monkeypatch.chdir(folder / "unique")
+    monkeypatch.delenv("PILEKIT_DATA", raising=False)
+    with pytest.raises(PilekitError, match=r"\.: holds the tables of .* are in \./clean: give that"):
+        Corpus()
 
 
 def test_an_unfinished_output_folder_gives_a_warning(make: Make, caplog: pytest.LogCaptureFixture) -> None:
