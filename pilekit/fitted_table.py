@@ -138,9 +138,9 @@ class FittedTable(Generic[Row]):
             return "".join(map(line, zip(*(column.texts(rows) for column in self.columns), strict=True)))
 
         head = line((column.title.replace("\n", " ") for column in self.columns), "th")
-        body = lines(self.rows[:MOST_ROWS])
-        if len(self.rows) > MOST_ROWS:
-            body += line([f"({len(self.rows) - MOST_ROWS:,} more)"])
+        body = lines(self.rows[: self.most_rows])
+        if len(self.rows) > self.most_rows:
+            body += line([f"({len(self.rows) - self.most_rows:,} more)"])
         return f"<table><thead>{head}</thead><tbody>{body}</tbody><tfoot>{lines(self.totals)}</tfoot></table>"
 
 

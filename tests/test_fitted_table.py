@@ -70,6 +70,9 @@ def test_very_many_rows_are_counted_instead_of_shown() -> None:
     printed = lines(table([(f"label {number}", number) for number in range(MOST_ROWS + 5)]), 100)
     assert "(5 more)" in {line.strip() for line in printed}
     assert len(printed) < MOST_ROWS + 10
+    for most_rows in (1, 3):
+        shown = FittedTable(ROWS, COLUMNS, most_rows=most_rows)._repr_html_()
+        assert ("ArXiv" in shown, "(1 more)" in shown) == (most_rows > 1, most_rows == 1)
 
 
 def test_notebooks_get_every_column_and_escaped_labels() -> None:

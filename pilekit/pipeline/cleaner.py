@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 PARTS = ("kept", "dropped", "skipped", "left_out")
 
-MOST_ROWS = 1000
-
 Row = tuple[str, Mapping[str, Any], int]
 """A subset or rule, its `documents`, `alone` (of a rule) and `bytes`, and the documents read of the subset."""
 
@@ -132,24 +130,20 @@ class Cleaned(TableResult):
     judged: tuple[str, ...]
 
     def table(self) -> FittedTable[Row]:
-        """A row for each judged subset that loses documents and each rule that they fail, then all subsets together."""
+        """A row for each judged subset and, below it, each rule; then all subsets together, if there are several."""
         from pilekit.fitted_table import DASH, Column, FittedTable, rounded_bytes
 
-        def rows(name: str, counts: Mapping[str, Any], every: bool) -> list[Row]:
+        def rows(name: str, counts: Mapping[str, Any]) -> list[Row]:
             read, total = counts["read"], {"documents": counts["dropped"], "bytes": counts["bytes"]["dropped"]}
-            rules = [(f"  {rule}", of, read) for rule, of in counts["rules"].items() if every or of["documents"]]
-            return [(name, total, read), *rules]
+            return [(name, total, read), *((f"  {rule}", of, read) for rule, of in counts["rules"].items())]
 
         def number(key: str, show: Callable[[int], str]) -> Callable[[Row], str]:
             return lambda row: show(row[1][key]) if key in row[1] else DASH
 
         judged = [(name, self.summary["subsets"][name]) for name in self.judged]
-        if len(judged) == 1:
-            shown, totals = rows(*judged[0], every=True), []
-        else:
-            shown = [row for name, counts in judged if counts["dropped"] for row in rows(name, counts, every=False)]
-            together = reduce(added, (counts for _, counts in judged), no_counts())
-            totals = rows("All subsets", together, every=True)
+        shown = [row for name, counts in judged for row in rows(name, counts)]
+        together = reduce(added, (counts for _, counts in judged), no_counts())
+        totals = rows("All subsets", together) if len(judged) > 1 else []
         columns: list[Column[Row]] = [
             Column("Dropped by", lambda row: row[0]),
             Column("Documents", number("documents", "{:,}".format)),
@@ -157,7 +151,7 @@ class Cleaned(TableResult):
             Column("Bytes", number("bytes", rounded_bytes)),
             Column("Of docs %", lambda row: f"{100 * row[1]['documents'] / row[2]:.2f}" if row[2] else DASH),
         ]
-        return FittedTable(shown, columns, totals, ("Bytes",), MOST_ROWS)
+        return FittedTable(shown, columns, totals, ("Bytes",), most_rows=len(shown))
 
 
 def summarize(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -21,31 +21,36 @@ def data(tmp_path: Path) -> Path:
         making.record("Some badgers.", "Pile-CC"),
         making.record(good.replace("too", "badger"), "Pile-CC"),
         making.record("x = {}  # ask me@some.org", "Github"),
+        making.record(good.replace("too", "and so on"), "ArXiv"),
     ]
     return write_corpus(tmp_path / "data", {"00": lines})
+
+
+def of_rules(*counts: tuple[int, int]) -> list[list[str]]:
+    """The rows of C4's rules: documents that fail, and that fail this rule alone."""
+    rules = ("c4.lorem_ipsum", "c4.curly_bracket", "c4.sentences")
+    return [[rule, str(fail), str(alone)] for rule, (fail, alone) in zip(rules, counts, strict=True)]
 
 
 def test_the_tables_the_json_and_the_folder(data: Path, tmp_path: Path) -> None:
     rows = cells(run("clean", data, "--report", "--rules", "c4", exit_code=0).stdout)
     assert rows[0] == ["Dropped", "by", "Documents", "Alone", "Bytes", "Of", "docs", "%"]
-    assert [row[:3] for row in rows[2:5]] == [
-        ["Pile-CC", "2", "–"],
-        ["c4.curly_bracket", "1", "1"],
-        ["c4.sentences", "1", "1"],
+    assert [row[:3] for row in rows[2:14]] == [
+        *(["Pile-CC", "2", "–"], *of_rules((0, 0), (1, 1), (1, 1))),
+        *(["ArXiv", "0", "–"], *of_rules((0, 0), (0, 0), (0, 0))),
+        *(["Github", "1", "–"], *of_rules((0, 0), (1, 0), (1, 0))),
     ]
-    assert rows[5][:3] == ["Github", "1", "–"]
-    assert rows[-5][:4] == ["All", "subsets", "3", "–"]
-    assert rows[-4][:3] == ["c4.lorem_ipsum", "0", "0"]
-    assert rows[-1] == ["5", "read", "=", "2", "kept", "+", "3", "dropped"]
+    assert [row[:3] for row in rows[15:-1]] == [["All", "subsets", "3"], *of_rules((0, 0), (2, 1), (2, 1))]
+    assert rows[-1] == ["6", "read", "=", "3", "kept", "+", "3", "dropped"]
     options = ("--subsets", "Pile-CC", "--only", "--rules", "gopher-quality,c4", "--set", "gopher-quality.letters=0.1")
     out = tmp_path / "out"
     printed = run("clean", data, *options, "--out", out, exit_code=0).stdout.splitlines()
-    assert printed[-2:] == ["5 read = 2 kept + 2 dropped + 1 left out", f"shards and dropped.parquet in {out}"]
+    assert printed[-2:] == ["6 read = 2 kept + 2 dropped + 2 left out", f"shards and dropped.parquet in {out}"]
     found = run_json("clean", data, *options, "--report")
     assert found == json.loads((out / "summary.json").read_bytes())
     assert list(found) == ["read", "kept", "dropped", "skipped", "left_out", "edited", "bytes", "rules", "subsets"]
     printed = run("clean", data, "--report", "--pii", "email", exit_code=0).stdout.splitlines()
-    assert printed == ["5 read = 5 kept + 0 dropped", "1 of the kept ones changed: Github 1"]
+    assert printed == ["6 read = 6 kept + 0 dropped", "1 of the kept ones changed: Github 1"]
     (tmp_path / "bad.txt").write_text("Badger\n\n")
     found = run_json("clean", data, "--rules", "c4-fineweb", "--bad-words", tmp_path / "bad.txt", "--report")
     assert found["rules"]["c4-fineweb.bad_word"]["documents"] == 1
