@@ -117,8 +117,11 @@ def _files_of(subset: Subset, folder: Path) -> Iterator[tuple[str, int]]:
             found = local.search(path, every=True)
         except PilekitError as error:
             raise PilekitError(f"the subset {shown}, source {visible(pattern)}: {error}") from error
+        named = Path(path)
+        if named.exists() and not (named.is_file() or named.is_dir()):
+            raise PilekitError(f"the subset {shown}: {visible(pattern)} is no file and cannot be read twice; copy it")
         # A folder gives its shards only, if it has any. Files that the pattern itself names or matches are all taken.
-        depth = 0 if Path(path).is_dir() else len(Path(path).parts) - len(Path(found.root).parts)
+        depth = 0 if named.is_dir() else len(named.parts) - len(Path(found.root).parts)
         folders: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
         for relative, file, size in found.files:
             parts = tuple(relative.split("/"))

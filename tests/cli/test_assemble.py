@@ -103,6 +103,7 @@ def test_mistakes_are_one_clear_line(here: Path) -> None:
         ('group = "of.book"', 'group = "of.author"', r"a\.jsonl, line 1: has no \"of\.author\" field"),
         ("epochs = 2", "epochs = 2000", r"mine\.toml: Expected `float` <= 1000.*epochs"),
         ('keep = ["of.book"]', 'keep = ["of.book", "book"]', r"mine\.toml: `keep` names 'book' twice"),
+        ('["prose"]', '["prose", "/dev/null"]', r"the subset Prose: /dev/null is no file and cannot be read twice"),
         ('["prose"]', '["prose", "link"]', r"link: is a source of two subsets, Code and Prose"),
         ('["of.book"]', '["of.pile_set_name"]', r"mine\.toml: `keep` would put 'of\.pile_set_name' in the place of"),
         ('name = "mine"', 'name = "mine"\nlabel_path = "meta.book.name"', r"`keep` would put 'of\.book' in the place"),
