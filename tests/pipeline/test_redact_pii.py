@@ -115,6 +115,8 @@ def test_what_is_an_address() -> None:
         ),
     ):
         assert RedactPII().redact(batch([text])).texts == [expected]
+    border = "x" * 56 + "/8.8.8.8@b.com"
+    assert RedactPII("ip,email").redact(batch([border])).texts == RedactPII().redact(batch([border])).texts == [e]
     assert RedactPII("email, ip").kinds == ("email", "ip")
     for wrong in ((), ("mail",), "email,"):
         with pytest.raises(PilekitError, match="PII is email, ip or both, not"):
