@@ -95,7 +95,7 @@ def command(
     if rules is None and out is None and not (language or pii):
         rules = ALL
     options["rules"] = sets = with_limits(rule_sets(rules or (), bad_words), limits)
-    if language and language_model:
+    if language is not None and language_model is not None:
         options["language"] = Language(language_model, language, language_score)
     corpus, judged = open_subsets(paths, manifest, subsets, only=options["only"])
     shown: list[dict[str, Any]] = []

@@ -66,6 +66,8 @@ def test_cleaning_by_language_counts_each_language(model: Path, tmp_path: Path) 
     found = run_json("clean", tmp_path / "00.jsonl", *options, "--report")
     assert found["subsets"]["Pile-CC"]["languages"] == found["languages"] == {"de": 1, "en": 2}
     assert found["rules"]["language"] == {"documents": 1, "alone": 1, "bytes": len(TEXTS[1])}
+    nothing = run_json("clean", tmp_path / "00.jsonl", "--language", "", *options[2:], "--report")
+    assert nothing["rules"]["language"]["documents"] == 3
     (shown,) = run_json("clean", tmp_path / "00.jsonl", *options, "--show", "language")["shown"]
     assert shown["value"].startswith("de ")
     for jobs in (1, 2):
