@@ -6,8 +6,9 @@ manifest's order, among texts and groups that no earlier subset chose. Of the do
 to val or test; all others, and all others of the chosen groups, are removed.
 
 In train, a document has floor(epochs) copies. Exactly the share of documents that the fraction of the epochs gives,
-those with the lowest hashes, has one more. A copy's place is a hash too. The copies sorted by place are cut into equal
-parts, the train shards. Hashes are of the seed, subset and document, so nothing depends on the order of reading.
+those with the lowest hashes, has one more. A copy's place is a hash too; the places of train come first, then those of
+val, then those of test. The copies sorted by place are cut into equal parts, the train shards. Hashes are of the seed,
+subset and document, so nothing depends on the order of reading.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ LEFT_OUT, VAL, TEST, REMOVED = 0, -1, -2, -3
 """Fates of documents that are not in train. The fate of any other is the number of its copies in train."""
 CHOOSE, REPEAT, PLACE = range(3)
 """The uses of hashes; the choices for different uses are independent."""
+PLACES = np.uint64(1 << 62)
+"""The places of train; as many follow for val, and for test."""
 
 COUNTS = ("removed", "left_out", "val", "test", "train_documents", "train", "bytes", "held_out_bytes")
 
@@ -55,7 +58,7 @@ class Plan:
     held_out      [4, texts]: held-out texts, sorted; 1 for val, 2 for test; the place of the subset that chose the
                   text; the identity of the document that is held out
     groups        held-out groups, sorted
-    borders       the place at which each train shard but the first begins, [shards - 1]
+    borders       the place at which each output begins (the train shards, val, test), and the end, [outputs + 1]
     """
 
     manifest: Manifest
@@ -81,9 +84,10 @@ class Plan:
     def places(self, subset: int, identities: UInt64, fates: Int64) -> Iterator[tuple[Int64, UInt64]]:
         """(indices of the documents that have this copy, its places), for the first copy, the second, ..."""
         copies = np.where((fates == VAL) | (fates == TEST), 1, fates)
+        begins = np.maximum(-fates, 0).astype(np.uint64) * PLACES
         for copy in range(int(copies.max(initial=0))):
             indices = np.flatnonzero(copies > copy)
-            yield indices, self.hashes(subset, PLACE, identities[indices], copy)
+            yield indices, begins[indices] + self.hashes(subset, PLACE, identities[indices], copy) // np.uint64(4)
 
     def hashes(self, subset: int, use: int, values: UInt64, copy: int = 0) -> UInt64:
         """The hashes of values of a subset for one use: other values have other hashes."""
@@ -131,8 +135,9 @@ def make_plan(manifest: Manifest, rows_of: RowsOf, scratch: Path, memory: int) -
                 for _, some in plan.places(subset, rows[:, IDENTITY], np.maximum(fates, LEFT_OUT)):
                     places.add(some[None])
             counts.append(dict(zip(COUNTS, total.tolist(), strict=True)))
-        borders = _at_ranks(places, [places.count * shard // shards for shard in range(1, shards)])
-    return replace(plan, borders=borders), counts
+        inner = _at_ranks(places, [places.count * shard // shards for shard in range(1, shards)])
+    borders = [0, *inner.tolist(), *(number * int(PLACES) for number in (1, 2, 3))]
+    return replace(plan, borders=np.array(borders, np.uint64)), counts
 
 
 def _counts(fates: Int64, sizes: Int64) -> Int64:

@@ -1,8 +1,8 @@
 """The second pass: lines of all sources, spilled in the order of their places, and the shards merged from them.
 
-A source becomes one file of lines. They are collected until memory is full, sorted by (shard, place) and appended as a
-run; a second file holds the place of each line and the byte at which it begins. A shard takes its part of each run, in
-buckets of places that fit in memory. Places are uniform hashes, so buckets have about the same size.
+A source becomes one file of lines. They are collected until memory is full, sorted by place and appended as a run; a
+second file holds the place of each line and the byte at which it begins. A shard is a range of places. It takes its
+part of each run, in buckets that fit in memory. Places are uniform hashes, so buckets have about the same size.
 """
 
 from __future__ import annotations
@@ -39,77 +39,62 @@ LINE_BYTES = 200
 """The bytes that a line in memory takes besides its text."""
 
 
+_Lines = tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Lines in memory: place, first byte, byte behind the last, [lines]."""
+
+
 def outputs(shards: int) -> list[str]:
     """The names of all output files: train shards, val, test."""
     digits = max(2, len(str(shards - 1)))
     return [*(f"train/{shard:0{digits}}.jsonl" for shard in range(shards)), "val.jsonl", "test.jsonl"]
 
 
-class _Run:
-    """Lines in memory, and where they go: (index of the line, output, place) in parallel arrays."""
-
-    def __init__(self) -> None:
-        self.text = bytearray()  # orjson's lines one by one would take ten times their size
-        self.ends = [0]
-        self.parts: list[tuple[npt.NDArray[np.integer], ...]] = []
-
-    def add(self, line: bytes) -> None:
-        self.text += line
-        self.ends.append(len(self.text))
-
-    @property
-    def size(self) -> int:
-        return len(self.text) + LINE_BYTES * len(self.ends)
-
-    def write(self, lines_file: BinaryIO, places_file: BinaryIO, files: int) -> list[int]:
-        """Append the sorted run to both files; returns the row where each output begins, and the number of rows.
-
-        Rows are (place, first byte); the last has only the end of the run.
-        """
-        line, output, place = (np.concatenate(column) for column in zip(*self.parts, strict=True))
-        order = np.lexsort((place, output))
-        ends = np.array(self.ends)
-        first, last = ends[line[order]], ends[line[order] + 1]
-        begins = lines_file.tell() + np.append(0, np.cumsum(last - first)).astype(np.uint64)
-        text = memoryview(self.text)
-        lines_file.writelines(map(text.__getitem__, map(slice, first.tolist(), last.tolist())))
-        places_file.write(np.stack([np.append(place[order], np.uint64(0)), begins], axis=1).tobytes())
-        return [int(begin) for begin in np.searchsorted(output[order], np.arange(files + 1))]
-
-
 def spill_source(
     source: Source, advance: Advance, *, job: Job, output: Output, inputs: Inputs, ahead: bool, memory: int
 ) -> None:
     """Write the lines of a source, each as often as it is used, and note the runs. Half of the memory holds lines."""
-    shards = job.manifest.assemble.shards
     record, subset = record_format(job.manifest).record, job.manifest.subsets[source.subset]
     paths = [scratch_path(output, kind, source.name) for kind in (COUNTED, LINES, PLACES)]
     await_files([paths[0], job.plan])
     reader, plan = SourceReader(source, job, ahead), Plan.load(job.plan, job.manifest)
-    runs, run = [], _Run()
+    runs: list[int] = []
+    text, held = bytearray(), list[_Lines]()
     with paths[0].open("rb") as rows_file, write_atomically(paths[1]) as lines, write_atomically(paths[2]) as places:
         for documents in reader.documents(advance):
             rows = np.fromfile(rows_file, np.uint64, 4 * len(documents.texts)).reshape(-1, 4)
             fates = plan.fates(source.subset, rows)
             used = np.flatnonzero((fates != LEFT_OUT) & (fates != REMOVED))
-            fates = fates[used]
-            first = len(run.ends) - 1
+            ends = [len(text)]
             for index in used.tolist():
                 made: dict[str, Any] = record(documents.texts[index], subset.name)
                 if subset.keep:
                     made["meta"] = {**made.get("meta", {}), **documents.kept[index]}
-                run.add(_encoded(made, source))
-            for indices, some in plan.places(source.subset, documents.identities[used], fates):
-                in_train = np.searchsorted(plan.borders, some, side="right")
-                to = np.where(fates[indices] < 0, shards - 1 - fates[indices], in_train)
-                run.parts.append((first + indices, to, some))
-            if run.size >= memory // 2:
-                runs.append(run.write(lines, places, shards + 2))
-                run = _Run()
-        if run.parts:
-            runs.append(run.write(lines, places, shards + 2))
+                text += _encoded(made, source)
+                ends.append(len(text))
+            borders = np.array(ends)
+            for indices, some in plan.places(source.subset, documents.identities[used], fates[used]):
+                held.append((some, borders[indices], borders[indices + 1]))
+            if len(text) + LINE_BYTES * sum(len(some) for some, *_ in held) >= memory // 2:
+                runs.append(_write_run(text, held, lines, places))
+                text, held = bytearray(), []
+        if held:
+            runs.append(_write_run(text, held, lines, places))
         source.check(inputs)
     output.note(SPILLED + source.name, {"runs": runs}, *paths[1:])
+
+
+def _write_run(text: bytearray, held: list[_Lines], lines_file: BinaryIO, places_file: BinaryIO) -> int:
+    """Append lines, sorted, to one file and rows (place, first byte) to the other; returns the number of lines.
+
+    One more row has only the end of the run.
+    """
+    place, first, last = (np.concatenate(column) for column in zip(*held, strict=True))
+    order = np.argsort(place, kind="stable")
+    place, first, last = place[order], first[order], last[order]
+    begins = lines_file.tell() + np.append(0, np.cumsum(last - first)).astype(np.uint64)
+    lines_file.writelines(map(memoryview(text).__getitem__, map(slice, first.tolist(), last.tolist())))
+    places_file.write(np.stack([np.append(place, np.uint64(0)), begins], axis=1).tobytes())
+    return len(place)
 
 
 def _encoded(record: dict[str, Any], source: Source) -> bytes:
@@ -123,11 +108,16 @@ def _encoded(record: dict[str, Any], source: Source) -> bytes:
 
 
 class _Part(NamedTuple):
-    """The lines of one run that go into one shard: their file, and the rows of `_Run.write`, stored in `mapped`."""
+    """The lines of one run that go into one shard: their file, and the rows of `_write_run`, stored in `mapped`."""
 
     lines: Path
     rows: npt.NDArray[np.uint64]
     mapped: mmap.mmap
+
+    def between(self, begin: int, end: int) -> _Part:
+        """The lines with places from `begin` to before `end`."""
+        low, high = np.searchsorted(self.rows[:-1, 0], np.array([begin, end], np.uint64))
+        return self._replace(rows=self.rows[low : high + 1])
 
 
 def write_output(
@@ -137,20 +127,19 @@ def write_output(
 
     A sixth of the memory holds lines of a bucket.
     """
-    shards, name = job.manifest.assemble.shards, shard.name
-    number = outputs(shards).index(name)
+    name = shard.name
     await_files([job.plan])
     await_notes(output, [SPILLED + source for source in inputs.fingerprints])
-    parts = list(_parts_of(number, output, inputs.fingerprints))
+    number = outputs(job.manifest.assemble.shards).index(name)
+    first, last = Plan.load(job.plan, job.manifest).borders[number : number + 2].tolist()
+    parts = [part.between(first, last) for part in _parts(output, inputs.fingerprints)]
     size = sum(int(part.rows[-1, 1]) - int(part.rows[0, 1]) + LINE_BYTES * len(part.rows) for part in parts)
-    borders = [0, *Plan.load(job.plan, job.manifest).borders.tolist(), 1 << 64]
-    first, last = borders[number : number + 2] if number < shards else (0, 1 << 64)
     buckets = max(1, math.ceil(size / (memory // 6)))
     path = output.path(name, ".zst")
     with ShardWriter(path, follow_links=False) as writer:
         for begin, end in pairwise(first + (last - first) * bucket // buckets for bucket in range(buckets + 1)):
             before = writer.text_bytes
-            writer.write_lines(_bucket(parts, begin, end))
+            writer.write_lines(_sorted_lines([part.between(begin, end) for part in parts]))
             advance(writer.text_bytes - before)
     index = Path(f"{path}{INDEX_SUFFIX}")
     written = Shard(name, str(path), path.stat().st_size)
@@ -158,7 +147,8 @@ def write_output(
     output.note(name, {"documents": built.header.documents}, path, index)
 
 
-def _parts_of(number: int, output: Output, sources: Iterable[str]) -> Iterator[_Part]:
+def _parts(output: Output, sources: Iterable[str]) -> Iterator[_Part]:
+    """All runs of all sources."""
     for source in sources:
         note = output.result(SPILLED + source)
         assert note is not None
@@ -167,27 +157,23 @@ def _parts_of(number: int, output: Output, sources: Iterable[str]) -> Iterator[_
         with scratch_path(output, PLACES, source).open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         rows = np.frombuffer(mapped, np.uint64).reshape(-1, 2)
-        for cuts in note["runs"]:
-            low, high = cuts[number], cuts[number + 1]
-            if low < high:
-                yield _Part(scratch_path(output, LINES, source), rows[low : high + 1], mapped)
-            rows = rows[cuts[-1] + 1 :]
+        for lines in note["runs"]:
+            yield _Part(scratch_path(output, LINES, source), rows[: lines + 1], mapped)
+            rows = rows[lines + 1 :]
 
 
-def _bucket(parts: list[_Part], begin: int, end: int) -> Iterator[memoryview]:
-    """The lines with places from `begin` to before `end`, sorted; equal places in the order of the sources."""
+def _sorted_lines(parts: list[_Part]) -> Iterator[memoryview]:
+    """The lines of all parts, sorted; equal places in the order of the sources."""
     texts: list[memoryview] = []
     columns: list[tuple[npt.NDArray[np.integer], ...]] = []
     for lines, rows, mapped in parts:
-        places = rows[:-1, 0]
-        low, high = np.searchsorted(places, np.uint64(begin)), np.searchsorted(places, np.uint64(end - 1), "right")
-        if low < high:
-            places, begins = rows[low : high + 1].T.copy()
+        if len(rows) > 1:
+            places, begins = rows.T.copy()
             with lines.open("rb") as file:
                 file.seek(int(begins[0]))
                 texts.append(memoryview(file.read(int(begins[-1] - begins[0]))))
             begins -= begins[0]
-            columns.append((places[:-1], np.full(high - low, len(texts) - 1), begins[:-1], begins[1:]))
+            columns.append((places[:-1], np.full(len(rows) - 1, len(texts) - 1), begins[:-1], begins[1:]))
         mapped.madvise(mmap.MADV_DONTNEED)  # Pages that were read count as memory of the process.
     if columns:
         places, *where = (np.concatenate(column) for column in zip(*columns, strict=True))
