@@ -32,6 +32,7 @@ from pilekit.assemble.plan import epochs_of, make_plan
 from pilekit.assemble.read_source import SCRATCH, Job, count_source, read_rows
 from pilekit.assemble.write import LINES, SPILLED, outputs, spill_source, write_output
 from pilekit.corpus import Shard, load_manifest
+from pilekit.documents import check_none_lost
 from pilekit.engine import Ray, scratch_folder
 from pilekit.errors import PilekitError, counted
 from pilekit.progress import Report
@@ -217,16 +218,13 @@ def _plan(
         made.save(file)
     rows: dict[str, dict[str, Any]] = {}
     weights: dict[str, float] = {}
-    bad_lines: list[Any] = []
     for place, subset in enumerate(manifest.subsets):
         own = [notes[one.name] for one in sources if one.subset == place]
-        bad_lines += [bad for note in own for bad in note["bad_lines"]]
         read = {name: sum(note[name] for note in own) for name in ("read", "empty", "skipped", "text_bytes")}
         row = {"epochs": epochs_of(subset), **read, **counts[place]}
-        if row["read"] != sum(row[part] for part in PARTS):
-            raise RuntimeError(f"the counts of {subset.name} do not add up: {row}")
         weights[subset.name] = row["epochs"] * row["text_bytes"]
         rows[subset.name] = {name: row[name] for name in ("epochs", "bytes", *COUNTS)}
+    check_none_lost(rows, PARTS)
     totals = {name: sum(row[name] for row in rows.values()) for name in COUNTS}
     if not totals["train"]:
         raise PilekitError(
@@ -240,7 +238,7 @@ def _plan(
     planned = {
         "summary": {"seed": seed, "shards": shards, **totals, "subsets": rows},
         "planned": {name: weight / (sum(weights.values()) or 1) for name, weight in weights.items()},
-        "bad_lines": bad_lines[:LISTED_BAD_LINES],
+        "bad_lines": [bad for source in sources for bad in notes[source.name]["bad_lines"]][:LISTED_BAD_LINES],
         "documents": {
             name: number
             for name, number in zip(outputs(shards), documents, strict=True)

@@ -121,13 +121,11 @@ class Cleaned(TableResult):
     folder    where the shards are; None if they were only counted
     summary   read, kept, dropped, skipped, left_out, edited, bytes and rules, and the same for each subset
     skipped   the bad lines skipped
-    judged    the subsets that were judged, the largest first
     """
 
     folder: Path | None
     summary: dict[str, Any]
     skipped: SkippedLines
-    judged: tuple[str, ...]
 
     def table(self) -> FittedTable[Row]:
         """A row for each judged subset and, below it, each rule; then all subsets together, if there are several."""
@@ -140,7 +138,7 @@ class Cleaned(TableResult):
         def number(key: str, show: Callable[[int], str]) -> Callable[[Row], str]:
             return lambda row: show(row[1][key]) if key in row[1] else DASH
 
-        judged = [(name, self.summary["subsets"][name]) for name in self.judged]
+        judged = [(name, counts) for name, counts in self.summary["subsets"].items() if counts["rules"]]
         shown = [row for name, counts in judged for row in rows(name, counts)]
         together = reduce(added, (counts for _, counts in judged), no_counts())
         totals = rows("All subsets", together) if len(judged) > 1 else []

@@ -105,8 +105,8 @@ def clean_corpus(
     if out is None:
         results = each_shard(work, corpus.shards, jobs=jobs, advance=advance, engine=engine)
         names = [shard.name for shard in corpus.shards]
-        cleaned = _cleaned(None, cleaner, dict(zip(names, results, strict=True)), corpus.shards)
-        if not cleaned.judged:
+        cleaned = _cleaned(None, dict(zip(names, results, strict=True)), corpus.shards)
+        if not any(map(cleaner.judges, cleaned.summary["subsets"])):
             raise PilekitError(_nothing(cleaned, cleaner))
         return cleaned
     parameters = {
@@ -121,7 +121,7 @@ def clean_corpus(
     with corpus_folder(corpus, out, kind=KIND, parameters=parameters) as (output, inputs):
         options: dict[str, Any] = {"on_error": on_error, "jobs": jobs, "advance": advance, "engine": engine}
         by_shard = finish_shards(work, corpus.shards, output, inputs, whole=WHOLE, **options)
-        cleaned = _cleaned(output.folder, cleaner, by_shard, corpus.shards)
+        cleaned = _cleaned(output.folder, by_shard, corpus.shards)
         if cleaned.summary["kept"] and WHOLE not in output.results():
             parts = (output.path(f"{PARTS}/{shard.name}", ".parquet") for shard in corpus.shards)
             dropped = join_tables(output.folder / DROPPED, DROPPED_ROWS, parts)
@@ -165,17 +165,15 @@ def _clean_shard(
     return result
 
 
-def _cleaned(folder: Path | None, cleaner: Cleaner, results: Mapping[str, Any], shards: Sequence[Shard]) -> Cleaned:
+def _cleaned(folder: Path | None, results: Mapping[str, Any], shards: Sequence[Shard]) -> Cleaned:
     """All shards' results together."""
-    summary = summarize([results[shard.name] for shard in shards])
-    judged = tuple(filter(cleaner.judges, summary["subsets"]))
-    return Cleaned(folder, summary, SkippedLines.of_shards(results, shards), judged)
+    return Cleaned(folder, summarize(results.values()), SkippedLines.of_shards(results, shards))
 
 
 def _nothing(cleaned: Cleaned, cleaner: Cleaner) -> str:
     """Why nothing is kept."""
-    if cleaned.judged:
-        return f"nothing is kept: each of {counted(cleaned.summary['dropped'])} fails a rule"
+    if dropped := cleaned.summary["dropped"]:
+        return f"nothing is kept: each of {counted(dropped)} fails a rule"
     names = ", ".join(visible(name, 60) for name in sorted(cleaner.subsets or ()))
     return f"there are no documents{names and f' of {names}'}; `pilekit stats` shows which subsets there are"
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from pilekit.artifacts.header import Header
 from pilekit.artifacts.own_file import read_own
 from pilekit.cutting.cut_result import SUMMARY, CutCorpus, Decontamination
 from pilekit.errors import PilekitError, visible
@@ -27,7 +26,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
     return summary
 
 
-def cleaning_content(folder: Path, header: Header) -> dict[str, Any]:
+def cleaning_content(folder: Path) -> dict[str, Any]:
     """The documents that `pilekit clean` dropped, by rule."""
     summary = read_summary(folder)
     rules = {name: of for name, of in summary["rules"].items() if of["documents"]}
@@ -36,13 +35,11 @@ def cleaning_content(folder: Path, header: Header) -> dict[str, Any]:
         "fail this rule alone": [rules[name]["alone"] for name in names],
         "fail other rules too": [rules[name]["documents"] - rules[name]["alone"] for name in names],
     }
-    judged = header.parameters["subsets"] or summary["subsets"]
-    cleaned = Cleaned(folder, summary, SkippedLines(), tuple(name for name in summary["subsets"] if name in judged))
     label = f"Documents dropped by rule, {folder}"
     return {
         "summary": summary,
         "svg": bars(names, series, label, "documents") if names else None,
-        "dropped": cleaned.table(),
+        "dropped": Cleaned(folder, summary, SkippedLines()).table() if summary["rules"] else None,
     }
 
 

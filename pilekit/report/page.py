@@ -115,7 +115,7 @@ def _content(one: Artefact, manifest: Manifest, tokenizer: Any, advance: Report)
         "stats": lambda: corpus_content(figures(), manifest, one.path),
         "verify": lambda: {"findings": of},
         "dedup": lambda: dedup_content(folder, of, advance),
-        "cleaning": lambda: cleaning_content(folder, of),
+        "cleaning": lambda: cleaning_content(folder),
         "decontamination": lambda: cut_content(folder),
         "substrings": lambda: cut_content(folder),
         "run": lambda: training_content(folder),
