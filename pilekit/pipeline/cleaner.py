@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pilekit.documents import DocumentBatch, added, check_labels, check_none_lost
 from pilekit.pipeline.language import Language
@@ -51,18 +50,15 @@ class Cleaner:
         """Whether documents of the subset are judged."""
         return self.subsets is None or subset in self.subsets
 
-    def judge(self, batch: DocumentBatch) -> tuple[dict[str, Fails], dict[str, Sequence[Any] | npt.NDArray[Any]]]:
+    def judge(self, batch: DocumentBatch) -> tuple[dict[str, Fails], dict[str, Any]]:
         """(whether each document fails, the values judged) for each rule, by SET.rule; all subsets are judged."""
-        texts = ScannedTexts(batch)
+        texts, sets = ScannedTexts(batch), {f"{name}.": rules for name, rules in self.rules.items()}
         fails: dict[str, Fails] = {}
-        values: dict[str, Sequence[Any] | npt.NDArray[Any]] = {}
-        for name, rules in self.rules.items():
+        values: dict[str, Any] = {}
+        for prefix, rules in (sets if self.language is None else {**sets, "": self.language}).items():
             measured = rules.measure(texts)
-            fails.update({f"{name}.{rule}": of_rule for rule, of_rule in rules.fails(measured).items()})
-            values.update({f"{name}.{rule}": of_rule for rule, of_rule in measured.items()})
-        if self.language is not None:
-            values["language"] = detected = self.language.detect(batch)
-            fails["language"] = self.language.fails(detected)
+            fails.update({prefix + rule: of_rule for rule, of_rule in rules.fails(measured).items()})
+            values.update({prefix + rule: of_rule for rule, of_rule in measured.items()})
         return fails, values
 
     def clean(

@@ -7,26 +7,25 @@ package comes with `pip install 'pilekit[language]'`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
-from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
-from pilekit.pipeline.pipeline import DocumentStage, names_in
-from pilekit.pipeline.stages import filtered
+from pilekit.pipeline.pipeline import names_in
+from pilekit.pipeline.rules.rule_set import Fails, RuleSet
+from pilekit.pipeline.rules.scanned_texts import ScannedTexts
 
 _LABEL = "__label__"
 
 
 @dataclass(frozen=True)
-class Language(DocumentStage):
+class Language(RuleSet):
     """Keep the documents whose best label is one of `keep`, with a score of `score` or more.
 
     model    path of a fastText model
@@ -48,26 +47,20 @@ class Language(DocumentStage):
             content = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
         return f"Language({content}, keep={self.keep}, score={self.score})"
 
-    def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
-        """The documents in one of these languages."""
-        return filtered(batches, lambda batch: ~self.judge(batch)["language"])
-
-    def judge(self, batch: DocumentBatch) -> dict[str, npt.NDArray[np.bool_]]:
-        """Whether each document fails: it is in another language, or the score is too low."""
-        return {"language": self.fails(self.detect(batch))}
-
-    def fails(self, detected: Sequence[tuple[str, float]]) -> npt.NDArray[np.bool_]:
-        """Whether each result of `detect` fails, bool [documents]."""
-        return np.array([label not in self.keep or score < self.score for label, score in detected], bool)
-
-    def detect(self, batch: DocumentBatch) -> list[tuple[str, float]]:
-        """(best label, its score) of each document; ("", 0) for a text without a label."""
-        texts = [text.replace("\n", " ") for text in batch.texts]
-        found = _loaded(str(self.model)).predict(texts) if texts else ((), ())
-        return [
+    def measure(self, texts: ScannedTexts) -> dict[str, Any]:
+        """(best label, its score) of each document, [documents]; ("", 0) for a text without a label."""
+        lines = [text.replace("\n", " ") for text in texts.batch.texts]
+        found = _loaded(str(self.model)).predict(lines) if lines else ((), ())
+        best = [
             (labels[0].removeprefix(_LABEL), float(scores[0])) if len(labels) else ("", 0.0)
             for labels, scores in zip(*found, strict=True)
         ]
+        return {"language": best}
+
+    def fails(self, values: Mapping[str, Any]) -> dict[str, Fails]:
+        """Whether each document is in another language, or its score is too low."""
+        fails = [label not in self.keep or score < self.score for label, score in values["language"]]
+        return {"language": np.array(fails, bool)}
 
 
 @cache
