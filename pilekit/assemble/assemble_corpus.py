@@ -177,10 +177,9 @@ def assemble_corpus(
             if plan:
                 raise _Planned
             names = result["documents"]
-            if any(output.result(name) is None for name in names):
-                needed = int(result["text_bytes"] * (SPILLED_PER_TEXT + STORED_PER_TEXT))
-                check_free_disk(folder, needed - bytes_below(folder), "assembling")
-                each("spilling", spill_source, sources, note=SPILLED, memory=memory)
+            needed = int(result["text_bytes"] * (SPILLED_PER_TEXT + STORED_PER_TEXT))
+            check_free_disk(folder, needed - bytes_below(folder), "assembling")
+            each("spilling", spill_source, sources, note=SPILLED, memory=memory)
             shards = [Shard(name, name, result["text_bytes"] // len(names)) for name in names]
             for name, made in each("writing", write_output, shards, memory=memory).items():
                 if made["documents"] != names[name]:
@@ -233,16 +232,15 @@ def _plan(
             f"{totals['left_out']:,} left out"
         )
     seed, shards = manifest.assemble.seed, manifest.assemble.shards
+    *train, val, test = outputs(shards)
     cuts = [totals["train"] * shard // shards for shard in range(shards + 1)]
-    documents = [last - first for first, last in pairwise(cuts)] + [totals["val"], totals["test"]]
     planned = {
         "summary": {"seed": seed, "shards": shards, **totals, "subsets": rows},
         "planned": {name: weight / (sum(weights.values()) or 1) for name, weight in weights.items()},
         "bad_lines": [bad for source in sources for bad in notes[source.name]["bad_lines"]][:LISTED_BAD_LINES],
         "documents": {
-            name: number
-            for name, number in zip(outputs(shards), documents, strict=True)
-            if number or name.startswith("train/")  # an empty train shard is written; empty val and test are not
+            **{name: last - first for name, (first, last) in zip(train, pairwise(cuts), strict=True)},
+            **{name: totals[split] for name, split in ((val, "val"), (test, "test")) if totals[split]},
         },
         "text_bytes": sum(planned["bytes"] + planned["held_out_bytes"] for planned in counts),
     }
