@@ -51,7 +51,7 @@ def test_the_tables_the_json_and_the_folder(data: Path, tmp_path: Path) -> None:
     assert list(found) == ["read", "kept", "dropped", "skipped", "left_out", "edited", "bytes", "rules", "subsets"]
     printed = run("clean", data, "--report", "--pii", "email", exit_code=0).stdout.splitlines()
     assert printed == ["6 read = 6 kept + 0 dropped", "1 of the kept ones changed: Github 1"]
-    (tmp_path / "bad.txt").write_text("Badger\n\n")
+    (tmp_path / "bad.txt").write_text("\ufeffBadger\n\n")
     found = run_json("clean", data, "--rules", "c4-fineweb", "--bad-words", tmp_path / "bad.txt", "--report")
     assert found["rules"]["c4-fineweb.bad_word"]["documents"] == 1
 

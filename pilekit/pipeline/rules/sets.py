@@ -43,7 +43,7 @@ def rule_sets(names: str | Iterable[str], bad_words: Path | None = None) -> dict
     if not of_c4:
         raise PilekitError("bad words are a rule of C4: choose c4 or c4-fineweb among the rules")
     try:
-        words = tuple(filter(None, map(str.strip, bad_words.read_text("utf-8").splitlines())))
+        words = tuple(filter(None, map(str.strip, bad_words.read_text("utf-8-sig").splitlines())))
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", "it is not UTF-8")
         raise PilekitError(f"{visible(bad_words)}: cannot be read: {why}") from error
