@@ -58,7 +58,7 @@ def spill_source(
     await_files([paths[0], job.plan])
     reader, plan = SourceReader(source, job, ahead), Plan.load(job.plan, job.manifest)
     runs: list[int] = []
-    text, held = bytearray(), list[_Lines]()
+    text, held, size = bytearray(), list[_Lines](), 0
     with paths[0].open("rb") as rows_file, write_atomically(paths[1]) as lines, write_atomically(paths[2]) as places:
         for documents in reader.documents(advance):
             rows = np.fromfile(rows_file, np.uint64, 4 * len(documents.texts)).reshape(-1, 4)
@@ -74,9 +74,12 @@ def spill_source(
             borders = np.array(ends)
             for indices, some in plan.places(source.subset, documents.identities[used], fates[used]):
                 held.append((some, borders[indices], borders[indices + 1]))
-            if len(text) + LINE_BYTES * sum(len(some) for some, *_ in held) >= memory // 2:
-                runs.append(_write_run(text, held, lines, places))
-                text, held = bytearray(), []
+                size += LINE_BYTES * len(some)
+                if len(text) + size >= memory // 2:
+                    runs.append(_write_run(text, held, lines, places))
+                    held, size = [], 0
+            if not held:
+                text = bytearray()
         if held:
             runs.append(_write_run(text, held, lines, places))
         source.check(inputs)
