@@ -70,8 +70,13 @@ def _show_tokens(path: str, number: int, tokenizer: str | None, meta: bool, as_j
             f"{visible(path)}: was made with another tokenizer: SHA-256 {file.tokenizer} there, "
             f"{decoder.fingerprint} here"
         )
-    documents = file.documents
-    row = {} if documents is None else documents.slice(number, 1).to_pylist()[0]
+    row: dict[str, Any] = {}
+    before = 0
+    for rows in file.rows("") if file.table() else ():
+        if number < before + len(rows):
+            row = rows.slice(number - before, 1).to_pylist()[0]
+            break
+        before += len(rows)
     fields = {name: row.get(name) for name in ("shard", "number", "subset")} | {"tokens": len(file[number])}
     if row and not (meta or as_json):
         click.echo(visible("{shard}, document {number:,}, {subset}".format(**row)), err=True)

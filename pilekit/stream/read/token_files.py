@@ -147,7 +147,7 @@ class TokenCorpus(Corpus):
     def needs_table(self, what: str) -> None:
         """PilekitError if a file has no table of documents, which `what` needs."""
         for file in self.files:
-            if file.document_batches() is None:
+            if file.table() is None:
                 raise PilekitError(
                     f"{visible(file.path)}: {what} needs the table of documents that `pilekit tokenize` writes "
                     f"({DOCUMENTS_SUFFIX}), and there is none"

@@ -84,12 +84,12 @@ def rows_of_records(path: Path, shard: str, labels: Collection[str]) -> Iterator
 
 
 def with_files(rows: Rows, cut: Cut, limit: int | None) -> Iterator[pa.RecordBatch]:
-    """The rows with the file of each document; the first goes to `cut`, which moves behind the last."""
+    """The rows with the new file of each document; the first goes to `cut`, which moves behind the last."""
     for batch in rows:
         files = np.empty(len(batch), np.int32)
         for file, first, last, _ in cut.place(batch["tokens"].to_numpy(), limit):
             files[first:last] = file
-        yield batch.append_column(SCHEMA.field("file"), pa.array(files))
+        yield batch.select(SCHEMA.names[:-1]).append_column(SCHEMA.field("file"), pa.array(files))
 
 
 def write_documents(path: Path, rows: Rows) -> None:
@@ -100,7 +100,7 @@ def write_documents(path: Path, rows: Rows) -> None:
             writer.write_batch(batch)
 
 
-def read_documents(path: Path, file: int | None = None) -> Iterator[pa.RecordBatch]:
+def read_documents(path: Path, file: int | None) -> Iterator[pa.RecordBatch]:
     """The rows of the table, or of one file's documents."""
     import pyarrow.dataset as ds
 

@@ -111,12 +111,7 @@ class TokenFile:
     @property
     def documents(self) -> pa.Table | None:
         """A row for each document: shard, number, subset, tokens, file. None if no such table is beside the file."""
-        batches = self.document_batches()
-        return None if batches is None else pa.Table.from_batches(batches, SCHEMA)
-
-    def document_batches(self) -> Iterator[pa.RecordBatch] | None:
-        """The rows of `documents` in pieces, so that they need little memory."""
-        return None if (table := self.table()) is None else read_documents(table[0], file=table[1])
+        return None if self.table() is None else pa.Table.from_batches(self.rows(""), SCHEMA)
 
     def table(self) -> tuple[Path, int | None] | None:
         """The table of documents beside the file, if any, and the file's number in it."""
@@ -124,28 +119,28 @@ class TokenFile:
         return next((table for table in tables if table[0].exists()), None)
 
     def rows(self, name: str, *, by_table: bool = True) -> Iterator[pa.RecordBatch]:
-        """The rows of `documents`, without `file`; without a table, or not `by_table`, all are of the shard `name`.
+        """The rows of `documents` in pieces; without a table, or not `by_table`, all are of the shard `name`.
 
         Raises PilekitError for a table that does not fit its file.
         """
-        done = 0
+        done, table = 0, self.table() if by_table else None
         try:
-            batches = self.document_batches() if by_table else None
-            for first in range(0, len(self), ROWS) if batches is None else ():
+            for first in range(0, len(self), ROWS) if table is None else ():
                 lengths = self.lengths_of(first, first + ROWS)
                 numbers = np.arange(first, first + len(lengths))
                 yield rows_of(name, numbers, np.zeros(len(lengths), np.int32), [UNLABELLED], lengths)
-            for batch in batches or ():
-                rows = batch.select(SCHEMA.names[:-1])
+            for rows in () if table is None else read_documents(*table):
+                if not rows.schema.equals(SCHEMA):
+                    raise ValueError(f"its columns are not {', '.join(SCHEMA.names)} of the usual types")
                 if not np.array_equal(rows["tokens"], self.lengths_of(done, done + len(rows))):
                     raise ValueError(
                         f"its tokens are not those of the index, in the {counted(len(rows), 'row')} from {done:,}"
                     )
                 done += len(rows)
                 yield rows
-            if batches is not None and done != len(self):
+            if table is not None and done != len(self):
                 raise ValueError(f"it has {counted(done)}, not {len(self):,}")
-        except (ValueError, KeyError, OSError) as error:  # Arrow raises these too.
+        except (ValueError, OSError) as error:  # Arrow raises these too.
             why = visible(str(error).split("\n", 1)[0], 200)
             self._fail(f"its table of documents does not fit: {why}")
 

@@ -19,7 +19,7 @@ from pilekit import PilekitError, TokenFile, merge_token_files, tokenize_corpus
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
 from pilekit.stream.read.token_files import TokenCorpus
 from pilekit.tokenize.files.joined import Joined
-from tests.cli.running import run, run_json
+from tests.cli.running import refused, run, run_json
 from tests.stopping import tree
 from tests.tokenize.files import readers
 from tests.tokenize.files.conftest import shards_of
@@ -182,9 +182,21 @@ def test_more_labels_than_a_corpus_may_have(tmp_path: Path, tokenizer: Path) -> 
 def test_a_table_that_is_not_that_of_the_file(tmp_path: Path, corpus: Path, tokenizer: Path) -> None:
     for name in ("00", "01"):
         tokenize_corpus(corpus / f"{name}.jsonl", tmp_path / name, tokenizer)
-    shutil.copy(tmp_path / "01_text_document.documents.parquet", tmp_path / "00_text_document.documents.parquet")
-    with pytest.raises(PilekitError, match=r"00_text_document\.idx: its table of documents does not fit: its tokens"):
-        merge_token_files([tmp_path / "00", tmp_path / "01"], tmp_path / "out" / "all")
+    index, table = tmp_path / "00_text_document.idx", tmp_path / f"00_text_document{DOCUMENTS_SUFFIX}"
+    own, other = table.read_bytes(), (tmp_path / f"01_text_document{DOCUMENTS_SUFFIX}").read_bytes()
+    renamed = pq.read_table(table).rename_columns(["shard", "number", "label", "tokens", "file"])
+    pq.write_table(renamed, tmp_path / "renamed")
+    for content, message in (
+        (own[:200], "Error creating dataset"),
+        ((tmp_path / "renamed").read_bytes(), "its columns are not shard, number, subset, tokens, file"),
+        (other, "its tokens are not those of the index, in the "),
+    ):
+        table.write_bytes(content)
+        with pytest.raises(PilekitError, match=rf"00_text.*its table of documents does not fit: {message}"):
+            merge_token_files([tmp_path / "00", tmp_path / "01"], tmp_path / "out" / "all")
+        with pytest.raises(PilekitError, match=message):
+            _ = TokenFile(index).documents
+        refused(message, "show", index, 3, "--tokenizer", tokenizer)
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file() and "unfinished" not in str(path)]
 
 
