@@ -284,9 +284,11 @@ def index_paths(prefix: str | Path) -> list[Path]:
     whole = next((one for end in _ENDS if (one := Path(f"{path}{end}.idx")).exists()), None)
     if whole is not None:
         return [whole]
-    found = sorted(path.parent.glob(f"{glob.escape(path.name)}-{'[0-9]' * 5}_text_document.idx"))
-    header = f"{path.name}_text_document.json"
-    names = [f"{path.name}-{number:05}_text_document.idx" for number in range(len(found))]
+    for stem in (path.name, path.name.removesuffix("_text_document")):
+        if found := sorted(path.parent.glob(f"{glob.escape(stem)}-{'[0-9]' * 5}_text_document.idx")):
+            break
+    header = f"{stem}_text_document.json"
+    names = [f"{stem}-{number:05}_text_document.idx" for number in range(len(found))]
     if found and (path.parent / header).exists():
         names = [*read_header(path.parent, KIND, header).results.get("files", names)]
     for missing in (path.parent / name for name in names if name.endswith(".idx")):

@@ -14,6 +14,7 @@ import pytest
 
 from pilekit import PilekitError, TokenFile, merge_token_files, tokenize_corpus
 from pilekit.stream.read.token_files import TokenCorpus
+from pilekit.tokenize.files.token_file import index_paths
 from tests.shards import making
 from tests.tokenize.making import byte_level_bpe, saved
 
@@ -116,6 +117,7 @@ def test_a_file_of_several_has_its_own_rows_of_the_table(tmp_path: Path) -> None
         assert file.tokenizer == files[0].tokenizer is not None
         numbers += file.documents["number"].to_pylist()
     assert numbers == list(range(9))
+    assert index_paths(tmp_path / "pile_text_document") == index_paths(tmp_path / "pile") == [one.path for one in files]
     assert repr(files[0]).startswith("TokenFile(")
     for header in (True, False):
         for missing in files[: len(files) - (not header)]:  # The numbers of the others do not miss the last.
