@@ -131,7 +131,7 @@ def tokenize_corpus(
             return rows_of_records(_parts(output, name)[1], name, result["subsets"])
 
         used = tokenize.tokenizer
-        joined = Joined(files, output, [shard.name for shard in corpus.shards], rows, str(used.path))
+        joined = Joined(files, output, [shard.name for shard in corpus.shards], rows, visible(used.path))
         if subsets is None and not stages:
             done = output.results()
             stored = sum(s.size or 0 for s in corpus.shards if s.name not in done and not s.path.endswith(PLAIN))

@@ -212,6 +212,14 @@ def test_a_tokenizer_without_eod_and_files_without_it(
     assert "without EOD, readers of npy files cannot tell documents apart" in caplog.text
 
 
+def test_the_tokenizer_is_one_line_of_the_metadata_whatever_its_name(tmp_path: Path, tokenizer: Path) -> None:
+    """A newline, and a byte that is not UTF-8."""
+    shards_of(tmp_path / "data", [("some words", "ArXiv")])
+    named = Path(shutil.copy(tokenizer, tmp_path / "new\nline\udcff.json"))
+    tokenize_corpus(tmp_path / "data", tmp_path / "pile", named, format="ds")
+    assert len(readers.ds(tmp_path / "pile-00000", 2)) == 1
+
+
 def test_neither_processes_nor_threads_change_a_byte_and_held_out_shards_stay_out(
     tmp_path: Path, corpus: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
