@@ -35,11 +35,10 @@ Rows = Iterable[pa.RecordBatch]
 
 @dataclass
 class Cut:
-    """Where the next document goes: the file, the tokens that it holds, and the documents in all files so far."""
+    """Where the next document goes: the file, and the tokens that it holds."""
 
     file: int = 0
     tokens: int = 0
-    documents: int = 0
 
     def place(self, lengths: Integers, limit: int | None) -> Iterator[tuple[int, int, int, int]]:
         """Place the next documents, of these lengths: (file, first, last, tokens) for each file they go into.
@@ -48,7 +47,6 @@ class Cut:
         """
         ends = np.append(0, np.cumsum(lengths, dtype=np.int64))
         first, count = 0, len(lengths)
-        self.documents += count
         while first < count:
             last = count
             if limit is not None:

@@ -98,7 +98,7 @@ class Joined:
     def finish(self, *, with_table: bool = True) -> dict[str, Any]:
         """Write all files that are missing, `with_table` the table too; returns `dtype` and `files` for the header."""
         files, cut = self.files, self.ends[-1]
-        if not cut.documents:
+        if cut == Cut():
             self.output.forget()
             for inner in filter(Path.is_dir, self.output.folder.iterdir()):
                 shutil.rmtree(inner)
@@ -132,16 +132,20 @@ class Joined:
     def _resume(self) -> bool:
         """Cut the output to its end, and remove all files that are made later; False if it is shorter."""
         files, end, ended = self.files, self.ends[-1], self.done == len(self.parts)
+        if end == Cut():
+            shutil.rmtree(self.folder)
+            self.folder.mkdir()
+            return True
         full = range(end.file + ended)
         kept = {name for file in full for name in (files.raw(file), *files.names(file))}
         last = self.table if ended else self.folder / files.raw(end.file)
         for path in [*self.folder.iterdir()]:
-            if path.name not in kept and (path != last or not end.documents):
+            if path.name not in kept and path != last:
                 path.unlink()
         ids = ((self.folder / files.raw(file), self.folder / files.names(file)[0]) for file in full)
         if not all(raw.exists() or made.exists() for raw, made in ids):
             return False
-        if ended or not end.documents:
+        if ended:
             return True
         size = files.head + end.tokens * files.item
         if not last.exists() or last.stat().st_size < size:
