@@ -91,8 +91,8 @@ if TYPE_CHECKING:
     from pilekit.tokenize.files.merge import MergedTokens as MergedTokens
     from pilekit.tokenize.files.merge import merge_token_files as merge_token_files
     from pilekit.tokenize.files.token_file import TokenFile as TokenFile
+    from pilekit.tokenize.files.tokenize_corpus import TokenizedCorpus as TokenizedCorpus
     from pilekit.tokenize.files.tokenize_corpus import tokenize_corpus as tokenize_corpus
-    from pilekit.tokenize.files.tokenized import TokenizedCorpus as TokenizedCorpus
     from pilekit.train.config.file import load_config as load_config
     from pilekit.train.config.sections import TrainConfig as TrainConfig
     from pilekit.train.launch.notebook import notebook_launch as notebook_launch
@@ -151,8 +151,7 @@ _NAMES = {
     "pilekit.stream.pile_stream": "PileStream",
     "pilekit.tokenize.files.merge": "MergedTokens merge_token_files",
     "pilekit.tokenize.files.token_file": "TokenFile",
-    "pilekit.tokenize.files.tokenize_corpus": "tokenize_corpus",
-    "pilekit.tokenize.files.tokenized": "TokenizedCorpus",
+    "pilekit.tokenize.files.tokenize_corpus": "TokenizedCorpus tokenize_corpus",
     "pilekit.tokenize": "TokenBatch Tokenize Tokenizer load_tokenizer train_tokenizer",
     "pilekit.train.config.file": "load_config",
     "pilekit.train.config.sections": "TrainConfig",

@@ -227,15 +227,16 @@ def token_files(source: str | Path) -> list[Path]:
 
 def _ending(file: TokenFile, tokenizer: Tokenizer, append_eod: bool) -> int | None:
     """The EOD to remove from the documents of a file; PilekitError if another tokenizer made the ids."""
-    if (header := file.header) is None or file.tokenizer is None:
+    if not (made_by := file.made_by):
         return tokenizer.eos_id if append_eod else None
     for name, ours in {"tokenizer": tokenizer.fingerprint, "special_tokens": tokenizer.special_tokens}.items():
-        if (theirs := header.parameters.get(name)) != ours:
+        if (theirs := made_by[name]) != ours:
             raise PilekitError(
                 f"{visible(file.path)}: its {name} is {visible(str(theirs), 80)}, and that of "
                 f"{visible(tokenizer.path)} is {ours}; give the tokenizer that made the ids"
             )
-    return header.parameters.get("eod")
+    eod: int | None = made_by["eod"]
+    return eod
 
 
 def _ids(parts: Parts, ranks: Int64) -> list[npt.NDArray[Any]]:

@@ -48,10 +48,8 @@ class Cut:
         ends = np.append(0, np.cumsum(lengths, dtype=np.int64))
         first, count = 0, len(lengths)
         while first < count:
-            last = count
-            if limit is not None:
-                last = int(np.searchsorted(ends, ends[first] + limit - self.tokens, side="right")) - 1
-                last = max(last, first + (self.tokens == 0))
+            last = int(np.searchsorted(ends, ends[first] + (limit or 1 << 62) - self.tokens, side="right")) - 1
+            last = max(last, first + (self.tokens == 0))
             if last > first:
                 tokens = int(ends[last] - ends[first])
                 self.tokens += tokens

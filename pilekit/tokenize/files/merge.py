@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,16 +28,12 @@ from pilekit.errors import PilekitError, visible
 from pilekit.progress import Report
 from pilekit.shards.fingerprint import Inputs
 from pilekit.table_result import TableResult
-from pilekit.tokenize.files.documents import ROWS, Rows
+from pilekit.tokenize.files.documents import ROWS
 from pilekit.tokenize.files.formats import ENDED_BY_EOD, Format, token_files, write_idx
-from pilekit.tokenize.files.joined import Joined
-from pilekit.tokenize.files.output import finished_output
+from pilekit.tokenize.files.output import Joined, finished_output
 from pilekit.tokenize.files.token_file import TokenFile, index_paths
 
 logger = logging.getLogger(__name__)
-
-_MADE_BY = ("tokenizer", "special_tokens", "eod")
-"""Settings that all files must share; a stream over the merged file uses them."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,7 +81,7 @@ def merge_token_files(
     without = [visible(file.path) for file, table in zip(inputs, tables, strict=True) if table is None]
     joined_tables = [[table[0]] if table and not without else [] for table in tables]
     read = [[file.path, *file.bins(), *table] for file, table in zip(inputs, joined_tables, strict=True)]
-    if clash := next((path for path in chain(*read) if path.resolve() in written), None):
+    if clash := next((path for path in chain.from_iterable(read) if path.resolve() in written), None):
         raise PilekitError(f"{visible(clash)}: is an input and the output; name another prefix with --out")
     if format in ENDED_BY_EOD and "eod" in made_by and made_by["eod"] is None:
         logger.warning("without EOD, readers of %s files cannot tell documents apart", format)
@@ -92,8 +89,7 @@ def merge_token_files(
         logger.warning("no table of documents is written, because there is none for %s", ", ".join(without))
     parameters = {**made_by, "format": format, "tokens_per_file": files.limit}
     parameters["sequences_are_documents"] = sequences_are_documents
-    shards = [[Shard(f"{number:05} {path.name}", str(path)) for path in paths] for number, paths in enumerate(read)]
-    sources_of = [*chain(*shards)]
+    sources_of = [Shard(f"{number:05} {one.name}", str(one)) for number, paths in enumerate(read) for one in paths]
     counts = {"documents": sum(map(len, inputs)), "sequences": sum(file.sequences for file in inputs)}
     counts["tokens"] = sum(file.tokens for file in inputs)
 
@@ -101,18 +97,15 @@ def merge_token_files(
         return (file.sizes[first : first + ROWS] for file in inputs for first in range(0, file.sequences, ROWS))
 
     def make(output: Output, versions: Inputs) -> dict[str, Any]:
-        of_part = {f"/{number}": file for number, file in enumerate(inputs)}
-
-        def rows(part: str) -> Rows:
-            return of_part[part].rows(of_part[part].path.name.removesuffix(".idx"), by_table=not without)
-
+        rows = [partial(file.rows, file.path.name.removesuffix(".idx"), by_table=not without) for file in inputs]
+        parts = {f"/{number}": of_part for number, of_part in enumerate(rows)}
         header = inputs[0].header if made_by else None
         tokenizer = header.results.get("tokenizer") if header else None
-        joined = Joined(files, output, [*of_part], rows, tokenizer["sha256"] if tokenizer else "unknown")
+        joined = Joined(files, output, parts, tokenizer["sha256"] if tokenizer else "unknown")
         size, done = files.item * counts["tokens"], files.item * sum(file.tokens for file in inputs[: joined.done])
         advance("merging", done, size)
         check_free_disk(output.folder, size - done, "merging")
-        for part, file in of_part.items():
+        for part, file in zip(parts, inputs, strict=True):
             joined.append(part, {}, file.bins(), advance=lambda amount: advance("merging", amount, size))
         for shard in sources_of:
             versions.check(shard)
@@ -132,24 +125,20 @@ def merge_token_files(
 
 
 def _made_by(inputs: Sequence[TokenFile]) -> dict[str, Any]:
-    """The values of `_MADE_BY`, in which all files agree; empty if a file has no header. PilekitError if two differ."""
+    """`made_by`, in which all files agree; empty if that of a file is not known. PilekitError if two differ."""
     known: dict[str, tuple[TokenFile, Any]] = {}
-    all_known = True
-    for file in inputs:
-        settings: dict[str, Any] = {"dtype": file.dtype}
-        if file.tokenizer is not None and (header := file.header) is not None:
-            settings |= {name: header.parameters.get(name) for name in _MADE_BY}
-        else:
-            all_known = False
+    all_made_by = [file.made_by for file in inputs]
+    for file, made_by in zip(inputs, all_made_by, strict=True):
+        if not made_by:
             logger.warning("%s: has no header, so its tokenizer is not known", visible(file.path))
-        for name, value in settings.items():
+        for name, value in {"dtype": file.dtype, **made_by}.items():
             first, expected = known.setdefault(name, (file, value))
             if value != expected:
                 raise PilekitError(
                     f"{visible(file.path)}: {name} is {visible(value, 80)}, but {visible(expected, 80)} "
                     f"in {visible(first.path)}; merge only files of one kind"
                 )
-    return {name: known[name][1] for name in _MADE_BY} if all_known else {}
+    return all_made_by[0] if all(all_made_by) else {}
 
 
 def _doc_idx(inputs: Sequence[TokenFile]) -> Iterator[npt.NDArray[np.int64]]:
@@ -157,5 +146,5 @@ def _doc_idx(inputs: Sequence[TokenFile]) -> Iterator[npt.NDArray[np.int64]]:
     before = 0
     for file in inputs:
         for begin in range(1, len(file) + 1, ROWS):
-            yield before + file.first_sequences(begin, min(begin + ROWS, len(file) + 1))
+            yield before + file.first_sequences(np.arange(begin, min(begin + ROWS, len(file) + 1)))
         before += file.sequences

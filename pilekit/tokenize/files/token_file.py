@@ -30,8 +30,10 @@ from pilekit.tokenize.files.formats import IDX_HEAD, ITEMS, MAGIC, VERSION
 KIND = "token file"
 """The kind in the header that `tokenize_corpus` writes."""
 
+MADE_BY = ("tokenizer", "special_tokens", "eod")
+"""Settings in the header that decide how a stream uses the ids."""
+
 _DTYPES = {code: name for name, code in ITEMS.items()}
-_PIECE = 1 << 20
 _ENDS = ("_text_document", "")
 """Suffixes of a prefix before `.idx`."""
 
@@ -51,6 +53,7 @@ class TokenFile:
 
     def __init__(self, prefix: str | Path, *, sequences_are_documents: bool = False) -> None:
         self.path = _index_path(Path(prefix))
+        self._stem = str(self.path).removesuffix(".idx")
         self._flat = sequences_are_documents
         try:
             self._open()
@@ -104,9 +107,9 @@ class TokenFile:
         lengths: npt.NDArray[np.int64] = np.diff(self._starts(np.arange(first, min(last, len(self)) + 1)))
         return lengths
 
-    def first_sequences(self, first: int, last: int) -> npt.NDArray[np.int64]:
-        """The first sequence of each of the documents `first` to `last` - 1; for `len(file)`, the end."""
-        return np.arange(first, last) if self._flat else self.doc_idx[first:last]
+    def first_sequences(self, documents: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The first sequence of each of these documents; for `len(file)`, the end."""
+        return documents if self._flat else self.doc_idx[documents]
 
     @property
     def documents(self) -> pa.Table | None:
@@ -146,9 +149,14 @@ class TokenFile:
 
     @property
     def tokenizer(self) -> str | None:
-        """The SHA-256 of the tokenizer.json that made the ids; None without pilekit's header."""
-        header = self.header
-        return None if header is None else header.parameters.get("tokenizer")
+        """The SHA-256 of the tokenizer.json that made the ids; None if it is not known."""
+        return self.made_by.get("tokenizer")
+
+    @property
+    def made_by(self) -> dict[str, Any]:
+        """The tokenizer, `special_tokens` and `eod` that made the ids; empty if they are not known."""
+        known = {} if (header := self.header) is None else header.parameters
+        return {name: known.get(name) for name in MADE_BY} if "tokenizer" in known else {}
 
     @property
     def shards(self) -> dict[str, Any]:
@@ -180,9 +188,9 @@ class TokenFile:
         """Raise PilekitError for an id outside a vocabulary of this size; `advance` receives the bytes done."""
         done = 0
         for part in self._parts[0]:
-            for begin in range(0, len(part), _PIECE):
+            for begin in range(0, len(part), ROWS):
                 self._check_sizes()
-                ids = part[begin : begin + _PIECE]
+                ids = part[begin : begin + ROWS]
                 wrong = np.flatnonzero((ids < 0) | (ids >= vocabulary))
                 if len(wrong):
                     place = f"token {done + begin + int(wrong[0]):,}"
@@ -209,8 +217,8 @@ class TokenFile:
         sizes, pointers, doc_idx = np.split(fields, [4 * self.sequences, 12 * self.sequences])
         self.sizes, self.pointers, self.doc_idx = sizes.view("<i4"), pointers.view("<i8"), doc_idx.view("<i8")
         self.tokens = 0
-        for begin in range(0, self.sequences, _PIECE):
-            sizes, pointers = self.sizes[begin : begin + _PIECE], self.pointers[begin : begin + _PIECE]
+        for begin in range(0, self.sequences, ROWS):
+            sizes, pointers = self.sizes[begin : begin + ROWS], self.pointers[begin : begin + ROWS]
             if sizes.min() < 0:
                 self._fail(f"sizes has {sizes.min()} at {begin + int(sizes.argmin()):,}")
             ends = self.tokens + np.cumsum(sizes, dtype=np.int64)
@@ -222,8 +230,8 @@ class TokenFile:
             remedy = "if each sequence is a document, `pilekit merge --sequences-are-documents` mends it"
             edges = self.doc_idx[[0, -1]].tolist() if length else []
             self._check("doc_idx from and to", edges, [0, self.sequences], remedy)
-            for begin in range(0, length, _PIECE):
-                falls = np.flatnonzero(np.diff(self.doc_idx[begin : begin + _PIECE + 1]) < 0)
+            for begin in range(0, length, ROWS):
+                falls = np.flatnonzero(np.diff(self.doc_idx[begin : begin + ROWS + 1]) < 0)
                 if len(falls):
                     self._fail(f"doc_idx falls behind {begin + int(falls[0]):,}")
         size = sum(path.stat().st_size for path in self.bins())
@@ -255,15 +263,11 @@ class TokenFile:
 
     def _starts(self, documents: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The first token of each of these documents; for the number of all documents, the end."""
-        sequences = documents if self._flat else self.doc_idx[documents]
+        sequences = self.first_sequences(documents)
         starts = np.full(len(sequences), self.tokens, np.int64)
         inside = np.flatnonzero(sequences < self.sequences)
         starts[inside] = self.pointers[sequences[inside]] // self.dtype.itemsize
         return starts
-
-    @property
-    def _stem(self) -> str:
-        return str(self.path).removesuffix(".idx")
 
     def _stems(self) -> Iterator[tuple[str, int | None]]:
         """What the names of the header and of the table may begin with, and the number of this file in the table."""

@@ -13,8 +13,9 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Part, Shard, resolve_subsets
-from pilekit.documents import MAX_SUBSETS, DocumentBatch, check_labels
+from pilekit.documents import MAX_SUBSETS, DocumentBatch, added, check_labels
 from pilekit.engine import Advance, Ray
 from pilekit.engine.in_threads import map_in_threads
 from pilekit.errors import PilekitError, visible
@@ -34,11 +35,10 @@ from pilekit.shards.each_shard import finish_shards, part_of
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError, Reading, read
+from pilekit.table_result import TableResult
 from pilekit.tokenize.files.documents import RECORD, Rows, rows_of_records
 from pilekit.tokenize.files.formats import ENDED_BY_EOD, Format, TokenFiles, token_files
-from pilekit.tokenize.files.joined import Joined
-from pilekit.tokenize.files.output import finished_output
-from pilekit.tokenize.files.tokenized import COUNTS, TokenizedCorpus, summed
+from pilekit.tokenize.files.output import Joined, finished_output
 from pilekit.tokenize.stage import Tokenize
 from pilekit.tokenize.tokenizer import Tokenizer
 
@@ -47,10 +47,28 @@ logger = logging.getLogger(__name__)
 TOKENS_PER_STORED_BYTE = 0.5
 """Fewer than any compressed text has, so that no run that might fit is refused."""
 
+COUNTS = ("documents", "tokens", "bytes")
+
 PLAIN = (".jsonl", ".json", ".ndjson")
+
+_Encoded = tuple[npt.NDArray[Any], npt.NDArray[np.intp], npt.NDArray[Any], npt.NDArray[np.int64]]
 
 FLUSHED_BYTES = 64 << 20
 """Ids that a thread flushes to disk at a time while the shard is encoded, so that little is left at the end."""
+
+
+@dataclass(frozen=True, repr=False)
+class TokenizedCorpus(TableResult):
+    """The result of `tokenize_corpus`.
+
+    summary   `documents` with tokens, their `tokens` (EOD counted) and UTF-8 `bytes`, of all and of each of `subsets`,
+              the largest first; the number of `empty` documents, which are in no file, and of `skipped` lines; `dtype`
+              of the ids; `files`, all that were written but the header
+    skipped   the bad lines skipped
+    """
+
+    summary: dict[str, Any]
+    skipped: SkippedLines
 
 
 def tokenize_corpus(
@@ -110,9 +128,7 @@ def tokenize_corpus(
     }
     work = functools.partial(
         _tokenize_shard,
-        tokenize=tokenize,
-        eod=eod_id,
-        files=files,
+        encode=functools.partial(_encode, tokenize=tokenize, eod=eod_id, files=files),
         reading=functools.partial(read, subsets=subsets, on_error=on_error, manifest=corpus.manifest),
         stages=stages,
     )
@@ -123,15 +139,16 @@ def tokenize_corpus(
         options: dict[str, Any] = {"jobs": jobs, "advance": advance, "on_error": on_error, "engine": engine}
         tokenized = functools.partial(finish_shards, work, of_part, output, inputs, threads=True, **options)
         if shared:
-            return {**summed(tokenized().values()), "dtype": files.read_as, "files": {}}
+            return {**_summed(tokenized().values()), "dtype": files.read_as, "files": {}}
 
         def rows(name: str) -> Rows:
             result = output.result(name)
             assert result is not None
             return rows_of_records(_parts(output, name)[1], name, result["subsets"])
 
+        parts = {shard.name: functools.partial(rows, shard.name) for shard in corpus.shards}
         used = tokenize.tokenizer
-        joined = Joined(files, output, [shard.name for shard in corpus.shards], rows, visible(used.path))
+        joined = Joined(files, output, parts, visible(used.path))
         if subsets is None and not stages:
             done = output.results()
             stored = sum(s.size or 0 for s in corpus.shards if s.name not in done and not s.path.endswith(PLAIN))
@@ -139,12 +156,12 @@ def tokenize_corpus(
 
         def join(name: str, result: dict[str, Any]) -> None:
             ids, records = _parts(output, name)
-            joined.append(name, result, [ids], records, own=True)
+            joined.append(name, result, [ids], records)
 
         results = tokenized(then=join)
         about = {"sha256": used.fingerprint, "backend": used.backend, "vocabulary": used.vocab_size}
         about["eod"] = used.eos_id if eod_id is None else eod_id
-        return {**summed(results.values()), **joined.finish(), "tokenizer": about}
+        return {**_summed(results.values()), **joined.finish(), "tokenizer": about}
 
     results, shown = finished_output(files, parameters, corpus.shards, make, shared)
     skipped = SkippedLines.noted(results)
@@ -153,6 +170,19 @@ def tokenize_corpus(
     written = [str(files.prefix.parent / name) for name in results["files"]]
     told = {name: results[name] for name in (*COUNTS, "empty", "skipped", "dtype")}
     return TokenizedCorpus({**told, "files": written, "subsets": results["subsets"]}, skipped)
+
+
+def _summed(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The results of all shards summed, as a header keeps them."""
+    sums: dict[str, Any] = {"subsets": {}, "empty": 0}
+    skipped = SkippedLines()
+    for shard in shards:
+        sums = added(sums, {name: shard[name] for name in sums})
+        skipped.merge(SkippedLines.noted(shard))
+    subsets = dict(sorted(sums["subsets"].items(), key=lambda one: (-one[1]["bytes"], -one[1]["documents"], one[0])))
+    total = {count: sum(counts[count] for counts in subsets.values()) for count in COUNTS}
+    listed = skipped.listed()
+    return {**total, "empty": sums["empty"], "skipped": skipped.count, "bad_lines": listed, "subsets": subsets}
 
 
 def _eod_id(tokenizer: Tokenizer, format: Format, append: bool | None, token: str | None) -> int | None:
@@ -183,9 +213,7 @@ def _tokenize_shard(
     *,
     output: Output,
     inputs: Inputs,
-    tokenize: Tokenize,
-    eod: int | None,
-    files: TokenFiles,
+    encode: Callable[[DocumentBatch], _Encoded],
     reading: Reading,
     stages: Sequence[Stage],
     threads: int,
@@ -196,7 +224,6 @@ def _tokenize_shard(
     empty = 0
     flushes: list[Future[None]] = []
     parts = _parts(output, shard.name)
-    encode = functools.partial(_encode, tokenize=tokenize, eod=eod, files=files)
     with (
         write_atomically(parts[0]) as ids_file,
         write_atomically(parts[1]) as records_file,
@@ -229,9 +256,7 @@ def _tokenize_shard(
     output.note(shard.name, result, *parts)
 
 
-def _encode(
-    batch: DocumentBatch, *, tokenize: Tokenize, eod: int | None, files: TokenFiles
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.intp], npt.NDArray[Any], npt.NDArray[np.int64]]:
+def _encode(batch: DocumentBatch, *, tokenize: Tokenize, eod: int | None, files: TokenFiles) -> _Encoded:
     """(ids of the documents with EOD, indices of those that have tokens, their records, their UTF-8 bytes)."""
     tokens = tokenize.encode(batch)
     lengths = np.diff(tokens.offsets)

@@ -165,8 +165,7 @@ from pilekit import TokenFile, merge_token_files
 from pilekit.corpus import Shard
 from pilekit.tokenize.files.documents import RECORD, rows_of_records
 from pilekit.tokenize.files.formats import token_files
-from pilekit.tokenize.files.joined import Joined
-from pilekit.tokenize.files.output import finished_output
+from pilekit.tokenize.files.output import Joined, finished_output
 from tests.memory_limit import limit_memory
 
 folder, documents = Path(sys.argv[1]), int(sys.argv[2])
@@ -181,10 +180,10 @@ def write(name, first, documents):
             piece["number"], piece["tokens"] = np.arange(begin, begin + PIECE), 2
             records_file.write(piece.data)
             ids_file.write((np.arange(2 * (first + begin), 2 * (first + begin + PIECE)) % 60_000).astype("<u2").data)
-    def rows(part):
+    def rows():
         return rows_of_records(records, name, ["ArXiv"])
     def make(output, inputs):
-        joined = Joined(files, output, ["00"], rows, "tokenizer")
+        joined = Joined(files, output, {"00": rows}, "tokenizer")
         joined.append("00", {}, [ids])
         return joined.finish()
     finished_output(files, {"tokenizer": "x"}, [Shard(name, str(ids))], make)
