@@ -200,7 +200,8 @@ def corpus_of(data: Source | Corpus | None, manifest: Manifest | str | Path | No
     A given `Corpus` is not changed, and a warning names its held-out shards.
     """
     if not isinstance(data, Corpus):
-        return token_corpus(data, manifest) or Corpus(data, manifest).without_held_out()
+        found = token_corpus(data, manifest)  # false if its files have no documents
+        return Corpus(data, manifest).without_held_out() if found is None else found
     if data.held_out:
         names = ", ".join(visible(shard.name) for shard in data.held_out)
         logger.warning("streams held-out shards too: %s; give corpus.without_held_out() to leave them out", names)

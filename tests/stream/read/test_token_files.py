@@ -184,6 +184,7 @@ def test_a_foreign_file(given: Settings, tmp_path: Path) -> None:
         with pytest.raises(PilekitError, match=rf"{name} needs the table of documents .*documents\.parquet"):
             PileStream(foreign(tmp_path / "bare", documents), **given, **{name: value})
     refused("peek needs the table of documents", PileStream(tmp_path / "bare", **given).peek, 3)
+    refused("no document is selected", PileStream, foreign(tmp_path / "empty", []), **given)
     for item, wrong in ((2, 60_000), (4, -1)):
         bad = foreign(tmp_path / f"bad{item}", [*documents, [5, wrong]], item)
         refused(rf"bad{item}\.idx: document 150 has the id", run, bad, given, batches=200)
