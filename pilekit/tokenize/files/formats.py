@@ -111,7 +111,7 @@ class TokenFiles:
         return f"{self.names(file)[0]}.ids" if self.format == "parquet" else self.names(file)[0]
 
 
-def token_files(prefix: str | Path, format: Format, limit: int | None, vocab_size: int) -> TokenFiles:
+def token_files(prefix: str | Path, format: Format, limit: int | None, dtype: str) -> TokenFiles:
     """The files at `prefix`; PilekitError for an invalid prefix, and for an impossible format or limit."""
     if format not in LIMITS:
         raise PilekitError(f"format is one of {', '.join(LIMITS)}, not {visible(repr(format), 80)}")
@@ -120,7 +120,7 @@ def token_files(prefix: str | Path, format: Format, limit: int | None, vocab_siz
     most = 31 if format == "llmc" else 62
     if limit is not None and not 1 <= limit < 2**most:
         raise PilekitError(f"a {format} file holds at least 1 token and less than 2^{most}, not {limit:,}")
-    return TokenFiles(path, format, limit, "uint16" if vocab_size < 65_500 else "int32")
+    return TokenFiles(path, format, limit, dtype)
 
 
 def check_prefix(prefix: str | Path) -> Path:

@@ -73,8 +73,7 @@ def merge_token_files(
     inputs = [TokenFile(path, sequences_are_documents=sequences_are_documents) for path in paths]
     if not inputs:
         raise PilekitError("no token file is given; name one or more prefixes")
-    vocabulary = 0 if inputs[0].dtype.itemsize == 2 else 1 << 16  # Its size decides the item of the output.
-    files = token_files(out, format, None, vocabulary)
+    files = token_files(out, format, None, inputs[0].dtype.name)
     made_by = _made_by(inputs)
     written = {(files.prefix.parent / name).resolve() for name in files.names(0)}
     tables = [file.table() for file in inputs]

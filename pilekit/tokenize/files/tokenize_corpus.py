@@ -113,11 +113,12 @@ def tokenize_corpus(
     if Pipeline(stages).stateful:
         raise PilekitError("a stage depends on earlier documents, but shards are read one by one; run `pilekit dedup`")
     tokenize = Tokenize(tokenizer)
-    files = token_files(out, format, tokens_per_file, tokenize.tokenizer.vocab_size)
-    eod_id = _eod_id(tokenize.tokenizer, format, append_eod, eod)
+    used = tokenize.tokenizer
+    files = token_files(out, format, tokens_per_file, "uint16" if used.vocab_size < 65_500 else "int32")
+    eod_id = _eod_id(used, format, append_eod, eod)
     parameters = {
-        "tokenizer": tokenize.tokenizer.fingerprint,
-        "special_tokens": tokenize.tokenizer.special_tokens,
+        "tokenizer": used.fingerprint,
+        "special_tokens": used.special_tokens,
         "format": format,
         "eod": eod_id,
         "tokens_per_file": files.limit,
@@ -147,7 +148,6 @@ def tokenize_corpus(
             return rows_of_records(_parts(output, name)[1], name, result["subsets"])
 
         parts = {shard.name: functools.partial(rows, shard.name) for shard in corpus.shards}
-        used = tokenize.tokenizer
         joined = Joined(files, output, parts, visible(used.path))
         if subsets is None and not stages:
             done = output.results()

@@ -172,7 +172,7 @@ folder, documents = Path(sys.argv[1]), int(sys.argv[2])
 PIECE = 1_000_000
 
 def write(name, first, documents):
-    files = token_files(folder / name, "megatron", None, 700)
+    files = token_files(folder / name, "megatron", None, "uint16")
     ids, records = folder / f"{name}.ids", folder / f"{name}.records"
     with ids.open("wb") as ids_file, records.open("wb") as records_file:
         for begin in range(0, documents, PIECE):
