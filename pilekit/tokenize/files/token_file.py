@@ -12,7 +12,6 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterator
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -212,7 +211,7 @@ class TokenFile:
         self.dtype = np.dtype(_DTYPES[code]).newbyteorder("<")
         counts = f"its size with {self.sequences:,} sequences and {length:,} entries of doc_idx"
         self._check(counts, self.path.stat().st_size, IDX_HEAD.size + 12 * self.sequences + 8 * length)
-        self._mapped: list[tuple[Path, mmap]] = []
+        self._mapped: list[tuple[str, int]] = []
         fields = self._map(self.path, np.uint8)[IDX_HEAD.size :]
         sizes, pointers, doc_idx = np.split(fields, [4 * self.sequences, 12 * self.sequences])
         self.sizes, self.pointers, self.doc_idx = sizes.view("<i4"), pointers.view("<i8"), doc_idx.view("<i8")
@@ -251,14 +250,19 @@ class TokenFile:
         return parts, np.cumsum([0, *map(len, parts)], dtype=np.int64)
 
     def _map(self, path: Path, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        with path.open("rb") as file:
-            self._mapped.append((path, mmap(file.fileno(), 0, access=ACCESS_READ)))
-        return np.frombuffer(self._mapped[-1][1], dtype)  # A plain array: slicing a memmap takes ten times as long.
+        # Neither `mmap`, which holds a descriptor for each file, nor a memmap, whose slicing takes ten times as long.
+        with pa.memory_map(os.fsencode(path)) as file:
+            self._mapped.append((str(path), file.size()))
+            return np.frombuffer(file.read_buffer(), dtype)
 
     def _check_sizes(self) -> None:
         """Raise PilekitError if a mapped file became shorter: reading past its end would end this process (SIGBUS)."""
-        for path, mapped in self._mapped:
-            if mapped.size() < len(mapped):
+        for path, size in self._mapped:
+            try:
+                now = os.stat(path).st_size  # noqa: PTH116 (quicker, for each document)
+            except FileNotFoundError:  # A file that was removed stays mapped.
+                continue
+            if now < size:
                 raise PilekitError(f"{visible(path)}: was changed while it was read; run again")
 
     def _starts(self, documents: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

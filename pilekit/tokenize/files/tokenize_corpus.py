@@ -1,7 +1,7 @@
 """`tokenize_corpus`: the ids of a corpus as files for another trainer.
 
     read(shard) -> stages -> encode (threads) -> ids and records of the shard      each shard, several at a time
-        -> appended to the output, in the order of the shards                      see joined.py
+        -> appended to the output, in the order of the shards                      see output.py
         -> table of documents -> indexes -> renamed to their names -> header
 
 A killed run resumes and ends with the same bytes: they depend on the shards and the options, not on processes, threads

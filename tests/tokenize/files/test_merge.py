@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import shutil
 import struct
 from itertools import accumulate, chain
@@ -84,6 +85,19 @@ def test_no_document_and_no_sequence_is_lost_in_any_format(
         assert readers.parquet(folder / "parquet" / "all-00000.parquet", item)[0] == joined
         merge_token_files(inputs, folder / "llmc" / "all", format="llmc")
         assert readers.llmc(folder / "llmc" / "all_000000.bin", item) == [*chain(*joined)]
+
+
+def test_there_may_be_more_files_than_descriptors(tmp_path: Path) -> None:
+    inputs = [write(tmp_path / f"{number:03}", [[[number]]]) for number in range(200)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len([*Path("/proc/self/fd").iterdir()]) + 100, hard))
+    try:
+        merge_token_files(inputs, tmp_path / "out" / "all")
+        opened = [TokenFile(one) for one in inputs]
+        assert [file[0].tolist() for file in opened] == [[number] for number in range(200)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert TokenFile(tmp_path / "out" / "all").lengths.tolist() == [1] * 200
 
 
 def test_token_files_of_shards_are_those_of_the_corpus(tmp_path: Path, corpus: Path, tokenizer: Path) -> None:
