@@ -124,10 +124,14 @@ def token_files(prefix: str | Path, format: Format, limit: int | None, dtype: st
 
 
 def check_prefix(prefix: str | Path) -> Path:
-    """The path of a prefix; PilekitError for a folder or a name that ends in a slash."""
+    """The path of a prefix; PilekitError for a folder, a name that ends in a slash, or one that no header can hold."""
     path = Path(prefix)
     if str(prefix).endswith("/") or path.name in ("", "..") or path.is_dir():
         raise PilekitError(f"{visible(prefix)} is a folder; name a prefix in it, such as tokens/pile")
+    try:
+        path.name.encode()
+    except UnicodeEncodeError:
+        raise PilekitError(f"{visible(prefix)}: its name is not valid UTF-8; name another prefix") from None
     return path
 
 

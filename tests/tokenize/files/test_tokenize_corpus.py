@@ -325,6 +325,8 @@ def test_another_job_and_other_files_are_refused_and_stay(tmp_path: Path, corpus
     for bad in (tmp_path / "out", f"{tmp_path}/out/", tmp_path / "new" / "..", "/"):
         with pytest.raises(PilekitError, match="is a folder; name a prefix in it, such as tokens/pile"):
             tokenize_corpus(corpus, bad, loaded)
+    with pytest.raises(PilekitError, match=r"new\\udcff: its name is not valid UTF-8; name another prefix"):
+        tokenize_corpus(corpus, tmp_path / "new\udcff", loaded)
     for options, message in (
         ({"format": "csv"}, "format is one of megatron, npy"),
         ({"tokens_per_file": 0}, "at least 1 token"),
