@@ -194,7 +194,6 @@ class Joined:
         """Write all files that are missing, `with_table` the table too; returns `dtype` and `files` for the header."""
         files, cut = self.files, self.ends[-1]
         if cut == Cut():
-            self.output.forget()
             for inner in filter(Path.is_dir, self.output.folder.iterdir()):
                 shutil.rmtree(inner)
             raise PilekitError("nothing to write: no document that was read has a token; `pilekit stats` shows more")
