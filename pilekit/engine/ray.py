@@ -174,7 +174,7 @@ def _checked(address: str | None) -> str:
         raise PilekitError(f"{shown}: name the head of the Ray cluster as HOST:PORT, with --address or in $RAY_ADDRESS")
     try:
         socket.create_connection((host.strip("[]"), int(port)), PROBE_SECONDS).close()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise PilekitError(f"{shown}: no Ray cluster answers there ({why}); check the address") from error
     return given

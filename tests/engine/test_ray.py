@@ -33,6 +33,7 @@ def test_an_address_that_leads_nowhere_is_told_in_one_line(monkeypatch: pytest.M
         ("http://here:8265", "http://here:8265: name the head"),
         ("ray://here:10001", "ray://here:10001: is of a Ray client; .* `ray job submit`"),
         ("127.0.0.1:9", r"127.0.0.1:9: no Ray cluster answers there \(Connection refused\); check the address"),
+        ("10.0..7:6379", r"10.0..7:6379: no Ray cluster answers there \(.*label empty.*\); check the address"),
     ):
         with pytest.raises(PilekitError, match=text), Ray(address):
             pass
