@@ -13,7 +13,7 @@ import functools
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -95,44 +95,35 @@ def each_file(
     jobs: int | None,
     advance: Advance | None,
     engine: Ray | None,
+    items: Sequence[Any] | None = None,
 ) -> Generator[tuple[Path, R], None, None]:
     """Like `each_shard`, for results that processes should not send: yields a file and the rest of the result.
 
-    `write(shard, file, advance, ahead=...)` writes the binary file, which is removed before the next is yielded.
+    `write(item, file, advance, ahead=...)` writes the binary file, which is removed before the next is yielded. For a
+    cluster, the files lie in the cache folder, which all nodes must share, and one command at a time uses `name` there.
     """
-    with result_folder(name, engine) as (folder, lock):
+    with ExitStack() as held:
+        lock = None if engine is None else cache_folder() / name / LOCK_FILE
+        if lock is None:
+            folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix=f"pilekit-{name}-")))
+        else:
+            held.enter_context(locked(lock, wait=False))
+            folder = lock.parent
+            held.callback(shutil.rmtree, folder, ignore_errors=True)
         work = functools.partial(_write_file, write=write)
-        items = [(shard, folder / str(place)) for place, shard in enumerate(shards)]
-        options: dict[str, Any] = {"items": items, "jobs": jobs, "advance": advance, "engine": engine, "lock": lock}
+        given = [(item, folder / str(place)) for place, item in enumerate(shards if items is None else items)]
+        options: dict[str, Any] = {"items": given, "jobs": jobs, "advance": advance, "engine": engine, "lock": lock}
         with closing(each_shard(work, shards, **options)) as results:
-            for (_, path), result in zip(items, results, strict=True):
+            for (_, path), result in zip(given, results, strict=True):
                 await_files([path])
                 yield path, result
                 path.unlink()
 
 
-def _write_file(item: tuple[Shard, Path], advance: Advance, *, write: Callable[..., R], ahead: bool) -> R:
-    shard, path = item
+def _write_file(work: tuple[Any, Path], advance: Advance, *, write: Callable[..., R], ahead: bool) -> R:
+    item, path = work
     with write_atomically(path) as file:
-        return write(shard, file, advance, ahead=ahead)
-
-
-@contextmanager
-def result_folder(name: str, engine: Ray | None) -> Iterator[tuple[Path, Path | None]]:
-    """A folder for temporary files of all processes, and its lock.
-
-    For a cluster, the folder lies in the cache folder, which all nodes must share, and one command at a time uses it.
-    """
-    if engine is None:
-        with tempfile.TemporaryDirectory(prefix=f"pilekit-{name}-") as folder:
-            yield Path(folder), None
-        return
-    lock = cache_folder() / name / LOCK_FILE
-    with locked(lock, wait=False):
-        try:
-            yield lock.parent, lock
-        finally:
-            shutil.rmtree(lock.parent, ignore_errors=True)
+        return write(item, file, advance, ahead=ahead)
 
 
 def part_of(corpus: Corpus, part: Part | None, engine: Ray | None) -> Corpus:

@@ -13,17 +13,14 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
-from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.corpus import Manifest, Shard
 from pilekit.documents import check_labels
 from pilekit.engine import Advance
-from pilekit.shards.each_shard import await_files
 from pilekit.shards.index.document_rows import DocumentRows, document_rows, rows_of
 from pilekit.shards.index.format import IndexDamage, ShardIndex, bad_lines
 from pilekit.shards.read.damage import SkippedLines
@@ -153,20 +150,22 @@ def count_shard(
 
 
 def count_into_file(
-    item: tuple[Shard, ShardIndex | None], advance: Advance, *, count: Callable[..., Any], folder: Path, ahead: bool
-) -> tuple[Counts, Path]:
-    """`count` a shard on another node; the hashes go through a file in `folder`, because they may take megabytes."""
+    item: tuple[Shard, ShardIndex | None],
+    file: BinaryIO,
+    advance: Advance,
+    *,
+    count: Callable[..., tuple[Counts, TextHashes]],
+    ahead: bool,
+) -> Counts:
+    """`count` a shard on another node, and write the hashes, which may take megabytes, to `file`."""
     counts, blocks = count(item, advance, ahead=ahead)
-    path = folder / f"{xxhash.xxh3_128_hexdigest(item[0].name.encode())}.npy"
-    with write_atomically(path) as file:
-        for column, dtype in enumerate((np.uint64, np.int16)):
-            np.save(file, np.concatenate([np.zeros(0, dtype), *(block[column] for block in blocks)]))
-    return counts, path
+    for column, dtype in enumerate((np.uint64, np.int16)):
+        np.save(file, np.concatenate([np.zeros(0, dtype), *(block[column] for block in blocks)]))
+    return counts
 
 
 def hashes_from_file(path: Path) -> TextHashes:
     """The hashes that `count_into_file` wrote."""
-    await_files([path])
     with path.open("rb") as file:
         return [(np.load(file), np.load(file))]
 

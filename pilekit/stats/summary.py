@@ -8,8 +8,8 @@ corpus: of two equal documents the later one is the copy, whichever process was 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +20,12 @@ import numpy.typing as npt
 from pilekit.corpus import Corpus, Manifest, subsets_or_all
 from pilekit.engine import Advance, Ray
 from pilekit.errors import counted
-from pilekit.shards.each_shard import each_shard, processes_for, result_folder
+from pilekit.shards.each_shard import each_file, each_shard, processes_for
 from pilekit.shards.index.format import Frames, ShardIndex, find_index
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError
 from pilekit.stats.copies import CopyCounter
-from pilekit.stats.counting import Counts, TextHashes, count_into_file, count_shard, hashes_from_file
+from pilekit.stats.counting import Counts, count_into_file, count_shard, hashes_from_file
 from pilekit.stats.histogram import quantile
 from pilekit.table_result import TableResult
 
@@ -155,7 +155,7 @@ def corpus_stats(
     to_read = [shard for shard, index in zip(corpus.shards, indexes, strict=True) if index is None]
     processes = processes_for(to_read, jobs, engine)
     large = sum(shard.size or 0 for shard in to_read) >= SCANNED_FROM_BYTES * processes
-    count: Callable[..., tuple[Counts, TextHashes | Path]] = functools.partial(
+    count = functools.partial(
         count_shard,
         manifest=corpus.manifest,
         subsets=subsets,
@@ -169,16 +169,16 @@ def corpus_stats(
     no_frames = Frames(*[np.zeros(0, dtype=np.int64)] * 4)  # Counting needs none, and a shard of 43 GB has 1.4 MB.
     indexes = [index and replace(index, frames=no_frames) for index in indexes]
     items = list(zip(corpus.shards, indexes, strict=True))
-    with ExitStack() as held:
-        lock = None
-        if copies and engine is not None:
-            folder, lock = held.enter_context(result_folder("copies", engine))
-            count = functools.partial(count_into_file, count=count, folder=folder)
-        for shard_counts, found in each_shard(
-            count, corpus.shards, items=items, jobs=processes, advance=advance, engine=engine, lock=lock
-        ):
+    how: dict[str, Any] = {"items": items, "jobs": processes, "advance": advance, "engine": engine}
+    if copies and engine is not None:
+        files = each_file(functools.partial(count_into_file, count=count), corpus.shards, "copies", **how)
+        found = ((shard_counts, hashes_from_file(file)) for file, shard_counts in files)
+    else:
+        found = each_shard(count, corpus.shards, **how)
+    with closing(found):
+        for shard_counts, text_hashes in found:
             rows = counts.merge(shard_counts).astype(np.int16)
-            text_hashes = hashes_from_file(found) if isinstance(found, Path) else found[::-1]
+            text_hashes.reverse()
             while text_hashes:  # Each block is dropped once the counter has its hashes.
                 hashes, local_rows = text_hashes.pop()
                 copy_counter.add(hashes, rows[local_rows])
