@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,16 +53,15 @@ class Nodes:
     def find_exact(self) -> Iterator[Table]:
         """`find_exact`, in which each node takes a range of the hash."""
         count = self._count()
-        parts = {f"{_COPIES}{part}-of-{count}": (part, count) for part in range(count)}
-        return self._tables(_copies, parts, lambda amount: None)
+        items = [((part, count), self.folder / f"{_COPIES}{part}-of-{count}.rows") for part in range(count)]
+        return self._tables(items, lambda amount: None, None)
 
     def find_candidates(self, bands: int, copies: Flags, advance: Advance) -> Candidates:
         """`find_candidates`, in which each node takes a share of the bands."""
         groups = [group.tolist() for group in np.array_split(np.arange(bands), min(bands, self._count()))]
-        parts = {f"bands-{group[0]}-{group[-1]}": group for group in groups}
-        find = functools.partial(_rows, copies=write_flags(self.folder, copies))
+        items = [(group, self.folder / f"bands-{group[0]}-{group[-1]}.rows") for group in groups]
         candidates = Candidates(len(copies), scratch_folder(self.engine.scratch), 0)
-        for table in self._tables(find, parts, advance):
+        for table in self._tables(items, advance, write_flags(self.folder, copies)):
             candidates.flag(table)
         return candidates
 
@@ -76,16 +76,16 @@ class Nodes:
     def _count(self) -> int:
         return max(1, sum(map(bool, self.engine.cpus())))
 
-    def _tables(self, find: Callable[..., Iterator[Table]], parts: dict[str, Any], advance: Advance) -> Iterator[Table]:
-        """The tables of `find` for each part, found on the nodes."""
-        engine, threads = self.engine, self.engine.threads(len(parts))
-        items = [(part, self.folder / f"{name}.rows") for name, part in parts.items()]
-        find = functools.partial(find, memory=self.memory, threads=threads)
-        work = functools.partial(_write_tables, find=find, make=self.make, scratch=engine.scratch)
-        list(engine.imap_shards(work, items, list(parts), len(parts), advance, self.lock, self.memory))
-        await_files(path for _, path in items)
-        self.found.extend(path for _, path in items)
-        for _, path in items:
+    def _tables(self, items: list[tuple[Any, Path]], advance: Advance, copies: Path | None) -> Iterator[Table]:
+        """The tables of each part, which the nodes write into the files of `items`."""
+        engine, scratch, files = self.engine, self.engine.scratch, [path for _, path in items]
+        how: dict[str, Any] = {"memory": self.memory, "threads": engine.threads(len(items)), "copies": copies}
+        work = functools.partial(_write_tables, make=self.make, scratch=scratch, **how)
+        names = [path.stem for path in files]
+        list(engine.imap_shards(work, items, names, len(items), advance, self.lock, self.memory))
+        await_files(files)
+        self.found.extend(files)
+        for path in files:
             yield from _tables_in(path)
 
 
@@ -99,41 +99,27 @@ def _write_tables(
     item: tuple[Any, Path],
     advance: Advance,
     *,
-    find: Callable[..., Iterator[Table]],
     make: _Make,
     scratch: Path | None,
+    memory: int,
+    threads: int,
+    copies: Path | None,
 ) -> None:
+    """Write the exact copies of a part, or the candidates of some bands if a file tells which documents are copies."""
     (part, path), own = item, scratch_folder(scratch)
     population = make(own)
     if path.exists():
         advance(2 * population.documents * len(part))
         return
-    with write_atomically(path) as file:
-        for table in find(population, part, own, advance):
+    with write_atomically(path) as file, ExitStack() as held:
+        if copies is None:
+            tables = find_exact(population, own, memory, part)
+        else:
+            flags = read_flags(copies, 0, population.documents)
+            found = find_candidates(population, part, flags, own, memory, jobs=threads, advance=advance)
+            tables = held.enter_context(found.rows).chunks()
+        for table in tables:
             np.save(file, table)
-
-
-def _copies(
-    population: Population, part: tuple[int, int], folder: Path, advance: Advance, *, memory: int, threads: int
-) -> Iterator[Table]:
-    return find_exact(population, folder, memory, part)
-
-
-def _rows(
-    population: Population,
-    bands: Sequence[int],
-    folder: Path,
-    advance: Advance,
-    *,
-    memory: int,
-    threads: int,
-    copies: Path,
-) -> Iterator[Table]:
-    """The rows of some bands, ascending and distinct."""
-    flags = read_flags(copies, 0, population.documents)
-    found = find_candidates(population, bands, flags, folder, memory, jobs=threads, advance=advance)
-    with found.rows:
-        yield from found.rows.chunks()
 
 
 def _decide(
