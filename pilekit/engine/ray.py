@@ -306,6 +306,8 @@ class _Run:
             self._look_for_lost_nodes()
             if task.node in self.nodes and task.node not in self.alive:
                 self._give_again(task)
+            elif len(task.items) > 1:  # Only one of them may have killed the worker.
+                self.waiting.extendleft(_Task([number], task.losses) for number in reversed(task.items))
             elif isinstance(error, errors.OutOfMemoryError):
                 self._fail(task, "ran out of memory; use fewer jobs")
             else:
@@ -335,11 +337,9 @@ class _Run:
                 logging.getLogger(name).log(level, "%s", text)
 
     def _fail(self, task: _Task, why: str) -> None:
-        """Fail a task of one item that killed its worker; retry each item of a larger task alone."""
-        if len(task.items) > 1:
-            self.waiting.extendleft(_Task([number], task.losses) for number in reversed(task.items))
-        else:
-            self.errors[task.items[0]], self.places[task.items[0]] = PilekitError(why), self._name(task.node)
+        """Fail the items of a task that gave no report."""
+        for number in task.items:
+            self.errors[number], self.places[number] = PilekitError(why), self._name(task.node)
 
     def _give_again(self, task: _Task) -> None:
         """Resubmit a lost task; if its lost copy wakes up, that copy publishes nothing (`is_late`)."""
@@ -349,9 +349,7 @@ class _Run:
         if task.losses < LOSSES:
             self.waiting.appendleft(_Task(task.items, task.losses + 1))
         else:
-            for number in task.items:
-                why = f"was given out {counted(LOSSES + 1, 'time')}, and its node was lost each time"
-                self.errors[number], self.places[number] = PilekitError(why), self._name(task.node)
+            self._fail(task, f"was given out {counted(LOSSES + 1, 'time')}, and its node was lost each time")
 
     def _look_for_lost_nodes(self, *died: str) -> None:
         """Resubmit the tasks that ran on lost nodes, and those that have not begun, because they may wait there.

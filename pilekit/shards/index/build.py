@@ -23,9 +23,9 @@ from pilekit.artifacts.file_lock import locked
 from pilekit.corpus import Corpus, Manifest, Part, Shard
 from pilekit.corpus.shard import is_url
 from pilekit.documents import MAX_SUBSETS, RecordFormat
-from pilekit.engine import Advance, Ray, appears
+from pilekit.engine import Advance, Ray
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.each_shard import each_shard, part_of
+from pilekit.shards.each_shard import await_files, each_shard, part_of
 from pilekit.shards.fingerprint import Fingerprint, changed_at, fingerprint
 from pilekit.shards.index.document_rows import DocumentRows
 from pilekit.shards.index.format import ShardIndex, find_index, find_indexes, index_places, index_schema, load_index
@@ -150,10 +150,8 @@ def _place_of_index(item: tuple[Shard, str | None], advance: Advance, **options:
 
 
 def _loaded(place: str, built: bool) -> ShardIndex:
-    if not is_url(place) and not appears(Path(place).exists, Path(place).parent):  # A URL was found at the second try.
-        raise PilekitError(
-            f"{visible(place)}: another node built it, but it is not here; all must share $PILEKIT_CACHE"
-        )
+    if not is_url(place):  # A URL was found at the second try.
+        await_files([Path(place)])
     return replace(load_index(place), built=built)
 
 
