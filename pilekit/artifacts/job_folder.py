@@ -84,8 +84,13 @@ class Output:
 
     def write_note(self, note: _Note) -> None:
         """Write a note, valid or not."""
+        try:
+            encoded = msgspec.json.encode(note)
+        except UnicodeEncodeError as error:
+            path = visible(error.object)
+            raise PilekitError(f"{path}: is not valid UTF-8, so it cannot be recorded; rename that folder") from error
         with write_atomically(self._note_path(note.name)) as file:
-            file.write(msgspec.json.encode(note))
+            file.write(encoded)
 
     def result(self, name: str) -> dict[str, Any] | None:
         """The recorded result of the shard `name`; None if it is not done."""

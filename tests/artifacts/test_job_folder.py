@@ -226,6 +226,13 @@ def test_a_folder_that_is_not_ours_is_refused_and_unchanged(tmp_path: Path) -> N
     assert tree(tmp_path) == before
 
 
+def test_a_path_that_is_not_utf8_is_told_in_one_line(tmp_path: Path) -> None:
+    with output_folder(tmp_path / "out", kind="copies", parameters={}, inputs=INPUTS) as output:
+        with pytest.raises(PilekitError, match=r"^/data\\udcff/val: is not valid UTF-8, .*; rename that folder$"):
+            output.note(NAMES[2], {"path": "/data\udcff/val"})
+        assert output.result(NAMES[2]) is None
+
+
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=400), unique=True, max_size=5))
 def test_any_name_can_be_noted(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
     folder = tmp_path_factory.mktemp("out")
