@@ -200,9 +200,13 @@ def _own_signals() -> Iterator[Callable[[], object]]:
 
     def leave(number: int, frame: object) -> None:
         nonlocal terminated
-        terminated = True
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # A second one would interrupt the cleaning up.
-        sys.exit()
+        is_first, terminated = not terminated, True
+        # A callback of C code, such as numba's, prints and discards the exception, so it is raised again.
+        sys.unraisablehook = lambda _: None
+        signal.signal(signal.SIGALRM, leave)
+        signal.alarm(1)
+        if is_first or sys.exc_info()[1] is None:  # Another one would interrupt the cleaning up.
+            sys.exit()
 
     before = signal.getsignal(signal.SIGTERM)
     try:

@@ -50,6 +50,26 @@ def test_the_exit_of_rays_own_handler_of_sigterm_ends_the_process_like_the_signa
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGTERM
 
 
+LOST = """
+import ctypes, os, signal, time
+from pilekit.engine.ray import _own_signals
+with _own_signals() as take_over:
+    take_over()
+    ctypes.CFUNCTYPE(None)(lambda: os.kill(os.getpid(), signal.SIGTERM))()
+    try:
+        time.sleep(20)
+    finally:
+        time.sleep(2)
+        print("cleaned up", flush=True)
+    print("went on", flush=True)
+"""
+
+
+def test_sigterm_in_a_callback_of_c_code_which_discards_the_exception_ends_the_process_all_the_same() -> None:
+    process = subprocess.run([sys.executable, "-c", LOST], check=False, capture_output=True, text=True)
+    assert (process.returncode, process.stdout, process.stderr) == (-signal.SIGTERM, "cleaned up\n", "")
+
+
 def test_small_shards_are_gathered_but_every_job_has_work() -> None:
     def shards(*sizes: int | None) -> list[Shard]:
         return [Shard(str(number), str(number), size) for number, size in enumerate(sizes)]
