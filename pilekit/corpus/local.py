@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pilekit.artifacts.atomic_write import PARTIAL
 from pilekit.artifacts.header import HEADER_FILE
 from pilekit.corpus.shard import looks_like_shard
-from pilekit.corpus.sidecar_files import written_beside
+from pilekit.corpus.sidecar_files import holds_ids, written_beside
 from pilekit.errors import PilekitError, visible
 
 
@@ -90,7 +90,7 @@ def _walk(found: Search, folder: str, parts: tuple[str, ...], pattern: tuple[str
                 _walk(found, entry.path, path, pattern)
         elif entry.is_symlink() and os.path.isdir(entry.path):
             found.ours += [entry.path] * _may_contain(entry.name, len(parts), pattern)
-        elif _is_wanted(entry.name, found.every) and _matches(path, pattern):
+        elif _is_wanted(entry.name, found.every) and _matches(path, pattern) and not holds_ids(folder, entry.name):
             status = _status(entry.path)
             if stat.S_ISREG(status.st_mode):  # a pipe would block the reader
                 found.files.append(("/".join(path), entry.path, status.st_size))

@@ -6,9 +6,11 @@ The shell's `pilekit stats folder/*` includes them, but they are not input.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from pathlib import Path
 
-from pilekit.artifacts.header import HEADER_FILE
-from pilekit.errors import visible
+from pilekit.artifacts.header import HEADER_FILE, read_header
+from pilekit.errors import PilekitError, visible
 
 INDEX_SUFFIX = ".index.parquet"
 
@@ -46,3 +48,12 @@ def written_beside(name: str) -> str | None:
     if name in SUMS_FILES:
         return "holds the sums of shards, and is not one; give the shards or their folder"
     return None
+
+
+def holds_ids(folder: str, name: str) -> bool:
+    """Whether a file is of `pilekit tokenize --format parquet`, finished or not, by the header beside it."""
+    if table := re.fullmatch(r"(.+)-\d{5,}\.parquet", name, re.DOTALL):
+        for header in (f"{table[1]}.json", f"{table[1]}.unfinished/{HEADER_FILE}"):
+            with suppress(PilekitError):
+                return read_header(Path(folder), "token file", header).parameters.get("format") == "parquet"
+    return False

@@ -120,6 +120,15 @@ def test_folders_that_pilekit_wrote_are_searched_only_when_given(make: Make, mon
         Corpus()
 
 
+def test_tables_of_token_ids_are_no_shards(make: Make) -> None:
+    """Finished and unfinished; a shard of such a name beside token files in another format is one."""
+    folder = make("00.jsonl", "a-00000.parquet", "b-00000.parquet", "b-00001.parquet", "c-00000.parquet")
+    for name, of in (("a.json", "parquet"), ("b.unfinished/pilekit.json", "parquet"), ("c.json", "npy")):
+        write_header(folder, kind="token file", parameters={"format": of}, inputs={}, name=name)
+    for source in (folder, f"{folder}/*", folder.parent):
+        assert [Path(shard.path).name for shard in Corpus(source)] == ["00.jsonl", "c-00000.parquet"]
+
+
 @pytest.mark.parametrize("kind", HAVE_TABLES)
 def test_a_result_whose_tables_are_no_shards_names_its_shards(
     make: Make, kind: str, monkeypatch: pytest.MonkeyPatch

@@ -7,8 +7,10 @@ index with each other and with the size of the `.bin`, in pieces. No id is read.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import glob
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -71,19 +73,21 @@ class TokenFile:
 
     def take(self, documents: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
         """The ids of these documents, each as `file[i]` gives it."""
-        parts, firsts = self._parts
         self._check_sizes()
         begins, ends = self._starts(documents), self._starts(documents + 1)
-        part_of = np.minimum(np.searchsorted(firsts, begins, side="right"), len(parts)) - 1
-        begins, ends = begins - firsts[part_of], ends - firsts[part_of]
-        found = []
-        for begin, end, part in zip(begins.tolist(), ends.tolist(), part_of.tolist(), strict=True):
-            ids, following = parts[part][begin:end], part + 1
-            while len(ids) < end - begin:  # The document continues in the next part.
-                ids = np.concatenate([ids, parts[following][: end - begin - len(ids)]])
-                following += 1
-            found.append(ids)
-        return found
+        return [self._ids(begin, end) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+
+    def _ids(self, begin: int, end: int) -> npt.NDArray[Any]:
+        """The ids `begin` to `end` - 1 of the file."""
+        parts, firsts = self._parts
+        first, last = begin * self.dtype.itemsize, end * self.dtype.itemsize
+        part = bisect.bisect(firsts, first) - 1
+        data = parts[part][first - firsts[part] : last - firsts[part]]
+        while len(data) < last - first:  # The next part continues it.
+            part += 1
+            data = np.concatenate([data, parts[part][: last - first - len(data)]])
+        ids: npt.NDArray[Any] = data.view(self.dtype)
+        return ids if len(parts) == 1 or ids.flags.aligned else ids.copy()
 
     def __iter__(self) -> Iterator[npt.NDArray[Any]]:
         return (self[index] for index in range(len(self)))
@@ -185,17 +189,14 @@ class TokenFile:
 
     def check_ids(self, vocabulary: int, advance: Callable[[int], None] = lambda size: None) -> None:
         """Raise PilekitError for an id outside a vocabulary of this size; `advance` receives the bytes done."""
-        done = 0
-        for part in self._parts[0]:
-            for begin in range(0, len(part), ROWS):
-                self._check_sizes()
-                ids = part[begin : begin + ROWS]
-                wrong = np.flatnonzero((ids < 0) | (ids >= vocabulary))
-                if len(wrong):
-                    place = f"token {done + begin + int(wrong[0]):,}"
-                    self._fail(f"has the id {ids[wrong[0]]:,} at {place}, but the vocabulary has {vocabulary:,}")
-                advance(ids.nbytes)
-            done += len(part)
+        for begin in range(0, self.tokens, ROWS):
+            self._check_sizes()
+            ids = self._ids(begin, min(begin + ROWS, self.tokens))
+            wrong = np.flatnonzero((ids < 0) | (ids >= vocabulary))
+            if len(wrong):
+                place = f"token {begin + int(wrong[0]):,}"
+                self._fail(f"has the id {ids[wrong[0]]:,} at {place}, but the vocabulary has {vocabulary:,}")
+            advance(ids.nbytes)
 
     def _open(self) -> None:
         """Map the index and check it."""
@@ -212,7 +213,7 @@ class TokenFile:
         counts = f"its size with {self.sequences:,} sequences and {length:,} entries of doc_idx"
         self._check(counts, self.path.stat().st_size, IDX_HEAD.size + 12 * self.sequences + 8 * length)
         self._mapped: list[tuple[str, int]] = []
-        fields = self._map(self.path, np.uint8)[IDX_HEAD.size :]
+        fields = self._map(self.path)[IDX_HEAD.size :]
         sizes, pointers, doc_idx = np.split(fields, [4 * self.sequences, 12 * self.sequences])
         self.sizes, self.pointers, self.doc_idx = sizes.view("<i4"), pointers.view("<i8"), doc_idx.view("<i8")
         self.tokens = 0
@@ -241,19 +242,16 @@ class TokenFile:
             self._fail(f"{field} is {found}, not {expected}", remedy)
 
     @functools.cached_property
-    def _parts(self) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.int64]]:
-        """The ids in each part of the `.bin`, and the number of tokens before each."""
-        paths = [path for path in self.bins() if path.stat().st_size]
-        if cut := next((path for path in paths if path.stat().st_size % self.dtype.itemsize), None):
-            self._fail(f"{visible(cut)} ends inside an id", "`pilekit merge` makes one .bin of the parts")
-        parts = [self._map(path, self.dtype) for path in paths] or [np.zeros(0, self.dtype)]
-        return parts, np.cumsum([0, *map(len, parts)], dtype=np.int64)
+    def _parts(self) -> tuple[list[npt.NDArray[np.uint8]], list[int]]:
+        """The bytes of each part of the `.bin`, and their number before it. A part may end inside an id."""
+        parts = [self._map(path) for path in self.bins() if path.stat().st_size] or [np.zeros(0, np.uint8)]
+        return parts, [0, *itertools.accumulate(map(len, parts[:-1]))]
 
-    def _map(self, path: Path, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    def _map(self, path: Path) -> npt.NDArray[np.uint8]:
         # Neither `mmap`, which holds a descriptor for each file, nor a memmap, whose slicing takes ten times as long.
         with pa.memory_map(os.fsencode(path)) as file:
             self._mapped.append((str(path), file.size()))
-            return np.frombuffer(file.read_buffer(), dtype)
+            return np.frombuffer(file.read_buffer(), np.uint8)
 
     def _check_sizes(self) -> None:
         """Raise PilekitError if a mapped file became shorter: reading past its end would end this process (SIGBUS)."""

@@ -48,8 +48,11 @@ def test_documents_of_several_sequences_and_of_none_and_a_bin_in_parts(tmp_path:
     for number, part in enumerate((ids.tobytes()[:5], ids.tobytes()[5:])):
         (tmp_path / f"y-{number:05}-of-00001.bin").write_bytes(part)
     (tmp_path / "y.idx").write_bytes((tmp_path / "x.idx").read_bytes())
-    with pytest.raises(PilekitError, match=r"y-00000-of-00001\.bin ends inside an id; `pilekit merge` makes one \.bin"):
-        TokenFile(tmp_path / "y")[0]
+    opened = TokenFile(tmp_path / "y")  # its first part ends inside an id
+    assert [document.tolist() for document in opened] == wanted
+    assert all(document.flags.aligned for document in opened)
+    with pytest.raises(PilekitError, match="has the id 7 at token 7, but the vocabulary has 7"):
+        opened.check_ids(7)
     merge_token_files(tmp_path / "y", tmp_path / "z")
     assert [document.tolist() for document in TokenFile(tmp_path / "z")] == wanted
     (tmp_path / "x-00002-of-00004.bin").unlink()
