@@ -14,24 +14,29 @@ from __future__ import annotations
 
 import filecmp
 import shutil
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import prune
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.masked.model import load_masked_lm
 from pilekit.evaluate.model.causal import load_causal_lm
-from pilekit.evaluate.model.load import MASKED, kind_of, stored_dtype, weight_files
+from pilekit.evaluate.model.load import MASKED, Kind, kind_of, model_on_meta, stored_dtype, weight_files
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.model.blocks import blocks_of
 from pilekit.train.model.export import export_model
 
-_ATTENTION = ("attention", "attn", "self_attn")
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig  # transformers 4 has it under another name
+
+_ATTENTION = ("attention", "attn", "self_attn", "self_attention")
 _SPLIT = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
@@ -74,7 +79,8 @@ def prune_model(
     taken = PilekitError(f"{visible(out)}: exists already; name a new folder")
     if Path(out).exists() and not Path(out, "config.json").exists():
         raise taken
-    load = load_masked_lm if kind_of(model_dir) is MASKED else load_causal_lm
+    kind = kind_of(model_dir)
+    load = load_masked_lm if kind is MASKED else load_causal_lm
     lm, tokenizer = load(model_dir, dtype=stored_dtype(model_dir), device="cpu"), load_tokenizer(model_dir)
     before = _counts(lm.model)
     blocks, how = blocks_of(lm.model), None
@@ -83,12 +89,12 @@ def prune_model(
     with torch.no_grad():
         if magnitude is not None:
             for module in (module for block in blocks for module in block.modules()):
-                if isinstance(module, nn.Linear | Conv1D):
-                    prune.l1_unstructured(module, "weight", magnitude)  # type: ignore[no-untyped-call]
-                    prune.remove(module, "weight")  # type: ignore[no-untyped-call]
+                for name in _matrices(module):
+                    prune.l1_unstructured(module, name, magnitude)  # type: ignore[no-untyped-call]
+                    prune.remove(module, name)  # type: ignore[no-untyped-call]
         else:
             assert heads is not None
-            how = _prune_heads(blocks, lm.model.config.get_text_config(), heads)
+            how = _prune_heads(lm.model, kind, heads)
     after = _counts(lm.model)
     if not Path(out).exists():
         export_model(out, lm, tokenizer)
@@ -103,28 +109,36 @@ def prune_model(
     return Pruned(str(out), (before[0], after[0]), (before[1], after[1]), (sizes[0], sizes[1]), how)
 
 
+def _matrices(module: nn.Module) -> list[str]:
+    """The names of a module's own matrices; transformers stacks those of experts in a parameter of three dimensions."""
+    if isinstance(module, nn.Linear | Conv1D):
+        return ["weight"]
+    is_convolution = isinstance(module, nn.Conv1d)
+    return [name for name, one in module.named_parameters(recurse=False) if one.ndim == 3 and not is_convolution]
+
+
 def _counts(model: nn.Module) -> tuple[int, float]:
     """The number of parameters, and the share of them that are 0."""
     every = sum(parameter.numel() for parameter in model.parameters())
     return every, sum(int((parameter == 0).sum()) for parameter in model.parameters()) / every
 
 
-def _prune_heads(blocks: list[nn.Module], config: Any, count: int) -> str:
-    """Remove `count` heads of each block, and change `config` if they are cut out. Returns "cut" or "zeroed"."""
-    heads = config.num_attention_heads
+def _prune_heads(model: PreTrainedModel, kind: Kind, count: int) -> str:
+    """Remove `count` heads of each block, and change the configuration if they are cut out: "cut" or "zeroed"."""
+    heads, shared, width = _heads(model.config)
+    attentions = [_attention(block, heads * width) for block in blocks_of(model)]
     if not 0 < count < heads:
         raise PilekitError(f"heads is {count}, but a layer has {heads}; give 1 to {heads - 1}")
-    width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    attentions = [_attention(block, heads * width) for block in blocks]
-    shared = getattr(config, "num_key_value_heads", None) or heads
-    cut = "head_dim" in config.to_dict() and all(
-        _is_split(one, heads * width, shared * width, width) for one in attentions
-    )
-    group = heads // shared if cut else 1
-    if count % group:
+    cut = "head_dim" in model.config.get_text_config().to_dict() and shared > 1 and _is_split(model)
+    if cut and count * shared % heads:
+        group = heads // shared
         raise PilekitError(
             f"heads is {count}, but {group} heads of this model share their keys; give a multiple of {group}"
         )
+    keys = shared - count * shared // heads
+    fewer = {"num_attention_heads": heads - count, "num_key_value_heads": keys, "head_dim": width}
+    cut = cut and _can_be_made(model.config, fewer, kind)
+    group = heads // shared if cut else 1
     for attention in attentions:
         columns = _columns(_linears(attention)[-1])
         norms = columns.float().view(len(columns), heads // group, -1).norm(dim=(0, 2))
@@ -135,8 +149,26 @@ def _prune_heads(blocks: list[nn.Module], config: Any, count: int) -> str:
         else:
             columns[:, _places(order[:count], width)] = 0
     if cut:
-        config.num_attention_heads, config.num_key_value_heads = heads - count, shared - count // group
+        model.config.get_text_config().update(fewer)
     return "cut" if cut else "zeroed"
+
+
+def _heads(config: PreTrainedConfig) -> tuple[int, int, int]:
+    """The heads of an attention, those of them that have keys of their own, and their width."""
+    text: Any = config.get_text_config()
+    heads = getattr(text, "num_attention_heads", None) or 1
+    width = getattr(text, "head_dim", None) or text.hidden_size // heads
+    return heads, getattr(text, "num_key_value_heads", None) or heads, width
+
+
+def _can_be_made(config: PreTrainedConfig, fewer: dict[str, int], kind: Kind) -> bool:
+    """Whether transformers accepts `config` with `fewer` heads, and its model has them."""
+    smaller = deepcopy(config)
+    smaller.get_text_config().update(fewer)
+    try:
+        return _is_split(model_on_meta(type(config).from_dict(smaller.to_dict()), "", kind))
+    except Exception:  # such as a width that is no multiple of the number of heads
+        return False
 
 
 def _attention(block: nn.Module, inputs: int) -> nn.Module:
@@ -158,15 +190,19 @@ def _columns(linear: nn.Module) -> Tensor:
     return weight.T if isinstance(linear, Conv1D) else weight
 
 
-def _is_split(attention: Any, queries: int, keys: int, width: int) -> bool:
-    """Whether the attention has matrices for queries, keys, values and output, and at most norms of single heads."""
-    found = [getattr(attention, name, None) for name in _SPLIT]
-    if not all(isinstance(one, nn.Linear) for one in found):
-        return False
-    own = {id(parameter) for one in found for parameter in cast("nn.Linear", one).parameters()}
-    others = [parameter for parameter in attention.parameters() if id(parameter) not in own]
-    rows = [cast("nn.Linear", one).out_features for one in found[:3]]
-    return rows == [queries, keys, keys] and all(parameter.numel() == width for parameter in others)
+def _is_split(model: PreTrainedModel) -> bool:
+    """Whether attentions have matrices for queries, keys, values and output, and at most norms of single heads."""
+    heads, shared, width = _heads(model.config)
+    for attention in [_attention(block, heads * width) for block in blocks_of(model)]:
+        found = [getattr(attention, name, None) for name in _SPLIT]
+        if not all(isinstance(one, nn.Linear) for one in found):
+            return False
+        own = {id(parameter) for one in found for parameter in cast("nn.Linear", one).parameters()}
+        others = [parameter for parameter in attention.parameters() if id(parameter) not in own]
+        rows = [cast("nn.Linear", one).out_features for one in found[:3]]
+        if rows != [heads * width, shared * width, shared * width] or any(one.numel() != width for one in others):
+            return False
+    return True
 
 
 def _places(heads: Tensor, width: int) -> Tensor:

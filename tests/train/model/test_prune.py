@@ -10,7 +10,14 @@ import pytest
 import torch
 from click.testing import CliRunner
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    HeliumConfig,
+    LlamaConfig,
+    MambaConfig,
+    MixtralConfig,
+)
 from transformers.pytorch_utils import Conv1D
 
 from pilekit.cli.main import pilekit
@@ -18,7 +25,7 @@ from pilekit.errors import PilekitError
 from pilekit.train.model.prune import prune_model
 from tests.stopping import tree
 from tests.tiny.masked import roberta_dir
-from tests.tiny.models import Family, tiny_corpus, tiny_model_dir
+from tests.tiny.models import SMALL, Family, tiny_corpus, tiny_model_dir, tiny_tokenizer
 
 IDS = torch.arange(3, 19).unsqueeze(0)
 
@@ -64,6 +71,23 @@ def least(norms: list[float], count: int, group: int) -> list[int]:
     return [at * group + i for at in gone for i in range(group)]
 
 
+def saved(config: Any, folder: Path) -> Path:
+    """The model_dir of a random model of `config`."""
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tiny_tokenizer(folder)
+    return folder
+
+
+def set_heads_to_zero(model: Any, heads: int, group: int) -> None:
+    for name, module in model.named_modules():
+        if name.rsplit(".", 1)[-1] in ("o_proj", "dense") or name.endswith("attn.c_proj"):
+            columns = module.weight.data.T if isinstance(module, Conv1D) else module.weight.data
+            norms = [float(columns[:, 8 * head : 8 * head + 8].norm()) for head in range(4)]
+            for head in least(norms, heads, group):
+                columns[:, 8 * head : 8 * head + 8] = 0
+
+
 @pytest.mark.parametrize(
     ("family", "heads", "how"), [("llama", 2, "cut"), ("gpt_neox", 1, "zeroed"), ("gpt2", 3, "zeroed")]
 )
@@ -73,13 +97,7 @@ def test_without_heads_the_logits_are_those_of_heads_set_to_zero(
     whole = tiny_model_dir(tmp_path / "model", family)
     pruned = prune_model(whole, tmp_path / "out", heads=heads)
     assert pruned.heads == how
-    reference, group = loaded(whole), 2 if family == "llama" else 1
-    for name, module in reference.named_modules():
-        if name.rsplit(".", 1)[-1] in ("o_proj", "dense") or name.endswith("attn.c_proj"):
-            columns = module.weight.data.T if isinstance(module, Conv1D) else module.weight.data
-            norms = [float(columns[:, 8 * head : 8 * head + 8].norm()) for head in range(4)]
-            for head in least(norms, heads, group):
-                columns[:, 8 * head : 8 * head + 8] = 0
+    set_heads_to_zero(reference := loaded(whole), heads, 2 if family == "llama" else 1)
     after = loaded(tmp_path / "out")
     torch.testing.assert_close(logits(after), logits(reference), rtol=1e-5, atol=1e-5)
     assert not torch.allclose(logits(after), logits(loaded(whole)), atol=1e-3)
@@ -89,6 +107,34 @@ def test_without_heads_the_logits_are_those_of_heads_set_to_zero(
         assert pruned.bytes[1] < pruned.bytes[0]
     else:
         assert pruned.parameters[1] == pruned.parameters[0]
+
+
+@pytest.mark.parametrize(
+    ("config", "heads", "how"),
+    [
+        (MixtralConfig(**SMALL), 2, "cut"),  # its config.json states no width of a head
+        (LlamaConfig(**SMALL | {"num_key_value_heads": 4}), 1, "zeroed"),  # Llama refuses 3 heads in a width of 32
+        (LlamaConfig(**SMALL | {"num_key_value_heads": 1}), 1, "zeroed"),  # all heads share their keys
+        (HeliumConfig(**SMALL | {"head_dim": 8}), 2, "zeroed"),  # its output is as wide as the model
+    ],
+    ids=["mixtral", "llama-3-of-4", "llama-one-key", "helium"],
+)
+def test_heads_are_cut_only_where_the_smaller_model_loads(config: Any, heads: int, how: str, tmp_path: Path) -> None:
+    whole = saved(config, tmp_path / "model")
+    assert prune_model(whole, tmp_path / "out", heads=heads).heads == how
+    set_heads_to_zero(reference := loaded(whole), heads, 2 if how == "cut" else 1)
+    torch.testing.assert_close(logits(loaded(tmp_path / "out")), logits(reference), rtol=1e-5, atol=1e-5)
+
+
+def test_the_matrices_of_experts_are_pruned_and_a_model_without_heads_is_refused(tmp_path: Path) -> None:
+    whole = saved(MixtralConfig(**SMALL | {"num_local_experts": 4}), tmp_path / "model")
+    prune_model(whole, tmp_path / "out", magnitude=0.5)
+    experts = [p for name, p in loaded(tmp_path / "out").named_parameters() if ".experts." in name]
+    assert len(experts) >= 4
+    assert all(float((p == 0).float().mean()) == 0.5 for p in experts)
+    mamba = saved(MambaConfig(vocab_size=320, hidden_size=32, num_hidden_layers=2, state_size=4), tmp_path / "mamba")
+    with pytest.raises(PilekitError, match=r"^the heads of this model's attention cannot be told"):
+        prune_model(mamba, tmp_path / "new", heads=1)
 
 
 def test_a_masked_model_and_wrong_arguments(tmp_path: Path) -> None:
