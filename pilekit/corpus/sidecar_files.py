@@ -20,6 +20,9 @@ DOCUMENTS_SUFFIX = ".documents.parquet"
 DROPPED = "dropped.parquet"
 """The table of dropped documents that a cleaning writes beside its shards."""
 
+TOKENS_FILE = "tokens.parquet"
+"""The table of tokens that `pilekit bpb --per-token` writes into its folder."""
+
 SUMS_FILES = ("SHA256SUMS", "SHA256SUMS.txt")
 """Names of a file of checksums in the corpus root; pilekit writes the first."""
 
@@ -43,6 +46,8 @@ def written_beside(name: str) -> str | None:
         return "lists the documents of a token file, and is not a shard; give the shards"
     if name == DROPPED:
         return "lists the documents that a cleaning dropped, and is not a shard; give the shards"
+    if name == TOKENS_FILE:
+        return "holds the bits of tokens that a model predicted, and is not a shard; give the shards"
     if name == HEADER_FILE:
         return "says how its folder was made, and is not a shard; give the folder"
     if name in SUMS_FILES:

@@ -21,12 +21,12 @@ import numpy as np
 import pyarrow.compute as pc
 
 from pilekit.corpus import Corpus
+from pilekit.corpus.sidecar_files import TOKENS_FILE
 from pilekit.dedup.previous_runs import finished_run, manifest_of
 from pilekit.dedup.result import REMOVED
 from pilekit.dedup.show.removed_pairs import RemovedPair, pair_texts, readable, spread_pairs, subsets_of
 from pilekit.dedup.show.word_diff import word_diff
 from pilekit.errors import PilekitError, visible, visible_lines
-from pilekit.evaluate.results.result import TOKENS_FILE
 from pilekit.evaluate.results.result_folder import read_result
 from pilekit.shards.index.build import index_of
 from pilekit.shards.random_access.document_reader import StoredDocument

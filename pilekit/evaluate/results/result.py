@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pilekit.evaluate.training_copies import TrainingCopies
     from pilekit.fitted_table import FittedTable
 
-RESULT_FILE, TOKENS_FILE = "result.json", "tokens.parquet"
+RESULT_FILE = "result.json"
 APPROXIMATE_BELOW = 100
 """An interval of fewer documents is rough: lengths have heavy tails (docs/bpb.md has measured coverage)."""
 

@@ -27,8 +27,8 @@ import pyarrow.parquet as pq
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.parquet_rows import ROWS_PER_GROUP, in_row_groups
+from pilekit.corpus.sidecar_files import TOKENS_FILE
 from pilekit.evaluate.results.records import Records, ScoredDocument
-from pilekit.evaluate.results.result import TOKENS_FILE
 from pilekit.evaluate.results.result_folder import read_numbers, records_folder
 
 if TYPE_CHECKING:

@@ -185,9 +185,10 @@ def format_of(table: pq.ParquetFile, wanted: RecordFormat, path: str) -> RecordF
     """Where the rows of this file keep text and label."""
     names = table.schema_arrow.names
     if wanted.text_field not in names:
-        raise PilekitError(
-            f'{visible(path)}: has no column "{visible(wanted.text_field)}"; see text_field in manifests'
-        )
+        remedy = "see text_field in manifests"
+        if {"shard", "number"} <= set(names):
+            remedy = "it is a table about documents, as of `pilekit embed`; move it out of the corpus"
+        raise PilekitError(f'{visible(path)}: has no column "{visible(wanted.text_field)}"; {remedy}')
     flat = ".".join(wanted.label_path)
     return RecordFormat(wanted.text_field, (flat,)) if flat in names else wanted
 

@@ -22,6 +22,7 @@ from pilekit.evaluate.embed.embed_corpus import embed_corpus
 from pilekit.evaluate.embed.embeddings import Embeddings, write_embeddings
 from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.shards.read.reader import read_corpus
+from tests.evaluate.documents import write
 from tests.process_groups import ProcessGroups
 from tests.refusing import refused
 from tests.tiny.masked import roberta_dir
@@ -153,6 +154,13 @@ def test_what_is_wrong_is_one_line(model_dir: Path, corpus: Path, tmp_path: Path
     refused("x.parquet.unfinished: is a link", embed_corpus, model_dir, corpus, out=tmp_path / "x.parquet")
     (tmp_path / "x.parquet.unfinished").unlink()
     assert [path.name for path in tmp_path.iterdir()] == ["text.parquet"]
+
+
+def test_vectors_among_the_shards_are_named(model_dir: Path, tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", [("ArXiv", "one two three")])
+    embed_corpus(model_dir, tmp_path, tmp_path / "x.parquet")
+    message = 'x.parquet: has no column "text"; it is a table about documents, as of `pilekit embed`; move it out of'
+    refused(message, embed_corpus, model_dir, tmp_path, tmp_path / "other.parquet")
 
 
 def test_a_vector_too_large_for_float16_is_refused(corpus: Path, tmp_path: Path) -> None:

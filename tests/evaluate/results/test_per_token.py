@@ -86,6 +86,13 @@ def test_a_masked_model_has_the_bits_of_each_masked_token(corpus: Path, tmp_path
             bits_per_byte(model, shard, per_token=True, **options)
 
 
+def test_a_folder_of_the_corpus_may_hold_the_result(model_dir: Path, tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", [("ArXiv", "one two three"), ("Github", "four")])
+    found = bits_per_byte(model_dir, tmp_path, out=tmp_path / "scores", per_token=True)
+    again = bits_per_byte(model_dir, tmp_path, out=tmp_path / "scores", per_token=True)
+    assert again.to_dict() == found.to_dict()
+
+
 def scored(model_dir: Path, corpus: Path, out: Path) -> None:
     bits_per_byte(model_dir, corpus, out=out, per_token=True, batch_tokens=256)
 
