@@ -118,7 +118,7 @@ def _check_sources(config: TrainConfig) -> None:
     """Refuse a config without a tokenizer or a length, or with two lengths or two models."""
     if len(named := _named_models(config)) > 1:
         raise PilekitError(f"model has {' and '.join(named)}: give exactly one of them")
-    if config.data.tokenizer is None and config.source.path is None:
+    if config.data.tokenizer is None and config.model.path is None and config.model.from_teacher is None:
         raise PilekitError(
             "data.tokenizer is missing: give a tokenizer.json or a folder with one (only a model.path brings its own)"
         )

@@ -80,6 +80,7 @@ def test_wrong_files(tmp_path: Path) -> None:
         (GOOD.replace("steps = 50", ""), ": train has neither steps nor tokens: give one, "),
         (GOOD + "tokens = 1", ": train has both steps and tokens: give one"),
         (GOOD.replace('tokenizer = "tokenizer.json"', ""), ": data.tokenizer is missing: "),
+        ("[model]\nfrom_teacher = 6\n[train]\nsteps = 1", ": model.from_teacher = 6: needs teacher.path"),
         (GOOD.replace("preset", 'path = "a"\npreset'), ": model has preset and path: give exactly one of them"),
         ('[train]\nsteps = "50"', ': train.steps = "50": Expected `int'),
         ("[optimizer]\nlr = 0x1" + 9000 * "0", ": optimizer.lr = (too many digits): "),
