@@ -17,7 +17,7 @@ import shutil
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,9 +32,6 @@ from pilekit.evaluate.model.load import MASKED, Kind, kind_of, model_on_meta, st
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.model.blocks import blocks_of
 from pilekit.train.model.export import export_model
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig  # transformers 4 has it under another name
 
 _ATTENTION = ("attention", "attn", "self_attn", "self_attention")
 _SPLIT = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -125,50 +122,56 @@ def _counts(model: nn.Module) -> tuple[int, float]:
 
 def _prune_heads(model: PreTrainedModel, kind: Kind, count: int) -> str:
     """Remove `count` heads of each block, and change the configuration if they are cut out: "cut" or "zeroed"."""
-    heads, shared, width = _heads(model.config)
+    config: Any = model.config.get_text_config()
+    heads = getattr(config, "num_attention_heads", None) or 1
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
     attentions = [_attention(block, heads * width) for block in blocks_of(model)]
     if not 0 < count < heads:
         raise PilekitError(f"heads is {count}, but a layer has {heads}; give 1 to {heads - 1}")
-    cut = "head_dim" in model.config.get_text_config().to_dict() and shared > 1 and _is_split(model)
-    if cut and count * shared % heads:
-        group = heads // shared
+    shared = getattr(config, "num_key_value_heads", None) or heads
+    rows = [heads * width, shared * width, shared * width]
+    cut = "head_dim" in config.to_dict() and shared > 1 and all(_rows(one) == rows for one in attentions)
+    group = heads // shared if cut else 1
+    if count % group:
         raise PilekitError(
             f"heads is {count}, but {group} heads of this model share their keys; give a multiple of {group}"
         )
-    keys = shared - count * shared // heads
-    fewer = {"num_attention_heads": heads - count, "num_key_value_heads": keys, "head_dim": width}
-    cut = cut and _can_be_made(model.config, fewer, kind)
-    group = heads // shared if cut else 1
+    left = {"num_attention_heads": heads - count, "num_key_value_heads": shared - count // group, "head_dim": width}
+    cut = cut and _can_be_made(model, left, kind)
     for attention in attentions:
         columns = _columns(_linears(attention)[-1])
         norms = columns.float().view(len(columns), heads // group, -1).norm(dim=(0, 2))
-        order = norms.argsort(stable=True)
-        if cut:
-            left = order[count // group :].sort().values
-            _cut(attention, _places(left, group * width), _places(left, width))
-        else:
-            columns[:, _places(order[:count], width)] = 0
+        gone, kept = norms.argsort(stable=True).split([count // group, (heads - count) // group])
+        if not cut:
+            columns[:, _places(gone, group * width)] = 0
+            continue
+        queries, keys = (_places(kept.sort().values, size) for size in (group * width, width))
+        for name, axis, places in zip(_SPLIT, (0, 0, 0, 1), (queries, keys, keys, queries), strict=True):
+            linear: Any = getattr(attention, name)
+            linear.weight = nn.Parameter(linear.weight.index_select(axis, places))
+            if linear.bias is not None and axis == 0:
+                linear.bias = nn.Parameter(linear.bias[places])
     if cut:
-        model.config.get_text_config().update(fewer)
+        config.update(left)
     return "cut" if cut else "zeroed"
 
 
-def _heads(config: PreTrainedConfig) -> tuple[int, int, int]:
-    """The heads of an attention, those of them that have keys of their own, and their width."""
-    text: Any = config.get_text_config()
-    heads = getattr(text, "num_attention_heads", None) or 1
-    width = getattr(text, "head_dim", None) or text.hidden_size // heads
-    return heads, getattr(text, "num_key_value_heads", None) or heads, width
+def _rows(attention: Any) -> list[int]:
+    """The rows of the matrices for queries, keys and values; empty if these and the output are not matrices apart."""
+    found: list[Any] = [getattr(attention, name, None) for name in _SPLIT]
+    return [one.out_features for one in found[:3]] if all(isinstance(one, nn.Linear) for one in found) else []
 
 
-def _can_be_made(config: PreTrainedConfig, fewer: dict[str, int], kind: Kind) -> bool:
-    """Whether transformers accepts `config` with `fewer` heads, and its model has them."""
-    smaller = deepcopy(config)
-    smaller.get_text_config().update(fewer)
+def _can_be_made(model: PreTrainedModel, left: dict[str, int], kind: Kind) -> bool:
+    """Whether transformers accepts the configuration with the heads that are `left`, and it changes no other matrix."""
+    smaller = deepcopy(model.config)
+    smaller.get_text_config().update(left)
     try:
-        return _is_split(model_on_meta(type(config).from_dict(smaller.to_dict()), "", kind))
+        made = model_on_meta(type(smaller).from_dict(smaller.to_dict()), "", kind).named_parameters()
+        changed = {name.split(".")[-2] for name, one in made if one.shape != model.get_parameter(name).shape}
     except Exception:  # such as a width that is no multiple of the number of heads
         return False
+    return changed == set(_SPLIT)
 
 
 def _attention(block: nn.Module, inputs: int) -> nn.Module:
@@ -190,32 +193,6 @@ def _columns(linear: nn.Module) -> Tensor:
     return weight.T if isinstance(linear, Conv1D) else weight
 
 
-def _is_split(model: PreTrainedModel) -> bool:
-    """Whether attentions have matrices for queries, keys, values and output, and at most norms of single heads."""
-    heads, shared, width = _heads(model.config)
-    for attention in [_attention(block, heads * width) for block in blocks_of(model)]:
-        found = [getattr(attention, name, None) for name in _SPLIT]
-        if not all(isinstance(one, nn.Linear) for one in found):
-            return False
-        own = {id(parameter) for one in found for parameter in cast("nn.Linear", one).parameters()}
-        others = [parameter for parameter in attention.parameters() if id(parameter) not in own]
-        rows = [cast("nn.Linear", one).out_features for one in found[:3]]
-        if rows != [heads * width, shared * width, shared * width] or any(one.numel() != width for one in others):
-            return False
-    return True
-
-
 def _places(heads: Tensor, width: int) -> Tensor:
     """The indices of all rows or columns of these heads."""
     return (heads.unsqueeze(1) * width + torch.arange(width)).flatten()
-
-
-def _cut(attention: Any, queries: Tensor, keys: Tensor) -> None:
-    """Keep these rows of the queries, and of the keys and values, and the columns of the output that belong to them."""
-    for name, rows in zip(_SPLIT[:3], (queries, keys, keys), strict=True):
-        linear = getattr(attention, name)
-        linear.weight, linear.out_features = nn.Parameter(linear.weight[rows].clone()), len(rows)
-        if linear.bias is not None:
-            linear.bias = nn.Parameter(linear.bias[rows].clone())
-    output = attention.o_proj
-    output.weight, output.in_features = nn.Parameter(output.weight[:, queries].clone()), len(queries)
