@@ -52,7 +52,7 @@ from pilekit.train.log.mfu import full_speed
 from pilekit.train.log.peek import inspect_step_command
 from pilekit.train.log.profile import Profile, part
 from pilekit.train.log.viewers import check_viewers
-from pilekit.train.model.build import build_on, fingerprint, use_attention
+from pilekit.train.model.build import build_model, build_on, fingerprint, use_attention
 from pilekit.train.model.export import export_model
 from pilekit.train.model.lora import merged
 from pilekit.train.run_folder import AVERAGED, RunFolder, check_start, open_run, take_config
@@ -116,11 +116,13 @@ class Trainer:
         self.tokenizer = self.stream.tokenizer
         self.held_out = ranks.on_all_ranks(lambda: open_held_out(config))
         objective, seq_len, seed = config.train.objective, config.data.seq_len, config.train.seed
-        build = partial(build_on, ranks, tokenizer=self.tokenizer, seq_len=seq_len, seed=seed, objective=objective)
-        lm = build(config.source if model is None else model, lora=config.lora)
+        build = partial(build_model, tokenizer=self.tokenizer, seq_len=seq_len, seed=seed, objective=objective)
+        source = config.source if model is None else model
+        lm = build_on(ranks, partial(build, source, lora=config.lora), config.lora)
         models = [lm]
         if config.teacher.path is not None:
-            models.append(build(ModelConfig(path=config.teacher.path), field="teacher.path"))
+            source = ModelConfig(path=config.teacher.path)
+            models.append(build_on(ranks, partial(build, source, field="teacher.path")))
             ranks.on_rank0(lambda: check_teacher(models[1], lm, config))
         for each in models if config.data.attention == "document" else ():
             if not ranks.on_rank0(partial(_keeps_documents_apart, each, seq_len)):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+from collections.abc import Callable
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, cast
 
@@ -61,46 +62,35 @@ _WHOLE = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 KINDS: dict[Objective, Kind] = {"clm": CAUSAL, "mlm": MASKED}
 
 
-def build_on(
-    ranks: Ranks,
-    source: Source,
-    tokenizer: Tokenizer,
-    *,
-    seq_len: int,
-    seed: int,
-    objective: Objective = "clm",
-    lora: LoraConfig = NO_LORA,
-    field: str = "model.path",
-) -> CausalLM | MaskedLM:
-    """`build_model` on rank 0, and the same model without weights on the other ranks, for `Engine` to fill.
+def build_on(ranks: Ranks, build: Callable[[], CausalLM | MaskedLM], lora: LoraConfig = NO_LORA) -> CausalLM | MaskedLM:
+    """What `build` returns on rank 0, and the same model without weights on the other ranks, for `Engine` to fill.
 
-    All ranks raise the same errors. The sources of other ranks do not matter.
+    build   calls `build_model`, with the same `lora`
+
+    All ranks raise the same errors.
     """
     built: list[CausalLM | MaskedLM] = []
 
-    def build() -> tuple[PreTrainedConfig, set[str], LogitTransform | None]:
-        lm = build_model(source, tokenizer, seq_len=seq_len, seed=seed, objective=objective, lora=lora, field=field)
-        built.append(lm)
+    def build_whole() -> tuple[PreTrainedConfig, bool, set[str], LogitTransform | None]:
+        built.append(lm := build())
         frozen = {name for name, parameter in lm.model.named_parameters() if not parameter.requires_grad}
-        return lm.model.config, frozen, lm.transform
+        return lm.model.config, isinstance(lm, MaskedLM), frozen, lm.transform
 
     def build_empty() -> CausalLM | MaskedLM:
         from transformers.initialization import no_init_weights  # not in transformers 4
 
         with no_init_weights(), quiet():
-            model = _from_config(made, KINDS[objective])
+            model = _from_config(made, MASKED if is_masked else CAUSAL)
         model.tie_weights()
-        add_adapters(model, lora, seed=seed, base=None)
+        add_adapters(model, lora, seed=0, base=None)
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name not in frozen)
-        if objective == "mlm":
+        if is_masked:
             return MaskedLM(model, tokens_of(model), head_by_place=transform is not None)
         return CausalLM.of(model, transform)
 
-    made, frozen, transform = ranks.on_rank0(build)  # only rank 0 can run the model, which finds the transform
-    lm = ranks.on_all_ranks(lambda: built[0] if built else build_empty())
-    lm.model.train()
-    return lm
+    made, is_masked, frozen, transform = ranks.on_rank0(build_whole)  # only rank 0 can run it to find the transform
+    return ranks.on_all_ranks(lambda: built[0] if built else build_empty())
 
 
 def build_model(

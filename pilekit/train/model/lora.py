@@ -40,13 +40,12 @@ def add_adapters(model: PreTrainedModel, config: LoraConfig, *, seed: int, base:
         return
     import peft
 
-    layers = _linear_layers(model)
     settings = peft.LoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,  # type: ignore[arg-type, unused-ignore]
         lora_dropout=config.dropout,
-        target_modules=_targets(layers, config.targets),
-        fan_in_fan_out=any(isinstance(layer, Conv1D) for layer in layers.values()),
+        target_modules=_layers(model, config.targets),
+        fan_in_fan_out=any(isinstance(layer, Conv1D) for layer in model.modules()),
         base_model_name_or_path=base,
         task_type="CAUSAL_LM" if model.can_generate() else None,
     )
@@ -56,29 +55,25 @@ def add_adapters(model: PreTrainedModel, config: LoraConfig, *, seed: int, base:
         peft.inject_adapter_in_model(settings, model, ADAPTER, low_cpu_mem_usage=is_empty)
 
 
-def _linear_layers(model: PreTrainedModel) -> dict[str, nn.Module]:
-    """The layers that may get an adapter, by name: all linear ones but the head, whose weight the loss reads itself."""
+def _layers(model: PreTrainedModel, targets: list[str] | None) -> list[str]:
+    """The names of the linear layers whose name is, or ends with, one of `targets`; None: all of them.
+
+    The head is none of them, because the loss reads its weight itself.
+    """
     head: nn.Module | None = cast("Any", model).get_output_embeddings()
-    return {
-        name: layer
-        for name, layer in model.named_modules()
-        if isinstance(layer, nn.Linear | Conv1D) and layer is not head
-    }
-
-
-def _targets(layers: Mapping[str, nn.Module], targets: list[str] | None) -> list[str]:
-    """The names of the layers whose name is, or ends with, one of `targets`; None: all."""
-    found = set()
-    for target in targets or [""]:
-        matching = {name for name in layers if not target or f".{name}".endswith(f".{target}")}
+    linear = nn.Linear | Conv1D
+    names = [name for name, layer in model.named_modules() if isinstance(layer, linear) and layer is not head]
+    chosen = set()
+    for target in targets or names:
+        matching = {name for name in names if f".{name}".endswith(f".{target}")}
         if not matching:
-            endings = ", ".join(sorted({name.rpartition(".")[2] for name in layers}))
+            endings = ", ".join(sorted({name.rpartition(".")[2] for name in names}))
             raise PilekitError(
                 f'lora.targets: "{visible(target, 100)}" is none of the model\'s linear layers; there are '
                 f"{visible(endings, 300)}"
             )
-        found |= matching
-    return sorted(found)
+        chosen |= matching
+    return sorted(chosen)
 
 
 def write_adapter(folder: Path, model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:

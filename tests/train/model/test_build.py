@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -173,7 +174,8 @@ def test_folders_without_a_model_are_refused(tokenizer: Tokenizer, tmp_path: Pat
 
 
 def shape_on_rank(folder: str, tokenizer: str) -> dict[str, Any]:
-    lm = build_on(join(), ModelConfig(config=folder), load_tokenizer(tokenizer), seq_len=16, seed=3)
+    made = partial(build_model, ModelConfig(config=folder), load_tokenizer(tokenizer), seq_len=16, seed=3)
+    lm = build_on(join(), made)
     assert isinstance(lm, CausalLM)
     model: Any = lm.model
     return {
