@@ -38,12 +38,12 @@ from pilekit.fitted_table import Column, FittedTable, rounded_bytes
 from pilekit.stream.batch.mlm import CHOSEN
 from pilekit.train.config.check import check_model, check_world
 from pilekit.train.config.file import load_config
-from pilekit.train.config.sections import ModelConfig, TrainConfig
+from pilekit.train.config.sections import TrainConfig
 from pilekit.train.data import open_tokenizer
 from pilekit.train.model.blocks import blocks_of
-from pilekit.train.model.build import model_shape
+from pilekit.train.model.shapes import model_shapes
 from pilekit.train.step.chunked_loss import ROWS
-from pilekit.train.step.optimizer import lr_scales, muon_parameters
+from pilekit.train.step.optimizer import muon_parameters
 from pilekit.train.step.sharding import DTYPES, Stage
 
 
@@ -101,17 +101,11 @@ def estimate(config: TrainConfig, world_size: int) -> Estimate:
     check_model(config := load_config(config))
     check_world(config, world_size)
     train, parallel, dtype = config.train, config.parallel, DTYPES[config.precision.dtype]
-    tokenizer = open_tokenizer(config)
-    shape = model_shape(config.source, tokenizer, config.data.seq_len, train.objective, config.lora)
-    lr_scales(shape, config.optimizer)  # refuses a pattern that matches nothing
+    shape, teacher = model_shapes(config, open_tokenizer(config), config.source)
     micro_batches = train.global_batch_size // world_size // train.micro_batch_size
     sharing = parallel.shard or world_size
     for_muon = muon_parameters(shape, config.optimizer)
     matrices = [parameter for name, parameter in shape.named_parameters() if name in for_muon]
-    teacher = None
-    if config.teacher.path is not None:
-        source = ModelConfig(path=config.teacher.path)
-        teacher = model_shape(source, tokenizer, config.data.seq_len, train.objective, field="teacher.path")
     activations = activation_bytes(shape, config)
     stages = []
     for stage in get_args(Stage):

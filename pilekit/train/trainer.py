@@ -55,6 +55,7 @@ from pilekit.train.log.viewers import check_viewers
 from pilekit.train.model.build import build_model, build_on, fingerprint, use_attention
 from pilekit.train.model.export import export_model
 from pilekit.train.model.lora import merged
+from pilekit.train.model.shapes import model_shapes
 from pilekit.train.run_folder import AVERAGED, RunFolder, check_start, open_run, take_config
 from pilekit.train.step.engine import Update
 from pilekit.train.step.failed_step import explained, failed_step
@@ -62,7 +63,7 @@ from pilekit.train.step.losses import StepSums, count_targets
 from pilekit.train.step.optimizer import rates_by_group
 from pilekit.train.step.schedule import learning_rate
 from pilekit.train.step.sharding import own_part
-from pilekit.train.step.teacher import check_teacher
+from pilekit.train.step.teacher import check_heads
 
 logger = logging.getLogger(__name__)
 
@@ -118,12 +119,13 @@ class Trainer:
         objective, seq_len, seed = config.train.objective, config.data.seq_len, config.train.seed
         build = partial(build_model, tokenizer=self.tokenizer, seq_len=seq_len, seed=seed, objective=objective)
         source = config.source if model is None else model
+        ranks.on_rank0(lambda: bool(model_shapes(config, self.tokenizer, source)))  # its errors; nothing is loaded
         lm = build_on(ranks, partial(build, source, lora=config.lora), config.lora)
         models = [lm]
         if config.teacher.path is not None:
-            source = ModelConfig(path=config.teacher.path)
-            models.append(build_on(ranks, partial(build, source, field="teacher.path")))
-            ranks.on_rank0(lambda: check_teacher(models[1], lm, config))
+            teacher = ModelConfig(path=config.teacher.path)
+            models.append(build_on(ranks, partial(build, teacher, field="teacher.path")))
+            ranks.on_rank0(lambda: check_heads(*models))
         for each in models if config.data.attention == "document" else ():
             if not ranks.on_rank0(partial(_keeps_documents_apart, each, seq_len)):
                 raise ranks.error(

@@ -196,6 +196,7 @@ def _rules_of_engine(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
         "train.objective": ("clm",),
         "teacher.path": (None,),
         "lora.rank": (0,),
+        "model.freeze": (None,),
         "model.attention_implementation": ("sdpa",),
         "train.ema": (0,),
         "parallel.shard": (None,),

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
@@ -41,31 +43,32 @@ class Teacher:
         with torch.no_grad():
             gather_rest(self._root)
             states = head_states(lm, batch, self._attention, places)
-        assert lm.transform is not None, "which `check_teacher` has proven"
+        assert lm.transform is not None, "which `check_heads` has proven"
         try:
             yield Taught(states, lm.head.weight, lm.head.bias, lm.transform, self._settings)
         finally:
             release(self._root)
 
 
-def check_teacher(teacher: CausalLM | MaskedLM, lm: CausalLM | MaskedLM, config: TrainConfig) -> None:
-    """Raise PilekitError unless `teacher` can teach `lm`; both are whole."""
-    name = f"teacher.path = {visible(config.teacher.path or '')}"
-    for of, model in ((name, teacher), ("the model", lm)):
-        if model.transform is None:
-            kind = visible(model.model.config.model_type, 60)
-            raise PilekitError(
-                f"{of}: the head of a {kind} model cannot be used alone, so it takes no part in distillation"
-            )
-    words, others = teacher.head.weight.shape[0], lm.head.weight.shape[0]
+def check_teacher(teacher: PreTrainedModel, model: PreTrainedModel, config: TrainConfig) -> None:
+    """Raise PilekitError unless the shapes of both heads fit; the models may be on the meta device."""
+    both: tuple[Any, ...] = teacher, model
+    (words, width), (others, own) = (each.get_output_embeddings().weight.shape for each in both)
     if words != others:
         raise PilekitError(
-            f"{name}: predicts {words:,} ids, and the model {others:,}; give the model as many (vocab_size in its "
-            "config.json), or set model.from_teacher"
+            f"teacher.path = {visible(config.teacher.path or '')}: predicts {words:,} ids, and the model {others:,}; "
+            "give the model as many (vocab_size in its config.json), or set model.from_teacher"
         )
-    widths = teacher.head.weight.shape[1], lm.head.weight.shape[1]
-    if config.teacher.cosine and widths[0] != widths[1]:
+    if config.teacher.cosine and width != own:
         raise PilekitError(
-            f"teacher.cosine = {config.teacher.cosine}: compares states of one width, but the teacher's is "
-            f"{widths[0]:,} and the model's {widths[1]:,}; set it to 0"
+            f"teacher.cosine = {config.teacher.cosine}: compares states of one width, but the teacher's is {width:,} "
+            f"and the model's {own:,}; set it to 0"
         )
+
+
+def check_heads(*models: CausalLM | MaskedLM) -> None:
+    """Raise PilekitError unless the heads of teacher and student can be used alone."""
+    for lm in models:
+        if lm.transform is None:
+            kind = visible(lm.model.config.model_type, 60)
+            raise PilekitError(f"the head of a {kind} model cannot be used alone, so it takes no part in distillation")

@@ -198,6 +198,10 @@ def test_impossible_values_are_named_with_the_rule(good: Path) -> None:
             ("parallel.engine=accelerate", "train.ema=0.9"),
             "train.ema = 0.9: with parallel.engine = ",
         ),
+        (
+            ("parallel.engine=deepspeed", 'model.freeze=["*.bias"]'),
+            'model.freeze = ["*.bias"]: with parallel.engine = ',
+        ),
         (("parallel.zero=2", "parallel.offload=true", "optimizer.name=muon"), "needs parallel.offload = false"),
         (("parallel.zero=0", "parallel.offload=true"), "parallel.offload"),
         (("optimizer.lr=1e-4", "schedule.min_lr=1e-3"), "schedule.min_lr"),

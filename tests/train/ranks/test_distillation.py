@@ -18,6 +18,7 @@ from pilekit.errors import PilekitError
 from pilekit.evaluate.model.logit_transform import UNCHANGED, LogitTransform
 from pilekit.train.config.file import load_config
 from pilekit.train.config.sections import TeacherConfig
+from pilekit.train.estimate import estimate
 from pilekit.train.model.from_teacher import kept_blocks
 from pilekit.train.step.chunked_loss import Taught, chunked_cross_entropy
 from pilekit.train.step.losses import StepLoss
@@ -143,7 +144,9 @@ def test_a_resumed_run_with_a_teacher_equals_one_that_never_stopped(job: Job, ta
     job.check_resumed(2, (*taught, "model.from_teacher=2", *case("bf16", 3, 2)), seed=4, stops_in_it=2)
 
 
-def test_a_student_begins_as_blocks_of_its_teacher(made: Path, tmp_path: Path, taught: tuple[str, ...]) -> None:
+def test_a_student_begins_as_blocks_of_its_teacher(
+    made: Path, tmp_path: Path, taught: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert kept_blocks(12, 6) == [0, 2, 4, 7, 9, 11]  # those of distilroberta-base
     assert [kept_blocks(5, kept) for kept in (1, 2, 5)] == [[0], [0, 4], [0, 1, 2, 3, 4]]
     ours = trainer(made, tmp_path / "run", *taught, "model.from_teacher=3")
@@ -167,8 +170,11 @@ def test_a_student_begins_as_blocks_of_its_teacher(made: Path, tmp_path: Path, t
         ((f"model.config={tmp_path}/small",), "predicts 320 ids, and the model 310"),
         (("parallel.engine=accelerate",), 'with parallel.engine = "accelerate" it must be'),
     ):
-        with pytest.raises(PilekitError, match=message):
+        with monkeypatch.context() as patch, pytest.raises(PilekitError, match=message):
+            patch.setattr("pilekit.train.model.build.load_model", lambda *_, **__: pytest.fail("weights were read"))
             trainer(made, tmp_path / "none", *taught, *changes)
+        with pytest.raises(PilekitError, match=message):  # as --dry-run
+            estimate(load_config(made / "tiny.toml", (*taught, *changes)), 1)
     for changes in (("model.from_teacher=3",), ("train.objective=distill",)):
         with pytest.raises(PilekitError, match=r"needs teacher\.path"):
             load_config(made / "tiny.toml", changes)
