@@ -47,7 +47,6 @@ from pilekit.train.step.sharding import (
     before_micro_batch,
     gather_rest,
     is_first_copy,
-    is_sharded,
     own_part,
     release,
     shard,
@@ -113,7 +112,7 @@ class Engine:
                 block.compile()
         shard(self._step_loss, blocks, ranks, parallel, DTYPES[precision.dtype])
         self._step_loss.train()
-        self._counts = ranks.is_first or any(is_sharded(p) and is_first_copy(p) for p in lm.model.parameters())
+        self._counts = all(map(is_first_copy, lm.model.parameters()))
         self.optimizer: Optimizer = build_optimizer(lm.model, config.optimizer, config.train.ema)
         self.loss_scale = LossScale(precision) if precision.dtype == "fp16" else None
 
