@@ -29,23 +29,17 @@ def check_engine(config: TrainConfig, device: torch.device | None = None) -> Non
     if on_gpu and config.precision.dtype == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
         name = visible(torch.cuda.get_device_name(device), 60)
         raise PilekitError(f'precision.dtype = "bf16": {name} has no bfloat16; set "fp16" or "fp32"')
-    if (fast := config.model.attention_implementation) != "sdpa":
-        what = f'model.attention_implementation = "{fast}"'
-        if fast == "flash_attention_2" and find_spec("flash_attn") is None:
-            raise PilekitError(f'{what}: the package flash_attn is not installed; install it, or set "sdpa"')
-        if device is not None and not on_gpu:
-            raise PilekitError(f'{what}: trains on a GPU only, and there is none; set "sdpa"')
-    if config.lora.rank and find_spec("peft") is None:
-        raise PilekitError(
-            f"lora.rank = {config.lora.rank}: the package peft is not installed; pip install 'pilekit[peft]', or set 0"
-        )
-    if engine == "native":
-        return
-    if find_spec(engine) is None:
-        raise PilekitError(
-            f"parallel.engine = \"{engine}\": the package {engine} is not installed; pip install 'pilekit[{engine}]', "
-            'or set "native"'
-        )
+    fast, rank = config.model.attention_implementation, config.lora.rank
+    attention = f'model.attention_implementation = "{fast}"'
+    for is_needed, what, package, install, instead in (
+        (fast == "flash_attention_2", attention, "flash_attn", "install it", '"sdpa"'),
+        (rank > 0, f"lora.rank = {rank}", "peft", "pip install 'pilekit[peft]'", "0"),
+        (engine != "native", f'parallel.engine = "{engine}"', engine, f"pip install 'pilekit[{engine}]'", '"native"'),
+    ):
+        if is_needed and find_spec(package) is None:
+            raise PilekitError(f"{what}: the package {package} is not installed; {install}, or set {instead}")
+    if fast != "sdpa" and device is not None and not on_gpu:
+        raise PilekitError(f'{attention}: trains on a GPU only, and there is none; set "sdpa"')
     if engine == "accelerate" and config.parallel.zero and device is not None and device.type == "cpu":
         raise PilekitError(
             f"parallel.zero = {config.parallel.zero}: accelerate shards on GPUs only; set it to 0, or set "
