@@ -52,10 +52,9 @@ from pilekit.train.log.mfu import full_speed
 from pilekit.train.log.peek import inspect_step_command
 from pilekit.train.log.profile import Profile, part
 from pilekit.train.log.viewers import check_viewers
-from pilekit.train.model.build import build_model, build_on, fingerprint, use_attention
+from pilekit.train.model.build import build_model, build_on, fingerprint, model_shapes, use_attention
 from pilekit.train.model.export import export_model
 from pilekit.train.model.lora import merged
-from pilekit.train.model.shapes import model_shapes
 from pilekit.train.run_folder import AVERAGED, RunFolder, check_start, open_run, take_config
 from pilekit.train.step.engine import Update
 from pilekit.train.step.failed_step import explained, failed_step

@@ -16,6 +16,7 @@ import fnmatch
 import json
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -41,10 +42,12 @@ from pilekit.evaluate.model.load import (
 from pilekit.evaluate.model.logit_transform import LogitTransform
 from pilekit.tokenize import Tokenizer
 from pilekit.train.config.check import naming_field
-from pilekit.train.config.sections import LoraConfig, ModelConfig, Objective
+from pilekit.train.config.sections import LoraConfig, ModelConfig, Objective, TrainConfig
 from pilekit.train.model.from_teacher import copy_blocks, with_blocks
 from pilekit.train.model.lora import add_adapters
 from pilekit.train.model.presets import MASKED_PRESETS, PRESETS
+from pilekit.train.step.optimizer import lr_scales
+from pilekit.train.step.teacher import check_teacher
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig  # transformers 4 has it under another name
@@ -174,6 +177,23 @@ def model_shape(
         )
     _adapt_and_freeze(model, source, lora, 0)
     return model  # type: ignore[no-any-return]
+
+
+def model_shapes(
+    config: TrainConfig, tokenizer: Tokenizer, source: Source
+) -> tuple[PreTrainedModel, PreTrainedModel | None]:
+    """The model of `source`, and the teacher if there is one, without weights, as `model_shape` makes them.
+
+    PilekitError also if they do not fit each other, or if a pattern of the optimizer matches no parameter.
+    """
+    shape = partial(model_shape, tokenizer=tokenizer, seq_len=config.data.seq_len, objective=config.train.objective)
+    model = shape(source, lora=config.lora)
+    lr_scales(model, config.optimizer)
+    if config.teacher.path is None:
+        return model, None
+    teacher = shape(ModelConfig(path=config.teacher.path), field="teacher.path")
+    check_teacher(teacher, model, config)
+    return model, teacher
 
 
 def use_attention(model: PreTrainedModel, implementation: str) -> None:
