@@ -57,6 +57,7 @@ class TokenFile:
         self._stem = str(self.path).removesuffix(".idx")
         self._flat = sequences_are_documents
         try:
+            str(self.path).encode()  # no header can hold another path
             self._open()
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
