@@ -60,7 +60,7 @@ ESTIMATES = {
     "index": Estimate("read", 1.03),
     "select": Estimate("compress", 1.10, writes=STORED),
     "reframe": Estimate("compress", 0.69, reads=2 * STORED, writes=STORED),
-    "assemble": Estimate("compress", 0.40, reads=2 * STORED + 1, writes=STORED + 1),
+    "assemble": Estimate("compress", 0.36, reads=2 * STORED + 1, writes=STORED + 1),
     "dedup --no-write": Estimate("sketch", 0.45),
     "dedup": Estimate("sketch", 0.25, reads=2 * STORED, writes=STORED),
     "clean --report": Estimate("tokenize", 0.28),
