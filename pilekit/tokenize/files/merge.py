@@ -30,7 +30,8 @@ from pilekit.shards.fingerprint import Inputs
 from pilekit.table_result import TableResult
 from pilekit.tokenize.files.documents import ROWS
 from pilekit.tokenize.files.formats import ENDED_BY_EOD, Format, token_files, write_idx
-from pilekit.tokenize.files.output import Joined, finished_output
+from pilekit.tokenize.files.joined import Joined
+from pilekit.tokenize.files.output import finished_output
 from pilekit.tokenize.files.token_file import TokenFile, index_paths
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """`tokenize_corpus`: the ids of a corpus as files for another trainer.
 
     read(shard) -> stages -> encode (threads) -> ids and records of the shard      each shard, several at a time
-        -> appended to the output, in the order of the shards                      see output.py
+        -> appended to the output, in the order of the shards                      see joined.py
         -> table of documents -> indexes -> renamed to their names -> header
 
 A killed run resumes and ends with the same bytes: they depend on the shards and the options, not on processes, threads
@@ -38,7 +38,8 @@ from pilekit.shards.read.reader import OnError, Reading, read
 from pilekit.table_result import TableResult
 from pilekit.tokenize.files.documents import RECORD, Rows, rows_of_records
 from pilekit.tokenize.files.formats import ENDED_BY_EOD, Format, TokenFiles, token_files
-from pilekit.tokenize.files.output import Joined, finished_output
+from pilekit.tokenize.files.joined import Joined
+from pilekit.tokenize.files.output import finished_output
 from pilekit.tokenize.stage import Tokenize
 from pilekit.tokenize.tokenizer import Tokenizer
 
