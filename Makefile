@@ -29,7 +29,7 @@ check: $(VENV)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/mkdocs build --strict
 	$(BIN)/pytest $(PARALLEL)
 
 # The oldest versions that pyproject.toml allows, gigabytes of them, under the tests of everything but `train`.

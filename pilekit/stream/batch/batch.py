@@ -98,7 +98,7 @@ class Batch(dict[str, torch.Tensor]):
         return moved
 
     def documents(self) -> list[list[tuple[str, int]]]:
-        """The identities (shard name, document number) of each row's documents: entry [row][doc_id].
+        """The identities (shard name, document number) of each row's documents: entry `[row][doc_id]`.
 
         So `batch.documents()[row][batch["doc_ids"][row, i]]` is the document of token i. A document that continues in
         another row is named in both. DataLoader workers and `pin_memory` keep the identities. PilekitError for a batch
