@@ -10,6 +10,9 @@ from pilekit.tokenize import Tokenizer, load_tokenizer
 MOST_TOKENS_IN_ROW = 1 << 24
 """A longer row is a mistake: no memory could hold a batch of such rows."""
 
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+"""A state, which is JSON, holds no other whole numbers."""
+
 
 def check_one_of(name: str, value: object, valid: Sequence[object]) -> None:
     """PilekitError if the argument `name` is none of `valid`."""
@@ -18,9 +21,10 @@ def check_one_of(name: str, value: object, valid: Sequence[object]) -> None:
 
 
 def check_number(name: str, value: object, least: int | None = 1, most: int | None = None) -> None:
-    """PilekitError if the argument `name` is not a whole number from `least` to `most`; None: no such bound."""
-    if type(value) is not int or (least is not None and value < least) or (most is not None and value > most):
+    """PilekitError if the argument `name` is not a whole number from `least` to `most`; None: 64 bits are the bound."""
+    if type(value) is not int or not (_LEAST if least is None else least) <= value <= (_MOST if most is None else most):
         bound = "" if least is None else f" from {least} on" if most is None else f" from {least} to {most:,}"
+        bound += " of 64 bits" * (type(value) is int and not _LEAST <= value <= _MOST)
         raise PilekitError(f"{name} is a whole number{bound}, not {visible(repr(value), 80)}")
 
 

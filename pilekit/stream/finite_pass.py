@@ -31,6 +31,9 @@ from pilekit.stream.pack.lane import rows_between, rows_in
 from pilekit.stream.pack.window import Place, Window
 from pilekit.stream.record import WorkerPart
 
+MOST_EPOCHS = 1 << 27
+"""A larger number of an epoch is a mistake. Up to it, the places of a pass fit into 64 bits."""
+
 
 @dataclass(frozen=True)
 class Passes:
@@ -41,7 +44,7 @@ class Passes:
 
     epochs: Positive
     drop_last: bool
-    epoch: Annotated[int, msgspec.Meta(ge=0)] = 0
+    epoch: Annotated[int, msgspec.Meta(ge=0, le=MOST_EPOCHS)] = 0
 
     def borders(self, positions: int) -> tuple[int, int]:
         """The first position of the iteration and the one after its last; `positions` is the number in an epoch."""

@@ -37,7 +37,7 @@ from pilekit.stream.batch.batch import DEFAULT_OUTPUTS, Batch, BatchWriter, chec
 from pilekit.stream.batch.build_batches import BatchBuilder, Item, build_batches, rows_of_step
 from pilekit.stream.batch.mlm import Masking
 from pilekit.stream.explanation import Explanation, explain
-from pilekit.stream.finite_pass import Passes, pass_part
+from pilekit.stream.finite_pass import MOST_EPOCHS, Passes, pass_part
 from pilekit.stream.loader import StreamLoader, refuse_second_sharding
 from pilekit.stream.order.lane_grid import Grid, Share, batch_sizes, given_lanes
 from pilekit.stream.order.repeats import exact_repeats
@@ -397,7 +397,7 @@ class PileStream(IterableDataset[Batch]):
         The pass starts at its beginning, or resumes if a state of that epoch was just loaded. An endless stream moves
         through its epochs by itself, each in another order, so `set_epoch` does nothing.
         """
-        check_number("epoch", epoch, 0)
+        check_number("epoch", epoch, 0, MOST_EPOCHS)
         if self._passes is not None and not (self._handed_out.loaded and epoch == self._passes.epoch):
             self._begin_pass(replace(self._passes, epoch=epoch))
 

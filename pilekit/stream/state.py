@@ -33,7 +33,11 @@ MAY_CHANGE = ("subsets", "repeats")
 _SHOWN = {"rows": "lanes' rows", "columns": "lanes' columns"}
 """Names of a state's plan fields in messages, where they differ from the field's name."""
 
-_Count = Annotated[int, msgspec.Meta(ge=0)]
+_MOST_STEPS, _MOST_PLACE = 1 << 38, 1 << 62
+"""No run has more. Up to these, the numbers of samples and of the next units fit into 64 bits."""
+
+_Steps = Annotated[int, msgspec.Meta(ge=0, le=_MOST_STEPS)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 
 
 class StatePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,8 +70,8 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     version: int = STATE_VERSION
     fingerprint: dict[str, Any]
     plan: StatePlan
-    step: _Count
-    batch: _Count
+    step: _Steps
+    batch: _Steps
     rank: _Count | None
     world_size: Positive
     grad_accum: Positive
@@ -85,12 +89,12 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
         return {**fields, "xxh3": _checksum(fields)}
 
 
-def _checksum(fields: Mapping[str, Any]) -> str:
+def _checksum(fields: Mapping[str, Any]) -> str | None:
     others = {name: value for name, value in fields.items() if name != "xxh3"}
     try:
         return xxhash.xxh3_128_hexdigest(orjson.dumps(others, option=orjson.OPT_SORT_KEYS))
     except TypeError:  # not JSON, so not a state
-        return ""
+        return None
 
 
 def read_state(state: object) -> StreamState:
@@ -102,18 +106,23 @@ def read_state(state: object) -> StreamState:
             "this is the state of one worker of a DataLoader, which knows only its own part; load the loader's state "
             "into the StatefulDataLoader that it was taken from, or use stream.loader() and its state"
         )
-    if state["version"] != STATE_VERSION:
+    if type(state["version"]) is not int or state["version"] != STATE_VERSION:
         raise PilekitError(
             f"the stream's state has version {visible(state['version'], 20)}, and this pilekit reads version "
             f"{STATE_VERSION}; resume with the pilekit that wrote it"
         )
     damaged = "the stream's state was changed or damaged: {}; give what state_dict() returned"
-    if state.get("xxh3") != _checksum(state):
+    sum = _checksum(state)
+    if sum is None or not isinstance(state.get("xxh3"), str) or state["xxh3"] != sum:
         raise PilekitError(damaged.format("its checksum does not fit"))
     try:
         found = msgspec.convert(dict(state), StreamState)
+        found.plan.grid.share(0, found.world_size, found.grad_accum)
         if len(found.lanes) != 24 * found.plan.grid.lanes or (found.rank or 0) >= found.world_size:
             raise ValueError("its lanes and ranks do not fit its grid")
+        places = found.places()
+        if places.min() < 0 or places.max() > _MOST_PLACE or found.batch >= found.grad_accum:
+            raise ValueError("its places are impossible")
     except ValueError as error:
         raise PilekitError(damaged.format(visible(error, 200))) from error
     return found

@@ -199,7 +199,8 @@ def test_fewer_documents_than_ranks(tmp_path: Path, settings: Settings) -> None:
 def test_states_of_other_passes_are_refused(corpora: Corpora, settings: Settings) -> None:
     folder = corpora["few"].folder
     stream = PileStream(folder, **finite(settings))
-    refused("epoch is a whole number", stream.set_epoch, -1)
+    for epoch in (-1, 1 << 62):
+        refused("epoch is a whole number", stream.set_epoch, epoch)
     for name, value in (("epochs", 2), ("drop_last", True), ("epochs", None)):
         other = PileStream(folder, **finite(settings, **{name: value}))
         refused(f"its {name} is", other.load_state_dict, stream.state_dict())

@@ -220,6 +220,8 @@ def test_wrong_arguments(corpora: Corpora, settings: Settings) -> None:
         ({"on_error": "ignore"}, "on_error is one of raise, skip"),
         ({"seq_len": 0}, "seq_len is a whole number from 1 to 16,777,216, not 0"),
         ({"seed": "x"}, "seed is a whole number"),
+        ({"seed": 10**30}, "seed is a whole number of 64 bits"),
+        ({"world_size": 10**30, "rank": 0}, "world_size is a whole number from 1 to 16,777,216"),
         ({"lanes": (8, 10**9)}, "more than 1,048,576; give fewer"),
         ({"lanes": (8, 2.0)}, "lanes is"),
         ({"lanes": 8}, r'lanes is "auto" or \(rows, columns\)'),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import settings as settings_of
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
@@ -125,6 +126,44 @@ def test_a_missing_or_wrong_field_is_refused(good: dict[str, Any]) -> None:
     for read in (read_state, lambda one: merge([one])):
         refused("state was changed or damaged: its checksum", read, changed)
     refused("its checksum does not fit", read_state, {**good, "step": 1 << 70})  # which no JSON here can hold
+    refused("its checksum does not fit", read_state, {**good, "step": 1 << 70, "xxh3": ""})
+    refused("its checksum does not fit", read_state, {**good, "counts": np.zeros(2), "xxh3": np.zeros(2)})
+    refused("has version", read_state, {**good, "version": np.zeros(2)})
+
+
+PLACES = st.sampled_from([0, 1, 5, 10**6, 1 << 31, 1 << 32, 1 << 40, 1 << 62, (1 << 63) - 1, -1, -(1 << 63)])
+
+
+@pytest.mark.parametrize("packing", ["best_fit", "concat", "none"])
+@settings_of(max_examples=40)
+@given(data=st.data())
+def test_a_sealed_state_with_any_place_is_resumed_or_refused(
+    corpora: Corpora, settings: Settings, packing: str, data: st.DataObject
+) -> None:
+    """A checksum shows damage, and anyone can compute it. A negative place took rows without end."""
+    chosen = {**settings, "packing": packing, "batch_size": 16}
+    state = json.loads(run(corpora["mixed"].folder, chosen, batches=2)[1])
+    places = np.frombuffer(base64.b64decode(state["lanes"]), "<i8").copy()
+    for _ in range(data.draw(st.integers(1, 3))):
+        places[data.draw(st.integers(0, len(places) - 1))] = data.draw(PLACES)
+    stream = PileStream(corpora["mixed"].folder, **chosen)
+    try:
+        stream.load_state_dict(with_checksum({**state, "lanes": base64.b64encode(places.tobytes()).decode()}))
+        assert sum(1 for _ in islice(stream, 4)) == 4
+    except PilekitError as error:
+        assert str(error).isprintable()
+
+
+def test_numbers_that_no_run_has_are_refused_at_once(good: dict[str, Any]) -> None:
+    whole = {**good, "rank": None}
+    for change, message in (
+        ({"world_size": 1 << 62}, "4,611,686,018,427,387,904 ranks cannot share 8 rows"),
+        ({"grad_accum": 3}, "cannot share 8 rows"),
+        ({"batch": 2}, "its places are impossible"),
+        ({"step": 1 << 60}, "step"),
+        ({"counts": {**good["counts"], "rows": 1 << 60}}, "rows"),
+    ):
+        refused(message, merge, [with_checksum({**whole, **change})])
 
 
 # In a DataLoader's worker, for a loader that keeps its workers' states

@@ -8,6 +8,7 @@ import torch
 
 from pilekit.errors import PilekitError, visible
 from pilekit.stream.arguments import check_number
+from pilekit.stream.order.lane_grid import MOST_SAMPLES
 
 
 def rank_of_world(rank: int | None, world_size: int | None, num_replicas: int | None = None) -> tuple[int, int]:
@@ -26,7 +27,7 @@ def rank_of_world(rank: int | None, world_size: int | None, num_replicas: int | 
     told = world_size is None  # whether torch.distributed or the environment decides
     if world_size is None:
         world_size = torch.distributed.get_world_size() if joined else _environment("WORLD_SIZE", 1)
-    check_number("world_size", world_size)
+    check_number("world_size", world_size, most=MOST_SAMPLES)
     if rank is None:
         rank = 0
         if world_size > 1:
