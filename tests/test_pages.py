@@ -117,6 +117,23 @@ def test_the_ten_lines_of_the_readme_run_as_they_stand(small_demo: Path, process
     assert 1 < float(score[1]) < 3.5  # untrained it is over 3.6, the cost of equally likely tokens
 
 
+def test_two_commands_of_the_readme_do_all_the_set_up() -> None:
+    lines = "\n".join(blocks(ROOT / "README.md", "console")).splitlines()
+    commands = [line.split("  ")[0] for line in lines]
+    first_install = next(number for number, command in enumerate(commands) if "pip install" in command)
+    for target, does in (("demo", "pilekit demo"), ("test", "pytest")):
+        assert commands.index(f"$ make {target}") < first_install
+        # As in a fresh clone, whose stamp is older than all files, or absent.
+        planned = subprocess.run(
+            ["make", "-n", "-W", "pyproject.toml", target], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+        install = planned.index("pip install")
+        assert "--constraint constraints.txt --editable" in planned[install:]
+        assert "Installing" in planned[:install]  # it says so before the minutes of installing
+        assert "--quiet" not in planned
+        assert does in planned[install:]
+
+
 @pytest.fixture(scope="module")
 def left_by_the_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the pages use of `pilekit demo`'s folder, and an untrained model in the README's `tiny`."""

@@ -25,35 +25,52 @@ import click
 from pilekit import __version__
 from pilekit.errors import PilekitError, ToldElsewhere, visible
 
-COMMANDS = {
-    "stats": "Count documents, bytes and tokens per subset.",
-    "head": "Print the first documents, as text or JSON lines.",
-    "sample": "Print random documents, as text or JSON lines.",
-    "grep": "Print or count the documents in which a pattern is found.",
-    "index": "Index shards: random access, and counts in an instant.",
-    "show": "Print one document of a shard.",
-    "verify": "Check frames, lines, labels and sums, and name each damage.",
-    "reframe": "Rewrite shards in small checksummed frames, for random access.",
-    "select": "Write part of a corpus: subsets, a sample, a match.",
-    "assemble": "Build a corpus from sources: epochs, shards, a hold-out.",
-    "dedup": "Remove copies and near-duplicates, with a proof for each.",
-    "duplicates": "Show removed documents beside the kept ones, word by word.",
-    "clean": "Drop documents by quality rules or language, hide addresses.",
-    "decontaminate": "Cut out the text of evaluations, with a proof for each cut.",
-    "substrings": "Cut out the passages that an earlier document has.",
-    "tokenize": "Write token files for Megatron, GPT-NeoX and other trainers.",
-    "merge": "Join token files, or write them in another format.",
-    "stream": "Pack raw shards into training batches and show a few.",
-    "train": "Train a language model straight from raw shards.",
-    "bpb": "Score a model in bits per byte, per subset.",
-    "embed": "Write a vector for each document, and find near ones.",
-    "report": "Show corpora, and results made from them, on one HTML page.",
-    "prune": "Set a model's smallest weights or heads to 0, or cut them.",
-    "train-tokenizer": "Train a byte-level BPE tokenizer on a sample of a corpus.",
-    "explore": "Browse documents, duplicates, tokens and bits in a local page.",
-    "doctor": "Check the installed packages, and measure this machine.",
-    "demo": "Run everything on a small corpus of text that Python ships.",
+GROUPS = {
+    "Look at a corpus; begin with stats and head": {
+        "stats": "Count documents, bytes and tokens per subset.",
+        "head": "Print the first documents, as text or JSON lines.",
+        "sample": "Print random documents, as text or JSON lines.",
+        "grep": "Print or count the documents in which a pattern is found.",
+        "show": "Print one document of a shard.",
+        "explore": "Browse documents, copies, tokens and bits in a local page.",
+    },
+    "Trust it, and reach any document": {
+        "index": "Index shards: random access, and counts in an instant.",
+        "verify": "Check frames, lines, labels and sums, and name each damage.",
+        "reframe": "Rewrite shards in small frames with sums, for random access.",
+    },
+    "Make a cleaner one; dedup is the usual first step": {
+        "select": "Write part of a corpus: subsets, a sample, a match.",
+        "assemble": "Build a corpus from sources: epochs, shards, a hold-out.",
+        "clean": "Drop documents by quality or language, hide addresses.",
+        "dedup": "Remove copies and near-duplicates, with a proof for each.",
+        "duplicates": "Show removed documents beside the kept ones, word by word.",
+        "decontaminate": "Cut out the text of evaluations, with a proof for each cut.",
+        "substrings": "Cut out the passages that an earlier document has.",
+    },
+    "Turn it into tokens; stream shows what training sees": {
+        "train-tokenizer": "Train a byte-level BPE tokenizer on a sample of a corpus.",
+        "tokenize": "Write token files for Megatron, GPT-NeoX and others.",
+        "merge": "Join token files, or write them in another format.",
+        "stream": "Pack raw shards into training batches and show a few.",
+    },
+    "Train and measure models": {
+        "train": "Train a language model straight from raw shards.",
+        "bpb": "Score a model in bits per byte, per subset.",
+        "embed": "Write a vector for each document, and find near ones.",
+        "prune": "Set a model's smallest weights or heads to 0, or cut them.",
+    },
+    "Show results on one page": {
+        "report": "Show corpora, and results made from them, on one HTML page.",
+    },
+    "Find out what works here; begin with demo": {
+        "doctor": "Check the installed packages, and measure this machine.",
+        "demo": "Run everything on a small corpus of text that Python ships.",
+    },
 }
+"""The commands with their one-line helps, grouped by what a person wants to do."""
+
+COMMANDS = {name: help for group in GROUPS.values() for name, help in group.items()}
 
 ROOMS = {
     **dict.fromkeys(("head", "sample", "grep", "show", "duplicates", "explore", "report"), "look"),
@@ -110,9 +127,11 @@ class LazyGroup(click.Group):
             return 0
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the help page's table from the one-line helps, importing nothing."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        """Write the help page's tables from the one-line helps, one for each group, importing nothing."""
+        width = max(map(len, COMMANDS))
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from pilekit import __version__
 from pilekit.cli import main as main_module
-from pilekit.cli.main import COMMANDS, pilekit
+from pilekit.cli.main import COMMANDS, GROUPS, pilekit
 from pilekit.cli.options import ByteSize, Similarity, lanes, repeats
 from pilekit.errors import ToldElsewhere
 from tests.cli.running import PILEKIT, ended
@@ -105,6 +105,17 @@ def test_a_wrong_path_or_name_is_told_before_torch_is_imported(corpus: Path) -> 
         assert done.returncode == 0, done.stderr
         for line, message in zip(done.stderr.splitlines(), expected.values(), strict=True):
             assert message in line
+
+
+def test_the_help_page_groups_all_commands_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    page = CliRunner().invoke(pilekit, ["--help"], terminal_width=80).output
+    begins = [page.index(f"\n{title}:\n") for title in GROUPS]
+    assert begins == sorted(begins)
+    for (title, commands), begin, end in zip(GROUPS.items(), begins, [*begins[1:], len(page)], strict=True):
+        first, *lines = page[begin:end].strip().splitlines()
+        assert first == f"{title}:"
+        assert [line.split(maxsplit=1) for line in lines] == [[name, text] for name, text in commands.items()]
 
 
 def test_every_command_has_help_with_an_example() -> None:
