@@ -5,10 +5,11 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 BIN := .venv/bin
 VENV := .venv/installed
 OLD := .venv-compat
+FRESH := .venv-dist
 
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: demo test test-slow check compat bench docs clean
+.PHONY: demo test test-slow check compat bench docs dist clean
 
 demo: $(VENV)
 	$(BIN)/pilekit demo --out demo
@@ -44,8 +45,21 @@ bench: $(VENV)
 docs: $(VENV)
 	$(BIN)/mkdocs build --strict
 
+# Wheel and source archive, checked. The wheel runs the demo's first command in an environment that has nothing else.
+dist: $(VENV)
+	rm -rf dist $(FRESH)
+	$(BIN)/python -m hatchling build -d dist
+	$(PYTHON) -m venv $(FRESH)
+	$(FRESH)/bin/python -m pip install --quiet --disable-pip-version-check twine
+	$(FRESH)/bin/twine check --strict dist/*
+	$(PYTHON) -m venv --clear $(FRESH)
+	$(FRESH)/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt dist/*.whl
+	cd $(FRESH) && export PYTHONPATH= && bin/python -P -c 'from pathlib import Path; \
+		from pilekit.assemble.demo import write_demo_sources; write_demo_sources(Path("sources"))' \
+		&& bin/pilekit assemble sources/demo.toml --out corpus && bin/pilekit stats corpus --manifest demo
+
 clean:
-	rm -rf .venv $(OLD) site dist build demo .bench
+	rm -rf .venv $(OLD) $(FRESH) site dist build demo .bench
 
 # constraints.txt holds the versions that were tested together. The stamp is written last: a broken install is no install.
 $(VENV): pyproject.toml constraints.txt

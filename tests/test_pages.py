@@ -134,6 +134,16 @@ def test_two_commands_of_the_readme_do_all_the_set_up() -> None:
         assert does in planned[install:]
 
 
+def test_columns_of_a_docstring_become_a_table_and_all_else_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS)
+    with_tables = pytest.importorskip("parameter_tables", reason="griffe is not installed").with_tables
+    before = "Read it.\n\nAn example:\n\n    read(1)  # two spaces\n\nIt ends. A sentence.  Another one."
+    assert with_tables(before) == before
+    columns = "Count.\n\ndata, number   a | path\n               or a URL\n`jobs`         at a time\n\nIt ends."
+    table = "| | |\n| --- | --- |\n| `data`, `number` | a \\| path or a URL |\n| `jobs` | at a time |"
+    assert with_tables(columns).replace("\n\n\n", "\n\n") == f"Count.\n\n{table}\n\nIt ends."
+
+
 @pytest.fixture(scope="module")
 def left_by_the_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the pages use of `pilekit demo`'s folder, and an untrained model in the README's `tiny`."""
