@@ -111,6 +111,8 @@ def command(
     if state is not None:
         stream.load_state_dict(loaded)
     console = terminal()
+    if not explain:
+        click.echo(f"order: {stream.order}", err=True)
     if explain:
         explained = stream.explain()
         if as_json:

@@ -8,6 +8,7 @@ from pilekit.errors import counted
 from pilekit.stream.order.lane_grid import Share
 from pilekit.stream.pack.window import MOST_TOKENS
 from pilekit.stream.read.document_selection import DocumentSelection
+from pilekit.stream.read.shuffled_blocks import MOST_CHARACTERS
 
 _BYTES_PER_TOKEN = 4
 """Bytes of text per token, roughly. A token in memory (uint32) happens to take 4 bytes too."""
@@ -17,6 +18,7 @@ class Explanation(dict[str, Any]):
     """The result of `PileStream.explain`: a dict of JSON types; its `str()` is a text for people.
 
     plan, reason                 "random" or "sequential", and why
+    order                        of the documents, in a line
     rows, columns, lanes, unit
     window                       None for a stream without a tokenizer
     repeats                      {subset: uses of its documents per epoch}, where it is not 1
@@ -37,7 +39,7 @@ class Explanation(dict[str, Any]):
         told, repeats = dict(self), self["repeats"]
         told |= {name: ", ".join(map(str, self[name])) for name in ("world_sizes", "worker_counts")}
         grad_accums = (f"{', '.join(map(str, valid))} with {world}" for world, valid in self["accumulations"].items())
-        parts = [] if self["documents"] is None else [f"{counted(self['documents'])} in units of {self['unit']}"]
+        parts = [] if self["documents"] is None else [counted(self["documents"])]
         parts += [] if self["window"] is None else [f"windows of {counted(self['window'])}"]
         held, done = ("documents", "read") if self["window"] is None else ("windows", "tokenized")
         again = counted(self["restore_documents"], "document is", "documents are")
@@ -45,7 +47,8 @@ class Explanation(dict[str, Any]):
         sizes = "batch_size {batch_size} x grad_accum {grad_accum} x world_size {world_size}"
         return [
             ("plan", "{plan}: {reason}".format_map(told)),
-            ("sequence", "; ".join(parts) or "documents as they stand in their shards"),
+            ("order", self["order"]),
+            *([("sequence", "; ".join(parts))] if parts else []),
             *([("repeats", ", ".join(f"{name} {factor:g}" for name, factor in repeats.items()))] if repeats else []),
             ("lanes", f"{counted(self['rows'], 'row')} x {counted(self['columns'], 'column')} = {self['lanes']}"),
             ("step", f"{counted(self['global_batch_size'], 'sample')}: " + sizes.format_map(told)),
@@ -57,6 +60,15 @@ class Explanation(dict[str, Any]):
         ]
 
 
+def order_of(selected: DocumentSelection, unit: int) -> str:
+    """The order of the documents, as a line for people."""
+    if not selected.shuffle:
+        return "as in the corpus: shuffle is off"
+    if selected.block is None:
+        return f"random over the whole corpus, in units of {counted(unit, 'document')}"
+    return f"shard after shard, shuffled in blocks of {selected.block:,}; `pilekit reframe` gives random order"
+
+
 def explain(selected: DocumentSelection, share: Share, unit: int, window: int | None, packing: str) -> Explanation:
     """The explanation of a stream; `packing` is PileStream's argument, `window` is None without a tokenizer."""
     grid = share.grid
@@ -65,9 +77,11 @@ def explain(selected: DocumentSelection, share: Share, unit: int, window: int | 
     documents = sum(index.header.documents for index in indexes)
     text = sum(index.header.text_bytes for index in indexes) / documents if documents else 6000
     held = unit * text if window is None else 4 * min(MOST_TOKENS, window * text / _BYTES_PER_TOKEN)
+    held += 0 if selected.block is None else min(MOST_CHARACTERS, selected.block * text)
     return Explanation(
         plan=grid.plan,
         reason=selected.plan.reason,
+        order=order_of(selected, unit),
         rows=grid.rows,
         columns=grid.columns,
         lanes=grid.lanes,

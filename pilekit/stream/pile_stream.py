@@ -36,7 +36,7 @@ from pilekit.stream.arguments import MOST_TOKENS_IN_ROW, check_number, check_one
 from pilekit.stream.batch.batch import DEFAULT_OUTPUTS, Batch, BatchWriter, checked_outputs
 from pilekit.stream.batch.build_batches import BatchBuilder, Item, build_batches, rows_of_step
 from pilekit.stream.batch.mlm import Masking
-from pilekit.stream.explanation import Explanation, explain
+from pilekit.stream.explanation import Explanation, explain, order_of
 from pilekit.stream.finite_pass import MOST_EPOCHS, Passes, pass_part
 from pilekit.stream.loader import StreamLoader, refuse_second_sharding
 from pilekit.stream.order.lane_grid import Grid, Share, batch_sizes, given_lanes
@@ -89,6 +89,8 @@ class PileStream(IterableDataset[Batch]):
     append_eod         whether the end-of-document token follows each document
     seed               of the order and of everything else that is random
     shuffle            False: units and documents in the order of the corpus
+    shuffle_block      of shards that are read in order, because they have no small frames: documents are shuffled in
+                       blocks of so many lines, or of 32 MB of text if that is less. Each lane holds a block
     dedup              folder of a finished `pilekit dedup`: documents that it removed are left out
     filters            document stages; each must judge a document by that document alone
     objective          "clm", or "mlm": 15 % of tokens masked, the same on any topology; needs a mask token
@@ -140,6 +142,7 @@ class PileStream(IterableDataset[Batch]):
         append_eod: bool = True,
         seed: int = 0,
         shuffle: bool = True,
+        shuffle_block: int = 4096,
         dedup: str | Path | None = None,
         filters: Sequence[Stage] = (),
         objective: Literal["clm", "mlm"] = "clm",
@@ -161,6 +164,7 @@ class PileStream(IterableDataset[Batch]):
             check_one_of(name, flag, (True, False))
         check_number("seq_len", seq_len, most=MOST_TOKENS_IN_ROW)
         check_number("window", window)
+        check_number("shuffle_block", shuffle_block)
         check_number("seed", seed, None)
         check_number("cache_bytes", cache_bytes)
         outputs = checked_outputs(outputs)
@@ -202,6 +206,7 @@ class PileStream(IterableDataset[Batch]):
             dedup=None if dedup is None else Path(dedup),
             seed=seed,
             shuffle=shuffle,
+            shuffle_block=shuffle_block,
             on_error=on_error,
             raw=self.is_raw,
             cache=None if cache is None else FrameCache.at(cache, cache_bytes),
@@ -491,6 +496,11 @@ class PileStream(IterableDataset[Batch]):
         self._loaded_part = part
 
     # Looking
+
+    @property
+    def order(self) -> str:
+        """The order of the documents, as a line for people."""
+        return order_of(self._selected, self._unit)
 
     def stats(self) -> dict[str, Any]:
         """Counts of all batches that this rank was handed since the run began, resumed parts included.

@@ -64,6 +64,7 @@ def open_stream(config: TrainConfig, *, world_size: int | None = None) -> PileSt
         dedup=data.dedup,
         lanes=data.lanes,
         seed=data.seed,
+        shuffle_block=data.shuffle_block,
         on_error=data.on_error,
         outputs=("input_ids", "labels", "position_ids", "doc_ids", "subset_ids"),
     )

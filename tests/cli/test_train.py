@@ -55,7 +55,7 @@ def test_a_run_its_files_and_how_it_resumes(made: Path, here: Path) -> None:
     lines = result.stdout.splitlines()
     assert re.fullmatch(r"4 steps done, 512 tokens: loss \d\.\d{4}", lines[0])
     assert lines[1:] == ["the model is in runs/tiny/model; score it with: pilekit bpb runs/tiny/model"]
-    assert result.stderr == "1 rank, on cpu\n"
+    assert result.stderr == "1 rank, on cpu\norder: random over the whole corpus, in units of 1 document\n"
     run = here / "runs" / "tiny"
     assert steps_of(run) == [1, 2, 3, 4]
     assert (run / "model").is_dir()
@@ -75,7 +75,7 @@ def test_a_run_its_files_and_how_it_resumes(made: Path, here: Path) -> None:
 def test_a_dry_run_shows_the_plan_and_writes_nothing(made: Path, here: Path) -> None:
     result = train(made, "--dry-run", "--set", 'data.subsets=["arxiv", "GitHub"]')
     plan = {line[:11].strip(): line[11:] for line in result.stdout.splitlines()}
-    assert list(plan) == ["run", "data", "tokenizer", "model", "ranks", "memory", "step", "in all", "dry run"]
+    assert list(plan) == ["run", "data", "order", "tokenizer", "model", "ranks", "memory", "step", "in all", "dry run"]
     parameters = sum(parameter.numel() for parameter in tiny_model().parameters())
     assert plan["run"] == "runs/tiny (new)"
     assert re.fullmatch(rf"2 shards, [\d.]+ kB stored, in {made}/data: ArXiv, Github", plan["data"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -17,7 +17,7 @@ import tokenizers
 
 from pilekit.shuffle import mix, permutation
 
-UNITS, DOCUMENTS, REPEATS, SHARDS, TURNS = 1, 2, 3, 4, 5
+UNITS, DOCUMENTS, REPEATS, SHARDS, TURNS, BLOCKS = 1, 2, 3, 4, 5, 6
 """The first word of the key of each random choice."""
 
 MOST_TOKENS = 512 * 1024
@@ -40,7 +40,8 @@ class Plan:
 
     shards   names of all shards of the corpus, sorted
     unit     by default the value of a new run
-    in_turn  the sequential plan: lanes of whole shards, in another order in each epoch, with their lines in order
+    in_turn  the sequential plan: lanes of whole shards, in another order in each epoch, whose documents are permuted
+             inside blocks of `shuffle_block` lines
     """
 
     shards: tuple[str, ...]
@@ -57,6 +58,7 @@ class Plan:
     shuffle: bool = True
     keep: Callable[[Line], bool] | None = None
     in_turn: bool = False
+    shuffle_block: int = 4096
 
     @property
     def lanes(self) -> int:
@@ -154,14 +156,38 @@ def lane_documents(
             order = permutation(per_epoch, plan.seed, *key, epoch).tolist() if plan.shuffle else range(per_epoch)
             order_of_epoch = {epoch: list(order)}
         copy, number = divmod(order_of_epoch[epoch][position % per_epoch], len(units))
+        if plan.in_turn:
+            used = [line for line in units[number] if is_used(plan, epoch, copy, line)]
+            used = [line for line in used if plan.keep is None or plan.keep(line)]
+            index = plan.shards.index(plan.shards[lane :: plan.lanes][number])
+            for line, order in in_blocks(used, plan, index, epoch, copy):
+                yield Document(lane, position, order, line, encode(line.text))
+            position += stride
+            continue
         inside = list(range(len(units[number])))
-        if plan.shuffle and not plan.in_turn:
+        if plan.shuffle:
             inside = permutation(len(inside), plan.seed, DOCUMENTS, epoch, number, copy).tolist()
         for place, index in enumerate(inside):
             line = units[number][index]
             if is_used(plan, epoch, copy, line) and (plan.keep is None or plan.keep(line)):
-                yield Document(lane, position, line.number if plan.in_turn else place, line, encode(line.text))
+                yield Document(lane, position, place, line, encode(line.text))
         position += stride
+
+
+def in_blocks(lines: Sequence[Line], plan: Plan, shard: int, epoch: int, copy: int) -> Iterator[tuple[Line, int]]:
+    """(document, order) of one use of a shard. Of a block's documents, the n-th given has the n-th number as order.
+
+    A block also ends at 32 MiB characters, which the shards of these tests do not have.
+    """
+    if not plan.shuffle:
+        yield from ((line, line.number) for line in lines)
+        return
+    for _, group in groupby(lines, key=lambda line: line.number // plan.shuffle_block):
+        block = list(group)
+        for first, place in zip(
+            block, permutation(len(block), plan.seed, BLOCKS, shard, epoch, copy, block[0].number), strict=True
+        ):
+            yield block[place], first.number
 
 
 def row_key(plan: Plan, row: Sequence[Piece]) -> int:

@@ -225,7 +225,7 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
         if not ranks.is_first:
             trainer.fit()
             return
-        click.echo(described(ranks), err=True)
+        click.echo(f"{described(ranks)}\norder: {trainer.stream.order}", err=True)
         with live_line(config.steps) as show:
             finished = trainer.fit(show)
         if finished.interrupted:
@@ -298,6 +298,7 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
     return [
         ("run", f"{visible(run.path)} ({start})"),
         ("data", f"{counted(len(corpus.shards), 'shard')}{size} in {visible(corpus.root)}: {subsets}"),
+        ("order", stream.order),
         ("tokenizer", f"{visible(tokenizer.path)}, {tokenizer.vocab_size:,} ids ({tokenizer.backend})"),
         ("model", f"{visible(source.preset or source.config or source.path or '')}: {memory.parameters:,} parameters"),
         ("ranks", f"{world_size:,}; a restart may use {', '.join(others) or 'no other number'}"),

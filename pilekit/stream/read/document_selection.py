@@ -68,6 +68,7 @@ class DocumentSelection:
     repeats    factors that are not 1, by exact name
     filters    document stages
     dedup      folder of a finished dedup
+    shuffle_block   under the sequential plan: lines in a block whose documents are permuted
     raw        whether to give whole documents, for a stream without a tokenizer
     cache      the cache of remote shards' frames
 
@@ -87,6 +88,7 @@ class DocumentSelection:
     dedup: Path | None = None
     seed: int = 0
     shuffle: bool = True
+    shuffle_block: int = 4096
     on_error: OnError = "raise"
     raw: bool = False
     cache: FrameCache | None = None
@@ -167,6 +169,11 @@ class DocumentSelection:
                 f"cache= keeps frames that are reached at random, but {self.plan.reason}; put what `pilekit reframe` "
                 "makes of the shards in their place, or leave out cache="
             )
+
+    @property
+    def block(self) -> int | None:
+        """Lines in a block whose documents are permuted; None if units or nothing is."""
+        return self.shuffle_block if self.count is None and self.shuffle else None
 
     def selects(self, label: str) -> bool:
         """Whether the selection keeps documents with this label."""
@@ -287,6 +294,7 @@ class DocumentSelection:
             "dedup": None if self.dedup is None else Deduplicated(self.dedup).identity,
             "seed": self.seed,
             "shuffle": self.shuffle,
+            "shuffle_block": self.block,
             "subsets": None if self.subsets is None else sorted(self.subsets),
             "repeats": dict(self.repeats),
         }

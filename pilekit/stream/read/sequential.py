@@ -2,11 +2,12 @@
 
 Lane l of L owns the shards whose index is l modulo L, in the order of their names. In each epoch, a seeded permutation
 orders the lane's (shard, copy) pairs. Each pair is read from beginning to end, by a thread that decodes ahead. A
-position is the number of a pair in the lane, and a document's number in its unit's order is its line number. So
-restoring opens one shard and decodes it up to one line; nothing before that line is parsed.
+position is the number of a pair in the lane. Documents are permuted inside blocks of consecutive ones
+(shuffled_blocks.py), and orders are line numbers. So restoring opens one shard and decodes it up to one line; nothing
+before that line's block is parsed.
 
-Documents keep the order of the file, so only shards and lanes are shuffled. The Pile's shards were shuffled when they
-were made. Other shards can be rewritten with `pilekit reframe`, so that streams shuffle all documents.
+The Pile's shards were shuffled when they were made, so blocks suffice. Shards that are sorted, such as a file for each
+source, can be rewritten with `pilekit reframe`, so that streams shuffle all documents.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from pilekit.shards.read.reader import ShardReader, read
 from pilekit.shards.read.unchanged import check_version
 from pilekit.shuffle import Int64, permutation
 from pilekit.stream.order.repeats import staying
-from pilekit.stream.read.lane_documents import SKIPPED, LaneDocuments
+from pilekit.stream.read.lane_documents import ORDER, SKIPPED, LaneDocuments
+from pilekit.stream.read.shuffled_blocks import shuffled_blocks
 
 if TYPE_CHECKING:
     from pilekit.stream.read.document_selection import DocumentSelection
@@ -40,8 +42,8 @@ _MOST_COLUMNS = 8
 _MOST_EMPTY = 64
 """With fractional repeats, this many epochs in a row may be empty: a factor of 0.5 drops a document in half of them."""
 
-_SHARDS = 4
-"""Keeps these permutations apart from others of the same seed."""
+_SHARDS, _BLOCKS = 4, 6
+"""Keep these permutations apart from others of the same seed."""
 
 
 def default_grid(shards: int, world_size: int) -> tuple[int, int]:
@@ -111,6 +113,24 @@ class Sequential:
             raise PilekitError("standard input (-) can be read only once; give epochs=1, or save it to a file first")
         version = self._selected.versions[index]
         check_version(shard.path, version)
+        if (lines := self._selected.block) is None:
+            yield from self._in_order(epoch, index, copy, position, document, bad)
+        else:
+            # Of a block's documents, those before the place were given. Its bad lines before the place were counted.
+            seed = self._selected.seed
+            pieces = self._in_order(epoch, index, copy, position, document - document % lines, bad, document)
+            with closing(pieces):
+                for block in shuffled_blocks(
+                    pieces, lines, lambda count, first: permutation(count, seed, _BLOCKS, index, epoch, copy, first)
+                ):
+                    yield block.part(int(np.searchsorted(block.table[:, ORDER], document)), len(block))
+        check_version(shard.path, version)
+
+    def _in_order(
+        self, epoch: int, index: int, copy: int, position: int, document: int, bad: deque[int], counted_from: int = 0
+    ) -> Generator[LaneDocuments, None, None]:
+        """The documents of one (shard, copy) from line `document` on. Bad lines before `counted_from` do not count."""
+        shard = self._selected.corpus.shards[index]
         with read(
             shard, self._wanted(copy), self._selected.on_error, manifest=self._selected.corpus.manifest, start=document
         ) as reader:
@@ -127,9 +147,10 @@ class Sequential:
                 document = int(batch.numbers[-1]) + 1
                 found = self._selected.placed(batch, index, position, batch.numbers)
                 while bad and bad[0] < document:
-                    found.table[np.searchsorted(batch.numbers, bad.popleft()), SKIPPED] += 1
+                    line = bad.popleft()
+                    if not 0 <= line < counted_from:
+                        found.table[np.searchsorted(batch.numbers, line), SKIPPED] += 1
                 yield found
-        check_version(shard.path, version)
 
     def _wanted(self, copy: int) -> tuple[str, ...] | None:
         """The subsets that have documents in this copy, at least one; None: all subsets."""

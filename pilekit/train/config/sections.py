@@ -77,6 +77,8 @@ class DataConfig(_Section, frozen=True, kw_only=True):
     global batch size. "auto" chooses them when a run first starts."""
     seed: FromZero = 0
     """Seed of the documents' order."""
+    shuffle_block: Count = 4096
+    """Lines in a block whose documents are shuffled, in shards that have no random access and are read in order."""
     workers: FromZero = 0
     """Worker processes of each rank that make its batches; with 0 the rank makes them itself, between steps."""
     attention: Attention = "document"
