@@ -55,7 +55,8 @@ def test_a_run_its_files_and_how_it_resumes(made: Path, here: Path) -> None:
     lines = result.stdout.splitlines()
     assert re.fullmatch(r"4 steps done, 512 tokens: loss \d\.\d{4}", lines[0])
     assert lines[1:] == ["the model is in runs/tiny/model; score it with: pilekit bpb runs/tiny/model"]
-    assert result.stderr == "1 rank, on cpu\norder: random over the whole corpus, in units of 1 document\n"
+    started = "1 rank, on cpu\norder: random over the whole corpus, in units of 1 document\n"
+    assert result.stderr == started
     run = here / "runs" / "tiny"
     assert steps_of(run) == [1, 2, 3, 4]
     assert (run / "model").is_dir()
@@ -65,7 +66,7 @@ def test_a_run_its_files_and_how_it_resumes(made: Path, here: Path) -> None:
     trained = (run / "config.toml").read_bytes(), (run / "pilekit.json").read_bytes()
     for changes in ((), ("--set", "optimizer.lr=1")):
         again = train(made, *changes)
-        assert again.stderr.startswith("1 rank, on cpu\nalready done: an earlier run trained all steps")
+        assert again.stderr.startswith(f"{started}already done: an earlier run trained all steps")
         assert again.stdout.startswith("4 steps done, 512 tokens\n")
     assert ((run / "config.toml").read_bytes(), (run / "pilekit.json").read_bytes()) == trained
     assert train(made, "--set", "train.steps=5").stdout.startswith("5 steps done, 640 tokens: loss ")
