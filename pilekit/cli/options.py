@@ -45,6 +45,11 @@ def folder_option(name: str, help: str, **settings: Any) -> Callable[[F], F]:
     return click.option(name, type=folder, metavar="DIR", help=help, **settings)
 
 
+def adapter_option() -> Callable[[F], F]:
+    """`--adapter`, for commands that load a model."""
+    return folder_option("--adapter", "An adapter (LoRA) of the model, as peft saves it; else the model alone counts.")
+
+
 def prefix(typed: str) -> Path:
     """The beginning of file names, such as `tokens/pile`; a folder is wrong usage."""
     from pilekit.tokenize.files.formats import check_prefix

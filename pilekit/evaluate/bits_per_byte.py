@@ -52,6 +52,7 @@ def bits_per_byte(
     data: Data = None,
     *,
     tokenizer: Any = None,
+    adapter: str | Path | None = None,
     subsets: Sequence[str] | None = None,
     limit: int | None = None,
     max_length: int | None = None,
@@ -79,6 +80,8 @@ def bits_per_byte(
     data           a path, glob or URL, several of them, a `Corpus`, or None for the default places. If there are val or
                    test shards among others, only these are scored, and a warning names them
     tokenizer      an argument of `load_tokenizer`; None: the folder's
+    adapter        a folder whose adapter, as peft saves it, is added to the weights; None: the model alone, also if an
+                   adapter lies beside its weights
     subsets        only documents of these subsets, in any spelling the manifest knows; None: all
     limit          only this many documents of each subset, from the first; None: all. Reading ends when all subsets
                    requested are full, or without `subsets`, all of the manifest and all others found so far
@@ -122,15 +125,19 @@ def bits_per_byte(
     place = ranks.on_all_ranks(lambda: model.device if isinstance(model, PreTrainedModel) else device_of(device, ranks))
 
     def check() -> Plan:
-        if isinstance(model, PreTrainedModel) and (out, dtype, device) != (None, "auto", "auto"):
-            raise PilekitError("out, dtype and device are for a model in a folder; save this one, or leave them out")
+        if isinstance(model, PreTrainedModel) and (adapter, out, dtype, device) != (None, None, "auto", "auto"):
+            raise PilekitError(
+                "adapter, out, dtype and device are for a model in a folder; save this one, or leave them out"
+            )
         if out is not None:
             check_out(out)
         elif per_token:
             raise PilekitError("per_token writes tokens.parquet beside the result; name a folder as out")
         corpus, given = corpus_of(data).only_held_out(), "auto" if dtype in QUANTIZED else dtype
         size = ranks.world_size
-        plan = prepare(model, corpus, options, tokenizer=tokenizer, dtype=given, device=place, world_size=size)
+        plan = prepare(
+            model, corpus, options, tokenizer=tokenizer, adapter=adapter, dtype=given, device=place, world_size=size
+        )
         if dtype in QUANTIZED:
             plan.protocol.update(dtype=dtype, torchao=torchao_version())
         if train is not None:
@@ -146,7 +153,7 @@ def bits_per_byte(
             held.enter_context(predicting(model))
             return _scoring(plan, as_causal_lm(model) if plan.template is None else as_masked_lm(model))
         load_lm = load_causal_lm if plan.template is None else load_masked_lm
-        lm = load_lm(model, dtype=plan.dtype, device=place)
+        lm = load_lm(model, dtype=plan.dtype, device=place, adapter=adapter)
         if dtype in QUANTIZED:
             quantize(lm.model, dtype)
         loaded.append((weight_bytes(lm.model), time.perf_counter()))

@@ -27,6 +27,7 @@ from pilekit.evaluate.masked.model import tokens_of
 from pilekit.evaluate.masked.pseudo_nll import Template, template_of
 from pilekit.evaluate.model.causal import check_vocabulary
 from pilekit.evaluate.model.device import dtype_of
+from pilekit.evaluate.model.folder import adapter_files, check_folder
 from pilekit.evaluate.model.load import (
     MASKED,
     kind_in_memory,
@@ -92,7 +93,7 @@ class Plan:
     template         the special tokens of a masked model's windows; None for a causal model
     dtype            the precision to compute in
     shard_versions   `version_of` each shard, by path, when the plan was made
-    model_versions   the same of the model's config.json and weights; empty for a model in memory
+    model_versions   the same of the files of the model and its adapter; empty for a model in memory
     protocol         everything that a figure depends on, as JSON types
     """
 
@@ -125,6 +126,7 @@ def prepare(
     options: Options,
     *,
     tokenizer: Any = None,
+    adapter: str | Path | None = None,
     dtype: str = "auto",
     device: torch.device,
     world_size: int = 1,
@@ -142,8 +144,11 @@ def prepare(
         raise PilekitError(f"a {type(model).__name__} is not a model of transformers, nor the path of its folder")
     else:
         kind, folder, name = kind_of(model), Path(model), str(model)
-        model_versions = {str(file): version_of(str(file)) for file in [folder / "config.json", *weight_files(folder)]}
-        shape = outline(model, kind)
+        check_folder(folder, adapter)
+        added = () if adapter is None else adapter_files(adapter)
+        files = [folder / "config.json", *weight_files(folder), *added]
+        model_versions = {str(file): version_of(str(file)) for file in files}
+        shape = outline(model, kind, adapter)
     loaded = load_tokenizer(folder if tokenizer is None else tokenizer)
     check_vocabulary(shape, loaded, name)
     computed = shape.dtype if folder is None else dtype_of(dtype, device, stored_dtype(folder))
@@ -167,6 +172,8 @@ def prepare(
         corpus, loaded, options, subsets, max_length, prefix, template, computed, shard_versions, model_versions, {}
     )
     plan.protocol.update(_described(plan, shape, device.type, folder))
+    if adapter is not None:
+        plan.protocol["model"]["adapter"] = {"path": str(adapter), "files": _fingerprint(adapter_files(adapter))}
     return plan
 
 

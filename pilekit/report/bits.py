@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from pilekit.errors import PilekitError
 from pilekit.evaluate.results.compare import LETTERS, compare
-from pilekit.evaluate.results.result import BitsPerByte
+from pilekit.evaluate.results.result import BitsPerByte, model_path
 from pilekit.evaluate.show.comparison_table import differences_table, verdict
 from pilekit.evaluate.show.plot import draw_comparison, draw_result, model_name
 from pilekit.evaluate.show.table import figures_table
@@ -23,7 +23,7 @@ MOST_COMPARED = 6
 def result_content(result: BitsPerByte, path: str) -> dict[str, Any]:
     """The figures of one model."""
     svg, marks = _drawn(draw_result(result), f"Bits per byte of {path}")
-    model = model_name(result.protocol["model"]["path"])
+    model = model_name(model_path(result.protocol))
     return {"result": result, "model": model, "figures": figures_table(result), "svg": svg, "marks": marks}
 
 
@@ -41,7 +41,7 @@ def compared_content(results: Sequence[BitsPerByte], path: str) -> dict[str, Any
     label, xlabel = f"Bits per byte over {len(results)} results, {path}", "step" if by_step else "result, as listed"
     content: dict[str, Any] = {
         "count": len(results),
-        "models": [] if by_step else [model_name(result.protocol["model"]["path"]) for result in results],
+        "models": [] if by_step else [model_name(model_path(result.protocol)) for result in results],
         "over": small_multiples(x if by_step else range(1, len(x) + 1), series, label, xlabel),
     }
     try:

@@ -130,7 +130,8 @@ def _artefact(file: Path, given: bool) -> Artefact | None:
     if file.name == RESULT_FILE:
         of = (result := read_result(folder)).protocol
         limit = () if of["limit"] is None else ("--limit", str(of["limit"]))
-        command = line("bpb", str(of["model"]["path"] or "MODEL"), "CORPUS", *limit, "--out", folder)
+        adapter = ("--adapter", str(of["model"]["adapter"]["path"])) if "adapter" in of["model"] else ()
+        command = line("bpb", str(of["model"]["path"] or "MODEL"), "CORPUS", *adapter, *limit, "--out", folder)
         inputs = some_names(shard["name"] for shard in of["data"])
         return Artefact("bpb", folder, command, result, inputs, of["pilekit"], given)
     if file.name == HEADER_FILE:

@@ -60,6 +60,7 @@ FIXED = (
     "model.preset",
     "model.config",
     "model.path",
+    "model.adapter",
     "model.from_teacher",
     "model.freeze",
     "lora.rank",
@@ -259,7 +260,7 @@ def check_resumable(old: TrainConfig, new: TrainConfig) -> None:
 
 def _meaning(field: str, value: Any) -> Any:
     """The value to compare: a path is made absolute."""
-    if field in ("model.path", "model.config", "checkpoint.resume") and value is not None:
+    if field in ("model.path", "model.adapter", "model.config", "checkpoint.resume") and value is not None:
         return Path(value).absolute()
     return value
 

@@ -122,7 +122,7 @@ class Trainer:
         lm = build_on(ranks, partial(build, source, lora=config.lora), config.lora)
         models = [lm]
         if config.teacher.path is not None:
-            teacher = ModelConfig(path=config.teacher.path)
+            teacher = ModelConfig(path=config.teacher.path, adapter=config.teacher.adapter)
             models.append(build_on(ranks, partial(build, teacher, field="teacher.path")))
             ranks.on_rank0(lambda: check_heads(*models))
         for each in models if config.data.attention == "document" else ():

@@ -175,7 +175,7 @@ def test_never_resume_takes_only_a_run_without_results(tmp_path: Path) -> None:
 OTHER: dict[str, Any] = {
     **{"data.path": "y.jsonl", "data.subsets": ["ArXiv"], "data.window": 16, "data.lanes": (8, 4), "data.workers": 2},
     **{"data.seq_len": 16, "data.packing": "concat", "data.seed": 1, "data.attention": "causal"},
-    **{"model.preset": "pythia-70m", "model.config": "config.json", "model.path": "model"},
+    **{"model.preset": "pythia-70m", "model.config": "config.json", "model.path": "model", "model.adapter": "adapter"},
     **{"model.from_teacher": 2, "teacher.path": "other", "train.ema": 0.9},
     **{"lora.rank": 4, "lora.alpha": 8.0, "lora.targets": ["dense"]},
     **{"model.freeze": ["*.embed_in.*"], "optimizer.name": "muon", "optimizer.momentum": 0.9},

@@ -17,7 +17,15 @@ import click
 
 from pilekit.cli.display.output import print_fitted, terminal
 from pilekit.cli.models.ranks import progress, rank, told_once
-from pilekit.cli.options import Described, corpus_argument, exact_subsets, folder_option, on_error_option, open_corpus
+from pilekit.cli.options import (
+    Described,
+    adapter_option,
+    corpus_argument,
+    exact_subsets,
+    folder_option,
+    on_error_option,
+    open_corpus,
+)
 from pilekit.errors import PilekitError, visible
 from pilekit.progress import waiting
 
@@ -34,6 +42,7 @@ _ALL_COLUMNS = 400
 @click.command()
 @click.argument("model_dir")
 @corpus_argument
+@adapter_option()
 @click.option("--limit", type=_COUNT, metavar="N", help="Only the first N documents of each subset.")
 @click.option(
     "--max-length", type=_COUNT, metavar="N", help="Tokens in a window.  [default: as many as the model has positions]"
@@ -124,8 +133,10 @@ def command(
         to_score = [model for model in models if not (comparing and _is_result(model))]
         if rules["per_token"] and out is None:
             raise click.UsageError("--per-token writes beside the result; give --out DIR too.")
+        if comparing and rules["adapter"] is not None:
+            raise click.UsageError("--adapter is of one model: score it with --out, and compare that folder.")
         for model in to_score:
-            check_folder(model)
+            check_folder(model, rules["adapter"])
             tokenizer_file(model)
         if out is not None and not comparing:
             check_out(out)

@@ -12,7 +12,7 @@ import click
 
 from pilekit.cli.display.output import print_fitted
 from pilekit.cli.models.ranks import progress, rank, told_once
-from pilekit.cli.options import Described, corpus_argument, exact_subsets, on_error_option, open_corpus
+from pilekit.cli.options import Described, adapter_option, corpus_argument, exact_subsets, on_error_option, open_corpus
 from pilekit.errors import PilekitError, visible
 from pilekit.progress import waiting
 
@@ -22,6 +22,7 @@ _COUNT = click.IntRange(min=1)
 @click.command()
 @click.argument("model_dir")
 @corpus_argument
+@adapter_option()
 @click.option("--layer", type=int, default=-1, metavar="N", help="Pool these hidden states; 0: input, -1: last layer.")
 @click.option(
     "--pool",
@@ -82,7 +83,7 @@ def command(
 
         assert out is not None
         with told_once():
-            check_folder(model_dir)
+            check_folder(model_dir, rules["adapter"])
             tokenizer_file(model_dir)
             corpus = open_corpus(paths, manifest).only_held_out()
             rules["subsets"] = exact_subsets(subsets, corpus)

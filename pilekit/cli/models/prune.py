@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
 from pilekit.cli.display.output import print_fitted
 from pilekit.cli.models.bpb import scored
-from pilekit.cli.options import Described, corpus_argument, exact_subsets, open_corpus
+from pilekit.cli.options import Described, adapter_option, corpus_argument, exact_subsets, open_corpus
 from pilekit.errors import visible
 from pilekit.progress import waiting
 
@@ -17,6 +18,7 @@ from pilekit.progress import waiting
 @click.command()
 @click.argument("model_dir")
 @corpus_argument
+@adapter_option()
 @click.option(
     "--magnitude", type=float, metavar="S", help="Share of each matrix's weights that becomes 0: the smallest."
 )
@@ -29,6 +31,7 @@ def command(
     paths: tuple[str, ...],
     subsets: str | None,
     manifest: Described,
+    adapter: Path | None,
     magnitude: float | None,
     heads: int | None,
     out: Path,
@@ -51,14 +54,15 @@ def command(
 
     if (magnitude is None) == (heads is None):
         raise click.UsageError("give --magnitude or --heads, one of the two.")
-    check_folder(model_dir)
+    check_folder(model_dir, adapter)
     tokenizer_file(model_dir)
     corpus = open_corpus(paths, manifest).only_held_out() if paths else None
-    rules = {"limit": limit, "subsets": None if corpus is None else exact_subsets(subsets, corpus)}
+    rules: dict[str, Any] = {"limit": limit, "subsets": None if corpus is None else exact_subsets(subsets, corpus)}
     with waiting("loading torch"):
         from pilekit.train.model.prune import prune_model
-    pruned = prune_model(model_dir, out, magnitude=magnitude, heads=heads)
-    results = [] if corpus is None else [scored(str(one), corpus, rules, None, "scoring") for one in (model_dir, out)]
+    pruned = prune_model(model_dir, out, magnitude=magnitude, heads=heads, adapter=adapter)
+    both = ((model_dir, rules | {"adapter": adapter}), (str(out), rules))
+    results = [] if corpus is None else [scored(one, corpus, of, None, "scoring") for one, of in both]
     costs = [result.cost for result in results if result.cost is not None]
     speeds = [round(cost.tokens_per_second, 1) for cost in costs]
     comparison = None
@@ -73,8 +77,9 @@ def command(
     from pilekit.evaluate.show.comparison_table import comparison_table
     from pilekit.fitted_table import DASH, Column, FittedTable, rounded_bytes
 
+    first = model_dir if adapter is None else f"{model_dir} + {adapter}"
     columns = [
-        Column[int]("Model", lambda which: ("A: " + model_dir, f"B: {out}")[which]),
+        Column[int]("Model", lambda which: (f"A: {first}", f"B: {out}")[which]),
         Column("Parameters", lambda which: f"{pruned.parameters[which]:,}"),
         Column("Zeros %", lambda which: f"{100 * pruned.zeros[which]:.2f}"),
         Column("On disk", lambda which: rounded_bytes(pruned.bytes[which])),

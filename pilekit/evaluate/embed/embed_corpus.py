@@ -52,6 +52,7 @@ def embed_corpus(
     data: Data = None,
     out: str | Path = "embeddings.parquet",
     *,
+    adapter: str | Path | None = None,
     layer: int = -1,
     pool: str = "mean",
     float32: bool = False,
@@ -67,7 +68,7 @@ def embed_corpus(
     """Write a vector for each document of a corpus into the Parquet file `out`, made by a causal or masked model.
 
     model          a folder with config.json, safetensors and tokenizer.json
-    data           a path, glob or URL, several of them, a `Corpus`, or None, as for `bits_per_byte`
+    data, adapter  as for `bits_per_byte`
     layer          the hidden states that are pooled: 0 the input embeddings, 1 those after the first layer, ..., -1
                    the last, after the final norm
     pool           "mean" over all tokens, "cls": the first token, if the tokenizer puts a special one before a text,
@@ -102,7 +103,8 @@ def embed_corpus(
             on_error=on_error,
         )
         corpus = corpus_of(data).only_held_out()
-        plan = prepare(model, corpus, options, dtype=dtype, device=place, world_size=ranks.world_size)
+        size = ranks.world_size
+        plan = prepare(model, corpus, options, adapter=adapter, dtype=dtype, device=place, world_size=size)
         around = plan.tokenizer.around() or ([], [])
         if pool not in POOLS or (pool == "cls" and not around[0]):
             why = "this tokenizer puts no special token before a text" if pool == "cls" else f"not {visible(pool, 40)}"
@@ -129,9 +131,8 @@ def embed_corpus(
         return (numbers if len(numbers) else np.full(width, np.nan)).astype(item)
 
     def load() -> Scoring:
-        return _pooling(
-            plan, load_model(model, dtype=plan.dtype, kind=kind_of(model), device=place), around, layer, pool
-        )
+        loaded = load_model(model, dtype=plan.dtype, kind=kind_of(model), device=place, adapter=adapter)
+        return _pooling(plan, loaded, around, layer, pool)
 
     def finish(records: Records, _earlier: Records, _protocol: dict[str, Any]) -> None:
         found = read_numbers(records_folder(work, plan.key), item, records)

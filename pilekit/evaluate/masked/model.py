@@ -54,13 +54,17 @@ class MaskedLM:
 
 
 def load_masked_lm(
-    model_dir: str | Path, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    model_dir: str | Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    adapter: str | Path | None = None,
 ) -> MaskedLM:
     """The masked model of a folder, as `load_causal_lm` loads a causal model: whole, in evaluation mode.
 
     PilekitError if there is no such model, or if its predictions do not depend on later tokens.
     """
-    model = load_model(model_dir, dtype=dtype, kind=MASKED, device=device)
+    model = load_model(model_dir, dtype=dtype, kind=MASKED, device=device, adapter=adapter)
     try:
         return as_masked_lm(model)
     except PilekitError as error:

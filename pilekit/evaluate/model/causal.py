@@ -58,14 +58,20 @@ class CausalLM:
 
 
 def load_causal_lm(
-    model_dir: str | Path, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    model_dir: str | Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    adapter: str | Path | None = None,
 ) -> CausalLM:
     """The model of a folder with config.json and safetensors, in `dtype` on `device`, in evaluation mode.
+
+    adapter   a folder whose adapter is added to the weights
 
     PilekitError if the folder or its weights are missing or incomplete, if transformers does not know the type, if the
     model needs code of its own, or if it is not causal. Nothing is downloaded, unpickled or executed.
     """
-    model = load_model(model_dir, dtype=dtype, device=device)
+    model = load_model(model_dir, dtype=dtype, device=device, adapter=adapter)
     try:
         return as_causal_lm(model)
     except PilekitError as error:

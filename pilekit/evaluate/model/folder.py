@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 from pilekit.errors import PilekitError, visible
@@ -9,10 +10,14 @@ from pilekit.errors import PilekitError, visible
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 """Lists the files of weights stored in parts."""
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 
-def check_folder(folder: str | Path) -> None:
-    """PilekitError if `folder` cannot be a model; for a run of `pilekit train` the message says where the model is."""
+def check_folder(folder: str | Path, adapter: str | Path | None = None) -> None:
+    """PilekitError if `folder` cannot be a model, or `adapter` no adapter; the message says where there is one."""
+    if adapter is not None:
+        _check_adapter(Path(adapter))
     folder = Path(folder)
     shown = visible(folder)
     if not folder.is_dir():
@@ -29,8 +34,26 @@ def check_folder(folder: str | Path) -> None:
         return
     if (folder / "model" / "config.json").is_file():
         raise PilekitError(f"{shown}: is a run; its model is {visible(folder / 'model')}")
-    if any((path / "adapter_config.json").is_file() for path in (folder, folder / "adapter")):
-        raise PilekitError(
-            f"{shown}: has adapters of a model, but not the model; `pilekit train --merge` exports both as one"
-        )
+    for path in (folder, folder / "adapter"):
+        if (path / ADAPTER_CONFIG).is_file():
+            raise PilekitError(
+                f"{visible(path)}: is an adapter, without the model; name the folder of its model, and give this one "
+                "with --adapter (in a config of train: model.adapter)"
+            )
     raise PilekitError(f"{shown}: has no config.json, so it is no model; give a folder in Hugging Face format")
+
+
+def adapter_files(folder: str | Path) -> tuple[Path, Path]:
+    """The two files of an adapter: its configuration and its weights."""
+    return Path(folder) / ADAPTER_CONFIG, Path(folder) / ADAPTER_WEIGHTS
+
+
+def _check_adapter(folder: Path) -> None:
+    for file in adapter_files(folder):
+        if not file.is_file():
+            raise PilekitError(
+                f"{visible(folder)}: has no {file.name}, so it is no adapter; give a local folder as peft saves it, in "
+                "safetensors (nothing is downloaded or unpickled)"
+            )
+    if find_spec("peft") is None:
+        raise PilekitError(f"the adapter {visible(folder)} needs the package peft: pip install 'pilekit[peft]'")

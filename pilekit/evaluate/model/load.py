@@ -4,6 +4,9 @@
 tensor of the model must be stored in its shape, and no stored layer may be left over. Only safetensors are read,
 because unpickling a `.bin` can run code. config.json is not trusted either. It must name a known type, and before the
 model is allocated, the weights beside it must be large enough for the model it describes.
+
+Where peft is installed, `transformers` also adds an adapter that lies beside the weights. Here the model is the base
+alone unless the caller names an adapter, so figures do not depend on what is installed.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils import logging as transformers_logging
 
 from pilekit.errors import PilekitError, visible
-from pilekit.evaluate.model.folder import INDEX, WEIGHTS, check_folder
+from pilekit.evaluate.model.adapter import with_adapter
+from pilekit.evaluate.model.folder import ADAPTER_CONFIG, INDEX, WEIGHTS, check_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig  # transformers 4 has it under another name
@@ -65,14 +69,22 @@ _IGNORED = ("auto_map", "transformers_weights", "num_labels", "id2label", "label
 
 
 def load_model(
-    folder: str | Path, *, dtype: torch.dtype, kind: Kind = CAUSAL, device: torch.device | str = "cpu"
+    folder: str | Path,
+    *,
+    dtype: torch.dtype,
+    kind: Kind = CAUSAL,
+    device: torch.device | str = "cpu",
+    adapter: str | Path | None = None,
 ) -> PreTrainedModel:
     """The model of `folder` with all its weights, in `dtype` on `device`, without dropout; PilekitError if it has none.
 
-    The weights may be stored in any precision.
+    The weights may be stored in any precision. Those of `adapter`, a folder as peft saves it, are added to them.
     """
-    config = outline(folder, kind).config
+    config = outline(folder, kind, adapter).config
     shown = visible(folder)
+    if adapter is None and (Path(folder) / ADAPTER_CONFIG).exists():
+        what = "an adapter lies beside the weights, and is left out; to add it, name it (--adapter, or model.adapter)"
+        logger.warning("%s: %s", shown, what)
     try:
         with quiet():
             model, found = kind.auto.from_pretrained(
@@ -83,6 +95,7 @@ def load_model(
                 local_files_only=True,
                 trust_remote_code=False,
                 use_safetensors=True,
+                adapter_kwargs={"subfolder": "\0"},  # a search for adapters finds none
                 ignore_mismatched_sizes=True,  # found["mismatched_keys"] lists these tensors
                 output_loading_info=True,
             )
@@ -101,16 +114,18 @@ def load_model(
     if unused:
         names = visible(", ".join(unused), 200)
         logger.warning("%s: %d stored tensors are not part of the %s: %s", shown, len(unused), kind.name, names)
+    if adapter is not None:
+        model = adapted(model, adapter)
     return cast("PreTrainedModel", model.to(device))
 
 
-def outline(folder: str | Path, kind: Kind = CAUSAL) -> PreTrainedModel:
+def outline(folder: str | Path, kind: Kind = CAUSAL, adapter: str | Path | None = None) -> PreTrainedModel:
     """The model of `folder` on the meta device: its names, shapes and configuration, without numbers.
 
-    PilekitError for a folder without such a model, for damaged weights, and for weights that are too small for the
-    model that config.json describes.
+    PilekitError for a folder without such a model, for damaged weights, for weights that are too small for the model
+    that config.json describes, and for an adapter that does not fit.
     """
-    check_folder(folder)
+    check_folder(folder, adapter)
     config = read_config(folder, kind)
     shown = visible(Path(folder) / "config.json")
     tensors = len(_stored_tensors(folder))
@@ -124,7 +139,22 @@ def outline(folder: str | Path, kind: Kind = CAUSAL) -> PreTrainedModel:
         raise PilekitError(
             f"{shown}: describes {parameters:,} parameters, but the weights beside it have only {size:,} bytes"
         )
-    return model
+    return model if adapter is None else adapted(model, adapter)
+
+
+def adapted(model: PreTrainedModel, adapter: str | Path) -> PreTrainedModel:
+    """`model`, in place, with the weights of `adapter` added; PilekitError if it does not fit.
+
+    A model on the meta device shows whether it fits.
+    """
+    content = _json(Path(adapter) / ADAPTER_CONFIG)
+    try:
+        with quiet(), torch.random.fork_rng(devices=[]):
+            return with_adapter(model, adapter, content)
+    except PilekitError as error:
+        raise PilekitError(f"{visible(adapter)}: {error}") from error
+    except Exception as error:  # peft may raise any class of error
+        raise PilekitError(f"{visible(adapter)}: peft cannot add this adapter: {_reason(error)}") from error
 
 
 def read_config(path: str | Path, kind: Kind = CAUSAL) -> PreTrainedConfig:

@@ -34,7 +34,7 @@ from pilekit.evaluate.results.intervals import (
     split_sums,
 )
 from pilekit.evaluate.results.records import Records
-from pilekit.evaluate.results.result import BitsPerByte, Weighted
+from pilekit.evaluate.results.result import BitsPerByte, Weighted, model_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -195,7 +195,7 @@ def compare(results: Sequence[BitsPerByte], folders: Sequence[str | Path | None]
     protocols = [result.protocol for result in results]
     folders = folders or [None] * len(results)
     models = tuple(
-        (protocol["model"]["path"] or letter) + ("" if folder is None else f" ({folder})")
+        (model_path(protocol) or letter) + ("" if folder is None else f" ({folder})")
         for letter, protocol, folder in zip(LETTERS, protocols, folders, strict=False)
     )
     records = [result.records for result in results if result.records is not None]
@@ -212,7 +212,7 @@ def compare(results: Sequence[BitsPerByte], folders: Sequence[str | Path | None]
     cautions = tuple(differing(protocols))
     left_out = tuple(len(one) - rows.shape[1] for one in records)
     against, first = _differences(records, rows, results[0].weighted), protocols[0]
-    paths = tuple(protocol["model"]["path"] for protocol in protocols)
+    paths = tuple(map(model_path, protocols))
     return Comparison(first["kind"], models, against, left_out, cautions, paths, first["manifest"], first.get("by"))
 
 

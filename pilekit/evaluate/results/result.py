@@ -31,6 +31,12 @@ def _rounded(figure: float | tuple[float, float] | None) -> str:
     return "None" if figure is None else f"{figure:.4f}"
 
 
+def model_path(protocol: dict[str, Any]) -> str | None:
+    """The path of the model that a protocol describes, with its adapter's if it has one; None: a model in memory."""
+    model = protocol["model"]
+    return f"{model['path']} + {model['adapter']['path']}" if "adapter" in model else model["path"]
+
+
 def _perplexity(bpb: float | None) -> float | None:
     return None if bpb is None or bpb >= 1024 else 2.0**bpb
 

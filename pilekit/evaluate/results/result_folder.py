@@ -75,11 +75,13 @@ def read_line(line: bytes) -> ScoredDocument:
 def record_key(protocol: dict[str, Any]) -> str:
     """A hash (32 hexadecimal digits) of the model and of the protocol's fields that a document's record depends on.
 
-    All records under one key may form one table. The key does not depend on the model's path, or on fields
-    about the figures computed from records.
+    All records under one key may form one table. The key does not depend on the paths of the model and its adapter, or
+    on fields about the figures computed from records.
     """
     of = {name: value for name, value in protocol.items() if name not in _NO_PART_OF_KEY}
     of["model"] = {name: value for name, value in protocol["model"].items() if name != "path"}
+    if "adapter" in of["model"]:
+        of["model"]["adapter"] = of["model"]["adapter"]["files"]
     of["prefix"] = protocol["prefix"]["id"]
     return xxhash.xxh3_128_hexdigest(json.dumps(of, sort_keys=True).encode())
 

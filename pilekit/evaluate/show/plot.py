@@ -17,7 +17,7 @@ import numpy as np
 from pilekit.corpus import PublishedResult
 from pilekit.errors import counted, visible
 from pilekit.evaluate.results.compare import LETTERS, UNCLEAR, Comparison, Difference
-from pilekit.evaluate.results.result import BitsPerByte
+from pilekit.evaluate.results.result import BitsPerByte, model_path
 from pilekit.stats.plot import FAINT, INK, MOST_ROWS, OBSERVED, PAPER, SERIES, legend, rows_of, save_figure, title
 
 PALE = 0.45
@@ -37,7 +37,7 @@ def draw_result(result: BitsPerByte) -> Any:
     shown = sorted(figures, key=lambda name: -figures[name])[:MOST_ROWS]
     kind = "pseudo-bits per byte" if result.is_masked else "bits per byte"
     figure, axes = rows_of(shown, 0.3)
-    model = model_name(result.protocol["model"]["path"])
+    model = model_name(model_path(result.protocol))
     title(figure, f"{model}: {kind}, {counted(result.overall.documents)}", len(figures))
     for row, name in enumerate(shown):
         value, score = figures[name], result.subsets[name]

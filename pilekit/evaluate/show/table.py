@@ -193,6 +193,7 @@ def _protocol(protocol: dict[str, Any], masked: bool) -> list[tuple[str, str | N
     return [
         ("model", described if model["path"] is None else f"{model['path']}: {described}"),
         ("weights", model["weights"]),
+        ("adapter", "{path}, {files}".format(**model["adapter"]) if "adapter" in model else None),
         ("tokenizer", f"{tokenizer['fingerprint'][:23]}, {tokenizer['backend']}"),
         ("windows", _windows(protocol, masked)),
         ("prefix", None if masked else before),

@@ -143,6 +143,11 @@ def _rules(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
         rule = f'with train.objective = "{train.objective}" it must be {_either(presets)}'
         yield "model.preset", model.preset in presets, rule
     yield "model.from_teacher", model.from_teacher is None or teacher.path is not None, "needs teacher.path"
+    yield "model.adapter", model.adapter is None or model.path is not None, "needs model.path, whose adapter it is"
+    rule = "cannot be the base of other adapters; train it without lora.rank, or merge it first"
+    yield "model.adapter", model.adapter is None or not config.lora.rank, rule
+    rule = "needs teacher.path, whose adapter it is"
+    yield "teacher.adapter", teacher.adapter is None or teacher.path is not None, rule
     rule = "teaches nothing, because teacher.kl and teacher.cosine are 0; give one a weight, or leave the teacher out"
     yield "teacher.path", teacher.path is None or teacher.kl + teacher.cosine > 0, rule
     fast = model.attention_implementation

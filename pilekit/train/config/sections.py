@@ -94,6 +94,8 @@ class ModelConfig(_Section, frozen=True, kw_only=True):
     """A Hugging Face config.json or a folder with one, freshly initialised."""
     path: Text | None = None
     """A local model_dir whose weights are trained further."""
+    adapter: Text | None = None
+    """A folder with an adapter of `path`, as peft saves it, which is added to the weights before they are trained."""
     from_teacher: Count | None = None
     """The teacher with this many of its blocks, evenly spaced from its first to its last; it keeps their weights."""
     attention_implementation: Literal["sdpa", "flash_attention_2", "flex_attention"] = "sdpa"
@@ -107,6 +109,8 @@ class TeacherConfig(_Section, frozen=True, kw_only=True):
 
     path: Text | None = None
     """A local model_dir of the same kind and vocabulary. Default: no teacher."""
+    adapter: Text | None = None
+    """A folder with an adapter of `path`, which is added to the teacher's weights."""
     dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Type of the teacher's weights and predictions."""
     temperature: Positive = 1.0
@@ -297,9 +301,11 @@ class TrainConfig(_Section, frozen=True, kw_only=True):
 
     @property
     def source(self) -> ModelConfig:
-        """`model`, with the teacher's path if the model is made from the teacher's blocks."""
-        model = self.model
-        return model if model.from_teacher is None else msgspec.structs.replace(model, path=self.teacher.path)
+        """`model`, with the teacher's path and adapter if the model is made from the teacher's blocks."""
+        model, teacher = self.model, self.teacher
+        if model.from_teacher is None:
+            return model
+        return msgspec.structs.replace(model, path=teacher.path, adapter=teacher.adapter)
 
     @property
     def steps(self) -> int:

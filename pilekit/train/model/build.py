@@ -32,6 +32,7 @@ from pilekit.evaluate.model.load import (
     CAUSAL,
     MASKED,
     Kind,
+    adapted,
     attention_of,
     load_model,
     model_on_meta,
@@ -113,7 +114,7 @@ def build_model(
     """
     made, kind = model_shape(source, tokenizer, seq_len, objective, lora, field).config, KINDS[objective]
     if isinstance(source, ModelConfig) and source.path is not None and source.from_teacher is None:
-        model = load_model(source.path, dtype=torch.float32, kind=kind)
+        model = load_model(source.path, dtype=torch.float32, kind=kind, adapter=source.adapter)
     else:
         with torch.random.fork_rng(devices=[]), quiet():
             torch.manual_seed(seed)
@@ -121,7 +122,7 @@ def build_model(
     if not isinstance(source, ModelConfig):
         _copy_weights(source, model)
     elif source.path is not None and source.from_teacher is not None:
-        copy_blocks(load_model(source.path, dtype=torch.float32, kind=kind), model)
+        copy_blocks(load_model(source.path, dtype=torch.float32, kind=kind, adapter=source.adapter), model)
     try:
         lm = as_causal_lm(model) if kind is CAUSAL else as_masked_lm(model)
     except PilekitError as error:
@@ -152,9 +153,14 @@ def model_shape(
     elif config.preset is not None:
         what, made = f'model.preset "{visible(config.preset, 60)}"', _preset(config.preset, tokenizer, seq_len)
     elif config.path is not None:
-        with naming_field(field if config.from_teacher is None else "teacher.path"):
+        field = field if config.from_teacher is None else "teacher.path"
+        with naming_field(field):
             check_folder(config.path)
             what, made = visible(config.path), read_config(config.path, kind)
+        if config.adapter is not None:
+            with naming_field(field.replace("path", "adapter")):
+                check_folder(config.path, config.adapter)
+                adapted(model_on_meta(made, what, kind), config.adapter)
         if config.from_teacher is not None:
             made = with_blocks(made, config.from_teacher, what)
     else:
@@ -191,7 +197,7 @@ def model_shapes(
     lr_scales(model, config.optimizer)
     if config.teacher.path is None:
         return model, None
-    teacher = shape(ModelConfig(path=config.teacher.path), field="teacher.path")
+    teacher = shape(ModelConfig(path=config.teacher.path, adapter=config.teacher.adapter), field="teacher.path")
     check_teacher(teacher, model, config)
     return model, teacher
 

@@ -59,10 +59,16 @@ class Pruned:
 
 
 def prune_model(
-    model_dir: str | Path, out: str | Path, *, magnitude: float | None = None, heads: int | None = None
+    model_dir: str | Path,
+    out: str | Path,
+    *,
+    magnitude: float | None = None,
+    heads: int | None = None,
+    adapter: str | Path | None = None,
 ) -> Pruned:
     """Write a pruned copy of a causal or masked model, with its tokenizer, into the new folder `out`.
 
+    adapter     a folder whose adapter is added to the weights first
     magnitude   the share of each matrix's weights that become 0, above 0 and below 1
     heads       the number of heads that each layer loses; give one of the two
 
@@ -78,7 +84,7 @@ def prune_model(
         raise taken
     kind = kind_of(model_dir)
     load = load_masked_lm if kind is MASKED else load_causal_lm
-    lm, tokenizer = load(model_dir, dtype=stored_dtype(model_dir), device="cpu"), load_tokenizer(model_dir)
+    lm, tokenizer = load(model_dir, dtype=stored_dtype(model_dir), adapter=adapter), load_tokenizer(model_dir)
     before = _counts(lm.model)
     blocks, how = blocks_of(lm.model), None
     if not blocks:
