@@ -92,7 +92,7 @@ def spread_pairs(
             here = places[(places >= passed) & (places < passed + len(batch))] - passed
             chosen.append(pa.table(batch).take(here))
             passed += len(batch)
-    return [RemovedPair(**row) for table in chosen for row in table.to_pylist()], number + exacts
+        return [RemovedPair(**row) for table in chosen for row in table.to_pylist()], number + exacts
 
 
 def _outermost(similarity: Float64, targets: Float64) -> Int64:
@@ -127,7 +127,7 @@ def readable(path: Path, remedy: str = "`pilekit dedup` again") -> Iterator[pa.d
         yield pa.dataset.dataset(path, format="parquet")
     except FileNotFoundError:
         raise PilekitError(f"{visible(path)}: is not there; run {remedy}") from None
-    except (pa.ArrowException, OSError, LookupError, TypeError) as error:
+    except (pa.ArrowException, OSError, LookupError, TypeError, ValueError) as error:
         reason = visible(str(error).split("\n", 1)[0], 200)
         raise PilekitError(f"{visible(path)}: cannot be read ({reason}); run {remedy}") from error
 

@@ -44,6 +44,8 @@ class Embeddings:
             schema = self._file.schema_arrow
             self.width: int = schema.field("embedding").type.list_size
             self.protocol: dict[str, Any] = json.loads(schema.metadata[_PROTOCOL])
+            if any(schema.field(name).type != type for name, type in PLACE.items()):
+                raise TypeError("its columns are others")
         except FileNotFoundError:
             raise PilekitError(f"{visible(path)}: there is no such file") from None
         except (OSError, pa.ArrowException, KeyError, TypeError, AttributeError, ValueError) as error:

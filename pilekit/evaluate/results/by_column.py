@@ -9,8 +9,9 @@ own. The overall figures stay those of the result.
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset
+import pyarrow.parquet as pq
 
 from pilekit.corpus import Manifest
 from pilekit.errors import PilekitError, visible
@@ -42,8 +43,8 @@ _BINS = [
 _ARROW = (".arrow", ".feather", ".ipc")
 
 
-def open_column(by: str) -> tuple[pyarrow.dataset.Dataset, str] | None:
-    """The table and the column that `FILE:COLUMN` names; None for "length". PilekitError if there is none."""
+def open_column(by: str) -> tuple[Path, str] | None:
+    """The table's path and the column that `FILE:COLUMN` names; None for "length". PilekitError if there is none."""
     if by == LENGTH:
         return None
     name, _, column = by.rpartition(":")
@@ -53,22 +54,24 @@ def open_column(by: str) -> tuple[pyarrow.dataset.Dataset, str] | None:
     if not Path(name).is_file():
         raise PilekitError(f"{shown}: there is no such file; --by FILE:COLUMN names a Parquet or Arrow file")
     try:
-        table = pyarrow.dataset.dataset(name, format="ipc" if Path(name).suffix in _ARROW else "parquet")
-    except (OSError, pa.ArrowException) as error:
+        schema = _schema(Path(name))
+        names = schema.names
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise PilekitError(f"{shown}: is no Parquet file, nor an Arrow file named {', '.join(_ARROW)}") from error
     for needed in ("shard", "number", column):
-        if needed not in table.schema.names:
-            has = visible(", ".join(table.schema.names), 300)
-            raise PilekitError(f"{shown}: has no column {visible(needed, 60)}, which --by needs; it has {has}")
-    if not pa.types.is_integer(table.schema.field("number").type):
+        if names.count(needed) != 1:
+            has = visible(", ".join(names), 300)
+            many = "several columns" if needed in names else "no column"
+            raise PilekitError(f"{shown}: has {many} {visible(needed, 60)}, which --by needs; it has {has}")
+    if not pa.types.is_integer(schema.field("number").type):
         raise PilekitError(f"{shown}: its column number holds no integers, but a document's number is one")
-    shard = table.schema.field("shard").type
+    shard = schema.field("shard").type
     shard = shard.value_type if pa.types.is_dictionary(shard) else shard
     if not (pa.types.is_string(shard) or pa.types.is_large_string(shard) or pa.types.is_string_view(shard)):
         raise PilekitError(f"{shown}: its column shard holds no strings, but a shard's name is one")
-    if pa.types.is_nested(table.schema.field(column).type):
+    if pa.types.is_nested(schema.field(column).type):
         raise PilekitError(f"{shown}: each value of {visible(column, 60)} holds several; --by needs plain values")
-    return table, column
+    return Path(name), column
 
 
 def by_column(result: BitsPerByte, by: str) -> BitsPerByte:
@@ -103,13 +106,14 @@ def by_column(result: BitsPerByte, by: str) -> BitsPerByte:
     return replace(found, overall=result.overall, weighted=result.weighted, warnings=result.warnings)
 
 
-def _values(records: Records, table: pyarrow.dataset.Dataset, column: str) -> list[Any]:
+def _values(records: Records, table: Path, column: str) -> list[Any]:
     """Each document's value, or None."""
     rows = {(of.shard, of.number): row for row, of in enumerate(records.documents())}
     values: list[Any] = [None] * len(records)
-    is_here = pc.field("shard").cast(pa.string()).isin(pa.array(records.shards, pa.string()))
-    for batch in table.to_batches(columns=["shard", "number", column], filter=is_here):
-        for shard, number, value in zip(*(one.to_pylist() for one in batch.columns), strict=True):
+    for batch in _batches(table, ["shard", "number", column]):
+        columns = [_without_views(one) for one in batch.columns]
+        is_here = pc.is_in(columns[0].cast(pa.large_string()), pa.array(records.shards, pa.large_string()))
+        for shard, number, value in zip(*(one.filter(is_here).to_pylist() for one in columns), strict=True):
             if (row := rows.get((shard, number))) is not None and value is not None:
                 group = value if value == value else "nan"  # each NaN is unequal to all others
                 if values[row] not in (None, group):
@@ -117,3 +121,34 @@ def _values(records: Records, table: pyarrow.dataset.Dataset, column: str) -> li
                     raise PilekitError(f"{where}: has two values of {visible(column, 60)} in the table; give it one")
                 values[row] = group
     return values
+
+
+def _schema(table: Path) -> pa.Schema:
+    if table.suffix in _ARROW:
+        with pa.OSFile(os.fsencode(table)) as file:
+            return pa.ipc.open_file(file).schema
+    with pq.ParquetFile(table) as parquet:
+        return parquet.schema_arrow
+
+
+def _batches(table: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """These columns of the table, whose batches are right in themselves."""
+    if table.suffix in _ARROW:
+        wanted = [_schema(table).get_field_index(name) for name in columns]
+        with pa.OSFile(os.fsencode(table)) as file:
+            reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=wanted))
+            for number in range(reader.num_record_batches):
+                batch = reader.get_batch(number)
+                batch.validate(full=True)  # Arrow reads buffers as they are: a wrong offset would end the process.
+                yield batch.select(columns)
+    else:
+        with pq.ParquetFile(table, page_checksum_verification=True) as parquet:
+            yield from (batch.select(columns) for batch in parquet.iter_batches(columns=columns))
+
+
+def _without_views(column: pa.Array) -> pa.Array:
+    """The same values in a type that Arrow can filter."""
+    if isinstance(column, pa.DictionaryArray):
+        return pa.DictionaryArray.from_arrays(column.indices, _without_views(column.dictionary))
+    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(column.type)
+    return column if plain is None else column.cast(plain)

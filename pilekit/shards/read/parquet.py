@@ -156,7 +156,7 @@ def located_rows(path: str, read: Callable[[], int]) -> Iterator[None]:
         yield
     except ShardDamage as damage:
         raise PilekitError(damage.describe(path, read() + 1)) from damage
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # The last is of a column's name.
         reason = visible(str(error).split("\n", 1)[0], 200)
         place = f", row {read() + 1:,}" if read() else ""
         raise PilekitError(f"{visible(path)}{place}: is not a whole Parquet file ({reason}); fetch it again") from error

@@ -147,7 +147,7 @@ class TokenFile:
                 yield rows
             if table is not None and done != len(self):
                 raise ValueError(f"it has {counted(done)}, not {len(self):,}")
-        except (ValueError, OSError) as error:  # Arrow raises these too.
+        except (ValueError, OSError, pa.ArrowException) as error:
             why = visible(str(error).split("\n", 1)[0], 200)
             self._fail(f"its table of documents does not fit: {why}")
 

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.dedup.output.removed_table import SCHEMA
-from pilekit.dedup.show.removed_pairs import spread_pairs
+from pilekit.dedup.show.removed_pairs import spread_pairs, subsets_of
 from pilekit.report import dedup as report
+from tests.refusing import refused
 
 Rows = list[tuple[float, bool, str, int]]
 
@@ -58,6 +59,17 @@ def test_pairs_chosen_in_batches_are_those_of_the_whole_table(rows: Rows, data: 
         pairs, total = spread_pairs(path, count, subset=subset, min_similarity=least)
     assert total == sum(row[0] >= least and subset in (None, row[2]) for row in rows)
     assert [pair.number for pair in pairs] == chosen(rows, count, subset, least)
+
+
+def test_a_name_that_is_not_utf_8_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "removed.parquet"
+    write([(0.7, False, "naïve", 1)], path, 10)
+    table = pq.read_table(path)
+    names = pa.StringArray.from_buffers(1, pa.array([0, 2], pa.int32()).buffers()[1], pa.py_buffer(b"\xb6\xb6"))
+    place = table.schema.get_field_index("subset")
+    pq.write_table(table.set_column(place, "subset", names), path)
+    refused("removed.parquet: cannot be read .*; run `pilekit dedup` again", spread_pairs, path, 3)
+    refused("removed.parquet: cannot be read .*; run `pilekit dedup` again", subsets_of, path)
 
 
 @given(ROWS)

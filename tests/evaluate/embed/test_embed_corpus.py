@@ -193,7 +193,11 @@ def test_null_vectors_need_a_pyarrow_that_stores_them(
 
 def test_a_damaged_file_is_named(model_dir: Path, corpus: Path, tmp_path: Path) -> None:
     embedded(model_dir, corpus, out := tmp_path / "x.parquet")
-    content = bytearray(out.read_bytes())
+    content = bytearray(whole := out.read_bytes())
     content[4:2000] = bytes(1996)
     out.write_bytes(content)
     refused(r"x\.parquet: cannot be read: .*; remove it, and embed again", Embeddings(out).near, "00.jsonl", 3)
+    table = pq.read_table(pa.BufferReader(bytes(whole)))
+    for changed in (table.drop_columns("number"), table.rename_columns(["shard", "subset", "number", "embedding"])):
+        pq.write_table(changed, out)
+        refused("is no file of embeddings", Embeddings, out)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +123,59 @@ def test_what_cannot_be_read_is_one_line(whole: tuple[BitsPerByte, Path], tmp_pa
     content = facts.read_bytes()
     facts.write_bytes(content[:4] + bytes(400) + content[404:])
     refused(r"facts\.parquet:year: cannot be read: .*; write it again", result.by, f"{facts}:year")
+
+
+def test_a_damaged_arrow_file_is_one_line_and_no_signal(whole: tuple[BitsPerByte, Path], tmp_path: Path) -> None:
+    """Arrow takes the numbers in a file of its own format as they are: a wrong offset ended the process (SIGSEGV)."""
+    _, out = whole
+    rows = [
+        {"shard": one["shard"], "number": one["document"], "year": f"y{at % 3}"} for at, one in enumerate(lines(out))
+    ]
+    facts = write_facts(tmp_path / "facts.arrow", rows)
+    program = """
+import sys
+from pathlib import Path
+
+from pilekit.errors import PilekitError
+from pilekit.evaluate.results.result_folder import read_result
+
+result, facts = read_result(sys.argv[1]), Path(sys.argv[2])
+content, refused = facts.read_bytes(), 0
+for at in range(0, len(content), 12):
+    facts.write_bytes(content[:at] + b"\\xff\\xff\\xff\\x7f" + content[at + 4 :])
+    try:
+        result.by(f"{facts}:year")
+    except PilekitError as error:
+        assert "\\n" not in str(error)
+        refused += 1
+assert refused > 20
+"""
+    done = subprocess.run([sys.executable, "-c", program, out, facts], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_any_type_of_text_and_no_column_twice(whole: tuple[BitsPerByte, Path], tmp_path: Path, suffix: str) -> None:
+    """Newer tools write views of strings, which Arrow cannot filter."""
+    result, out = whole
+    path, records = tmp_path / f"facts.{suffix}", lines(out)
+    write = feather.write_feather if suffix == "arrow" else pq.write_table
+    numbers, names = pa.array([one["document"] for one in records]), [one["shard"] for one in records]
+    for kind in (pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())):
+        shards, years = (pa.array(values).cast(kind) for values in (names, YEARS[: len(records)]))
+        write(pa.table({"shard": shards, "number": numbers, "year": years}), path)
+        found = result.by(f"{path}:year")
+        assert {name: score.documents for name, score in found.subsets.items()} == {
+            name: YEARS[: len(records)].count(name) for name in ("new", "old")
+        }
+    twice = pa.table([shards, numbers, years, years], ["shard", "number", "year", "year"])
+    with pa.OSFile(str(path), "wb") as file:
+        if suffix == "arrow":
+            with pa.ipc.new_file(file, twice.schema) as writer:
+                writer.write_table(twice)
+        else:
+            pq.write_table(twice, file)
+    refused("has several columns year, which --by needs; it has shard, number, year, year", result.by, f"{path}:year")
+
+
+YEARS = ["new", "old", "old"] * 1000

@@ -45,6 +45,9 @@ def test_bad_files_and_rows(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", text=["a"] * 100)
     path.write_bytes(path.read_bytes()[:-20])
     assert "not a whole Parquet file" in error(path)
+    path = write(tmp_path / "a.parquet", text=["a"], **{"naïve": [1]})
+    path.write_bytes(path.read_bytes().replace("naïve".encode(), b"na\xb6\xb6ve"))
+    assert "not a whole Parquet file" in error(path)
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"content": ["a"]}, 'no column "text"'),
         ({"text": ["a"], "meta": ["{}"]}, '"meta" is a string, not an object'),

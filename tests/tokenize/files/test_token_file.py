@@ -153,3 +153,18 @@ def test_a_file_that_becomes_shorter_is_named(tmp_path: Path) -> None:
     for read in (lambda file: file[5000].sum(), lambda file: file.lengths, lambda file: file.check_ids(9)):
         for changed in ("x.idx", "x.bin"):
             assert in_a_child(changed, read) == 7
+
+
+def test_any_damage_of_the_table_of_documents_is_named(tmp_path: Path) -> None:
+    (tmp_path / "00.jsonl").write_bytes(making.record("a document", making.LABELS[0]) + b"\n")
+    tokenize_corpus(tmp_path / "00.jsonl", tmp_path / "x", saved(byte_level_bpe(300), tmp_path / "tokenizer.json"))
+    table, refused = tmp_path / "x_text_document.documents.parquet", 0
+    content = table.read_bytes()
+    for at in range(0, len(content), 3):
+        table.write_bytes(content[:at] + bytes([content[at] ^ 0x08]) + content[at + 1 :])
+        try:
+            TokenCorpus(tmp_path / "x")
+        except PilekitError as error:
+            assert str(error).isprintable()
+            refused += 1
+    assert refused > len(content) // 6
