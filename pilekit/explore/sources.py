@@ -12,12 +12,13 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections import Counter
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow.compute as pc
 
 from pilekit.corpus import Corpus
@@ -27,6 +28,7 @@ from pilekit.dedup.result import REMOVED
 from pilekit.dedup.show.removed_pairs import RemovedPair, pair_texts, readable, spread_pairs, subsets_of
 from pilekit.dedup.show.word_diff import word_diff
 from pilekit.errors import PilekitError, visible, visible_lines
+from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result_folder import read_result
 from pilekit.shards.index.build import index_of
 from pilekit.shards.random_access.document_reader import StoredDocument
@@ -121,7 +123,10 @@ class Sources:
         return {"documents": found, "next": place if place < len(of) else None, "of": len(of)}
 
     def document(self, shard: str, number: int) -> dict[str, Any]:
-        """A document: its text, or its tokens as [text, id, bytes, bits]; bits are null where there are none."""
+        """A document: its text, or its tokens as [text, id, bytes, bits]; bits are null where there are none.
+
+        A text without tokens is shown as it is. `rate` is the bits per byte of a scored document.
+        """
         document = self._documents.document(shard, number)
         text = document.text[:MOST_SHOWN]
         shown: dict[str, Any] = {**_listed(document), "characters": len(document.text), "shown": len(text)}
@@ -130,14 +135,15 @@ class Sources:
             return {**shown, "text": visible_lines(text)}
         ids, spans = self._tokenizer.encode_with_spans(text)
         bits = {} if self._result is None else self._bits_of(document, ids, whole=len(text) == len(document.text))
-        return {**shown, "tokens": _pieces(text, ids, spans, bits)}
+        tokens = _pieces(text, ids, spans, bits)
+        return {**shown, "tokens": tokens, "text": "" if tokens else visible_lines(text), "rate": self._rate(document)}
 
     def scored(self, start: int) -> dict[str, Any]:
         """A page of the scored documents, the most bits per byte first."""
         records = None if self._result is None else self._result.records
         if records is None:
             raise PilekitError("no folder of `pilekit bpb` was given with --bpb")
-        rates = records.nll / np.log(2) / np.maximum(records.bytes, 1)
+        rates = _rates(records)
         places = np.argsort(-rates, kind="stable")[start : start + PAGE].tolist()
         found = []
         for place in places:
@@ -166,6 +172,14 @@ class Sources:
         if self._run is None:
             raise PilekitError("no folder of `pilekit dedup` was given with --dedup")
         return spread_pairs(self._run.folder / REMOVED, PAGE, subset=subset)
+
+    def _rate(self, document: StoredDocument) -> float | None:
+        """The document's bits per byte in its record; None if it was not scored."""
+        records = None if self._result is None else self._result.records
+        if records is None or document.shard not in records.shards:
+            return None
+        here = (records.shard == records.shards.index(document.shard)) & (records.number == document.number)
+        return next(iter(_rates(records)[here].tolist()), None)
 
     def _bits_of(self, document: StoredDocument, ids: list[int], *, whole: bool) -> dict[int, float]:
         """Token's place -> its bits; none if the document was not scored."""
@@ -204,17 +218,19 @@ def _place(shard: str, number: int, subset: str, size: int) -> dict[str, Any]:
     return {"shard": shard, "name": name, "number": number, "subset": label, "bytes": size}
 
 
-def _pieces(text: str, ids: list[int], spans: list[tuple[int, int]], bits: dict[int, float]) -> list[list[Any]]:
-    """[text, id, bytes, bits] of each token; characters that no token stands for come with the token before them.
+def _rates(records: Records) -> npt.NDArray[np.float64]:
+    """Bits per byte of each document."""
+    rates: npt.NDArray[np.float64] = records.nll / np.log(2) / np.maximum(records.bytes, 1)
+    return rates
 
-    Tokens that are parts of one character share its bytes, and its text comes with the last of them.
-    """
-    tokens_of = Counter(place for begin, end in spans for place in range(begin, end))
-    shares = [len(character.encode()) / (tokens_of[place] or 1) for place, character in enumerate(text)]
-    cuts = [0, *(begin for begin, _ in spans[1:]), len(text)]
+
+def _pieces(text: str, ids: list[int], spans: list[tuple[int, int]], bits: dict[int, float]) -> list[list[Any]]:
+    """[text, id, bytes, bits] of each token; a character comes with the token that has its last byte."""
+    ends = np.cumsum([len(character.encode()) for character in text])
+    cuts = [0, *np.searchsorted(ends, [end for _, end in spans], side="right").tolist()]
     return [
-        [visible_lines(text[begin:end]), token, round(sum(shares[slice(*span)]), 6), bits.get(place)]
-        for place, (begin, end, token, span) in enumerate(zip(cuts, cuts[1:], ids, spans, strict=False))
+        [visible_lines(text[first:after]), token, end - begin, bits.get(place)]
+        for place, ((first, after), token, (begin, end)) in enumerate(zip(pairwise(cuts), ids, spans, strict=True))
     ]
 
 

@@ -12,6 +12,7 @@ has runs of spaces) are always used. The truncation, padding and template of a `
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +23,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import tokenizers
+
+from pilekit.tokenize.spans import byte_spans
 
 Backend = Literal["fastokens", "tokenizers"]
 SpecialTokens = Literal["text", "parse"]
@@ -60,13 +63,14 @@ class Tokenizer:
         return self._encode(texts)
 
     def encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """The ids of a text, and the characters (begin, end) that each token stands for.
+        """The ids of a text, and the bytes (begin, end) of its UTF-8 that each token stands for.
 
-        Spans increase. Tokens that are parts of one character have the same span. A tokenizer that changes texts may
-        leave characters out. Uses `tokenizers`, which is slow.
+        The spans make up the text: each begins where the one before ends. Tokens that are parts of one character share
+        its bytes. Characters that the tokenizer drops come with the token before them, or with the first token. Uses
+        `tokenizers`, which is slow.
         """
-        encoding = self._reference.encode(text, add_special_tokens=False)
-        return encoding.ids, encoding.offsets
+        encoding = self._untrimmed.encode(text, add_special_tokens=False)
+        return encoding.ids, byte_spans(text, encoding.tokens, encoding.offsets)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids` (int [tokens]) with special tokens spelt out; bytes that are not UTF-8 become U+FFFD."""
@@ -102,6 +106,13 @@ class Tokenizer:
         """The ids of all special tokens, increasing."""
         added = self._reference.get_added_tokens_decoder()
         return tuple(sorted(token_id for token_id, token in added.items() if token.special))
+
+    @cached_property
+    def _untrimmed(self) -> tokenizers.Tokenizer:
+        """The reference without its post-processor, which may take the spaces off the spans of tokens."""
+        made = copy.deepcopy(self._reference)
+        made.post_processor, made.encode_special_tokens = None, self._reference.encode_special_tokens
+        return made
 
     def __repr__(self) -> str:
         return f"Tokenizer({str(self.path)!r}, backend={self.backend!r}, special_tokens={self.special_tokens!r})"

@@ -10,14 +10,18 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, visible, visible_lines
 from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.explore import sources as module
 from pilekit.explore.sources import Sources
 from pilekit.tokenize import load_tokenizer
 from tests.cli.running import run
 from tests.explore.making import LABELS, NAME, texts
+from tests.pipeline.making import write_shard
 from tests.shards.making import slow_documents, unzstd
+from tests.tiny.models import tiny_model_dir
+from tests.tokenize.making import saved
+from tests.tokenize.test_spans import MAKERS
 
 Every = list[tuple[int, str, str]]
 
@@ -73,7 +77,7 @@ def test_tokens_spell_the_text_and_have_the_bits_of_the_file(sources: Sources, g
         tokens = answer["tokens"]
         assert "".join(token[0] for token in tokens) == visible(text)
         assert [token[1] for token in tokens] == tokenizer.encode_batch([text])[0].tolist()
-        assert math.fsum(token[2] for token in tokens) == pytest.approx(len(text.encode()))
+        assert sum(token[2] for token in tokens) == len(text.encode())
         bits = {row["index"]: row["bits"] for row in rows if row["number"] == number}
         assert {place: token[3] for place, token in enumerate(tokens) if token[3] is not None} == bits
         assert bool(bits) == (number in scored)
@@ -88,6 +92,28 @@ def test_scored_documents_come_the_most_expensive_first(sources: Sources, given:
         bits = math.fsum(row["bits"] for row in rows if row["number"] == one["number"])
         assert one["rate"] == pytest.approx(bits / size[one["number"]], rel=1e-9)
     assert [one["rate"] for one in said] == sorted((one["rate"] for one in said), reverse=True)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_the_figure_of_a_document_is_that_of_the_list_and_of_its_tokens(tmp_path: Path, kind: str) -> None:
+    """With every kind of tokenizer: one-letter words, an emoji in halves, texts of one byte, of no token, of none."""
+    tiny_model_dir(tmp_path / "model", vocab_size=720)
+    saved(MAKERS[kind](), tmp_path / "model" / "tokenizer.json")
+    texts = ["a b c d e f g", " 😀\u0301 ﬁ ½", "x", " ", "", "aa", "\u0301\x07", "  an ordinary  text\n\n with ends  "]
+    write_shard(tmp_path / "texts.jsonl.zst", texts)
+    scores = tmp_path / "scores"
+    bits_per_byte(tmp_path / "model", tmp_path / "texts.jsonl.zst", out=scores, per_token=True, prefix="0")
+    sources = Sources(tmp_path / "texts.jsonl.zst", bpb=scores)
+    listed = {one["number"]: one for one in sources.scored(0)["documents"]}
+    assert len(listed) == len(texts)
+    for number, text in enumerate(texts):
+        found = sources.document("texts.jsonl", number)
+        size, tokens = len(text.encode()), found["tokens"]
+        assert found["bytes"] == listed[number]["bytes"] == size
+        assert found["rate"] == listed[number]["rate"]
+        assert sum(token[2] for token in tokens) == (size if tokens else 0)
+        assert math.fsum(token[3] for token in tokens) / max(1, size) == pytest.approx(found["rate"], rel=1e-12)
+        assert "".join(token[0] for token in tokens) + found["text"] == visible_lines(text)
 
 
 def test_pairs_are_the_removed_documents_with_both_texts(sources: Sources, given: Path, every: Every) -> None:

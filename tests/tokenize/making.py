@@ -17,7 +17,7 @@ GPT4_SPLIT = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
-_TEXT = [
+TRAINING_TEXTS = [
     "The quick brown fox jumps over the lazy dog; don't we all? 12345 + 67890 = 80235.\n",
     "def area(radius):\n    return 3.14159 * radius ** 2\n\n",
     "Ein Märchen für Übermütige: Straße, Größe, Äpfel.\n",
@@ -46,7 +46,7 @@ def byte_level_bpe(
         made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     made.train_from_iterator(
-        _TEXT,
+        TRAINING_TEXTS,
         trainers.BpeTrainer(
             vocab_size=vocab_size,
             special_tokens=SPECIAL,

@@ -153,14 +153,13 @@ async function showDocument({ shard, number: of }, words, stale) {
   const text = element("pre", { tabIndex: 0 });
   const parts = [element("h2", { textContent: `${found.name} ${found.number}` })];
   if (found.tokens) {
-    const scored = found.tokens.filter((token) => token[3] !== null);
+    const scored = found.tokens.some((token) => token[3] !== null);
     facts.push(`${number(found.tokens.length)} tokens`);
-    if (scored.length) {
-      const sum = (place) => scored.reduce((total, token) => total + token[place], 0);
-      facts.push(`${(sum(3) / sum(2)).toFixed(4)} bits per byte`);
-    } else if (state.corpus.bits) facts.push("not scored");
-    found.tokens.forEach((token, place) => text.append(tokenSpan(token, place, scored.length > 0)));
-  } else marked(text, found.text, words);
+    if (found.rate !== null) facts.push(`${found.rate.toFixed(3)} bits per byte`);
+    else if (state.corpus.bits) facts.push("not scored");
+    found.tokens.forEach((token, place) => text.append(tokenSpan(token, place, scored)));
+  }
+  if (found.text) marked(text, found.text, words);
   parts.push(element("p", { textContent: facts.join(" · ") }));
   const meta = Object.entries(found.meta).map(([key, value]) => [element("dt", { textContent: key }), element("dd", { textContent: value })]);
   if (meta.length) parts.push(element("dl", {}, ...meta.flat()));
@@ -174,11 +173,10 @@ const level = (rate) => Math.min(9, Math.max(0, Math.floor(rate)));
 
 function tokenSpan([text, id, size, bits], place, scored) {
   const span = element("span", { textContent: text });
-  const many = size === Math.round(size) ? size : size.toFixed(2);
-  span.title = `token ${place}: id ${id}, ${many} bytes`;
+  span.title = `token ${place}: id ${id}, ${size} bytes`;
   if (bits !== null) {
-    span.title += `, ${bits.toFixed(3)} bits, ${(bits / size).toFixed(3)} bits per byte`;
-    span.className = `bits${level(bits / size)}`;
+    span.title += `, ${bits.toFixed(3)} bits` + (size ? `, ${(bits / size).toFixed(3)} bits per byte` : "");
+    span.className = `bits${level(bits / Math.max(size, 1))}`; // a token may have no byte of the text
   } else span.className = scored ? "unscored" : `token${place % 4}`;
   if (!text) span.classList.add("part"); // of a character
   return span;
