@@ -48,6 +48,8 @@ id that is removed from a document's end."""
 _NONE = np.zeros(0, np.int64)
 _SAMPLED = 16
 """Documents of a shard whose ids represent it in the stream's fingerprint."""
+_HASHED = 1 << 20
+"""Ids that are hashed at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +173,10 @@ class TokenCorpus(Corpus):
         files = zip(begins, self.files, endings, strict=False)
         parts = tuple(part for part in files if part[0] < len(codes) and part[0] + len(part[1]) > 0)
         sample = np.unique(np.linspace(0, len(codes) - 1, _SAMPLED, dtype=np.int64)) if len(codes) else _NONE
-        ids = np.concatenate([_NONE, *_ids(parts, sample)])
+        content = xxhash.xxh3_128()
+        for ids in _ids(parts, sample):
+            for begin in range(0, len(ids), _HASHED):  # A document may have 2^31 tokens.
+                content.update(ids[begin : begin + _HASHED].astype(np.int64).tobytes())
         size, hash = self._sources[name]
         header = IndexHeader(
             format=FORMAT,
@@ -187,7 +192,7 @@ class TokenCorpus(Corpus):
             lines=present.lines,
             documents=len(codes),
             text_bytes=4 * len(codes) * sum(file.tokens for file in self.files) // sum(map(len, self.files)),
-            content_hash=xxhash.xxh3_128_hexdigest(ids.tobytes()),
+            content_hash=content.hexdigest(),
             subsets=list(self.labels),
         )
         frames = Frames(_NONE, _NONE, _NONE, _NONE)

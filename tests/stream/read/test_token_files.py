@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
 import struct
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +16,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 
 from pilekit import Corpus, PilekitError, PileStream, deduplicate, load_tokenizer, merge_token_files, tokenize_corpus
 from pilekit.stream.read.token_files import TokenCorpus
+from tests.memory_limit import NO_HOLES
 from tests.process_groups import ProcessGroups
 from tests.refusing import refused
 from tests.stream.collecting import counted, in_group, no_brown_fox, run, steps_of
@@ -201,3 +206,31 @@ def test_a_table_of_another_file_is_refused(written: Written, given: Settings, t
         table.write_bytes(table.read_bytes()[:-100])
     table.unlink()
     assert [shard.name for shard in TokenCorpus(tmp_path / "plain").shards] == [stem]
+
+
+OPENED = """
+import sys
+from pilekit import PileStream, load_tokenizer
+from pilekit.stream.read.token_files import TokenCorpus
+from tests.memory_limit import limit_memory
+
+tokenizer = load_tokenizer(sys.argv[2])
+limit_memory(256 << 20)
+print(TokenCorpus(sys.argv[1]).plan(tokenizer, False, (), {}).indexes[0].header.content_hash)
+"""
+
+
+def test_opening_takes_little_memory_whatever_the_documents(given: Settings, tmp_path: Path) -> None:
+    """The ids of some documents are in the fingerprint, and these two have 2^25 ids each (zeros, on no disk)."""
+    foreign(tmp_path / "long", [])
+    sizes = np.array([1 << 25, 1 << 25], "<i4")
+    head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(sizes), len(sizes) + 1)
+    places = np.array([0, 2 << 25, 0, 1, 2], "<i8")
+    (tmp_path / "long.idx").write_bytes(head + sizes.tobytes() + places.tobytes())
+    os.truncate(tmp_path / "long.bin", 4 << 25)
+    command = [sys.executable, "-c", OPENED, str(tmp_path / "long"), str(given["tokenizer"].path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | NO_HOLES, check=False)
+    expected = xxhash.xxh3_128()
+    for _ in range(1 << 6):
+        expected.update(bytes(8 << 20))
+    assert done.stdout.strip() == expected.hexdigest(), done.stderr[-2000:]

@@ -168,3 +168,19 @@ def test_any_damage_of_the_table_of_documents_is_named(tmp_path: Path) -> None:
             assert str(error).isprintable()
             refused += 1
     assert refused > len(content) // 6
+
+
+@pytest.mark.parametrize("item", [2, 4])
+def test_documents_past_two_to_the_32_tokens(tmp_path: Path, item: int) -> None:
+    """Three documents of 2^31 - 1 zeros take no disk, and nothing reads them."""
+    sizes = [5, (1 << 31) - 1, 7, (1 << 31) - 1, 9, (1 << 31) - 1, 11]
+    (tmp_path / "x.idx").write_bytes(index(sizes, list(range(8)), item))
+    with (tmp_path / "x.bin").open("wb") as file:
+        for document in range(0, 7, 2):
+            file.seek(sum(sizes[:document]) * item)
+            file.write(np.arange(document, document + sizes[document], dtype=f"<u{item}").tobytes())
+    read = TokenFile(tmp_path / "x")
+    assert (read.tokens, read.lengths.tolist()) == (sum(sizes), sizes)
+    for document in range(0, 7, 2):
+        assert read[document].tolist() == [*range(document, document + sizes[document])]
+    assert [len(ids) for ids in read] == sizes
