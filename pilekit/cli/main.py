@@ -10,19 +10,18 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
-import io
 import logging
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
 from pilekit import __version__
+from pilekit.cli.standard_streams import flush_standard_output, prepare_standard_streams
 from pilekit.errors import PilekitError, ToldElsewhere, visible
 
 GROUPS = {
@@ -116,16 +115,6 @@ class LazyGroup(click.Group):
                 raise
             raise click.UsageError(f"{error.message} Did you mean {' or '.join(close)}?", ctx) from None
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. A closed output pipe (`| head`) ends it without an error; click would exit with 1."""
-        try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-            return result
-        except BrokenPipeError:
-            _discard_output()
-            return 0
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help page's tables from the one-line helps, one for each group, importing nothing."""
         width = max(map(len, COMMANDS))
@@ -163,22 +152,13 @@ def main() -> NoReturn:
     # `--debug` may also follow the command, where people add it after an error.
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
-    # If a terminal lacks a character, print its number. Do not fail.
-    if isinstance(sys.stderr, io.TextIOWrapper):
-        sys.stderr.reconfigure(errors="backslashreplace")
-    if (out := sys.__stdout__) is not None and out is sys.stdout and isinstance(out, io.TextIOWrapper):
-        sys.stdout = _StandardOutput(
-            out.buffer,
-            out.encoding,
-            errors="backslashreplace",
-            line_buffering=out.line_buffering,
-            write_through=out.write_through,
-        )
+    prepare_standard_streams()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # A shell's `&` has Ctrl-C ignored.
         signal.signal(signal.SIGINT, _interrupt)
     try:
         code = pilekit.main(args=arguments, standalone_mode=False)
-        sys.stdout.flush()  # An error at Python's own flush, at exit, could not be reported.
+        with contextlib.suppress(SystemExit):  # A reader that has gone now does not change the exit code.
+            sys.stdout.flush()  # An error at Python's own flush, at exit, could not be reported.
         sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as error:
         error.show()
@@ -218,38 +198,9 @@ def rank_main() -> NoReturn:
     except BaseException:
         traceback.print_exc()
         code = 1
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):
-            stream.flush()
+    flush_standard_output()
+    sys.stderr.flush()
     os._exit(code)
-
-
-class _StandardOutput(io.TextIOWrapper):
-    """Standard output that is named in its errors, such as a full disk. `LazyGroup` handles a closed pipe."""
-
-    def write(self, text: str) -> int:
-        with _named_errors():
-            return 0 if text == "" else super().write(text)  # click writes "" to test the stream.
-
-    def flush(self) -> None:
-        with _named_errors():
-            super().flush()
-
-
-@contextlib.contextmanager
-def _named_errors() -> Iterator[None]:
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        _discard_output()
-        raise PilekitError(f"standard output: cannot be written: {error.strerror}") from error
-
-
-def _discard_output() -> None:
-    """Redirect standard output to nowhere, so that Python's own flush at exit reports nothing."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -70,10 +71,11 @@ def command(
     if not found.ok:
         bad = {finding.shard for finding in found.findings}
         result = f"{counted(len(found.findings), 'finding')} in {len(bad):,} of them"
-    if not (as_json and printed(found.to_dict(), as_json, corpus, part)):
-        if not found.ok:
-            print_fitted(_table(found.findings))
-        click.echo(f"{of}{counted(found.shards, 'shard')}, {rounded_bytes(found.stored_bytes)}: {result}")
+    with suppress(SystemExit):  # A reader that has gone does not make damage right.
+        if not (as_json and printed(found.to_dict(), as_json, corpus, part)):
+            if not found.ok:
+                print_fitted(_table(found.findings))
+            click.echo(f"{of}{counted(found.shards, 'shard')}, {rounded_bytes(found.stored_bytes)}: {result}")
     if not found.ok:
         context.exit(1)
 
