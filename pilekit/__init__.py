@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from pilekit.evaluate.bits_per_byte import bits_per_byte as bits_per_byte
     from pilekit.evaluate.embed.embed_corpus import embed_corpus as embed_corpus
     from pilekit.evaluate.embed.embeddings import Embeddings as Embeddings
+    from pilekit.evaluate.generate import Continuation as Continuation
+    from pilekit.evaluate.generate import Prompt as Prompt
+    from pilekit.evaluate.generate import generate as generate
+    from pilekit.evaluate.generate import prompts_of as prompts_of
     from pilekit.evaluate.results.compare import Comparison as Comparison
     from pilekit.evaluate.results.compare import compare as compare
     from pilekit.evaluate.results.result import BitsPerByte as BitsPerByte
@@ -118,6 +122,7 @@ _NAMES = {
     "pilekit.evaluate.bits_per_byte": "bits_per_byte",
     "pilekit.evaluate.embed.embed_corpus": "embed_corpus",
     "pilekit.evaluate.embed.embeddings": "Embeddings",
+    "pilekit.evaluate.generate": "Continuation Prompt generate prompts_of",
     "pilekit.evaluate.results.compare": "Comparison compare",
     "pilekit.evaluate.results.result": "BitsPerByte Score",
     "pilekit.evaluate.results.result_folder": "read_result",
@@ -162,14 +167,18 @@ _NAMES = {
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 _NEED_TORCH = {
     "Batch",
+    "Continuation",
     "Finished",
     "Pack",
     "PileStream",
+    "Prompt",
     "Pruned",
     "Trainer",
     "bits_per_byte",
     "document_mask",
     "embed_corpus",
+    "generate",
+    "prompts_of",
     "prune_model",
 }
 

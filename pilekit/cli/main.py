@@ -56,6 +56,7 @@ GROUPS = {
     "Train and measure models": {
         "train": "Train a language model straight from raw shards.",
         "bpb": "Score a model in bits per byte, per subset.",
+        "generate": "Continue prompts, or the beginnings of documents.",
         "embed": "Write a vector for each document, and find near ones.",
         "prune": "Set a model's smallest weights or heads to 0, or cut them.",
     },
@@ -73,7 +74,7 @@ COMMANDS = {name: help for group in GROUPS.values() for name, help in group.item
 
 ROOMS = {
     **dict.fromkeys(("head", "sample", "grep", "show", "duplicates", "explore", "report"), "look"),
-    **dict.fromkeys(("bpb", "embed", "prune", "train"), "models"),
+    **dict.fromkeys(("bpb", "embed", "generate", "prune", "train"), "models"),
     **dict.fromkeys(("tokenize", "merge", "train-tokenizer"), "tokens"),
 }
 """The folders of commands whose module is not `pilekit.cli.<name>`."""

@@ -1,0 +1,216 @@
+"""`generate`: how a model continues prompts, through transformers' own `generate`.
+
+Greedy continuations are made in batches of prompts of one length, so nothing is padded and nothing masked. A drawn
+continuation is made alone, from a seed of its own that depends on `seed` and on the prompt's place in the list. So no
+continuation depends on the other prompts. generation_config.json in the folder is ignored, because its penalties and
+beams would change what "greedy" means.
+
+A prompt begins as a document does for `bits_per_byte`: behind the token BOS, or else EOS, if the tokenizer has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel
+
+from pilekit.corpus import subsets_or_all
+from pilekit.errors import PilekitError, counted, visible
+from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, check_vocabulary, load_causal_lm, predicting
+from pilekit.evaluate.model.device import device_of, dtype_of
+from pilekit.evaluate.model.load import stored_dtype
+from pilekit.evaluate.plan import Data, corpus_of, prefix_token
+from pilekit.evaluate.ranks import alone
+from pilekit.progress import Reached
+from pilekit.shards.read.reader import OnError, read
+from pilekit.shuffle import mix
+from pilekit.stream.arguments import check_number
+from pilekit.tokenize import Tokenizer, load_tokenizer
+
+_AT_A_TIME = 16
+"""Prompts of a batch."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A text to continue.
+
+    text     the text
+    tokens   its ids; None: the tokenizer's of `text`. The first tokens of a document are given as ids, because their
+             text alone may be divided otherwise
+    shard, number, subset   the document that it begins, if it is from a corpus
+    """
+
+    text: str
+    tokens: tuple[int, ...] | None = None
+    shard: str | None = None
+    number: int | None = None
+    subset: str | None = None
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """A prompt and how a model continues it.
+
+    text     what follows the prompt, without the end-of-document token
+    tokens   its ids, without that token
+    ended    whether the model ended the document; else `max_new_tokens` were made
+    model    the folder, or "the model" for one in memory
+    """
+
+    prompt: Prompt
+    text: str
+    tokens: tuple[int, ...]
+    ended: bool
+    model: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """{prompt, text, model, tokens, ended}, and the document of a prompt from a corpus; JSON types."""
+        prompt = asdict(self.prompt)
+        document = {name: prompt[name] for name in ("shard", "number", "subset") if prompt[name] is not None}
+        made = {"prompt": self.prompt.text, "text": self.text, "model": self.model, "tokens": len(self.tokens)}
+        return {**made, "ended": self.ended, **document}
+
+
+def generate(
+    model: str | Path | PreTrainedModel,
+    prompts: Sequence[str | Prompt],
+    *,
+    max_new_tokens: int = 64,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    tokenizer: Any = None,
+    dtype: str = "auto",
+    device: str = "auto",
+    reached: Reached | None = None,
+) -> list[Continuation]:
+    """Continue each prompt, in their order.
+
+    model            a folder with config.json, safetensors and tokenizer.json, or a model of transformers
+    max_new_tokens   the most tokens of a continuation; the model may end the document earlier
+    temperature      0: always the likeliest token; else tokens are drawn from the softmax of logits / temperature
+    top_p            draw only from the likeliest tokens that together have this probability
+    seed             of the draws
+    tokenizer        an argument of `load_tokenizer`; None: the folder's
+    dtype, device    as for `bits_per_byte`
+    reached          called with the numbers of prompts continued and of all
+
+    PilekitError for a model that is not causal, and for a prompt that leaves no room in the model's positions.
+    """
+    check_number("max_new_tokens", max_new_tokens)
+    check_number("seed", seed, None)
+    if not 0 <= temperature < float("inf") or not 0 < top_p <= 1:
+        raise PilekitError(f"temperature is 0 or more and top_p over 0 and up to 1, not {temperature} and {top_p}")
+    in_memory = isinstance(model, PreTrainedModel)
+    if in_memory and tokenizer is None:
+        raise PilekitError("a model in memory needs its tokenizer; give it as tokenizer=")
+    name = "the model" if in_memory else str(model)
+    loaded = load_tokenizer(model if tokenizer is None else tokenizer)
+    if isinstance(model, PreTrainedModel):
+        lm = as_causal_lm(model)
+    else:
+        where = device_of(device, alone())
+        lm = load_causal_lm(model, dtype=dtype_of(dtype, where, stored_dtype(model)), device=where)
+    check_vocabulary(lm.model, loaded, name)
+    given = [Prompt(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+    inputs = [_input(prompt, lm, loaded, max_new_tokens) for prompt in given]
+    end = loaded.eos_id
+    settings = GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        do_sample=temperature > 0,
+        **({"temperature": temperature, "top_p": top_p, "top_k": 0} if temperature > 0 else {}),
+        eos_token_id=end,
+        pad_token_id=0 if end is None else end,  # behind the end of a continuation, where it is cut off
+    )
+    done: dict[int, Continuation] = {}
+    by_length = sorted(range(len(given)), key=lambda place: len(inputs[place]))
+    for _, alike in groupby(by_length, key=lambda place: len(inputs[place])):
+        places, size = list(alike), 1 if temperature > 0 else _AT_A_TIME
+        for some in (places[begin : begin + size] for begin in range(0, len(places), size)):
+            made = _continued(lm, [inputs[place] for place in some], settings, int(mix(seed, some[0])) >> 1)
+            for place, ids in zip(some, made, strict=True):
+                ended = end is not None and end in ids
+                kept = tuple(ids[: ids.index(end)] if ended and end is not None else ids)
+                done[place] = Continuation(given[place], loaded.decode(kept), kept, ended, name)
+            if reached is not None:
+                reached(len(done), len(given))
+    return [done[place] for place in range(len(given))]
+
+
+def prompts_of(
+    data: Data,
+    tokenizer: Any,
+    *,
+    tokens: int = 32,
+    per_subset: int = 1,
+    subsets: Sequence[str] | None = None,
+    on_error: OnError = "raise",
+) -> list[Prompt]:
+    """The first tokens of documents of a corpus, in its order.
+
+    data         a path, glob or URL, several of them, a `Corpus`, or None, as for `bits_per_byte`
+    tokenizer    an argument of `load_tokenizer`
+    tokens       tokens of each prompt; documents that are not longer are left out
+    per_subset   documents of each subset, from the first
+    subsets      only documents of these subsets; None: all
+    """
+    check_number("tokens", tokens)
+    check_number("per_subset", per_subset)
+    loaded, corpus = load_tokenizer(tokenizer), corpus_of(data).only_held_out()
+    wanted = subsets_or_all(subsets, corpus.manifest)
+    left = dict.fromkeys(wanted or [subset.name for subset in corpus.manifest.subsets], per_subset)
+    found = []
+    for shard in corpus.shards:
+        with read(shard, wanted, on_error, manifest=corpus.manifest) as reader:
+            for batch in reader:
+                for text, subset, number in zip(batch.texts, batch.subsets, batch.numbers.tolist(), strict=True):
+                    if not left.setdefault(subset, per_subset):
+                        continue
+                    ids = loaded.encode_batch([text])[0][: tokens + 1].tolist()
+                    if len(ids) > tokens:
+                        left[subset] -= 1
+                        kept = tuple(ids[:tokens])
+                        found.append(Prompt(loaded.decode(kept), kept, batch.shard, number, subset))
+                if left and not any(left.values()):
+                    return found
+    if not found:
+        raise PilekitError(
+            f"{visible(corpus.root)}: no document selected is longer than {counted(tokens, 'token')}; give fewer tokens"
+        )
+    return found
+
+
+def _input(prompt: Prompt, lm: CausalLM, tokenizer: Tokenizer, new: int) -> list[int]:
+    """The ids that the model sees; PilekitError if there are none, or if its positions do not suffice."""
+    prefix = prefix_token("auto", tokenizer, lm.model) if (tokenizer.bos_id, tokenizer.eos_id) != (None, None) else None
+    ids = tokenizer.encode_batch([prompt.text])[0].tolist() if prompt.tokens is None else list(prompt.tokens)
+    ids = ids if prefix is None else [prefix, *ids]
+    if not ids:
+        raise PilekitError("a prompt is empty, and the tokenizer has no token to begin a document with")
+    if lm.max_length is not None and len(ids) + new > lm.max_length:
+        raise PilekitError(
+            f'the prompt "{visible(prompt.text, 40)}" has {counted(len(ids), "token")}, and {new:,} more do not fit '
+            f"into the model's {lm.max_length:,} positions; give a shorter prompt, or fewer new tokens"
+        )
+    return ids
+
+
+def _continued(lm: CausalLM, inputs: list[list[int]], settings: GenerationConfig, seed: int) -> list[list[int]]:
+    """The ids that follow each of `inputs`, which have one length."""
+    ids = torch.tensor(inputs, device=lm.model.device)
+    generator: Any = lm.model
+    devices = [ids.device] if ids.device.type == "cuda" else []
+    own, generator.generation_config = generator.generation_config, settings  # else its fields fill unset ones
+    try:
+        with predicting(lm.model), torch.random.fork_rng(devices):
+            torch.manual_seed(seed)
+            made = generator.generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)
+    finally:
+        generator.generation_config = own
+    return [row[ids.shape[1] :] for row in made.tolist()]
