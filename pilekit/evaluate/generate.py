@@ -121,7 +121,7 @@ def generate(
     given = [Prompt(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
     inputs = [_input(prompt, lm, loaded, max_new_tokens) for prompt in given]
     end = loaded.eos_id
-    settings = GenerationConfig(
+    settings = GenerationConfig(  # type: ignore[no-untyped-call]
         max_new_tokens=max_new_tokens,
         do_sample=temperature > 0,
         **({"temperature": temperature, "top_p": top_p, "top_k": 0} if temperature > 0 else {}),
