@@ -5,7 +5,8 @@ list append, and everything heavier (hashing, tokenizing, counting) is one call 
 
 (shard name, document number) identifies a document. The number is its line number from 0, counting bad and blank lines,
 so neither recompressing nor filtering changes it. `texts` are the decoded texts. `raw_lines()` are the bytes of the
-shard, so that a kept line is written byte for byte.
+shard, so that a kept line is written byte for byte. In an edited line the new text stands in the place of the old one,
+and every other byte stays.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import orjson
@@ -55,6 +57,17 @@ def check_none_lost(counts: Mapping[str, Mapping[str, int]], parts: Sequence[str
             raise PilekitError(f"documents got lost ({visible(name)}): {shown}; please report this")
 
 
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def raw_fields(record: bytes | memoryview | msgspec.Raw) -> dict[str, msgspec.Raw]:
+    """The fields of a JSON object, each as the bytes that spell its value: a view of `record`, not a copy.
+
+    Of a repeated key the last counts, as in decoding. Raises `RecursionError` where some 900 values lie in each other.
+    """
+    return _FIELDS.decode(record)
+
+
 @dataclass(frozen=True, slots=True)
 class RecordFormat:
     """Where a JSON record keeps its text and its subset label; set by a manifest."""
@@ -71,6 +84,14 @@ class RecordFormat:
                 value = {key: value}
             record.update(value)
         return record
+
+    def text_span(self, line: bytes | memoryview) -> tuple[int, int]:
+        """Where the text begins and ends in a line, with its quotes."""
+        import pyarrow as pa
+
+        text = pa.py_buffer(raw_fields(line)[self.text_field])
+        begin = text.address - pa.py_buffer(line).address
+        return begin, begin + text.size
 
 
 @dataclass(frozen=True)
@@ -144,17 +165,22 @@ class DocumentBatch:
         return sizes, np.fromiter(map(xxhash.xxh3_64_intdigest, encoded), np.uint64, len(encoded))
 
     def raw_lines(self) -> list[bytes | memoryview]:
-        """Each document as a JSON line without newline: the original bytes, unless the text was edited."""
+        """Each document as a JSON line without newline: the original bytes, but for the text if it was edited."""
         if self.lines is None:
             return [
                 orjson.dumps(self.format.record(text, subset))
                 for text, subset in zip(self.texts, self.subsets, strict=True)
             ]
-        lines = list(self.lines)
-        for index in self.edited:
-            record = orjson.loads(lines[index])
-            record[self.format.text_field] = self.texts[index]
-            lines[index] = orjson.dumps(record)
+        lines, line, begin, end = list(self.lines), None, 0, 0
+        for index in sorted(self.edited):
+            if lines[index] is not line:  # The pieces of a document follow each other and share its line.
+                line = lines[index]
+                try:
+                    begin, end = self.format.text_span(line)
+                except RecursionError:
+                    place = f"{visible(self.shard)}, line {self.numbers[index] + 1:,}"
+                    raise PilekitError(f"{place}: has too many fields in each other; remove the line") from None
+            lines[index] = b"".join((line[:begin], orjson.dumps(self.texts[index]), line[end:]))
         return lines
 
     def take(self, indices: Iterable[int]) -> DocumentBatch:
@@ -179,7 +205,7 @@ class DocumentBatch:
         return self if len(chosen) == len(self) else self.take(chosen)
 
     def with_texts(self, texts: list[str]) -> DocumentBatch:
-        """The same documents with other texts; `raw_lines()` encodes only changed documents again."""
+        """The same documents with other texts; `raw_lines()` changes nothing but these texts."""
         changed = {
             i for i, (new, old) in enumerate(zip(texts, self.texts, strict=True)) if new is not old and new != old
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 
 from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.errors import PilekitError, visible, visible_lines
+from pilekit.shards.read.json_records import LineParser
+from tests.shards.editing import hard_lines, hard_texts, slow_edit
 
 texts = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), max_size=8)
 
@@ -64,8 +67,54 @@ def test_control_characters_become_visible() -> None:
 def test_an_edited_document_keeps_the_rest_of_its_record() -> None:
     lines = [b'{"id": 7, "text": "old", "meta": {"pile_set_name": "ArXiv", "x": 1}}', b'{"text":  "same"}']
     edited = batch(["old", "same"], lines=lines).with_texts(["new", "same"])
-    assert edited.raw_lines() == [b'{"id":7,"text":"new","meta":{"pile_set_name":"ArXiv","x":1}}', lines[1]]
+    assert edited.raw_lines() == [b'{"id": 7, "text": "new", "meta": {"pile_set_name": "ArXiv", "x": 1}}', lines[1]]
     assert edited.take([0]).raw_lines() == edited.raw_lines()[:1]
+
+
+FORMATS = [
+    RecordFormat(),
+    RecordFormat("a.b", ("a", "b")),
+    RecordFormat('q"uo\\te/é', ("the label",)),
+    RecordFormat("meta", ("text", "meta", "te")),
+    RecordFormat("text", ("text",)),
+]
+
+
+@given(st.data(), st.sampled_from(FORMATS))
+def test_every_byte_beside_an_edited_text_stays(data: st.DataObject, format: RecordFormat) -> None:
+    lines = data.draw(st.lists(hard_lines(format.text_field, format.label_path), min_size=1, max_size=4))
+    shard = b"\n".join(lines)
+    ends = np.cumsum([len(line) + 1 for line in lines]).tolist()
+    views = [memoryview(shard)[end - len(line) - 1 : end - 1] for line, end in zip(lines, ends, strict=True)]
+    found = LineParser("a", "a", format, None, None).parse(views, np.arange(len(lines)))
+    texts = [data.draw(st.one_of(st.just(text), hard_texts)) for text in found.texts]
+    expected = [
+        line if text == old else slow_edit(line, text, format.text_field)
+        for line, text, old in zip(lines, texts, found.texts, strict=True)
+    ]
+    edited = found.with_texts(texts)
+    assert edited.raw_lines() == expected
+    assert LineParser("a", "a", format, None, None).parse(expected, np.arange(len(lines))).texts == texts
+    assert pickle.loads(pickle.dumps(edited)).raw_lines() == expected
+    pieces = data.draw(st.dictionaries(st.integers(0, len(lines) - 1), st.lists(hard_texts, max_size=3)))
+    assert edited.with_pieces(pieces).raw_lines() == [
+        line
+        for index, whole in enumerate(expected)
+        for line in (
+            [slow_edit(whole, piece, format.text_field) for piece in pieces[index]] if index in pieces else [whole]
+        )
+    ]
+
+
+def test_a_line_of_a_thousand_lists_in_each_other_is_one_error() -> None:
+    def edited(depth: int) -> list[bytes | memoryview]:
+        lines = [b'{"text": "old"}', b'{"x": %s, "text": "old"}' % (b"[" * depth + b"]" * depth)]
+        return batch(["old", "old"], lines=lines).with_texts(["old", "new"]).raw_lines()
+
+    assert edited(500)[1] == b'{"x": %s, "text": "new"}' % (b"[" * 500 + b"]" * 500)
+    if sys.version_info < (3, 12):
+        with pytest.raises(PilekitError, match=r"^a\.jsonl, line 2: has too many .* in each other; remove the line$"):
+            edited(1020)
 
 
 def test_it_prints_as_one_line() -> None:
@@ -79,6 +128,6 @@ def test_a_batch_of_a_shard_goes_to_another_process() -> None:
     line = b'{"text": "old", "id": 7}'
     edited = batch(["old"], lines=[memoryview(line)]).with_texts(["new"])
     copy = pickle.loads(pickle.dumps(edited))
-    assert copy.raw_lines() == edited.raw_lines() == [b'{"text":"new","id":7}']
+    assert copy.raw_lines() == edited.raw_lines() == [b'{"text": "new", "id": 7}']
     assert (copy.texts, copy.subsets, copy.numbers.tolist(), copy.edited) == (["new"], ["s0"], [0], {0})
     assert pickle.loads(pickle.dumps(batch(["a"]))).lines is None

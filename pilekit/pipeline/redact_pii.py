@@ -64,7 +64,7 @@ class RedactPII(DocumentStage):
             raise PilekitError(f"PII is email, ip or both, not {visible(','.join(self.kinds) or 'nothing', 80)}")
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
-        """The same documents; only changed ones are encoded again. Empty batches are dropped."""
+        """The same documents, of which only texts change. Empty batches are dropped."""
         return (self.redact(batch) for batch in batches if len(batch))
 
     def redact(self, batch: DocumentBatch) -> DocumentBatch:

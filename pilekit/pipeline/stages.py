@@ -126,7 +126,7 @@ def document_hashes(shard: str, numbers: npt.NDArray[np.int64], seed: int) -> np
 class Write(DocumentStage):
     """Write every document to the shard `path` (kind by suffix, as `ShardWriter`) and pass it on.
 
-    Lines are copied byte for byte; only a text that a stage changed is encoded again. The shard appears under its name
+    Lines are copied byte for byte, but for a text that a stage changed. The shard appears under its name
     when the last batch has passed. If the iterator is closed early or anything fails, it never appears.
     (`for _ in pipeline(batches): pass` runs a pipeline only for its output.)
     """

@@ -21,6 +21,7 @@ from tests.kills import left_at_each_renaming
 from tests.pipeline.making import lines_of
 from tests.pipeline.rules import reference
 from tests.shards import making
+from tests.shards.editing import slow_edit
 from tests.stopping import kill, stop_when, tree
 
 RNG = random.Random(0)
@@ -57,7 +58,7 @@ def failed(text: str, sets: tuple[str, ...]) -> list[str]:
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    """Three shards whose lines have a spelling of their own and fields beside the text."""
+    """Three shards whose lines have a spelling of their own, and fields beside the text that no encoder would keep."""
     folder = tmp_path / "data"
     folder.mkdir()
     for shard, labels in enumerate((["Pile-CC", "Github"], ["ArXiv"], ["Pile-CC", "OpenWebText2", "Github"])):
@@ -65,7 +66,10 @@ def corpus(tmp_path: Path) -> Path:
             {"id": number, "text": text, "meta": {"pile_set_name": labels[number % len(labels)], "url": name}}
             for number, (name, text) in enumerate(TEXTS.items())
         ]
-        lines = "".join(json.dumps(record, separators=(" ,", " : ")) + "\n" for record in records)
+        hard = '{ "text":{"text":"a"}, "uuid":296336254116318163954371823645001234567,'
+        lines = "".join(
+            json.dumps(record, separators=(" ,", " : ")).replace("{", hard, 1) + "\r\n" for record in records
+        )
         (folder / f"{shard:02}.jsonl.zst").write_bytes(making.zstd_frame(lines.encode()))
     return folder
 
@@ -119,9 +123,7 @@ def test_kept_lines_are_the_references_and_the_counts_agree(tmp_path: Path, corp
     ]
 
 
-def test_texts_are_cut_and_redacted_after_judging_and_only_changed_lines_are_encoded_anew(
-    tmp_path: Path, corpus: Path
-) -> None:
+def test_texts_are_cut_and_redacted_after_judging_and_every_other_byte_stays(tmp_path: Path, corpus: Path) -> None:
     cleaned = clean_corpus(
         corpus, tmp_path / "out", rules=["c4"], subsets=["Pile-CC", "ArXiv"], c4_lines=True, pii=["email", "ip"], jobs=1
     )
@@ -137,11 +139,8 @@ def test_texts_are_cut_and_redacted_after_judging_and_only_changed_lines_are_enc
                 text = "\n".join(reference.c4_lines(text))
                 text = text.replace("me@some.org", "email@example.com").replace("8.8.8.8", "192.0.2.1")
             changed += text != record["text"]
-            expected.append(line if text == record["text"] else {**record, "text": text})
-        written = lines_of(tmp_path / "out")[shard]
-        assert [
-            json.loads(line) if isinstance(want, dict) else line for line, want in zip(written, expected, strict=True)
-        ] == expected
+            expected.append(line if text == record["text"] else slow_edit(line, text))
+        assert lines_of(tmp_path / "out")[shard] == expected
     assert cleaned.summary["edited"] == changed > 2
     assert cleaned.summary["subsets"]["Github"]["edited"] == 0
 

@@ -50,14 +50,17 @@ def tell_if_none(found: bool) -> None:
 
 
 def print_documents(batch: DocumentBatch, as_json: bool) -> None:
-    """Print all documents of `batch`. JSON lines keep the fields of the record, so pilekit reads them as a shard."""
+    """Print all documents of `batch`. JSON lines keep the record byte for byte, so pilekit reads them as a shard."""
     sizes: Sequence[int] = batch.text_bytes().tolist()
     for line, text, subset, number, size in zip(
         batch.raw_lines(), batch.texts, batch.subsets, batch.numbers.tolist(), sizes, strict=True
     ):
         place = {"shard": batch.shard, "number": number, "subset": subset}
         if as_json:
-            sys.stdout.buffer.write(orjson.dumps({**place, **orjson.loads(line)}, option=orjson.OPT_APPEND_NEWLINE))
+            fields = orjson.loads(line)
+            more = {name: value for name, value in place.items() if name not in fields}
+            opening = orjson.dumps(more)[:-1] + (b"," if more else b"")
+            sys.stdout.buffer.write(b"%s%s\n" % (opening, bytes(line).partition(b"{")[2]))
             continue
         click.echo(f"==> {visible(batch.shard)} {number} | {visible(subset, 60)} | {counted(size, 'byte')} <==")
         print_text(text, ending=True)

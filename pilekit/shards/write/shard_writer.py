@@ -75,7 +75,7 @@ class ShardWriter:
                 self._frames.finish()
 
     def write(self, batch: DocumentBatch) -> None:
-        """Write the documents of a batch: their original lines, encoded again only where the text was edited."""
+        """Write the documents of a batch: their original lines, but for texts that were edited."""
         self.write_lines(batch.raw_lines())
 
     def write_lines(self, lines: Iterable[bytes | memoryview]) -> None:

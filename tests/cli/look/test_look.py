@@ -70,6 +70,16 @@ def test_head_prints_the_first_documents_and_its_json_is_a_shard(data: Path, tmp
     assert places(run("head", data, "-n", "1000000", "--json").stdout) == everything
 
 
+def test_json_lines_hold_the_record_byte_for_byte(tmp_path: Path) -> None:
+    rest = r'"text": 1, "uuid":296336254116318163954371823645001234567, "text" :"a\/\u00e9",  "shard": "old" } '
+    (tmp_path / "00.jsonl").write_text(f" {{ {rest}\n")
+    for command in ("head", "sample"):
+        found = run(command, tmp_path / "00.jsonl", "--json").stdout
+        assert found == f'{{"number":0,"subset":"(none)", {rest}\n'
+        (tmp_path / "again.jsonl").write_text(found)
+        assert run(command, tmp_path / "again.jsonl", "--json").stdout == found
+
+
 def test_text_is_exact_below_a_heading(data: Path) -> None:
     shown = run("head", data, "-n", "2").stdout
     _, (shard, number, subset, text) = documents(data)[:2]
