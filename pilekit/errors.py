@@ -18,6 +18,10 @@ class ToldElsewhere(PilekitError):
     """An error that rank 0, or the process that started the ranks, also prints. Other ranks do not print it."""
 
 
+class RankLost(ToldElsewhere):
+    """A connection to another rank of this machine broke. The program that started the ranks tells which one died."""
+
+
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
 # Direction overrides and other invisible format characters can make a terminal show another text than the real one.
 # Lone surrogates (bytes of a file name that are not UTF-8) could not be printed at all.

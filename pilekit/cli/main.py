@@ -22,7 +22,7 @@ import click
 
 from pilekit import __version__
 from pilekit.cli.standard_streams import flush_standard_output, prepare_standard_streams
-from pilekit.errors import PilekitError, ToldElsewhere, visible
+from pilekit.errors import PilekitError, RankLost, ToldElsewhere, visible
 
 GROUPS = {
     "Look at a corpus; begin with stats and head": {
@@ -172,12 +172,20 @@ def main() -> NoReturn:
     except (PilekitError, OSError) as error:
         if debug:
             raise
-        if isinstance(error, ToldElsewhere) and os.environ.get("RANK", "0") != "0":
+        if _is_told_elsewhere(error):
             with contextlib.suppress(KeyboardInterrupt):
                 time.sleep(REPORT_SECONDS)
         else:
             click.echo(f"error: {visible(error)}", err=True)
         sys.exit(1)
+
+
+def _is_told_elsewhere(error: Exception) -> bool:
+    """Whether another rank prints this error, or torchrun or pilekit's launcher the end of a rank of this machine."""
+    given = os.environ
+    if isinstance(error, RankLost) and "TORCHELASTIC_RUN_ID" in given:
+        return given.get("RANK") != "0" or given.get("LOCAL_WORLD_SIZE") == given.get("WORLD_SIZE")
+    return isinstance(error, ToldElsewhere) and given.get("RANK", "0") != "0"
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

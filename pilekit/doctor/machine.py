@@ -19,14 +19,13 @@ from typing import Any, NamedTuple
 
 from pilekit import __version__
 from pilekit.errors import PilekitError, visible
+from pilekit.memory_limit import machine_memory, memory_limit
 
 _NOT_LISTED = ("cloud", "dev", "docs")
 """Extras whose packages are not reported."""
 
 _MODULES = {"pyyaml": "yaml"}
 """Packages whose module has a different name."""
-
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 class Fact(NamedTuple):
@@ -142,9 +141,7 @@ def _torch() -> str:
 
 def _memory() -> str:
     """The machine's memory, and its container's limit if that is lower."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limits = [Path(path).read_text().strip() for path in _CGROUP_LIMITS if Path(path).exists()]
-    limit = min((int(text) for text in limits if text.isdigit()), default=total)
+    total, limit = machine_memory(), memory_limit()
     return f"{total / 1e9:,.1f} GB" + (f", limited to {limit / 1e9:,.1f} GB" if limit < total else "")
 
 

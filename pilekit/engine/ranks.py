@@ -33,7 +33,7 @@ from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.rendezvous import rendezvous
 
-from pilekit.errors import PilekitError, ToldElsewhere, counted, visible
+from pilekit.errors import PilekitError, RankLost, ToldElsewhere, counted, visible
 
 T = TypeVar("T")
 
@@ -176,7 +176,8 @@ def lost_rank(error: BaseException, ranks: Ranks) -> PilekitError | None:
 
 def _lost(rank: int, error: BaseException) -> PilekitError:
     minutes = int(TIMEOUT.total_seconds()) // 60
-    return ToldElsewhere(
+    is_silent = "imed out" in str(error)  # such a rank may still live, and nobody else tells of it
+    return (ToldElsewhere if is_silent else RankLost)(
         f"rank {rank}: another rank is gone, or has not answered for {minutes} minutes ({_first_line(error)}); look at "
         "the messages of the other ranks, and run the same command again to resume from the newest checkpoint"
     )

@@ -30,11 +30,14 @@ from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
 import torch
+from rich.filesize import decimal
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from pilekit.errors import counted
 from pilekit.fitted_table import Column, FittedTable, rounded_bytes
+from pilekit.memory_limit import memory_limit
 from pilekit.stream.batch.mlm import CHOSEN
 from pilekit.train.config.check import check_model, check_world
 from pilekit.train.config.file import load_config
@@ -81,12 +84,14 @@ class Estimate:
     """The memory that a config takes on a number of ranks.
 
     parameters     of the model; tied parameters count once
+    rows           of its embedding: the ids that it knows
     micro_batches  of each rank per step
     chosen         the config's stage
     stages         all four stages in order; stage 0 never offloads
     """
 
     parameters: int
+    rows: int
     world_size: int
     micro_batches: int
     chosen: Stage
@@ -122,6 +127,7 @@ def estimate(config: TrainConfig, world_size: int) -> Estimate:
         stages.append(_at_peak(stage, held, activations, micro_batches, offload=offload))
     return Estimate(
         parameters=sum(parameter.numel() for parameter in shape.parameters()),
+        rows=cast("Any", shape).get_input_embeddings().num_embeddings,
         world_size=world_size,
         micro_batches=micro_batches,
         chosen=parallel.zero,
@@ -200,6 +206,19 @@ def head_bytes(model: PreTrainedModel, targets: int, dtype: torch.dtype) -> int:
     gradient = 4 * words * width
     total: int = states + gradient + max(logits, gradient)  # the gradient exists twice when the backward pass begins
     return total
+
+
+def shortage(found: Estimate, ranks: int) -> str | None:
+    """Why this machine has too little memory for `ranks` ranks of it, in words; None if it has enough."""
+    stage = found.stages[found.chosen]
+    gpus = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+    host = stage.host if gpus else stage.device + stage.host
+    on_gpu, limit = min((gpu.total_memory for gpu in gpus), default=0), memory_limit()
+    if gpus and stage.device > on_gpu:
+        return f"a GPU here has {decimal(on_gpu)}"
+    if host * ranks > limit:
+        return f"{counted(ranks, 'rank')} of this machine would take {decimal(host * ranks)}; it has {decimal(limit)}"
+    return None
 
 
 def table(found: Estimate) -> FittedTable[StageEstimate]:

@@ -97,6 +97,29 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(made: Path, here: Path) -> 
     assert list(here.iterdir()) == []
 
 
+def test_a_dry_run_says_what_does_not_fit(made: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan(*changes: str, ranks: int = 1) -> dict[str, str]:
+        settings = [word for change in changes for word in ("--set", change)]
+        said = train(made, "--dry-run", "--nproc-per-node", str(ranks), *settings).stdout
+        return {line[:11].strip(): line[11:] for line in said.splitlines()}
+
+    fits = "config, shards, tokenizer, shape of the model and run folder fit"
+    each = estimate(load_config(made / "tiny.toml"), 2).stages[0].device
+    for limit, ranks, lacks in ((2 * each, 2, False), (2 * each - 1, 2, True), (each, 1, False)):
+        monkeypatch.setattr("pilekit.train.estimate.memory_limit", lambda: limit)  # noqa: B023
+        found = plan(ranks=ranks)
+        assert found["dry run"] == f"{fits}{', but memory does not' if lacks else ''}; nothing was written"
+        more = f"; too much here: {ranks} ranks of this machine would take {decimal(each * 2)}; it has "
+        assert (more in found["memory"]) is lacks
+    assert "none of them" not in plan()["tokenizer"]
+    shape = json.loads((made / "shape" / "config.json").read_text()) | {"vocab_size": 3600}
+    (here / "config.json").write_text(json.dumps(shape))
+    wide = plan(f"model.config={here}/config.json")
+    assert wide["tokenizer"].endswith(
+        "; 3,300 of the model's 3,600 rows are none of them: is it the model's tokenizer?"
+    )
+
+
 def test_an_estimate_as_text_and_as_json(made: Path, here: Path) -> None:
     options = ["--estimate", "--nproc-per-node", "2", "--set", "parallel.zero=2"]
     expected = estimate(load_config(made / "tiny.toml", ["parallel.zero=2"]), 2)

@@ -229,8 +229,10 @@ def test_torchrun_killed_and_resumed(
         assert len(children) == 2
         os.kill(int(children[0]), signal.SIGKILL)
 
-    code, _ = stop_when(command(slow_corpus, "--batch-tokens", "32"), lambda: written() >= 100, kill_one_rank)
+    code, said = stop_when(command(slow_corpus, "--batch-tokens", "32"), lambda: written() >= 100, kill_one_rank)
     assert code != 0
+    assert "error: " not in said  # torchrun says which rank died
+    assert "SIGKILL" in said
     assert 100 <= written() < 800
     job = command(slow_corpus, "--plot", str(tmp_path / "a.png"))
     ended = subprocess.run(job, capture_output=True, text=True, timeout=600, check=False)

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from pilekit.train.config.sections import TrainConfig
     from pilekit.train.run_folder import RunFolder
 
+PADDING = 0.1
+"""Models pad their embedding to round numbers, by 2 % at most; this share of the ids is no padding."""
+
 
 @click.command()
 @click.argument("config_file", metavar="RUN.TOML")
@@ -274,7 +277,7 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
     from pilekit.train.checkpoint.folders import find_checkpoint
     from pilekit.train.data import open_stream, restart_sizes
     from pilekit.train.engines import check_engine
-    from pilekit.train.estimate import estimate
+    from pilekit.train.estimate import estimate, shortage
     from pilekit.train.evaluation import open_held_out
     from pilekit.train.log.viewers import check_viewers
 
@@ -285,6 +288,12 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
     open_held_out(config)
     tokenizer, corpus = stream.tokenizer, stream.corpus
     memory = estimate(config, world_size)
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+    lacking, fit = shortage(memory, here), "config, shards, tokenizer, shape of the model and run folder fit"
+    ids, unused = f"{tokenizer.vocab_size:,} ids ({tokenizer.backend})", memory.rows - tokenizer.vocab_size
+    if unused > PADDING * tokenizer.vocab_size:
+        ids += f"; {unused:,} of the model's {memory.rows:,} rows are none of them: is it the model's tokenizer?"
+    name = visible(" + ".join(filter(None, (source.preset or source.config or source.path, source.adapter))))
     size = "" if corpus.size is None else f", {decimal(corpus.size)} stored,"
     subsets = "all subsets" if stream.subsets is None else ", ".join(map(visible, stream.subsets))
     others = [f"{ranks}" for ranks in restart_sizes(config, stream) if ranks != world_size][:20]
@@ -299,15 +308,19 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
         ("run", f"{visible(run.path)} ({start})"),
         ("data", f"{counted(len(corpus.shards), 'shard')}{size} in {visible(corpus.root)}: {subsets}"),
         ("order", stream.order),
-        ("tokenizer", f"{visible(tokenizer.path)}, {tokenizer.vocab_size:,} ids ({tokenizer.backend})"),
-        ("model", f"{visible(source.preset or source.config or source.path or '')}: {memory.parameters:,} parameters"),
+        ("tokenizer", f"{visible(tokenizer.path)}, {ids}"),
+        ("model", f"{name}: {memory.parameters:,} parameters"),
         ("ranks", f"{world_size:,}; a restart may use {', '.join(others) or 'no other number'}"),
-        ("memory", f"{decimal(memory.stages[memory.chosen].device)} of each rank (--estimate shows the parts)"),
+        (
+            "memory",
+            f"{decimal(memory.stages[memory.chosen].device)} of each rank (--estimate shows the parts)"
+            + (f"; too much here: {lacking}" if lacking else ""),
+        ),
         (
             "step",
             f"{counted(train.global_batch_size, 'row')} x {config.data.seq_len:,} = {tokens:,} tokens, "
             f"{batches:,} x {counted(train.micro_batch_size, 'row')} at a time in each rank",
         ),
         ("in all", f"{counted(config.steps, 'step')}, {config.steps * tokens:,} tokens"),
-        ("dry run", "config, shards, tokenizer, shape of the model and run folder fit; nothing was written"),
+        ("dry run", f"{fit}{', but memory does not' if lacking else ''}; nothing was written"),
     ]

@@ -94,7 +94,7 @@ def test_only_the_adapters_of_the_targets_change_and_merge_comes_later(
     finished = Trainer(config, run).fit()
     assert finished.model == run / "adapter"
     assert not (run / "model").exists()
-    with pytest.raises(PilekitError, match="has adapters of a model, but not the model"):
+    with pytest.raises(PilekitError, match="/adapter: is an adapter, without the model"):
         bits_per_byte(run, made / "data")
     adapted = AutoPeftModelForCausalLM.from_pretrained(run / "adapter")
     names = {
