@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.cache_folder import cache_folder
 from pilekit.artifacts.file_lock import locked
+from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.job_folder import LOCK_FILE, NOTES, Output, output_folder
 from pilekit.corpus import Corpus, Part, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
@@ -52,6 +53,10 @@ def processes_for(shards: Sequence[Shard], jobs: int | None, engine: Ray | None 
         worth = 1 + sum(size or 0 for size in sizes) // STORED_BYTES_PER_PROCESS
         jobs = usable_cpus() if None in sizes else min(usable_cpus(), worth)
     return min(jobs, max(1, len(shards)))
+
+
+PLAIN = (".jsonl", ".json", ".ndjson")
+"""How the names of shards end that are not compressed."""
 
 
 def each_shard(
@@ -183,6 +188,7 @@ def finish_shards(
     engine: Ray | None = None,
     memory: int | None = None,
     then: Callable[[str, dict[str, Any]], None] | None = None,
+    room: tuple[str, float] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Process the shards that have no note, with `each_shard`; returns all results by shard name.
 
@@ -190,6 +196,8 @@ def finish_shards(
     on_error   "raise": shards in which an earlier run skipped lines are processed again
     whole      the name of a note about all shards together: if it exists and a shard is left, all are processed again
     then       called with the name and the result of each shard, in order, while further shards are processed
+    room       (what is done, the least bytes that it writes for a byte of a compressed shard): a disk that has not that
+               much free is an error before any work. Nothing is known of plain text, which zstd may make very small.
 
     If a shard cannot be read, the others are finished and kept before the error is raised.
     """
@@ -202,6 +210,9 @@ def finish_shards(
     left = {shard.name for shard in waiting}
     if advance is not None:
         advance(sum(shard.size or 0 for shard in shards if shard.name not in left))
+    if room is not None:
+        stored = sum(shard.size or 0 for shard in waiting if not shard.path.endswith(PLAIN))
+        check_free_disk(output.folder, int(stored * room[1]), room[0])
     work = functools.partial(work, output=output, inputs=inputs)
     options: dict[str, Any] = {"threads": threads, "engine": engine, "memory": memory}
     with closing(

@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.artifacts.atomic_write import write_atomically
-from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Part, Shard, resolve_subsets
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, added, check_labels
@@ -49,8 +48,6 @@ TOKENS_PER_STORED_BYTE = 0.5
 """Fewer than any compressed text has, so that no run that might fit is refused."""
 
 COUNTS = ("documents", "tokens", "bytes")
-
-PLAIN = (".jsonl", ".json", ".ndjson")
 
 _Encoded = tuple[npt.NDArray[Any], npt.NDArray[np.intp], npt.NDArray[Any], npt.NDArray[np.int64]]
 
@@ -139,6 +136,8 @@ def tokenize_corpus(
 
     def make(output: Output, inputs: Inputs) -> dict[str, Any]:
         options: dict[str, Any] = {"jobs": jobs, "advance": advance, "on_error": on_error, "engine": engine}
+        if subsets is None and not stages:
+            options["room"] = "tokenizing", TOKENS_PER_STORED_BYTE * files.item
         tokenized = functools.partial(finish_shards, work, of_part, output, inputs, threads=True, **options)
         if shared:
             return {**_summed(tokenized().values()), "dtype": files.read_as, "files": {}}
@@ -150,10 +149,6 @@ def tokenize_corpus(
 
         parts = {shard.name: functools.partial(rows, shard.name) for shard in corpus.shards}
         joined = Joined(files, output, parts, visible(used.path))
-        if subsets is None and not stages:
-            done = output.results()
-            stored = sum(s.size or 0 for s in corpus.shards if s.name not in done and not s.path.endswith(PLAIN))
-            check_free_disk(output.folder, int(stored * TOKENS_PER_STORED_BYTE) * files.item, "tokenizing")
 
         def join(name: str, result: dict[str, Any]) -> None:
             ids, records = _parts(output, name)

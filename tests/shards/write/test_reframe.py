@@ -32,6 +32,7 @@ from pilekit.shards.write.reframe import Reframed, reframe_corpus
 from pilekit.shards.write.seek_table import read_seek_table
 from tests.shards import making
 from tests.shards.reading import documents, frames_of, value_and_memory
+from tests.small_disk import small_disk
 from tests.stopping import is_sound, kill, stop_when, tree
 
 SKIPPABLE = b"\x5e\x2a\x4d\x18\x05\x00\x00\x00hello"
@@ -270,3 +271,21 @@ def test_memory_does_not_grow_with_the_shard(tmp_path: Path) -> None:
         assert content == len(lines) * times
         used.append(kib)
     assert used[1] < min(250_000, used[0] + 60_000)
+
+
+def test_a_disk_without_room_is_an_error_before_any_work_and_the_run_resumes(tmp_path: Path) -> None:
+    for name in "abc":
+        lines = [making.record(os.urandom(3000).hex()) for _ in range(100)]
+        (tmp_path / "in").mkdir(exist_ok=True)
+        (tmp_path / f"in/{name}.jsonl.zst").write_bytes(making.zstd_frame(b"\n".join(lines)))
+    stored = sum(map(len, tree(tmp_path / "in").values()))
+    read = list[int]()
+    with small_disk(tmp_path / "disk", int(stored * 0.4)) as disk:
+        if disk.limit is not None:
+            pytest.skip("no file system may be mounted here")
+        with pytest.raises(PilekitError, match=r"/out: reframing needs about .* free; make room, or name"):
+            reframe_corpus(tmp_path / "in", disk.path / "out", advance=read.append)
+        assert sum(read) == 0
+        assert list(disk.path.iterdir()) == []
+        disk.grow()
+        assert [result.documents for result in reframe_corpus(tmp_path / "in", disk.path / "out")] == [100] * 3
