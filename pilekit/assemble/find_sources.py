@@ -16,8 +16,8 @@ from pathlib import Path
 
 import xxhash
 
-from pilekit.corpus import Manifest, Shard, Subset, local
-from pilekit.corpus.shard import is_url, looks_like_shard, make_shard
+from pilekit.corpus import Manifest, Shard, Subset, local, warn_of_left_out
+from pilekit.corpus.shard import HELD_OUT, is_url, looks_like_shard, make_shard, split_of
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.fingerprint import Inputs, changed_at, fingerprint
 from pilekit.shards.read.unchanged import ShardChanged
@@ -53,17 +53,20 @@ class Source(Shard):
 def find_sources(manifest: Manifest, path: str | Path, out: Path) -> list[Source]:
     """The sources of all subsets in the order of their identities; `path` is the manifest's.
 
+    Of a folder or glob, val and test shards beside others are left out, with a warning.
+
     Raises PilekitError for a subset without sources, a pattern that finds nothing, and a file that is in two subsets or
     inside `out`.
     """
     folder, target = Path(path).parent, out.resolve()
     sources: list[Source] = []
+    left_out: list[str] = []
     owners: dict[Path, str] = {}
     places: dict[str, Path] = {}
     resolved = functools.cache(lambda parent: Path(parent).resolve())
     for number, subset in enumerate(manifest.subsets):
         files: dict[str, tuple[str, int]] = {}
-        for path, size in _files_of(subset, folder):
+        for path, size in _files_of(subset, folder, left_out):
             parent, name = os.path.split(path)
             place = Path(path).resolve() if Path(path).is_symlink() else resolved(parent) / name
             if place.is_relative_to(target):
@@ -79,6 +82,8 @@ def find_sources(manifest: Manifest, path: str | Path, out: Path) -> list[Source
                 )
             files[identity] = path, size
         sources += _batched(number, files)
+    if left_out:
+        warn_of_left_out(_identity(path, folder) for path in left_out)
     return sorted(sources, key=lambda source: source.files[0])
 
 
@@ -104,8 +109,11 @@ def inputs_of(sources: Iterable[Source], manifest: Manifest) -> Inputs:
     return inputs
 
 
-def _files_of(subset: Subset, folder: Path) -> Iterator[tuple[str, int]]:
-    """(path, stored bytes) of each file that the subset's patterns find; a file may be found twice."""
+def _files_of(subset: Subset, folder: Path, left_out: list[str]) -> Iterator[tuple[str, int]]:
+    """(path, stored bytes) of each file that the subset's patterns find; a file may be found twice.
+
+    `left_out` receives the paths of held-out shards beside others.
+    """
     shown = visible(subset.name)
     if not subset.sources:
         raise PilekitError(f"the subset {shown} has no sources; name its files, folders or globs in the manifest")
@@ -123,14 +131,20 @@ def _files_of(subset: Subset, folder: Path) -> Iterator[tuple[str, int]]:
         # A folder gives its shards only, if it has any. Files that the pattern itself names or matches are all taken.
         depth = 0 if named.is_dir() else len(named.parts) - len(Path(found.root).parts)
         folders: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
+        taken: list[tuple[str, int]] = []
         for relative, file, size in found.files:
             parts = tuple(relative.split("/"))
             if "**" in pattern or len(parts) == depth:
-                yield file, size or 0
+                taken.append((file, size or 0))
             else:
                 folders[parts[:depth]].append((file, size or 0))
         for files in folders.values():
-            yield from [file for file in files if looks_like_shard(file[0])] or files
+            taken += [file for file in files if looks_like_shard(file[0])] or files
+        shards = ((relative, file) for relative, file, _ in found.files if looks_like_shard(file))
+        held_out = {file for relative, file in shards if split_of(relative) in HELD_OUT}
+        others = [file for file in taken if file[0] not in held_out]
+        left_out += [file for file, _ in taken if others and file in held_out]
+        yield from others or taken
         if not found.files:
             ours = f"; {visible(found.ours[0])} is a link or by pilekit, name it to read it" if found.ours else ""
             raise PilekitError(f"the subset {shown}: {visible(pattern)} finds no file{ours}")

@@ -98,6 +98,7 @@ def command(
     if language is not None and language_model is not None:
         options["language"] = Language(language_model, language, language_score)
     corpus, judged = open_subsets(paths, manifest, subsets, only=options["only"])
+    corpus = corpus.without_held_out()
     shown: list[dict[str, Any]] = []
     cleaned: Cleaned | None = None
     if show is not None:  # First, so that a wrong name is not reported after hours.

@@ -6,8 +6,16 @@ from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_result, sum_of
-from pilekit.cli.options import Described, Similarity, corpus_and_only, folder_option, open_subsets, sort_options
+from pilekit.cli.display.output import print_result, report_protected, sum_of
+from pilekit.cli.options import (
+    Described,
+    Similarity,
+    corpus_and_only,
+    folder_option,
+    held_out_option,
+    open_subsets,
+    sort_options,
+)
 from pilekit.errors import counted, visible
 from pilekit.progress import step_progress
 
@@ -30,6 +38,7 @@ def _no_parts(context: click.Context, option: click.Parameter, typed: str | None
 @click.option(
     "--keep", type=click.Choice(["longest", "first"]), default="longest", help="Which of similar documents stays."
 )
+@held_out_option
 @folder_option("--against", "An earlier run: remove documents that it holds too; its documents come first.")
 @folder_option("--out", "New folder for the clean shards, the masks, the proofs and the summary.", default="dedup")
 @click.option("--no-write", is_flag=True, help="No clean shards; masks and proofs only.")
@@ -41,13 +50,15 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
     Two documents are near-duplicates if the sets of their word n-grams are similar (Jaccard) to the threshold or more.
     A document is removed only if a document that stays is so similar to it. The similarity is computed exactly;
     removed.parquet in DIR names both. DIR/clean holds the lines that stay, byte for byte. DIR/masks holds a bit for
-    each document. Documents of other subsets pass through. Memory does not grow with the corpus. A killed run resumes
-    when run again.
+    each document. Documents of other subsets pass through. Val and test shards beside others are left out, or with
+    --held-out protect they stay whole and the others lose what they have. Memory does not grow with the corpus. A
+    killed run resumes when run again.
 
     \b
     Example:
       pilekit dedup data/
       pilekit dedup data/ --subsets ArXiv,GitHub --threshold 0.7 --out unique
+      pilekit dedup data/ --held-out protect
       pilekit dedup more/ --against unique --out more-unique
       pilekit duplicates unique
     """
@@ -63,6 +74,8 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
         click.echo(sum_of(summary, *(name for name in ("kept", "removed", "skipped", "left_out") if name in summary)))
         written = "" if no_write or not summary["kept"] else "clean shards, "
         click.echo(f"{written}masks and removed.parquet in {visible(found.folder)}")
+    if "held_out" in summary:
+        report_protected(summary["held_out"], f"{summary['like_held_out']:,} of the removed documents are like these")
     if "hot" in summary:
         of = "document in a very large group of look-alikes was", "documents in very large groups of look-alikes were"
         compared = "compared with only a part of their group; pairs may be missed there"

@@ -246,6 +246,14 @@ def on_error_option(skip: str = "skip and count it") -> Callable[[F], F]:
     )
 
 
+held_out_option = click.option(
+    "--held-out",
+    type=click.Choice(["leave-out", "protect"]),
+    default="leave-out",
+    help="Val and test shards beside others: leave out, or keep whole, and take from the others what these have.",
+)
+"""Adds `held_out`."""
+
 run_options = together(on_error_option(), jobs_option, json_option, engine_option)
 """Adds `on_error`, `jobs`, `as_json` and `engine`."""
 

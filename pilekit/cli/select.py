@@ -49,7 +49,7 @@ def command(paths: tuple[str, ...], manifest: Described, out: Path, as_json: boo
     from pilekit.pipeline.selecting import select_corpus
 
     corpus, options["subsets"] = open_subsets(paths, manifest, options["subsets"])
-    part = options["part"]
+    corpus, part = corpus.without_held_out(), options["part"]
     options["format"] = options["format"] or "zst"
     with byte_progress("selecting", corpus.part(part).size) as advance:
         selected = select_corpus(corpus, out, advance=advance, **options)

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_result, sum_of
-from pilekit.cli.options import Described, corpus_and_only, folder_option, open_subsets, sort_options
+from pilekit.cli.display.output import print_result, report_protected, sum_of
+from pilekit.cli.options import Described, corpus_and_only, folder_option, held_out_option, open_subsets, sort_options
 from pilekit.errors import visible
 from pilekit.progress import step_progress
 
@@ -18,6 +18,7 @@ from pilekit.progress import step_progress
     "--min-bytes", type=click.IntRange(8, 1 << 16), default=100, help="The shortest run that counts, in bytes of UTF-8."
 )
 @folder_option("--dedup", "Leave out the documents that this `pilekit dedup` removed.")
+@held_out_option
 @folder_option("--out", "New folder for the clean shards, the proofs and the summary.", default="substrings")
 @click.option("--no-write", is_flag=True, help="No clean shards; proofs and summary only.")
 @sort_options
@@ -27,8 +28,9 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
     A repeat is a run of 100 bytes or more that also occurs in an earlier document. Repeats that touch are joined. The
     cut begins and ends with whole words. All other text stays byte for byte, and so does the first occurrence. A
     document with no letter or digit left is dropped. A passage that only its own document repeats stays.
-    repeats.parquet in DIR names each cut and the earliest place of its text. Memory does not grow with the corpus. A
-    killed run resumes when run again.
+    repeats.parquet in DIR names each cut and the earliest place of its text. Val and test shards beside others are
+    left out, or with --held-out protect they stay whole and count as earlier than the others. Memory does not grow with
+    the corpus. A killed run resumes when run again.
 
     \b
     Example:
@@ -51,6 +53,8 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
         return
     summary = found.summary
     click.echo(f"{sum_of(summary, 'untouched', 'cut', 'dropped')}; {summary['bytes_removed']:,} bytes removed")
+    if "held_out" in summary:
+        report_protected(summary["held_out"], f"{summary['held_out']['spans']:,} of the spans are text of these")
     for passage in summary["passages"][:3]:
         click.echo(f"{passage['count']:,} times: {visible(' '.join(passage['text'].split()), 60)}")
     written = "" if no_write else "clean shards and "

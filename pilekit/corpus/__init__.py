@@ -4,7 +4,7 @@ through stores) for files and makes a `Shard` of each (shard); names turns typed
 
 from __future__ import annotations
 
-from pilekit.corpus.find import Corpus, Part
+from pilekit.corpus.find import Corpus, HeldOutShards, Part, warn_of_left_out
 from pilekit.corpus.manifest import BUNDLED, Manifest, PublishedResult, PublishedTable, Subset, Totals, load_manifest
 from pilekit.corpus.names import UNLABELLED, normalised, resolve_subsets, split_names, subsets_or_all
 from pilekit.corpus.shard import Shard, shard_of
@@ -13,6 +13,7 @@ __all__ = [
     "BUNDLED",
     "UNLABELLED",
     "Corpus",
+    "HeldOutShards",
     "Manifest",
     "Part",
     "PublishedResult",
@@ -26,4 +27,5 @@ __all__ = [
     "shard_of",
     "split_names",
     "subsets_or_all",
+    "warn_of_left_out",
 ]

@@ -17,13 +17,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import Literal, Self, TypeAlias, get_args
 
 from pilekit.artifacts.header import HEADER_FILE, read_header
 from pilekit.corpus import local, remote
 from pilekit.corpus.manifest import Manifest, load_manifest
 from pilekit.corpus.shard import (
     FILE_SUFFIXES,
+    HELD_OUT,
     SHARD_SUFFIXES,
     STANDARD_INPUT,
     Shard,
@@ -46,6 +47,9 @@ HAVE_TABLES = ("dedup", "decontamination", "substrings")
 
 Part: TypeAlias = tuple[int, int]
 """(I, N): the I-th of N parts of the shards, counted from 1."""
+
+HeldOutShards = Literal["leave-out", "protect"]
+"""What a command that compares documents does with held-out shards: leaves them out, or keeps them whole."""
 
 
 class Corpus:
@@ -95,17 +99,38 @@ class Corpus:
 
     @property
     def held_out(self) -> tuple[Shard, ...]:
-        """The val and test shards, which a training run should not read; empty if there are no other shards."""
-        found = tuple(shard for shard in self.shards if shard.split in ("val", "test"))
+        """The val and test shards, which are never read as train; empty if there are no other shards."""
+        found = tuple(shard for shard in self.shards if shard.split in HELD_OUT)
         return found if len(found) < len(self.shards) else ()
 
     def without_held_out(self) -> Self:
-        """The corpus without its held-out shards, for training; logs a warning that names the shards left out."""
+        """The corpus without its held-out shards, with a warning that names them; the corpus itself if it has none.
+
+        All commands that make a corpus, change one or train on one take this corpus.
+        """
         held_out = self.held_out
         if not held_out:
             return self
-        logger.warning("left out, as held-out shards: %s", ", ".join(visible(shard.name) for shard in held_out))
+        warn_of_left_out(shard.name for shard in held_out)
         return self._of(tuple(shard for shard in self.shards if shard not in held_out))
+
+    def comparable(self, held_out: HeldOutShards) -> tuple[Self, tuple[str, ...]]:
+        """The corpus to compare, its protected shards first, and the names of these.
+
+        "leave-out": `without_held_out`, nothing is protected. "protect": the held-out shards are; PilekitError if there
+        are none.
+        """
+        if held_out not in get_args(HeldOutShards):
+            raise PilekitError(f'held_out is "leave-out" or "protect", not {visible(repr(held_out), 80)}')
+        if held_out == "leave-out":
+            return self.without_held_out(), ()
+        if not (protected := self.held_out):
+            raise PilekitError(
+                f"{visible(self.root)}: has no held-out shards beside others, so there is nothing to protect; name the "
+                "folder that has both, or leave out protect"
+            )
+        others = tuple(shard for shard in self.shards if shard not in protected)
+        return self._of((*protected, *others)), tuple(shard.name for shard in protected)
 
     def only_held_out(self) -> Self:
         """The held-out shards of the corpus, for evaluation, with a warning; the corpus itself if it has none."""
@@ -150,6 +175,11 @@ class Corpus:
 
     def __repr__(self) -> str:
         return f"Corpus({self.root!r}, {counted(len(self.shards), 'shard')}, manifest={self.manifest.name!r})"
+
+
+def warn_of_left_out(names: Iterable[str]) -> None:
+    """Log the warning that these held-out shards, which are beside others, are left out."""
+    logger.warning("left out, as held-out shards: %s; to take them, name them alone", ", ".join(map(visible, names)))
 
 
 def names_many(source: object) -> bool:

@@ -17,6 +17,8 @@ from pilekit.corpus.sidecar_files import written_beside
 from pilekit.errors import PilekitError, visible
 
 Split = Literal["train", "val", "test"]
+HELD_OUT = ("val", "test")
+"""The splits that are never read as train."""
 
 SHARD_SUFFIXES = (".jsonl.zst", ".jsonl", ".jsonl.gz", ".json.zst", ".json.gz", ".parquet")
 """The endings of files that a search takes for shards; a file that the user names may have any ending."""
@@ -127,10 +129,13 @@ def make_shard(relative: str, path: str, size: int | None) -> Shard:
 def split_of(name: str) -> Split | None:
     """The split of a shard by its name.
 
-    The innermost folder called `train`, `val`, `validation` or `test` decides. Else the file's name decides, if it
-    holds exactly one of these words (`pile_val.jsonl`, `train-00001-of-00009.parquet`).
+    A file called `val`, `valid`, `validation` or `test` is held out in any folder. Else the innermost folder called so,
+    or `train`, decides. Else the file's name decides, if it holds exactly one of these words (`pile_val.jsonl`,
+    `train-00001-of-00009.parquet`).
     """
     *folders, file = name.lower().split("/")
+    if (called := _SPLITS.get(file.partition(".")[0], "train")) != "train":
+        return called
     for folder in reversed(folders):
         if folder in _SPLITS:
             return _SPLITS[folder]

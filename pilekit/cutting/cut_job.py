@@ -131,6 +131,7 @@ def cut_corpus(
     engine: Ray | None,
     memory: int = 1 << 30,
     dedup: Path | None = None,
+    protected: Sequence[str] = (),
     evaluations: Corpus | None = None,
     counts: Sequence[str] = COUNTS,
 ) -> tuple[Path, dict[str, Any], SkippedLines]:
@@ -157,11 +158,13 @@ def cut_corpus(
     chosen = subsets_or_all([subsets] if isinstance(subsets, str) else subsets, corpus.manifest)
     compared = None if chosen is None else sorted(chosen)
     parameters = {**parameters, "subsets": compared, "only": only, "write": write}
-    selection = Selection(compared, only, dedup, corpus.manifest, on_error)
+    if protected:
+        parameters["held_out"] = protected
+    selection = Selection(compared, only, dedup, corpus.manifest, on_error, protected)
     with corpus_folder(corpus, out, kind=kind, parameters=parameters, others=others) as (output, inputs):
         job = CutJob(corpus, output, inputs, selection, jobs, advance, engine)
         for shard in corpus.shards:
-            if dedup is not None:
+            if dedup is not None and shard.name not in protected:
                 Deduplicated(dedup).mask(shard.name)  # Raises for a shard that was not deduplicated.
         if not output.finished:
             found = output.result(FOUND)

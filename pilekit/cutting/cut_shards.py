@@ -42,6 +42,7 @@ class Selection:
     subsets   subsets to search; None: all
     only      leave out the documents of other subsets
     dedup     folder of a finished dedup, whose removed documents are left out
+    protected names of held-out shards, which come first; nothing is taken from their documents
     """
 
     subsets: list[str] | None
@@ -49,6 +50,7 @@ class Selection:
     dedup: Path | None
     manifest: Manifest
     on_error: OnError
+    protected: Sequence[str] = ()
 
     def batches(
         self, shard: Shard, advance: Advance, counts: dict[str, Any], *, ahead: bool
@@ -63,7 +65,8 @@ class Selection:
                 yield batch
 
         with read(shard, subsets, self.on_error, manifest=self.manifest, advance=advance, ahead=ahead) as reader:
-            for batch in all_read() if self.dedup is None else Deduplicated(self.dedup)(all_read()):
+            mask = None if shard.name in self.protected else self.dedup
+            for batch in all_read() if mask is None else Deduplicated(mask)(all_read()):
                 of_subset.update(batch.subsets)
                 check_labels(of_subset)
                 yield batch

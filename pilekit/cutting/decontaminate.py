@@ -55,7 +55,7 @@ def decontaminate(
 ) -> Decontamination:
     """Cut the text of evaluations out of a corpus, and write the result into the folder `out`.
 
-    data      a `Corpus`, or a path, glob or URL, or several of them
+    data      a `Corpus`, or a path, glob or URL, or several of them; held-out shards beside others are left out
     against   evaluations: JSON lines, Parquet or Pile shards
     fields    a record's texts: each field by itself, and if there are several, all joined
     ngram     words in an n-gram; a text of 8 or more words that is shorter is matched whole
@@ -75,7 +75,7 @@ def decontaminate(
     fields = [fields] if isinstance(fields, str) else list(dict.fromkeys(fields))
     if not all(fields) or not fields:
         raise PilekitError("fields names the fields of an evaluation's records; one has no name")
-    corpus = data if isinstance(data, Corpus) else Corpus(data, manifest)
+    corpus = (data if isinstance(data, Corpus) else Corpus(data, manifest)).without_held_out()
     evaluations = Corpus(against)
     both = {str(shard.path) for shard in corpus.shards} & {str(shard.path) for shard in evaluations.shards}
     if both:

@@ -89,7 +89,14 @@ def repeated_anchors(paths: Sequence[Path], advance: Advance, bases: Int64, scra
 
 
 def find_runs(
-    paths: Sequence[Path], advance: Advance, bases: Int64, path: Path, scratch: Path, length: int, memory: int
+    paths: Sequence[Path],
+    advance: Advance,
+    bases: Int64,
+    path: Path,
+    scratch: Path,
+    length: int,
+    memory: int,
+    protected: int = 0,
 ) -> list[int]:
     """Write the parts of all documents' runs in order; returns each shard's first part, and the number of parts.
 
@@ -98,6 +105,7 @@ def find_runs(
     paths     the windows of each shard
     bases     the name of each shard's document 0, and the end of all names
     scratch   the folder for sorting
+    protected the number of shards, the first ones, whose documents have no runs
     """
     starts, part = np.zeros(len(bases), np.int64), np.empty((PART, 0), np.uint64)
     with RowSort(scratch, 3, memory // 3) as places, write_atomically(path) as file:
@@ -106,7 +114,7 @@ def find_runs(
                 windows.add(rows.T)
             for table, first in with_first(windows.chunks(), 2):
                 advance(table.nbytes)
-                later = table[2] >> _NAME != first[2] >> _NAME
+                later = (table[2] >> _NAME != first[2] >> _NAME) & (table[2] >> _NAME >= np.uint64(bases[protected]))
                 places.add(np.stack([table[2], first[2], first[3]])[:, later])
         for table in chain(places.chunks(), [np.full((3, 1), -1).astype(np.uint64)]):  # the last ends the last part
             joins = (np.diff(table[:2]) == _ONE).all(axis=0)

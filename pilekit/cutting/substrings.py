@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.dataset
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.free_disk import bytes_below, check_free_disk
 from pilekit.artifacts.parquet_rows import join_tables
-from pilekit.corpus import Corpus, Manifest
+from pilekit.corpus import Corpus, HeldOutShards, Manifest
 from pilekit.cutting.cut_job import COUNTS, CutJob, cut_corpus
 from pilekit.cutting.cut_repeats import ROWS, locate_cuts, without
 from pilekit.cutting.cut_result import REPEATS, Substrings
@@ -44,6 +46,7 @@ def cut_substrings(
     *,
     min_bytes: int = 100,
     dedup: str | Path | None = None,
+    held_out: HeldOutShards = "leave-out",
     subsets: str | Sequence[str] | None = None,
     only: bool = False,
     out: str | Path = "substrings",
@@ -60,6 +63,8 @@ def cut_substrings(
     data       a `Corpus`, or a path, glob or URL, or several of them
     min_bytes  the shortest run of UTF-8 bytes that counts
     dedup      folder of a finished dedup; documents that it removed are left out
+    held_out   "leave-out": held-out shards beside others are not read; "protect": nothing is cut out of them, and the
+               others lose what they have
     subsets    compare the documents of these subsets with each other, in any spelling the manifest knows; None: all
     only       leave out the documents of other subsets, rather than pass them through
     write      write the clean shards; else only the table and the summary
@@ -73,13 +78,14 @@ def cut_substrings(
     """
     if dedup == "":
         raise PilekitError("dedup is empty; name a folder")
-    corpus = data if isinstance(data, Corpus) else Corpus(data, manifest)
+    corpus, protected = (data if isinstance(data, Corpus) else Corpus(data, manifest)).comparable(held_out)
     removed = None if dedup is None else Path(dedup)
     parameters = {"min_bytes": min_bytes, "dedup": None if removed is None else Deduplicated(removed).identity}
     find = partial(_find, length=min_bytes, memory=memory)
     options: dict[str, Any] = {"subsets": subsets, "only": only, "write": write, "jobs": jobs, "on_error": on_error}
     options |= {"advance": advance, "engine": engine, "find": find, "pieces": without, "memory": memory}
-    options |= {"dedup": removed, "table": REPEATS, "parameters": parameters, "counts": (*COUNTS, "bytes_removed")}
+    options |= {"protected": protected, "dedup": removed, "parameters": parameters}
+    options |= {"table": REPEATS, "counts": (*COUNTS, "bytes_removed")}
     return Substrings(*cut_corpus(corpus, out, kind=KIND, **options))
 
 
@@ -95,14 +101,20 @@ def _find(job: CutJob, length: int, memory: int) -> tuple[dict[str, Any], list[P
     with write_atomically(filter) as file:
         np.save(file, repeated_anchors(*_sorting(job, "sorting", "anchors"), bases, own, memory))
     job.each_shard("comparing", "windows", scan, [filter], filter=filter, bases=of_shard, length=length)
-    starts = find_runs(*_sorting(job, "sorting again", "windows"), bases, parts, own, length, memory)
-    located: dict[str, Any] = {"parts": parts, "starts": starts, "bases": of_shard, "length": length}
+    protected = job.selection.protected
+    runs = find_runs(*_sorting(job, "sorting again", "windows"), bases, parts, own, length, memory, len(protected))
+    located: dict[str, Any] = {"parts": parts, "starts": runs, "bases": of_shard, "length": length}
     job.each_shard("locating", "cuts", locate_cuts, [parts], **located)
     table = join_tables(folder / REPEATS, ROWS, job.files("cuts"))
     limits: dict[str, Any] = {"most": PASSAGES, "rows": 1, "scratch": own, "memory": memory}
     most = frequent_passages(table, job.paths, job.corpus.manifest, **limits)
     passages = [{"count": one.count, "text": one.text[:PASSAGE_CHARACTERS]} for one in most]
-    return {"read": read, "summary": {"passages": passages}}, [table]
+    summary: dict[str, Any] = {"passages": passages}
+    if protected:
+        documents = sum(sum(read[name]["read"].values()) for name in protected)
+        spans = pyarrow.dataset.dataset(table).count_rows(filter=pc.field("first_shard").isin(protected))
+        summary["held_out"] = {"shards": protected, "documents": documents, "spans": spans}
+    return {"read": read, "summary": summary}, [table]
 
 
 def _sorting(job: CutJob, step: str, name: str) -> tuple[list[Path], Advance]:

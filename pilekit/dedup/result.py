@@ -97,7 +97,7 @@ def removals_table(
     """The table of a summary; `compared` are the subsets that were compared, None for all."""
     from pilekit.fitted_table import OTHERS, Column, FittedTable, count_columns, rounded_bytes
 
-    names = ["read", "exact", "near", "kept", *["left_out"] * bool(summary.get("left_out"))]
+    names = ["read", "exact", "near", "kept", *(name for name in ("left_out", "like_held_out") if summary.get(name))]
     saved = Column[Any]("Saved", lambda row: rounded_bytes(row[1]["bytes"]["removed"]))
     columns = [*count_columns("Subset", *names), saved]
     rows = summary["subsets"]

@@ -25,7 +25,7 @@ import numpy as np
 from pilekit.artifacts.atomic_write import write_json
 from pilekit.artifacts.free_disk import bytes_below, check_free_disk
 from pilekit.artifacts.job_folder import LOCK_FILE, Output
-from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
+from pilekit.corpus import Corpus, HeldOutShards, Manifest, Shard, resolve_subsets
 from pilekit.corpus.shard import STANDARD_INPUT, check_stems, is_url, stem
 from pilekit.dedup.compare.store_shingles import store_shingles
 from pilekit.dedup.match.candidates import find_candidates
@@ -82,6 +82,7 @@ def deduplicate(
     ngram: int = 5,
     num_perm: int = 128,
     keep: Keep = "longest",
+    held_out: HeldOutShards = "leave-out",
     against: str | Path | None = None,
     out: str | Path = "dedup",
     write: bool = True,
@@ -95,6 +96,8 @@ def deduplicate(
     """Remove exact copies and near-duplicates from a corpus, and write the result into the folder `out`.
 
     data        a `Corpus`, or a path, glob or URL, or several of them
+    held_out    "leave-out": held-out shards beside others are not read; "protect": nothing is removed from them, and
+                the others lose what they have
     subsets     compare the documents of these subsets with each other, in any spelling the manifest knows; None: all
     only        leave out the documents of other subsets, rather than pass them through
     threshold   least Jaccard similarity of the word n-grams of near-duplicates
@@ -125,7 +128,7 @@ def deduplicate(
         raise PilekitError("`only` leaves out the documents of other subsets; name subsets too")
     if "" in (out, against):
         raise PilekitError(f"{'out' if out == '' else 'against'} is empty; name a folder")
-    corpus = data if isinstance(data, Corpus) else Corpus(data, manifest)
+    corpus, protected = (data if isinstance(data, Corpus) else Corpus(data, manifest)).comparable(held_out)
     if any(shard.path == STANDARD_INPUT for shard in corpus.shards):
         raise PilekitError("standard input (-) cannot be deduplicated, as it is read twice; save it to a file first")
     if write:
@@ -147,6 +150,8 @@ def deduplicate(
         "text_field": corpus.manifest.text_field,
         "label_path": corpus.manifest.label_path,
     }
+    if protected:
+        parameters["held_out"] = [*protected]
     before = [] if against is None else earlier_runs(against, parameters)
     parameters["against"] = before[-1].identity if before else None
     with corpus_folder(corpus, out, kind=KIND, parameters=parameters) as (output, inputs):
@@ -208,7 +213,8 @@ class _Run:
         scratch, memory, engine = self.output.folder / SCRATCH, self.memory, self.engine
         scratch.mkdir(parents=True, exist_ok=True)
         own = scratch if engine is None else scratch_folder(engine.scratch)  # for files without a name
-        make = functools.partial(_population, sketches=sketches, keep=self.parameters["keep"], before=self.before)
+        keep, protected = self.parameters["keep"], len(self.protected)
+        make = functools.partial(_population, sketches=sketches, keep=keep, before=self.before, protected=protected)
         population = make(own)
         shards = [*(shard for run in self.before for shard in run.shards), *self.corpus.shards]
 
@@ -267,6 +273,7 @@ class _Run:
             bands=self.bands,
             threshold=self.parameters["threshold"],
             compared=decided.compared,
+            protected=self.protected,
         )
         bad_lines = [[place, *example] for place, sketch in enumerate(sketches) for example in sketch.header.examples]
         records = {"summary": summary, "bad_lines": bad_lines[:LISTED_BAD_LINES]}
@@ -288,6 +295,12 @@ class _Run:
         against = str(self.before[-1].folder.absolute()) if self.before else None
         self.output.note(DONE, {"against": against}, write_json(self.output.folder / SUMMARY, summary))
 
+    @property
+    def protected(self) -> Sequence[str]:
+        """The names of held-out shards, the first ones, of which nothing is removed."""
+        protected: Sequence[str] = self.parameters.get("held_out", ())
+        return protected
+
     def stored(self) -> int:
         """Stored bytes of all shards."""
         return sum(size for size, _ in self.inputs.fingerprints.values())
@@ -308,10 +321,10 @@ class _Run:
 
 
 def _population(
-    folder: Path, *, sketches: Sequence[ShardSketch], keep: Keep, before: Sequence[EarlierRun]
+    folder: Path, *, sketches: Sequence[ShardSketch], keep: Keep, before: Sequence[EarlierRun], protected: int
 ) -> Population:
     earlier = (pair for run in before for pair in zip(run.sketches(), run.masks(), strict=True))
-    return Population(sketches, keep, folder, earlier)
+    return Population(sketches, keep, folder, earlier, protected)
 
 
 def _finish_shard(

@@ -72,7 +72,7 @@ def clean_corpus(
 ) -> Cleaned:
     """Count the documents that quality rules drop, per subset, and write the others into the folder `out`.
 
-    corpus      a `Corpus`, a path, glob or URL, or a list of these
+    corpus      a `Corpus`, a path, glob or URL, or a list of these; held-out shards beside others are left out
     out         a new or empty folder, or that of an earlier run, which is resumed; None: count only
     rules       names of sets, such as `["gopher", "c4"]`, or sets by name, such as `{"mine": FineWeb(newlines=0.3)}`
     subsets     the subsets that are judged, in any spelling the manifest knows; all others pass untouched
@@ -88,7 +88,7 @@ def clean_corpus(
     `out` holds shards of the same names, their lines byte for byte unless the text was changed, `dropped.parquet` with
     the rules that each dropped document fails, and `summary.json`. `PilekitError` if nothing is kept.
     """
-    corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
+    corpus = (corpus if isinstance(corpus, Corpus) else Corpus(corpus)).without_held_out()
     judged = subsets_or_all(subsets, corpus.manifest)
     if only and judged is None:
         raise PilekitError("only (--only) needs subsets: it leaves out the documents of all other subsets")

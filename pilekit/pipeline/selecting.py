@@ -73,7 +73,7 @@ def select_corpus(
 ) -> Selected:
     """Write the documents that pass all given conditions into the folder `out`, one shard for each shard read.
 
-    corpus      a `Corpus`, a path, glob or URL, or a list of these
+    corpus      a `Corpus`, a path, glob or URL, or a list of these; held-out shards beside others are left out
     out         a new or empty folder, or the folder of an earlier run of the same selection, which is resumed
     subsets     documents of these subsets, in any spelling the manifest knows
     sample      about this share of the documents (0 to 1), chosen by hash of `seed`, shard name and document number
@@ -90,7 +90,7 @@ def select_corpus(
     left in `out`. If a shard cannot be read, the other shards are finished and kept before the error is
     raised.
     """
-    corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
+    corpus = (corpus if isinstance(corpus, Corpus) else Corpus(corpus)).without_held_out()
     subsets = subsets_or_all(subsets, corpus.manifest)
     if format not in SUFFIXES:
         raise PilekitError(f'format is "zst", "parquet" or "jsonl", not {format!r}')

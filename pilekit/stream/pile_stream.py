@@ -67,9 +67,8 @@ class PileStream(IterableDataset[Batch]):
     """An iterable dataset of packed batches, straight from raw shards: endless, or with `epochs` in finite passes.
 
     data               a path, a glob, a URL, a list of them, or a `Corpus`. Val and test shards beside other shards are
-                       left out, with a warning. A `Corpus` is used as it is. Or the prefix of token files
-                       (`tokens/pile`), or a list of prefixes. Files of `pilekit tokenize` give the same batches as
-                       their shards
+                       left out, with a warning. Or the prefix of token files (`tokens/pile`), or a list of prefixes.
+                       Files of `pilekit tokenize` give the same batches as their shards
     tokenizer          a path or an object (see `load_tokenizer`); it must have an end-of-document token.
                        None: items are whole documents, and all arguments about tokens, rows and windows are unused
     seq_len            tokens in a row

@@ -157,3 +157,26 @@ def test_real_text_in_all_forms(real_corpus: Path, tmp_path: Path) -> None:
     other.mkdir()
     assemble_corpus(case.write(other, turned=True), other / "out", jobs=2, memory=64 * 10**6)
     assert content(other / "out") == content(tmp_path / "out")
+
+
+def test_held_out_shards_beside_others_are_no_sources_unless_they_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("raw/00.jsonl", "raw/val.jsonl", "raw/test/00.jsonl", "code/main.py", "code/test/case.py"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name if name.endswith("py") else "".join(f'{{"text": "{name} {i}"}}\n' for i in range(4)))
+    told = "left out, as held-out shards: raw/test/00.jsonl, raw/val.jsonl; to take them, name them alone"
+    for sources, documents, notices in (
+        (["raw"], 4, [told]),
+        (["raw/**/*.jsonl"], 4, [told]),
+        (["raw", "raw/val.jsonl"], 8, [told]),
+        (["raw/test"], 4, []),
+        (["code"], 2, []),  # of files of text, no name says that they are held out
+    ):
+        listed = json.dumps(sources)
+        (tmp_path / "mine.toml").write_text(f'name = "mine"\n[[subsets]]\nname = "A"\nsources = {listed}\n')
+        caplog.clear()
+        found = assemble_corpus(tmp_path / "mine.toml", tmp_path / f"out-{len(listed)}", plan=True, jobs=1)
+        assert found.summary["read"] == documents
+        assert [record.message for record in caplog.records if "held-out" in record.message] == notices

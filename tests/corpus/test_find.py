@@ -293,8 +293,9 @@ def test_the_default_is_the_environment_then_data_then_here(
 
 def test_the_name_of_a_shard_tells_its_split() -> None:
     for split, paths in {
-        "train": ["train/00.jsonl.zst", "train-00001-of-00009.parquet", "train/test-00.jsonl"],
-        "val": ["val.jsonl.zst", "Valid/3.parquet", "train/val/00.jsonl"],
+        "train": ["train/00.jsonl.zst", "train-00001-of-00009.parquet", "train/test-00.jsonl", "train/trial.jsonl"],
+        "val": ["val.jsonl.zst", "Valid/3.parquet", "train/val/00.jsonl", "train/val.jsonl.zst", "validation-00.jsonl"],
+        "test": ["train/Test.parquet", "val/test.jsonl", "test/train.jsonl"],
         None: ["train-test.jsonl", "trainer.jsonl", "latest/evaluation.jsonl"],
     }.items():
         assert {split_of(path) for path in paths} == {split}

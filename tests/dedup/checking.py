@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,9 +75,10 @@ def check(
     against: dict[Identity, Document] | None = None,
     clean: bool = True,
     skipped: int = 0,
+    protected: Collection[str] = (),
 ) -> set[Identity]:
     """Check proofs, masks, clean shards and summary; returns the removed documents. `against`: the documents that the
-    earlier run kept."""
+    earlier run kept; `protected`: the held-out shards, of which nothing is removed."""
     compared = {name: document for name, document in documents.items() if subsets is None or document.subset in subsets}
     rows = removed_rows(out)
     removed = {(row["shard"], row["number"]) for row in rows}
@@ -90,11 +91,15 @@ def check(
             assert against is not None
             partner = against[kept]
         else:
-            assert row["kept_corpus"] == "this"
+            assert row["kept_corpus"] == ("held-out" if kept[0] in protected else "this")
             partner = compared[kept]
             assert kept not in removed
-            ranks = [(-len(one.text.encode()) if keep == "longest" else 0) for one in (partner, document)]
-            assert (ranks[0], order[kept]) < (ranks[1], order[name])
+            ranks = [
+                (one[0] not in protected, -len(compared[one].text.encode()) if keep == "longest" else 0, order[one])
+                for one in (kept, name)
+            ]
+            assert ranks[0] < ranks[1]
+        assert row["shard"] not in protected
         assert (row["subset"], row["kept_subset"]) == (document.subset, partner.subset)
         exactly = reference.jaccard(reference.shingles(document.text, ngram), reference.shingles(partner.text, ngram))
         assert row["similarity"] == exactly >= threshold
@@ -125,6 +130,15 @@ def check(
             "near": reasons["near"],
             "skipped": skipped if subset is None else 0,
             **({"left_out": len(left_out & set(of))} if only else {}),
+            **(
+                {
+                    "like_held_out": sum(
+                        row["kept_corpus"] == "held-out" for row in rows if subset in (None, row["subset"])
+                    )
+                }
+                if protected
+                else {}
+            ),
             "bytes": {
                 "read": sum(size.values()),
                 "kept": sum(size[name] for name in set(of) & set(kept_names)),

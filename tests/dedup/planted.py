@@ -78,7 +78,7 @@ def planted_corpus(folder: Path, pairs: int, seed: int) -> Path:
     labels = ["Github", "ArXiv", "Pile-CC"]
     lines = [making.record(text, labels[number % 3]) for number, text in enumerate(texts)]
     third = len(lines) // 3
-    shards = {"train/00": lines[:third], "train/01": lines[third : 2 * third], "val": lines[2 * third :]}
+    shards = {"train/00": lines[:third], "train/01": lines[third : 2 * third], "web": lines[2 * third :]}
     return write_corpus(folder, shards)
 
 

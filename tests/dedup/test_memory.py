@@ -98,7 +98,7 @@ def expected_edges() -> tuple[Ids, Ids, npt.NDArray[np.float64]]:
         first = documents_of(GROUPS, 1_000_000) + begin
         group = np.stack([first + quarter * DOCUMENTS // 4 for quarter in range(4)])
         sizes = values("text_bytes", group.ravel(), DOCUMENTS)
-        ranks = ranks_of(group.ravel(), sizes, "longest", against=False).reshape(group.shape)
+        ranks = ranks_of(group.ravel(), sizes, "longest", fixed=False).reshape(group.shape)
         group = np.take_along_axis(group, np.argsort(ranks, axis=0), axis=0)
         sets, counts = zip(*(shingles(documents, DOCUMENTS) for documents in group), strict=True)
         removed = np.zeros(group.shape, dtype=np.bool_)

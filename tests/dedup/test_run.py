@@ -96,7 +96,7 @@ def test_adversarial_short_texts(
 
 
 def test_the_bytes_depend_only_on_shards_and_parameters(corpus: Path, whole: Deduplication, tmp_path: Path) -> None:
-    names = [f"{name}.jsonl" for name in ("train/00", "train/01", "val")]
+    names = [f"{name}.jsonl" for name in ("train/00", "train/01", "web")]
     files = [corpus / f"{name}.zst" for name in names]
     deduplicate(files, out=tmp_path / "b", jobs=2, memory=64 << 20)
     deduplicate(list(reversed(files)), out=tmp_path / "c")
@@ -192,7 +192,7 @@ def test_more_documents_than_are_looked_up_at_a_time(tmp_path: Path, monkeypatch
 def test_minhash_is_datasketch_s(corpus: Path, whole: Deduplication) -> None:
     assert whole.removed.num_rows == whole.summary["removed"]
     documents = corpus_documents(corpus)
-    for name in [*list(documents)[:3], ("val.jsonl", 5)]:
+    for name in [*list(documents)[:3], ("web.jsonl", 5)]:
         found = whole.minhash(name)
         expected = datasketch.MinHash(126, 1, scheme="affine32", hashfunc=lambda shingle: shingle & 0xFFFFFFFF)
         for shingle in shingle_set(np.frombuffer(documents[name].text.encode(), dtype=np.uint8)).tolist():
@@ -205,7 +205,7 @@ def test_minhash_is_datasketch_s(corpus: Path, whole: Deduplication) -> None:
     with pytest.raises(PilekitError, match="no shard elsewhere"):
         whole.minhash(("elsewhere", 0))
     with pytest.raises(PilekitError, match="no document 100,000"):
-        whole.minhash(("val.jsonl", 100_000))
+        whole.minhash(("web.jsonl", 100_000))
 
 
 def test_what_cannot_be_done(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +240,7 @@ def test_what_cannot_be_done(corpus: Path, tmp_path: Path, monkeypatch: pytest.M
     fails("name subsets too", only=True)
     two.mkdir()
     for name in ("a.jsonl", "a.parquet"):
-        shutil.copy(corpus / "val.jsonl.zst", two / name)
+        shutil.copy(corpus / "web.jsonl.zst", two / name)
     fails("would both be written", two)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**6, 10**6, 10**4))
     fails(r"deduplicating needs about [\d.]+ kB, the disk has 10\.0 kB free.*--out")

@@ -119,7 +119,7 @@ def test_the_same_run_again_answers_at_once(corpus: Path, out: Path, monkeypatch
 
 def test_what_was_taken_away_is_made_again(corpus: Path, finished: Path, out: Path) -> None:
     whole = tree(finished)
-    for gone in ("clean", "masks/val.jsonl.mask", "removed.parquet", "summary.json", "sketches"):
+    for gone in ("clean", "masks/web.jsonl.mask", "removed.parquet", "summary.json", "sketches"):
         if (out / gone).is_dir():
             shutil.rmtree(out / gone)
         else:
@@ -164,22 +164,22 @@ def test_a_shard_that_changes_during_the_run_or_a_damaged_sketch_is_named_and_th
         out, real = tmp_path / moment, getattr(run, moment)
 
         def after_a_change(*arguments: Any, real: Any = real, **options: Any) -> Any:
-            if (data / "val.jsonl.zst").read_bytes() == (corpus / "val.jsonl.zst").read_bytes():
-                reversed_bytes(data / "val.jsonl.zst")
+            if (data / "web.jsonl.zst").read_bytes() == (corpus / "web.jsonl.zst").read_bytes():
+                reversed_bytes(data / "web.jsonl.zst")
             return real(*arguments, **options)
 
         with monkeypatch.context() as patch:
             patch.setattr(run, moment, after_a_change)
-            with pytest.raises(PilekitError, match=r"val\.jsonl\.zst: (has|was) changed"):
+            with pytest.raises(PilekitError, match=r"web\.jsonl\.zst: (has|was) changed"):
                 deduplicate(data, out=out, jobs=1)
         if moment == "find_exact":
-            sketch = out / "sketches" / "val.jsonl.parquet"
+            sketch = out / "sketches" / "web.jsonl.parquet"
             content = sketch.read_bytes()
             sketch.write_bytes(flipped(content, len(content) // 3))
-            shutil.copy2(corpus / "val.jsonl.zst", data)
-            with pytest.raises(PilekitError, match=r"val\.jsonl\.parquet: is damaged.*remove it"):
+            shutil.copy2(corpus / "web.jsonl.zst", data)
+            with pytest.raises(PilekitError, match=r"web\.jsonl\.parquet: is damaged.*remove it"):
                 deduplicate(data, out=out, jobs=1)
             sketch.unlink()
-        shutil.copy(corpus / "val.jsonl.zst", data)
+        shutil.copy(corpus / "web.jsonl.zst", data)
         deduplicate(data, out=out, jobs=1)
         assert {**tree(out), "pilekit.json": b""} == {**whole, "pilekit.json": b""}

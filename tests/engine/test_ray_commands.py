@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -151,6 +152,27 @@ def test_dedup_gives_the_bytes_of_local_processes_on_one_and_two_nodes(cluster: 
     for local, ray in (("local", "ray"), ("later", "later-ray")):
         assert json.loads(tree(home / local)["summary.json"])["near"] > 100
         assert tree(home / local) == tree(home / ray)
+
+
+@pytest.mark.slow
+def test_protected_shards_give_the_bytes_of_local_processes_on_two_nodes(
+    cluster: TwoNodes, copies: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(copies, tmp_path / "corpus")
+    (tmp_path / "corpus" / "03.jsonl.zst").rename(tmp_path / "corpus" / "val.jsonl.zst")
+    pilekit(*DEDUP, "plain", at=tmp_path)
+    against = ("--against", "plain", "--subsets", "ArXiv,Github", "--only")
+    for name, command in (
+        ("dedup", DEDUP),
+        ("later", (*DEDUP[:-1], *against, "--out")),
+        ("substrings", ("substrings", "corpus", "--jobs", 2, "--memory", "64MB", "--out")),
+    ):
+        command = (*command[:-1], "--held-out", "protect", "--out")
+        pilekit(*command, f"{name}-local", at=tmp_path)
+        pilekit(*command, f"{name}-ray", *cluster.ray, at=tmp_path)
+        local = tree(tmp_path / f"{name}-local")
+        assert json.loads(local["summary.json"])["held_out"]["shards"] == ["val.jsonl"]
+        assert local == tree(tmp_path / f"{name}-ray")
 
 
 @pytest.mark.slow

@@ -84,6 +84,12 @@ def sum_of(counts: dict[str, Any], *parts: str) -> str:
     return f"{counts['read']:,} read = {' + '.join(named)}"
 
 
+def report_protected(held_out: dict[str, Any], lost: str) -> None:
+    """Say which held-out shards nothing was taken from, and what others lost because of them."""
+    names = ", ".join(map(visible, held_out["shards"]))
+    click.echo(f"protected: {names}, {counted(held_out['documents'])}; {lost}", err=True)
+
+
 def report_skipped(skipped: SkippedLines | None) -> None:
     """List the first bad lines that `--on-error skip` left out, and the number of the others."""
     if skipped is None:

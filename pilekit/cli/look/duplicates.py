@@ -140,8 +140,7 @@ def _print(pairs: list[RemovedPair], texts: list[tuple[str, str]]) -> None:
         how = "exact copy" if pair.reason == "exact" else f"similarity {pair.similarity:.4f}"
         console.print(text.Text(f"{place} of {len(pairs)}: {how}", style="bold"))
         kept = f"kept: {visible(pair.kept_shard, 100)} {pair.kept_number:,}, {visible(pair.kept_subset, 60)}"
-        if pair.kept_corpus == "against":
-            kept += " (of an earlier run)"
+        kept += {"against": " (of an earlier run)", "held-out": " (held out)"}.get(pair.kept_corpus, "")
         removed = f"removed: {visible(pair.shard, 100)} {pair.number:,}, {visible(pair.subset, 60)}"
         print_fitted(side_by_side(word_diff(*both), (kept, removed), colour=colour))
         console.print()

@@ -14,7 +14,7 @@ import numpy as np
 
 from pilekit.artifacts.external_sort import Table
 from pilekit.dedup.compare.shingle_store import WORD, MappedSets, find_set
-from pilekit.dedup.match.population import OWN, Flags
+from pilekit.dedup.match.population import REMOVABLE, Flags
 from pilekit.dedup.sketch.shingles import Int64, UInt64, shared_if_enough
 from pilekit.kernels import compiled
 
@@ -92,11 +92,11 @@ def decide(
         begin, rank = end, ranks[end]
         while end < len(ranks) and ranks[end] == rank:
             end += 1
-        own = rank >= OWN
+        removable = rank >= REMOVABLE
         values = find_set(mapped, int(rank & _LOW))
         counts[TOUCHED] += WORD * len(values)
         best, best_similarity = rank, 0.0
-        for row in range(begin, end if own else begin):
+        for row in range(begin, end if removable else begin):
             if runs[row] < 0:
                 candidates = others[row : row + 1]
             else:
@@ -121,17 +121,17 @@ def decide(
                 if best_similarity > 0:
                     _to_front(run, best)
                 else:
-                    unsure |= _add(run, rank, own, counts)
+                    unsure |= _add(run, rank, removable, counts)
         counts[HOT_DOCUMENTS] += int(unsure)
     counts[ROWS] = end
     return edges[:, :found]
 
 
 @compiled()
-def _add(run: UInt64, rank: np.uint64, own: bool, counts: Int64) -> bool:
+def _add(run: UInt64, rank: np.uint64, removable: bool, counts: Int64) -> bool:
     """Make a kept document a representative; returns whether it may resemble a dropped representative."""
     held, state = int(run[0] & _LOW), run[0] >> _HALF
-    unsure = own and state != np.uint64(0)
+    unsure = removable and state != np.uint64(0)
     if unsure:
         counts[HOT_RUNS] += int(state == _LET_GO)
         state = _UNSURE

@@ -9,7 +9,8 @@ after 262,144 members.
 Similar documents share many bands, so the same run occurs many times. A table of fixed size remembers the hashes of
 recent runs. A forgotten run costs only time, because rows are made distinct.
 
-Two documents of earlier runs of `pilekit dedup` (bit 63 of the rank is clear) are not a pair: neither can be removed.
+Two fixed documents, of earlier runs or protected shards (bit 63 of the rank is clear), are not a pair: neither can be
+removed.
 
 Each thread has bands of its own, because reading, picking and sorting release the GIL. A thread reads as many bands at
 a time as memory allows, because each pass computes the ranks of all documents again. The result is a sorted set, so
@@ -26,7 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from pilekit.artifacts.external_sort import RowSort, Table, whole_runs
-from pilekit.dedup.match.population import OWN, Flags, Population, Ranks, ids_of
+from pilekit.dedup.match.population import REMOVABLE, Flags, Population, Ranks, ids_of
 from pilekit.dedup.match.repeated import repeated_bytes, repeated_rows
 from pilekit.dedup.scratch_space import scratch_array
 from pilekit.dedup.sketch.shingles import Int64, UInt64, mixed
@@ -146,8 +147,8 @@ class _Stopped(Exception):
 def _candidates_in(keys: UInt64, ranks: Ranks, seen: UInt64) -> Table:
     """The rows of whole runs, for `Candidates.add`; recently seen runs are left out."""
     begins, lengths = _runs_in(keys)
-    has_own = ranks[begins + lengths - 1] >= OWN  # The last member has the highest rank.
-    begins, lengths = begins[has_own], lengths[has_own]
+    has_removable = ranks[begins + lengths - 1] >= REMOVABLE  # The last member has the highest rank.
+    begins, lengths = begins[has_removable], lengths[has_removable]
     hashes = _hashes(ranks, begins, lengths)
     places = hashes & np.uint64(len(seen) - 1)
     new = seen[places] != hashes
@@ -187,7 +188,7 @@ def _hashes(ranks: UInt64, begins: Int64, lengths: Int64) -> UInt64:
 
 @compiled()
 def _pairs(ranks: UInt64, begins: Int64, lengths: Int64) -> Table:
-    """(later rank, 0, earlier rank) of all pairs of each run, except two documents of earlier runs of dedup."""
+    """(later rank, 0, earlier rank) of all pairs of each run, except pairs of fixed documents."""
     count = 0
     for length in lengths:
         count += length * (length - 1) // 2

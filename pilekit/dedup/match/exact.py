@@ -21,7 +21,7 @@ from pilekit.dedup.sketch.shingles import UInt64
 def find_exact(population: Population, folder: Path, memory: int, part: tuple[int, int] = (0, 1)) -> Iterator[Table]:
     """All copies, as tables of (rank of the document that stands for the text, rank of the copy).
 
-    Copies within earlier runs are included: they take no part in matching, but are not removed.
+    Copies among fixed documents are included: they take no part in matching, but are not removed.
 
     part   (i, n): only texts whose hash is in the i-th of n equal ranges, counted from 0
     """

@@ -1,9 +1,10 @@
 """Number the documents to compare, and rank them in keeper order.
 
-An id counts the documents of all sketches in corpus order; documents of earlier runs come first. A rank is a document's
-place in keeper order, as a 64-bit number:
+An id counts the documents of all sketches in corpus order; documents of earlier runs come first, then those of
+protected shards. A document of either is fixed: it is never removed. A rank is a document's place in keeper order, as a
+64-bit number:
 
-    bit 63        0 for a document of an earlier run, 1 for others
+    bit 63        0 for a fixed document, 1 for others
     bits 32-62    2^31 - 1 - UTF-8 bytes of the text where the longest is kept; 0 where the first is
     bits 0-31     the id
 
@@ -32,8 +33,8 @@ Ids = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]
 
 MAX_DOCUMENTS = 1 << 32
-OWN = np.uint64(1 << 63)
-"""The lowest rank of a document that is not of an earlier run."""
+REMOVABLE = np.uint64(1 << 63)
+"""The lowest rank of a document that is not fixed."""
 _LONGEST = (1 << 31) - 1
 
 ROW = np.dtype([("number", "<u4"), ("text_bytes", "<u4"), ("label", "<u4")])
@@ -45,12 +46,12 @@ def ids_of(ranks: Ranks) -> Ids:
     return ranks.astype(np.uint32)
 
 
-def ranks_of(ids: npt.NDArray[np.integer], text_bytes: npt.NDArray[np.integer], keep: Keep, *, against: bool) -> Ranks:
-    """The ranks of documents with these ids and sizes; `against`: they are of an earlier run."""
+def ranks_of(ids: npt.NDArray[np.integer], text_bytes: npt.NDArray[np.integer], keep: Keep, *, fixed: bool) -> Ranks:
+    """The ranks of documents with these ids and sizes; `fixed`: they are never removed."""
     ranks = ids.astype(np.uint64)
     if keep == "longest":
         ranks |= (_LONGEST - text_bytes.astype(np.int64)).astype(np.uint64) << np.uint64(32)
-    return ranks if against else ranks | OWN
+    return ranks if fixed else ranks | REMOVABLE
 
 
 class Population:
@@ -59,7 +60,7 @@ class Population:
     sketches    all sketches, earlier runs first
     base        the id of each sketch's first document, then the number of all documents; int64 [sketches + 1]
     documents   number of ids; ids of documents that an earlier run removed are not used
-    first_own   the first id that is not of an earlier run
+    first_own   the first id that is not of an earlier run; `first_removable`: the first that is not fixed
     labels      names of the subsets, in alphabetical order
     table       a `ROW` for each id
     """
@@ -70,12 +71,14 @@ class Population:
         keep: Keep,
         folder: Path,
         against: Iterable[tuple[ShardSketch, KeepMask]] = (),
+        protected: int = 0,
     ):
         """Number the documents of `sketches`, which are in corpus order.
 
-        keep      "longest": of similar documents the longest is kept, of equally long ones the first; or "first"
-        folder    for the table
-        against   sketches of earlier runs, each with the mask of the documents that the run kept
+        keep        "longest": of similar documents the longest is kept, of equally long ones the first; or "first"
+        folder      for the table
+        against     sketches of earlier runs, each with the mask of the documents that the run kept
+        protected   the number of sketches, the first ones, whose documents are fixed
         """
         self.keep = keep
         pairs = list(against)
@@ -86,7 +89,8 @@ class Population:
         self._masks = [mask for _, mask in pairs]
         self.base = np.cumsum([0, *(sketch.documents for sketch in self.sketches)], dtype=np.int64)
         self.documents = int(self.base[-1])
-        self.first_own = int(self.base[len(pairs)])
+        self._fixed = len(pairs) + protected
+        self.first_own, self.first_removable = int(self.base[len(pairs)]), int(self.base[self._fixed])
         if self.documents > MAX_DOCUMENTS:
             raise PilekitError(
                 f"{self.documents:,} documents are more than can be compared at once ({MAX_DOCUMENTS:,}); take fewer "
@@ -115,7 +119,7 @@ class Population:
                 rows = self.table[begin : begin + len(chunk[columns[0]])]
                 ids = np.arange(begin, begin + len(rows))
                 begin += len(rows)
-                ranks = ranks_of(ids, rows["text_bytes"], self.keep, against=place < len(self._masks))
+                ranks = ranks_of(ids, rows["text_bytes"], self.keep, fixed=place < self._fixed)
                 if place < len(self._masks):
                     kept = self._masks[place].keeps(rows["number"])
                     ranks, chunk = ranks[kept], {name: column[kept] for name, column in chunk.items()}

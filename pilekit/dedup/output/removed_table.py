@@ -30,7 +30,7 @@ from pilekit.artifacts.parquet_rows import required
 from pilekit.dedup.compare.resolve import Counts, resolve
 from pilekit.dedup.compare.shingle_store import ShingleStore
 from pilekit.dedup.match.candidates import Candidates
-from pilekit.dedup.match.population import OWN, Ids, Population, ids_of
+from pilekit.dedup.match.population import REMOVABLE, Ids, Population, ids_of
 from pilekit.dedup.scratch_space import scratch_array, write_flags
 from pilekit.dedup.sketch.shingles import Int64
 from pilekit.engine import Advance
@@ -42,7 +42,7 @@ _AT_A_TIME = 1 << 20
 
 FORMAT = 1
 REASONS = ("exact", "near")
-CORPORA = ("this", "against")
+CORPORA = ("against", "held-out", "this")
 ROWS_PER_GROUP = 1 << 16
 
 _NAMES = pa.dictionary(pa.int32(), pa.string())
@@ -67,8 +67,8 @@ class Decisions:
 
     def add_copies(self, pairs: Table) -> None:
         """Take exact copies: (rank of the document that stands for the text, rank of the copy)."""
-        own = pairs[1] >= OWN  # Nothing of an earlier run is removed.
-        self._set(ids_of(pairs[1, own]), EXACT, ids_of(pairs[0, own]), np.ones(int(own.sum())))
+        some = pairs[:, pairs[1] >= REMOVABLE]
+        self._set(ids_of(some[1]), EXACT, ids_of(some[0]), np.ones(some.shape[1]))
 
     def add_near(self, edges: Table) -> None:
         """Take near-duplicates: (rank of a removed document, rank of a kept one, bits of the similarity)."""
@@ -118,11 +118,13 @@ class RemovedCounts(NamedTuple):
 
     documents    exact copies and near-duplicates of each label, int64 [2, labels]
     text_bytes   int64 [labels]
+    held_out     those whose kept document is of a protected shard, int64 [labels]
     repeated     exact copies that are repeated on purpose
     """
 
     documents: Int64
     text_bytes: Int64
+    held_out: Int64
     repeated: int
 
 
@@ -146,11 +148,12 @@ def write_removed(
     labels = population.labels
     label_repeats = np.array([label in repeated_labels for label in labels], dtype=bool)
     shard_repeats = np.array([shard in repeated_shards for shard in shards], dtype=bool)
-    counts, text_bytes, repeated = np.zeros((2, len(labels)), np.int64), np.zeros(len(labels), np.int64), 0
+    counts, (text_bytes, held_out), repeated = *np.zeros((2, 2, len(labels)), np.int64), 0
     with write_atomically(path) as file, pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
         for ids, rows in decisions.removals(ROWS_PER_GROUP):
             document, kept = population.table[ids], population.table[rows["kept"]]
             place, kept_place = (np.searchsorted(population.base, some, "right") - 1 for some in (ids, rows["kept"]))
+            corpus = np.searchsorted([population.first_own, population.first_removable], rows["kept"], "right")
             columns = [
                 _named(name_of[place], names),
                 pa.array(document["number"].astype(np.int64)),
@@ -160,16 +163,17 @@ def write_removed(
                 _named(kept["label"], labels),
                 pa.array(rows["similarity"]),
                 _named(rows["reason"] - EXACT, REASONS),
-                _named(rows["kept"] < population.first_own, CORPORA),
+                _named(corpus, CORPORA),
             ]
             writer.write_table(pa.Table.from_arrays(columns, schema=SCHEMA))
             np.add.at(counts, (rows["reason"] - EXACT, document["label"]), 1)
             np.add.at(text_bytes, document["label"], document["text_bytes"])
+            np.add.at(held_out, document["label"], corpus == CORPORA.index("held-out"))
             exact = rows["reason"] == EXACT
             repeated += int(np.count_nonzero(exact & shard_repeats[place] & label_repeats[document["label"]]))
         text = msgspec.json.encode({"format": FORMAT, "pilekit": __version__, "kind": "removed documents", **header})
         writer.add_key_value_metadata({b"pilekit": text})
-    return RemovedCounts(counts, text_bytes, repeated)
+    return RemovedCounts(counts, text_bytes, held_out, repeated)
 
 
 def _named(codes: npt.NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:

@@ -33,35 +33,43 @@ def summarize(
     bands: Bands,
     threshold: float,
     compared: Counts,
+    protected: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The summary as `summary.json` holds it; `PilekitError` if the counts do not add up.
 
     labels    in alphabetical order
     kept      (documents, bytes of text) of each label, int64 [2, labels]
+    protected the names of held-out shards, which lose nothing; `like_held_out` then counts the documents that others
+              lose because these shards have them
     """
     read, place_of = np.zeros_like(kept), {label: place for place, label in enumerate(labels)}
-    skipped, selected = 0, None
+    skipped, selected, held_out = 0, None, 0
     for sketch in sketches:
         skipped += sketch.header.skipped
         selected = sketch.header.subsets
         for label, documents_and_bytes in sketch.header.counts.items():
             read[:, place_of[label]] += documents_and_bytes
+            if sketch.header.shard in protected and (not only or selected is None or label in selected):
+                held_out += documents_and_bytes[0]
 
     subsets: dict[str, dict[str, Any]] = {}
-    rows = np.vstack([read, kept, removed.documents, removed.text_bytes]).T
+    rows = np.vstack([read, kept, removed.documents, removed.text_bytes, removed.held_out]).T
     for place in np.argsort(-read[1], kind="stable").tolist():  # labels are in alphabetical order
-        documents, read_bytes, stay, kept_bytes, exact, near, removed_bytes = rows[place].tolist()
+        documents, read_bytes, stay, kept_bytes, exact, near, removed_bytes, like = rows[place].tolist()
         if documents:
             label = labels[place]
             one = {"read": documents, "kept": stay, "removed": exact + near, "exact": exact, "near": near, "skipped": 0}
             if only:
                 one["left_out"] = 0 if selected is None or label in selected else documents
+            if protected:
+                one["like_held_out"] = like
             subsets[label] = {**one, "bytes": {"read": read_bytes, "kept": kept_bytes, "removed": removed_bytes}}
             _check(subsets[label], f"subset {visible(label)}")
 
+    more = [*["left_out"] * only, *["like_held_out"] * bool(protected)]
     total: dict[str, Any] = {
         count: sum(one[count] for one in subsets.values())
-        for count in ("read", "kept", "removed", "exact", "near", "skipped", *(["left_out"] if only else []))
+        for count in ("read", "kept", "removed", "exact", "near", "skipped", *more)
     }
     total["read"] += skipped
     total["skipped"] += skipped
@@ -69,6 +77,8 @@ def summarize(
     total["bytes"] = {
         count: sum(one["bytes"][count] for one in subsets.values()) for count in ("read", "kept", "removed")
     }
+    if protected:
+        total["held_out"] = {"shards": [*protected], "documents": held_out}
     total["subsets"] = subsets
     total["matching"] = {"bands": bands.bands, "rows": bands.rows, "recall": bands.probability(threshold)}
     if compared.hot_documents:

@@ -158,7 +158,7 @@ def pair_texts(
 def _keepers(runs: list[EarlierRun], pair: RemovedPair) -> list[_Key]:
     """The documents that may be the kept one: several earlier runs may have kept one of this shard and number."""
     key = (pair.kept_shard, pair.kept_number)
-    if pair.kept_corpus == "this":
+    if pair.kept_corpus != "against":
         return [(0, *key)]
     found = []
     for place, run in enumerate(runs[1:], 1):

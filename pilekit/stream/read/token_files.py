@@ -8,7 +8,6 @@ In memory a document takes two bytes and one bit.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,8 +35,6 @@ from pilekit.shuffle import Int64
 from pilekit.stream.read.plan import Plan
 from pilekit.tokenize import Tokenizer
 from pilekit.tokenize.files.token_file import TokenFile, index_paths
-
-logger = logging.getLogger(__name__)
 
 Codes = npt.NDArray[np.uint16]
 Source = str | Path | Sequence[str | Path]
@@ -200,17 +197,11 @@ class TokenCorpus(Corpus):
 
 
 def corpus_of(data: Source | Corpus | None, manifest: Manifest | str | Path | None = None) -> Corpus:
-    """The corpus of token files, or of shards without the held-out shards.
-
-    A given `Corpus` is not changed, and a warning names its held-out shards.
-    """
+    """The corpus of token files, or of shards without the held-out shards."""
     if not isinstance(data, Corpus):
         found = token_corpus(data, manifest)  # false if its files have no documents
-        return Corpus(data, manifest).without_held_out() if found is None else found
-    if data.held_out:
-        names = ", ".join(visible(shard.name) for shard in data.held_out)
-        logger.warning("streams held-out shards too: %s; give corpus.without_held_out() to leave them out", names)
-    return data
+        data = Corpus(data, manifest) if found is None else found
+    return data.without_held_out()
 
 
 def token_corpus(source: Source | None, manifest: Manifest | str | Path | None = None) -> TokenCorpus | None:

@@ -120,7 +120,7 @@ def first_ranks(documents: int) -> Values:
 
 
 def longest_ranks(sizes: Sequence[int]) -> Values:
-    return ranks_of(np.arange(len(sizes)), np.array(sizes), "longest", against=False)
+    return ranks_of(np.arange(len(sizes)), np.array(sizes), "longest", fixed=False)
 
 
 def similarity(one: Values, other: Values) -> float:

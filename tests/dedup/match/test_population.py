@@ -81,8 +81,8 @@ def test_ranks_sort_documents_in_keeper_order(
 
 def test_the_limits_of_ids_and_ranks(tmp_path: Path) -> None:
     ids, sizes = np.array([0, 5, 2**32 - 1]), np.array([0, 2**30, 2**31 - 1], dtype=np.uint32)
-    assert ranks_of(ids, sizes, "first", against=True).tolist() == [0, 5, 2**32 - 1]
-    ranks = ranks_of(ids, sizes, "longest", against=False)
+    assert ranks_of(ids, sizes, "first", fixed=True).tolist() == [0, 5, 2**32 - 1]
+    ranks = ranks_of(ids, sizes, "longest", fixed=False)
     assert ranks.tolist() == [2**64 - 2**32, 2**63 | (2**30 - 1) << 32 | 5, 2**63 | 2**32 - 1]
     assert ids_of(ranks).tolist() == ids.tolist()
     (made,) = sketched(tmp_path, [["one"]])
