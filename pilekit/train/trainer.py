@@ -169,8 +169,8 @@ class Trainer:
         """Train up to the config's steps, from the run's newest checkpoint if there is one, and write `model/`.
 
         `on_step` is called after every step, on every rank; if it raises a PilekitError on any rank, all ranks raise.
-        Ctrl-C and SIGTERM finish the step, save it and return. If a loss or a gradient is not a number, a PilekitError
-        names the step and its documents.
+        Ctrl-C, SIGTERM and SIGHUP finish the step, save it and return. If a loss or a gradient is not a number, a
+        PilekitError names the step and its documents.
         """
         config, ranks, engine, steps = self.config, self.ranks, self.engine, self.config.steps
         with self._opened() as (run, checkpoints, batches), first_interrupt() as interrupted:

@@ -105,7 +105,7 @@ def command(
       pilekit train run.toml --nproc-per-node 8 --set parallel.zero=3 --max-restarts 3
       torchrun --nnodes 4 --nproc-per-node 8 ... -m pilekit.train run.toml
 
-    Ctrl-C and SIGTERM save a checkpoint. The same command resumes from the newest one.
+    Ctrl-C, SIGTERM and a closed terminal save a checkpoint. The same command resumes from the newest one.
     """
     if as_json and not estimate:
         raise click.UsageError("--json goes with --estimate.")

@@ -1,8 +1,9 @@
-"""Ctrl-C and SIGTERM: both ask the training loop to stop after its step; a second Ctrl-C stops at once.
+"""Ctrl-C, SIGTERM and SIGHUP ask the training loop to stop after its step; a second Ctrl-C stops at once.
 
 A step that is cut off would be lost, and a rank that stops alone leaves the others waiting. So a signal only sets a
 flag, which the ranks share between steps. Schedulers send SIGTERM, launchers pass it on, and a rank may get it twice.
-Therefore only Ctrl-C, which a person repeats on purpose, cuts a step short.
+Therefore only Ctrl-C, which a person repeats on purpose, cuts a step short. A terminal that is closed, or a lost
+connection, sends SIGHUP, which means the same, except under `nohup`.
 
 Before the loop there is nothing to save, and SIGTERM ends the process. During imports both signals wait, because code
 that is being imported may catch the exception. A rank that waits for the others to connect runs no Python handler, so
@@ -31,7 +32,7 @@ def interrupted_by() -> signal.Signals | None:
 
 @contextmanager
 def first_interrupt() -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether Ctrl-C or SIGTERM came. A second Ctrl-C raises KeyboardInterrupt."""
+    """Yield a function that says whether Ctrl-C, SIGTERM or SIGHUP came. A second Ctrl-C raises KeyboardInterrupt."""
     asked: list[int] = []  # no lock: the handler may interrupt itself, and would wait for itself
 
     def ask(number: int, frame: FrameType | None) -> None:
@@ -40,7 +41,10 @@ def first_interrupt() -> Iterator[Callable[[], bool]]:
         asked.append(number)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    with _handling({signal.SIGINT: ask, signal.SIGTERM: ask}):
+    heard = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` has it ignored.
+        heard.append(signal.SIGHUP)
+    with _handling(dict.fromkeys(heard, ask)):
         yield lambda: bool(asked)
 
 

@@ -50,6 +50,19 @@ def test_the_first_signal_is_a_flag_and_only_ctrl_c_stops_at_once() -> None:
             assert not asked()
 
 
+def test_a_closed_terminal_is_a_flag_too_but_not_under_nohup() -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    for outside, heard in ((signal.SIG_DFL, True), (signal.SIG_IGN, False)):
+        try:
+            signal.signal(signal.SIGHUP, outside)
+            with first_interrupt() as asked:
+                send(signal.SIGHUP)
+                assert asked() == heard
+            assert signal.getsignal(signal.SIGHUP) is outside
+        finally:
+            signal.signal(signal.SIGHUP, before)
+
+
 def test_signals_that_interrupt_their_own_handler_do_not_hang() -> None:
     storm = "import os, time\nfor _ in range(1500): os.kill(os.getppid(), 15); time.sleep(0.00001)"
     for _ in range(2):
