@@ -32,6 +32,11 @@ _COMMON_NAMES = {
     "mask_token": ("<|mask|>", "<mask>", "[MASK]"),
 }
 
+MOST_IDS = 2**24
+"""More ids than any vocabulary has; the largest have a million."""
+LONGEST_TOKEN = 2**16
+"""More characters than any added token has."""
+
 
 def load_tokenizer(
     tokenizer: str | Path | Any, *, backend: Backend | None = None, special_tokens: SpecialTokens = "text"
@@ -64,12 +69,20 @@ def load_tokenizer(
         reference = _reference(plain, special_tokens)
         if not reference.get_vocab_size(with_added_tokens=True):
             raise ValueError("its vocabulary is empty")
-    except Exception as error:  # tokenizers raises Exception itself
+    except BaseException as error:  # tokenizers raises Exception itself, and PanicException, which is none
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
         raise PilekitError(
             f"{shown} is not a tokenizer.json that the tokenizers library can read ({visible(error, 200)}); give "
             "a tokenizer.json or a Hugging Face tokenizer folder"
         ) from error
 
+    ids = [*reference.get_vocab(with_added_tokens=True).values(), *(one["id"] for one in content["added_tokens"])]
+    if max(ids) >= MOST_IDS:  # fastokens allocates a place for each id up to the largest, and aborts if it cannot
+        raise PilekitError(f"{shown}: has the id {max(ids):,}; ids up to {MOST_IDS - 1:,} are possible")
+    longest = max((len(one["content"]) for one in content["added_tokens"]), default=0)
+    if longest > LONGEST_TOKEN:  # the probe strings repeat them
+        raise PilekitError(f"{shown}: has an added token of {longest:,} characters; {LONGEST_TOKEN:,} are possible")
     encode = reference_encoder(reference)
     chosen: Backend = "tokenizers"
     if backend != "tokenizers":

@@ -36,8 +36,10 @@ def tokenizer_file(tokenizer: str | Path | Any) -> Path:
                 "transformers' AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
             )
         return file.absolute()
-    if path.exists():
+    if path.is_file():
         return path.absolute()
+    if path.exists():
+        raise PilekitError(f"the tokenizer {visible(path)} is a pipe or a device, not a file; give a tokenizer.json")
     from huggingface_hub import try_to_load_from_cache  # a slow import
 
     with suppress(ValueError):  # not a possible name

@@ -265,3 +265,27 @@ def test_a_special_token_that_ordinary_text_reaches_is_told(tmp_path: Path, capl
         load_tokenizer(path, backend="tokenizers")
     (warning,) = caplog.records
     assert "'<eos>' in a document becomes that control token" in warning.message
+
+
+def test_a_huge_id_or_a_device_is_told_before_memory_is_taken(file: Path) -> None:
+    """fastokens would abort the whole process, and /dev/zero has no end."""
+    plain = orjson.loads(file.read_bytes())
+    last = max(plain["model"]["vocab"], key=plain["model"]["vocab"].get)
+    added = {"content": "x", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    for huge in (2**24, 2**31, 2**32 - 1):
+        vocab = {**plain["model"], "vocab": {**plain["model"]["vocab"], last: huge}}
+        token = {**added, "id": huge, "special": True}
+        for content in ({**plain, "model": vocab}, {**plain, "added_tokens": [*plain["added_tokens"], token]}):
+            file.write_bytes(orjson.dumps(content))
+            with pytest.raises(PilekitError, match=rf"some.json: has the id {huge:,}; ids up to 16,777,215 are"):
+                load_tokenizer(file)
+    panic = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    file.write_bytes(orjson.dumps({**plain, "normalizer": panic}))
+    with pytest.raises(PilekitError, match=r"some.json is not a tokenizer.json that the tokenizers library can read"):
+        load_tokenizer(file)
+    token = {**added, "id": 300, "special": True, "content": "x" * 100_000}
+    file.write_bytes(orjson.dumps({**plain, "added_tokens": [*plain["added_tokens"], token]}))
+    with pytest.raises(PilekitError, match=r"some.json: has an added token of 100,000 characters; 65,536 are possible"):
+        load_tokenizer(file)
+    with pytest.raises(PilekitError, match="the tokenizer /dev/zero is a pipe or a device, not a file"):
+        load_tokenizer("/dev/zero")
