@@ -10,26 +10,30 @@ needs no text, and the second pass finds the fate of each document in the order 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+import orjson
 import xxhash
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.job_folder import Output
 from pilekit.assemble.find_sources import Source
 from pilekit.corpus import Manifest
-from pilekit.documents import DocumentBatch, RecordFormat
+from pilekit.documents import DocumentBatch, RecordFormat, raw_fields
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.stages import document_hashes
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.read.damage import BadLine, SkippedLines
 from pilekit.shards.read.json_records import BadRecord, LineParser, kind_of, text_of
+from pilekit.shards.read.lines import Line
 from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, OnError
 from pilekit.shards.read.records import BLANK, decoded_records
 
@@ -48,7 +52,7 @@ class Documents(NamedTuple):
 
     identities   hash of (path, number) of each document, uint64 [documents]
     groups       "" where the subset has none
-    kept         the kept fields
+    kept         the kept fields, spelt as in their lines; none in the first pass
     """
 
     identities: npt.NDArray[np.uint64]
@@ -69,7 +73,7 @@ class Job:
 class SourceReader:
     """Reads one source. `skipped` and `empty` count bad lines and documents without text so far."""
 
-    def __init__(self, source: Source, job: Job, ahead: bool):
+    def __init__(self, source: Source, job: Job, ahead: bool, *, keeping: bool):
         subset = job.manifest.subsets[source.subset]
         self.source, self.job, self.ahead = source, job, ahead
         self.text_field = subset.text_field or job.manifest.text_field
@@ -78,7 +82,7 @@ class SourceReader:
         skipped = self.skipped if job.on_error == "skip" else None
         self._parser = LineParser(self._path, source.name, format, None, skipped)
         self._group = tuple(subset.group.split(".")) if subset.group else ()
-        self._keep = [tuple(path.split(".")) for path in subset.keep]
+        self._keep = [tuple(path.split(".")) for path in subset.keep] if keeping else []
 
     def documents(self, advance: Advance) -> Iterator[Documents]:
         """All documents in order, in batches of a few megabytes; `advance` receives the stored bytes."""
@@ -86,10 +90,10 @@ class SourceReader:
             return self._text_files(advance)
         fields = {self.text_field, *(path[0] for path in (self._group, *self._keep) if path)}
         blocks = decoded_records(self._path, fields, advance=advance, ahead=self.ahead)
-        return (self._documents(first, records) for first, records in blocks)
+        return (self._documents(*block) for block in blocks)
 
-    def _documents(self, first: int, records: list[object]) -> Documents:
-        """The documents of decoded records, numbered from `first` on."""
+    def _documents(self, first: int, records: list[object], lines: list[Line] | None) -> Documents:
+        """The documents of decoded records, numbered from `first` on; `lines`: those of the records, if any."""
         numbers: list[int] = []
         found = Documents(np.zeros(0, np.uint64), [], [], [])
         for number, given in enumerate(records, first):
@@ -107,9 +111,19 @@ class SourceReader:
             numbers.append(number)
             found.texts.append(text)
             found.groups.append(group)
-            values = ((path[-1], _value(record, path)) for path in self._keep)
-            found.kept.append({name: value for name, value in values if value is not None})
+            found.kept.append(self._kept(record, None if lines is None else lines[number - first], number))
         return found._replace(identities=document_hashes(self.source.name, np.array(numbers, np.int64), 0))
+
+    def _kept(self, record: dict[str, Any], line: Line | None, number: int) -> dict[str, Any]:
+        """The kept fields of a record; of a line each as its bytes, because decoding loses large numbers."""
+        kept = {path: value for path in self._keep if (value := _value(record, path)) is not None}
+        if line is not None:
+            try:
+                kept = {path: orjson.Fragment(bytes(_spelt(line, path))) for path in kept}
+            except RecursionError:
+                place = f"{visible(self._path)}, line {number + 1:,}"
+                raise PilekitError(f"{place}: has too many fields in each other; remove the line") from None
+        return {path[-1]: value for path, value in kept.items()}
 
     def _group_of(self, record: dict[str, Any]) -> str:
         value = _value(record, self._group)
@@ -164,9 +178,14 @@ def _value(record: Any, path: tuple[str, ...]) -> Any:
     return record
 
 
+def _spelt(line: Line, path: tuple[str, ...]) -> Line | msgspec.Raw:
+    """The bytes of the value at a path that leads to one."""
+    return functools.reduce(lambda record, key: raw_fields(record)[key], path, line)
+
+
 def count_source(source: Source, advance: Advance, *, job: Job, output: Output, inputs: Inputs, ahead: bool) -> None:
     """Write the rows of a source, and note its counts."""
-    reader = SourceReader(source, job, ahead)
+    reader = SourceReader(source, job, ahead, keeping=False)
     path = scratch_path(output, COUNTED, source.name)
     read = size = 0
     with write_atomically(path) as file:

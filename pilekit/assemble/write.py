@@ -56,7 +56,7 @@ def spill_source(
     record, subset = record_format(job.manifest).record, job.manifest.subsets[source.subset]
     paths = [scratch_path(output, kind, source.name) for kind in (COUNTED, LINES, PLACES)]
     await_files([paths[0], job.plan])
-    reader, plan = SourceReader(source, job, ahead), Plan.load(job.plan, job.manifest)
+    reader, plan = SourceReader(source, job, ahead, keeping=True), Plan.load(job.plan, job.manifest)
     runs: list[int] = []
     text, held, size = bytearray(), list[_Lines](), 0
     with paths[0].open("rb") as rows_file, write_atomically(paths[1]) as lines, write_atomically(paths[2]) as places:

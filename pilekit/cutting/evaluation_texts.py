@@ -73,7 +73,7 @@ class Texts(NamedTuple):
 def _raw_records(shard: Shard, fields: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """The records of a file."""
     with closing(decoded_records(shard.path, {*fields, "id"})) as blocks:
-        for first, records in blocks:
+        for first, records, _ in blocks:
             for number, record in enumerate(records, first + 1):
                 if record is BLANK:
                     continue

@@ -19,6 +19,7 @@ from pilekit.artifacts.job_folder import Output
 from pilekit.assemble import assemble_corpus
 from tests.assemble.reference import Case, Part
 from tests.kills import killed_after
+from tests.shards import making
 from tests.stopping import tree
 
 DOCUMENTS = st.lists(st.tuples(st.text("ab\n", max_size=4), st.sampled_from("rst"), st.just("")), max_size=25)
@@ -180,3 +181,29 @@ def test_held_out_shards_beside_others_are_no_sources_unless_they_are_named(
         found = assemble_corpus(tmp_path / "mine.toml", tmp_path / f"out-{len(listed)}", plan=True, jobs=1)
         assert found.summary["read"] == documents
         assert [record.message for record in caplog.records if "held-out" in record.message] == notices
+
+
+def test_kept_fields_of_lines_are_copied_byte_for_byte(tmp_path: Path) -> None:
+    values = [
+        b"296336254116318163954371823645001234567",
+        b"1.0e+2",
+        b'{ "a":[0.10 ,"\\u00e9"], "a":1}',
+        b'"\\/"',
+        b"[]",
+    ]
+    lines = [
+        b'{"x": {"id":1}, "x": {"id": 2, "i\\u0064" : %s }, "null": null, "text": "text %d"}' % (value, number)
+        for number, value in enumerate(values * 4)
+    ]
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join([*lines, b'{"text": "no such field", "x": 1}']))
+    (tmp_path / "mine.toml").write_text(
+        'name = "mine"\n[assemble]\nval = 0.1\ntest = 0.0\nshards = 1\n[[subsets]]\nname = "A"\nsources = ["a.jsonl"]\n'
+        'keep = ["x.id", "null"]\n'
+    )
+    assemble_corpus(tmp_path / "mine.toml", tmp_path / "out", jobs=1)
+    written = [line for path in (tmp_path / "out").rglob("*.zst") for line in making.unzstd(path).split(b"\n")[:-1]]
+    expected = [
+        b'{"text":"text %d","meta":{"pile_set_name":"A","id":%s}}' % (number, value)
+        for number, value in enumerate(values * 4)
+    ]
+    assert sorted(written) == sorted([*expected, b'{"text":"no such field","meta":{"pile_set_name":"A"}}'])

@@ -7,6 +7,7 @@ from contextlib import closing
 
 from pilekit.engine import Advance
 from pilekit.shards.read.json_records import BadRecord, record_of
+from pilekit.shards.read.lines import Line
 from pilekit.shards.read.open import is_parquet
 from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, read_lines
 from pilekit.shards.read.unchanged import open_unchanged
@@ -17,8 +18,10 @@ BLANK = object()
 
 def decoded_records(
     path: str, fields: Collection[str], *, advance: Advance = lambda size: None, ahead: bool = False
-) -> Generator[tuple[int, list[object]], None, None]:
-    """Yield records in blocks, each with the number of its first; a `BadRecord` for what cannot be decoded.
+) -> Generator[tuple[int, list[object], list[Line] | None], None, None]:
+    """Yield records in blocks: the number of the first, the records, and their lines if the file has lines.
+
+    A `BadRecord` stands for what cannot be decoded.
 
     fields   what is read of a Parquet file; all of its columns if it has none of these
     """
@@ -29,7 +32,7 @@ def decoded_records(
                 for index, record in enumerate(records):
                     if isinstance(record, BadRecord) and not bytes(lines[index]).strip():
                         records[index] = BLANK
-                yield first, records
+                yield first, records, lines
         return
     import pyarrow as pa
 
@@ -41,5 +44,5 @@ def decoded_records(
         there = [name for name in table.schema_arrow.names if name in fields]
         rows = RowBlocks(table, there or None, path, MAX_DOCUMENT_BYTES)
         for block in rows:
-            yield rows.read - len(block), decoded_rows(pa.Table.from_batches(block))
+            yield rows.read - len(block), decoded_rows(pa.Table.from_batches(block)), None
         advance(size)

@@ -286,7 +286,7 @@ shard, table = sys.argv[1:]
 threads = len(os.listdir("/proc/self/task"))
 assert load_index(shard + ".index.parquet").columns().num_rows == 38
 assert sum(len(batch) for batch in read(table)) == 38
-assert sum(len(records) for _, records in decoded_records(table, ["text"])) == 38
+assert sum(len(records) for _, records, _ in decoded_records(table, ["text"])) == 38
 print(len(os.listdir("/proc/self/task")) - threads)
 """
 
