@@ -251,6 +251,12 @@ def test_protected_substrings_after_dedup_with_subsets_and_the_command(data: Pat
     assert (found.summary["spans"], found.summary["untouched"]) == (0, 11)
     done = run("substrings", data, "--held-out", "protect", "--out", tmp_path / "typed", exit_code=0)
     assert "protected: test.jsonl, val.jsonl, 7 documents; 1 of the spans are text of these" in done.stderr
+    deduplicate(data, held_out="protect", out=tmp_path / "deduplicated", jobs=1)
+    run("report", tmp_path / "typed", tmp_path / "deduplicated", "--out", tmp_path / "page.html", exit_code=0)
+    page = (tmp_path / "page.html").read_text()
+    assert "Spans that are text of held-out documents, of which nothing was cut: 1 (test.jsonl, val.jsonl)." in page
+    assert "2 of the removed documents are like held-out ones, of which none was removed: test.jsonl, val" in page
+    assert "val.jsonl 0 (held out)" in page
 
 
 @pytest.mark.parametrize("make", [partial(deduplicate, jobs=1), partial(cut_substrings, jobs=1)])
