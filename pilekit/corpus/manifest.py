@@ -33,9 +33,15 @@ Certainty = Literal["verified", "secondary", "recalled"]
 
 
 def _unique(field: str, names: list[str]) -> None:
+    seen: set[str] = set()
     for name in names:
-        if names.count(name) > 1:
+        if name in seen:
             raise ValueError(f"`{field}` names {visible(name, 120)!r} twice")
+        seen.add(name)
+
+
+_MOST_BYTES = 64 << 20
+"""A manifest with a hundred thousand files takes 30 MB. A device may never end."""
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -270,7 +276,11 @@ def _bundled(name: str) -> Manifest:
 def _load(path: Path) -> Manifest:
     shown = visible(path)
     try:
-        return msgspec.toml.decode(path.read_bytes(), type=Manifest)
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise PilekitError(f"{shown}: is longer than {_MOST_BYTES >> 20} MiB, which no manifest is")
+        return msgspec.toml.decode(content, type=Manifest)
     except FileNotFoundError:
         raise PilekitError(f"{shown}: no such manifest; check the path") from None
     except OSError as error:
@@ -278,5 +288,5 @@ def _load(path: Path) -> Manifest:
     except msgspec.ValidationError as error:
         text = re.sub(r"`\$\.?(.*?)`$", r"`\1`", str(error))
         raise PilekitError(f"{shown}: {visible(text, 300)}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PilekitError(f"{shown}: is not TOML: {visible(error, 200)}") from error

@@ -127,6 +127,8 @@ WRONG: list[tuple[str | bytes, str]] = [
     (TABLE + "[tables.subsets]\na = [1]", "table 't': 'a' is not a subset of this manifest"),
     (X + "b = ,", "is not TOML: .*line 2"),
     (b"name = '\xff'", "is not TOML"),
+    (X + "b = " + "[" * 100_000, "is not TOML"),
+    (X + "".join(f"[[subsets]]\nname = 's{number % 49_999}'\n" for number in range(50_000)), "names 's0' twice"),
     (X + '"\\u001b[31m" = 1', r"unknown field `\\x1b\[31m`"),
 ]
 
@@ -150,3 +152,7 @@ def test_errors_name_file_and_field(tmp_path: Path) -> None:
 
 def test_what_is_no_manifest_is_one_line() -> None:
     refused("manifest is a name, the path of a TOML file, or a Manifest, not 5", load_manifest, 5)
+
+
+def test_a_device_is_no_manifest() -> None:
+    refused("/dev/zero: is longer than 64 MiB, which no manifest is", load_manifest, Path("/dev/zero"))
