@@ -169,6 +169,8 @@ def record_of(line: Line) -> object:
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError as error:
+        if error.msg.startswith("Not enough memory"):  # The line may be right, and must not be skipped as bad.
+            raise MemoryError from error
         return BadRecord(_why_not_json(line, error))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import accumulate
 
@@ -109,3 +111,20 @@ def test_documents_without_label_and_other_formats() -> None:
     pieces = [[b'{"content": "a", "source": "web"}', b'{"source": "books", "content": "b"}']]
     other = parser({"web"}, format=RecordFormat("content", ("source",)))
     assert [batch.texts for batch in other.batches(numbered(pieces))] == [["a"]]
+
+
+def test_a_line_that_memory_does_not_hold_is_not_a_bad_line() -> None:
+    """There is room for a copy of the line, but not for the parser's buffer."""
+    script = """if 1:
+        import resource
+        from pathlib import Path
+        from pilekit.shards.read.json_records import record_of
+        line = b'{"text": "' + b"x" * 50_000_000 + b'"}'
+        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (taken + 120_000_000,) * 2)
+        try:
+            print(record_of(line))
+        except MemoryError:
+            print("out of memory")
+    """
+    assert subprocess.check_output([sys.executable, "-c", script], text=True) == "out of memory\n"
