@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pilekit.artifacts.atomic_write import check_target, write_atomically
+from pilekit.artifacts.atomic_write import PARTIAL, check_target, write_atomically
 from pilekit.artifacts.cache_folder import cache_folder
 from pilekit.corpus.shard import looks_like_shard
 from pilekit.errors import PilekitError, visible
@@ -26,6 +26,26 @@ def test_two_writers_of_one_path_do_not_mix(tmp_path: Path) -> None:
         assert len(list(tmp_path.iterdir())) == 2, "the living writer's file is not removed"
     assert path.read_bytes() == b"first too"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_of_many_files_is_not_listed_for_each_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each name listed costs time: without end, n files in one folder would cost n * n."""
+    seen, listdir = [0], os.listdir
+
+    def counted(folder: Path) -> list[str]:
+        names = listdir(folder)
+        seen[0] += len(names)
+        return names
+
+    abandoned = tmp_path / f"{1999:04}.0123abcd{PARTIAL}"
+    abandoned.write_bytes(b"half")
+    monkeypatch.setattr(os, "listdir", counted)
+    for number in range(2000):
+        with write_atomically(tmp_path / f"{number:04}"):
+            pass
+    assert seen[0] < 2000 * 70
+    assert not abandoned.exists()
+    assert len(listdir(tmp_path)) == 2000
 
 
 def test_only_abandoned_partial_files_of_the_same_name_are_removed(tmp_path: Path) -> None:

@@ -241,7 +241,8 @@ def test_a_stream_of_whole_shards_stops_at_one_that_changes(
     monkeypatch.setattr(plan, "MOST_DECODED", 0)
     for change, after in ((shrink, None), (rewrite, None), (grow, 0), (replace, 0)):
         path.write_bytes(b"".join(LINES))
-        stream = PileStream(str(path), tokenizer=tmp_path / "tokenizer.json", seq_len=512, batch_size=4)
+        settings = {"tokenizer": tmp_path / "tokenizer.json", "seq_len": 512, "batch_size": 4}
+        stream = PileStream(str(path), **settings, shuffle_block=16)  # a shard of one block is read at once
         if after is None:
             when_read(partial(change, path))
         with pytest.raises(PilekitError, match=r"00\.jsonl: was changed while it was read"):
