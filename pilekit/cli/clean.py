@@ -139,7 +139,11 @@ def _print_cleaned(cleaned: Cleaned) -> None:
 
 def _print_example(example: dict[str, Any], rule: str | None) -> None:
     place = f"{visible(example['shard'])} {example['number']} | {visible(example['subset'], 60)}"
-    click.echo(f"==> {place} | {rule} = {visible(example['value'])} <==")
+    value = example["value"]
+    shown = (
+        f"{value[0]} {value[1]:.2f}" if isinstance(value, list) else "undefined" if value is None else f"{value:.4g}"
+    )
+    click.echo(f"==> {place} | {rule} = {visible(shown)} <==")
     text = example["text"]
     click.echo("\n".join(map(visible, text[:SHOWN_CHARS].split("\n"))))
     if len(text) > SHOWN_CHARS:

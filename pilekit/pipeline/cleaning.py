@@ -183,7 +183,8 @@ def examples(
 ) -> Iterator[dict[str, Any]]:
     """The documents that only this rule drops, in the order of the corpus; PilekitError for an unknown rule.
 
-    Each has `shard`, `number`, `subset`, `text`, and the `value` that the rule compares with its limit.
+    Each has `shard`, `number`, `subset`, `text`, and the `value` that the rule compares with its limit: a number, None
+    if it is undefined, or [label, score] of `language`.
     """
     known = cleaner.judge(DocumentBatch([], [], "", np.zeros(0, np.int64)))[0]
     if rule not in known:
@@ -194,10 +195,11 @@ def examples(
             alone = fails[rule] & (np.sum(list(fails.values()), axis=0) == 1)
             for index in np.flatnonzero(alone).tolist():
                 value = values[rule][index]
+                number = None if rule == "language" or np.isnan(value) else np.asarray(value).item()
                 yield {
                     "shard": batch.shard,
                     "number": int(batch.numbers[index]),
                     "subset": batch.subsets[index],
-                    "value": f"{value[0]} {value[1]:.2f}" if rule == "language" else f"{value:.4g}",
+                    "value": [value[0], float(value[1])] if rule == "language" else number,
                     "text": batch.texts[index],
                 }

@@ -62,7 +62,12 @@ def test_documents_are_shown_with_the_value_that_failed(data: Path) -> None:
     assert "\x1b" not in shown
     assert "characters)" in shown
     (document,) = run_json("clean", data, "--rules", "c4", "--show", "c4.sentences", "-n", "1")["shown"]
-    assert document == {"shard": "00.jsonl", "number": 2, "subset": "Pile-CC", "value": "0", "text": "Some badgers."}
+    assert document == {"shard": "00.jsonl", "number": 2, "subset": "Pile-CC", "value": 0, "text": "Some badgers."}
+    thirds = "A fine line of words here.\nAnother line without an end to it\nA third line that is like the second"
+    (data.parent / "thirds.jsonl").write_text(json.dumps({"text": thirds}))
+    rules = ("--rules", "fineweb", "--set", "fineweb.line_punctuation=0.5", "--show", "fineweb.line_punctuation")
+    (document,) = run_json("clean", data.parent / "thirds.jsonl", *rules)["shown"]
+    assert document["value"] == 1 / 3
     printed = run("clean", data, "--report", "--rules", "c4", "--show", "c4.lorem_ipsum").stdout
     assert printed.splitlines()[-1] == "no document fails c4.lorem_ipsum alone"
 

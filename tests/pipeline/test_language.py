@@ -69,7 +69,9 @@ def test_cleaning_by_language_counts_each_language(model: Path, tmp_path: Path) 
     nothing = run_json("clean", tmp_path / "00.jsonl", "--language", "", *options[2:], "--report")
     assert nothing["rules"]["language"]["documents"] == 3
     (shown,) = run_json("clean", tmp_path / "00.jsonl", *options, "--show", "language")["shown"]
-    assert shown["value"].startswith("de ")
+    label, score = shown["value"]
+    assert label == "de"
+    assert 0 < score != round(score, 4)
     for jobs in (1, 2):
         language = Language(model, ["en"])
         cleaned = clean_corpus(tmp_path / "00.jsonl", tmp_path / f"{jobs}", language=language, subsets=["Pile-CC"])

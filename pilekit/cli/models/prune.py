@@ -64,7 +64,7 @@ def command(
     both = ((model_dir, rules | {"adapter": adapter}), (str(out), rules))
     results = [] if corpus is None else [scored(one, corpus, of, None, "scoring") for one, of in both]
     costs = [result.cost for result in results if result.cost is not None]
-    speeds = [round(cost.tokens_per_second, 1) for cost in costs]
+    speeds = [cost.tokens_per_second for cost in costs]
     comparison = None
     if results:
         from pilekit.evaluate.results.compare import compare

@@ -83,22 +83,15 @@ class Difference:
         return BETTER if high < 0 else WORSE
 
     def to_dict(self) -> dict[str, Any]:
-        """`{"difference", "interval": [low, high], "bpb": [first, other], "p", "adjusted_p", "verdict", ...}`.
-
-        Figures are rounded to three digits of the interval's width, or, without one, six decimals.
-        """
-        width = 0.0 if self.interval is None else self.interval[1] - self.interval[0]
-        decimals = 2 - math.floor(math.log10(width)) if width else 6
-        of_two = [self.interval, self.bpb]
-        interval, bpb = (None if of is None else [round(value, decimals) for value in of] for of in of_two)
+        """`{"difference", "interval": [low, high], "bpb": [first, other], "p", "adjusted_p", "verdict", ...}`."""
         return {
-            "difference": None if self.difference is None else round(self.difference, decimals),
-            "interval": interval,
-            "bpb": bpb,
+            "difference": self.difference,
+            "interval": self.interval and list(self.interval),
+            "bpb": self.bpb and list(self.bpb),
             "documents": self.documents,
             "bytes": self.bytes,
-            "p": None if self.p is None else round(self.p, 4),
-            "adjusted_p": None if self.adjusted_p is None else round(self.adjusted_p, 4),
+            "p": self.p,
+            "adjusted_p": self.adjusted_p,
             "verdict": self.verdict,
         }
 
@@ -158,7 +151,7 @@ class Comparison:
                 "left_out": [self.left_out[of] for of in two],
                 "cautions": list(self.cautions),
             }
-            weighted = None if one.weighted is None else {**one.weighted.to_dict(), "weight": round(one.weight, 6)}
+            weighted = None if one.weighted is None else {**one.weighted.to_dict(), "weight": one.weight}
             subsets = {name: difference.to_dict() for name, difference in one.subsets.items()}
             origin = {"paths": [self.paths[of] for of in two], "manifest": self.manifest, "by": self.by}
             pairs.append({"subsets": subsets, "overall": overall, "weighted": weighted, **origin})

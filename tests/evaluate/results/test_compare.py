@@ -226,11 +226,12 @@ def test_json_and_names_of_models() -> None:
     names = ["difference", "interval", "bpb", "documents", "bytes", "p", "adjusted_p", "verdict"]
     assert [list(one)[:8] for one in (told["overall"], *told["subsets"].values())] == [names] * 4
     assert (told["overall"]["interval"], told["overall"]["p"], told["overall"]["verdict"]) == (None, None, "too few")
-    assert told["overall"]["difference"] == round(expected.difference or 0, 6)
-    # Three digits of the interval's width.
-    rounded = Difference(20, 9, (1.234567, 1.243567), 0.0090002, (0.00712345, 0.0107), 0.012345, 0.024691).to_dict()
-    figures = [rounded[name] for name in ("difference", "interval", "bpb", "p", "adjusted_p")]
-    assert figures == [0.009, [0.00712, 0.0107], [1.23457, 1.24357], 0.0123, 0.0247]
+    assert told["overall"]["difference"] == expected.difference
+    figures = [0.0090002, [0.00712345, 0.0107], [1.234567, 1.243567], 0.012345, 0.024691]
+    exact = Difference(20, 9, (1.234567, 1.243567), 0.0090002, (0.00712345, 0.0107), 0.012345, 0.024691).to_dict()
+    assert [exact[name] for name in ("difference", "interval", "bpb", "p", "adjusted_p")] == figures
+    [of_subset, *_] = two.against[0].subsets.values()
+    assert next(iter(told["subsets"].values()))["bpb"] == list(of_subset.bpb)
 
 
 MASKED: dict[str, Any] = {
