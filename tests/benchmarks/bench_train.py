@@ -70,7 +70,10 @@ def main() -> None:
                 figures += race(folder / f"world-{world_size}", config, world_size, chosen)
             if "checkpoint" in chosen.parts:
                 figures += checkpoints(folder / "checkpoints", config, chosen)
-    print(json.dumps(figures, indent=2 if chosen.json else None))
+    if chosen.figures:
+        chosen.figures.write_text(json.dumps(figures, indent=1))
+    else:
+        print(json.dumps(figures, indent=2 if chosen.json else None))
 
 
 def arguments() -> argparse.Namespace:
@@ -88,7 +91,10 @@ def arguments() -> argparse.Namespace:
     add("--quick", action="store_true", help="a look whether all runs: small, few steps, bf16, stages 0 and 3")
     add("--gpu", action="store_true", help="on all GPUs of this machine, in bf16")
     add("--shapes", nargs="+", help="with --gpu: presets (default: pythia-160m pythia-1.4b)")
+    add("--variants", nargs="+", help="with --gpu: only contestants with one of these in their names (default: all)")
+    add("--dry-run", action="store_true", help="with --gpu: without a GPU too")
     add("--peak-tflops", type=float, help="with --gpu: of one GPU in bf16, where its name does not tell")
+    add("--figures", type=Path, help="write the figures to this file, and do not print them")
     add("--json", action="store_true", help="print the figures as indented JSON alone")
     chosen = parser.parse_args()
     full = {"dtypes": ["fp32", "bf16"], "stages": [0, 1, 2, 3], "warm_up": 4, "steps": 4}

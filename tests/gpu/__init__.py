@@ -8,6 +8,10 @@
 import pytest
 import torch
 
+from tests.older_torch import allow_older_torch
+
+allow_older_torch()
+
 needs_gpu = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="torch finds no GPU on this machine, or PILEKIT_TEST_GPU=1 is not set"
 )

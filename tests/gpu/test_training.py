@@ -35,6 +35,8 @@ VARIANTS = [
     ("precision.dtype=bf16", "parallel.compile=true"),
     ("precision.dtype=bf16", "model.attention_implementation=flex_attention"),
     ("precision.dtype=bf16", "model.attention_implementation=flex_attention", "train.micro_batch_size=1"),
+    ("precision.dtype=bf16", "model.attention_implementation=varlen"),
+    ("precision.dtype=bf16", "model.attention_implementation=varlen", "parallel.compile=step", "parallel.zero=3"),
     ("precision.dtype=bf16", "optimizer.name=muon", "train.ema=0.9"),
     ("precision.dtype=bf16", "model.path=TEACHER", "lora.rank=4", "lora.merge=true"),
     ("precision.dtype=bf16", 'model.freeze=["*.embed_in.*"]', "data.workers=2"),
@@ -96,6 +98,20 @@ def test_flex_attention_learns_as_sdpa_does(made: Path, tmp_path: Path) -> None:
     with pytest.raises(PilekitError, match=r"does not run with this model here \(.*; set \"sdpa\"$"):
         trainer(made, tmp_path / "run", flex, f"model.config={tmp_path}/narrow")
     assert losses(tmp_path / "flex_attention") == pytest.approx(losses(tmp_path / "sdpa"), rel=1e-3)
+
+
+def test_varlen_attention_learns_as_sdpa_does(made: Path, tmp_path: Path) -> None:
+    """In bf16, which its kernel needs; with documents that share rows, and with the rows as documents."""
+    for attention in ("document", "causal"):
+        found = {}
+        for name in ("sdpa", "varlen"):
+            run = tmp_path / f"{name}-{attention}"
+            changes = (f"model.attention_implementation={name}", f"data.attention={attention}", "data.packing=concat")
+            trainer(made, run, *changes, "precision.dtype=bf16").fit()
+            found[name] = losses(run)
+        assert found["varlen"] == pytest.approx(found["sdpa"], rel=5e-3)
+    with pytest.raises(PilekitError, match=r"does not run with this model here \(.*; set \"sdpa\"$"):
+        trainer(made, tmp_path / "run", "model.attention_implementation=varlen")
 
 
 def test_a_run_is_scored_while_it_trains(made: Path, tmp_path: Path) -> None:

@@ -98,8 +98,9 @@ class ModelConfig(_Section, frozen=True, kw_only=True):
     """A folder with an adapter of `path`, as peft saves it, which is added to the weights before they are trained."""
     from_teacher: Count | None = None
     """The teacher with this many of its blocks, evenly spaced from its first to its last; it keeps their weights."""
-    attention_implementation: Literal["sdpa", "flash_attention_2", "flex_attention"] = "sdpa"
-    """The attention kernel, by its name in transformers; the latter two need a GPU, and the second its package."""
+    attention_implementation: Literal["sdpa", "varlen", "flash_attention_2", "flex_attention"] = "sdpa"
+    """The attention kernel. "varlen" is PyTorch's flash attention over documents. The others have their names in
+    transformers; the last two need a GPU, and the first of them its package."""
     freeze: Texts | None = None
     """Parameters that are not trained, by name, such as ["*.embed_in.*"]; they have no gradient or optimizer state."""
 
@@ -223,8 +224,8 @@ class ParallelConfig(_Section, frozen=True, kw_only=True):
     activation_checkpoint: Literal["none", "full", "selective"] = "none"
     """Activations of a transformer block that the backward pass computes again instead of keeping: none, all, or all
     but the costliest products."""
-    compile: bool = False
-    """Compile each transformer block with torch.compile."""
+    compile: Literal["step"] | bool = False
+    """Compile with torch.compile: each transformer block (true), or the loss behind the head as well ("step")."""
 
 
 class PrecisionConfig(_Section, frozen=True, kw_only=True):

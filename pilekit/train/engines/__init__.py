@@ -38,7 +38,7 @@ def check_engine(config: TrainConfig, device: torch.device | None = None) -> Non
     ):
         if is_needed and find_spec(package) is None:
             raise PilekitError(f"{what}: the package {package} is not installed; {install}, or set {instead}")
-    if fast != "sdpa" and device is not None and not on_gpu:
+    if fast not in ("sdpa", "varlen") and device is not None and not on_gpu:
         raise PilekitError(f'{attention}: trains on a GPU only, and there is none; set "sdpa"')
     if engine == "accelerate" and config.parallel.zero and device is not None and device.type == "cpu":
         raise PilekitError(

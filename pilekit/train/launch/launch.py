@@ -41,8 +41,9 @@ def launch(nproc: int, arguments: list[str], max_restarts: int = 0) -> int:
     max_restarts   how often all ranks start again after one has failed
 
     Returns 0 if all ranks ended with 0, also when SIGTERM asked them to save and stop; 130 after Ctrl-C. The cores are
-    divided among the ranks as threads, unless OMP_NUM_THREADS is set. Raises PilekitError if the machine has too few
-    GPUs, and if a rank failed for the last time. Only a main thread whose process ends afterwards may call this.
+    divided among the ranks as threads, or a rank on a GPU gets one, unless OMP_NUM_THREADS is set. Raises
+    PilekitError if the machine has too few GPUs, and if a rank failed for the last time. Only a main thread whose
+    process ends afterwards may call this.
     """
     received: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):  # an exception during torch's imports might be lost
@@ -157,10 +158,18 @@ def check_gpus(nproc: int, option: str) -> None:
         )
 
 
+def has_gpus() -> bool:
+    """Whether ranks compute on GPUs of this machine."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def rank_environment(nproc: int) -> dict[str, str]:
     """Environment variables for `nproc` ranks on this machine: threads, and the network interface between them."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    settings = {"OMP_NUM_THREADS": str(max(1, cores // nproc))}
+    threads = 1 if has_gpus() else max(1, cores // nproc)  # threads of a rank on a GPU only wait for each other
+    settings = {"OMP_NUM_THREADS": str(threads)}
     if sys.platform == "linux":
         settings["GLOO_SOCKET_IFNAME"] = "lo"  # whatever the machine's name resolves to
     return {name: os.environ.get(name) or value for name, value in settings.items()}

@@ -44,6 +44,7 @@ from pilekit.evaluate.model.logit_transform import LogitTransform
 from pilekit.tokenize import Tokenizer
 from pilekit.train.config.check import naming_field
 from pilekit.train.config.sections import LoraConfig, ModelConfig, Objective, TrainConfig
+from pilekit.train.model import varlen  # noqa: F401 (registers "varlen")
 from pilekit.train.model.from_teacher import copy_blocks, with_blocks
 from pilekit.train.model.lora import add_adapters
 from pilekit.train.model.presets import MASKED_PRESETS, PRESETS

@@ -37,10 +37,11 @@ from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.evaluate.model.causal import CausalLM
-from pilekit.train.config.sections import TrainConfig
+from pilekit.train.config.sections import Objective, TrainConfig
 from pilekit.train.model.blocks import blocks_of
+from pilekit.train.model.varlen import VARLEN, Cuts
 from pilekit.train.step.loss_scale import LossScale
-from pilekit.train.step.losses import StepLoss
+from pilekit.train.step.losses import StepLoss, places_of_targets
 from pilekit.train.step.optimizer import build_optimizer, measured_step, sum_of_squares, update_means
 from pilekit.train.step.sharding import (
     DTYPES,
@@ -104,7 +105,10 @@ class Engine:
         self._ranks = ranks
         self._stage = parallel.zero
         self._clip_norm = config.train.clip_norm
-        self._step_loss = StepLoss(lm, attention=config.data.attention, teacher=teacher)
+        self._step_loss = StepLoss(
+            lm, attention=config.data.attention, teacher=teacher, compiled=parallel.compile == "step"
+        )
+        self._cuts = Cuts(config.data.attention) if config.model.attention_implementation == VARLEN else None
         blocks = blocks_of(lm.model)
         recompute_activations(lm.model, parallel.activation_checkpoint)
         if parallel.compile:
@@ -128,10 +132,25 @@ class Engine:
         before_micro_batch(self._step_loss, self._stage, last=last)
         if self.loss_scale is not None:
             scale *= self.loss_scale.value
-        here = {name: column.to(self._ranks.device, non_blocking=True) for name, column in rows.items()}
-        loss, nll = self._step_loss(here, scale)
+        loss, nll = self._step_loss(self._on_device(rows), scale)
         loss.backward()
         return nll  # type: ignore[no-any-return]
+
+    def _on_device(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The columns on the ranks' device, with the places that a GPU would have to be asked for."""
+        objective: Objective = "mlm" if isinstance(self.lm, MaskedLM) else "clm"
+        found = {**rows, "places": places_of_targets(rows, objective)}
+        if self._cuts is not None:
+            found["cuts"] = self._cuts.of(rows)
+        if self._ranks.device.type == "cpu":
+            return found
+        # Only pinned memory is sent without waiting for earlier work.
+        return {
+            name: (column.pin_memory() if column.device.type == "cpu" else column).to(
+                self._ranks.device, non_blocking=True
+            )
+            for name, column in found.items()
+        }
 
     @torch.no_grad()
     def update(self, lr: float) -> Update:

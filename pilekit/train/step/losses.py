@@ -29,6 +29,7 @@ from pilekit.engine.ranks import Ranks
 from pilekit.evaluate.masked.model import MaskedLM, inputs_by_document, states_at
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.train.config.sections import Attention, Objective
+from pilekit.train.model.varlen import cuts_as_inputs
 from pilekit.train.step.chunked_loss import chunked_cross_entropy
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class StepLoss(nn.Module):
     attention  "document": a token sees its own document; "causal": everything before it in its row; "row": everything
                in its row but padding
     teacher    a model whose predictions of the same targets are part of the loss
+    compiled   compile the part of the loss after the head
 
     Sharding gathers a module's parameters only during its `forward`, and the loss reads the head's weight itself, to
     avoid holding all logits. So the loss is computed inside this `forward`, around the whole model. It also gathers all
@@ -50,10 +52,17 @@ class StepLoss(nn.Module):
     together.
     """
 
-    def __init__(self, lm: CausalLM | MaskedLM, *, attention: Attention, teacher: Teacher | None = None) -> None:
+    def __init__(
+        self,
+        lm: CausalLM | MaskedLM,
+        *,
+        attention: Attention,
+        teacher: Teacher | None = None,
+        compiled: bool = False,
+    ) -> None:
         super().__init__()
         self.model = lm.model
-        self._lm, self._attention, self._teacher = lm, attention, teacher
+        self._lm, self._attention, self._teacher, self._compiled = lm, attention, teacher, compiled
 
     def forward(self, rows: Mapping[str, Tensor], scale: float) -> tuple[Tensor, Tensor]:
         """(loss, nll) of predicting each token from the tokens before it, or the chosen tokens of a masked model.
@@ -73,12 +82,12 @@ class StepLoss(nn.Module):
             logits = (logits if is_masked else logits[:, :-1]).to(torch.promote_types(logits.dtype, torch.float32))
             nll = functional.cross_entropy(logits.transpose(1, 2), targets, ignore_index=IGNORED, reduction="none")
             return nll.sum() * scale, nll.detach()
-        places = (targets.flatten() != IGNORED).nonzero().squeeze(1)
+        places = rows["places"] if "places" in rows else places_of_targets(rows, "mlm" if is_masked else "clm")
         states, chosen = head_states(lm, rows, attention, places), targets.flatten()[places]
         head, transform = lm.head, lm.transform
         with nullcontext() if teacher is None else teacher.lesson(rows, places) as taught:
             total, each = chunked_cross_entropy(
-                states, head.weight, head.bias, chosen, transform=transform, taught=taught
+                states, head.weight, head.bias, chosen, transform=transform, taught=taught, compiled=self._compiled
             )
         if taught is not None and taught.settings.cosine:
             likeness = functional.cosine_similarity(states.to(total.dtype), taught.states.to(total.dtype), dim=-1)
@@ -102,7 +111,8 @@ def _inputs(lm: CausalLM | MaskedLM, batch: Mapping[str, Tensor], attention: Att
     """The arguments of the model for `batch`."""
     if isinstance(lm, CausalLM):
         positions = {"position_ids": batch["position_ids"]} if attention == "document" else {}
-        return {"input_ids": batch["input_ids"], "use_cache": False, **positions}
+        cuts = cuts_as_inputs(batch["cuts"], batch["input_ids"].shape[1]) if "cuts" in batch else {}
+        return {"input_ids": batch["input_ids"], "use_cache": False, **positions, **cuts}
     if attention == "document":
         return inputs_by_document(lm, batch)
     is_token = batch["doc_ids"] >= 0
@@ -113,6 +123,11 @@ def _inputs(lm: CausalLM | MaskedLM, batch: Mapping[str, Tensor], attention: Att
 def _targets(batch: Mapping[str, Tensor], objective: Objective) -> Tensor:
     """The labels to predict: all for "mlm", without each row's first for "clm"."""
     return batch["labels"] if objective == "mlm" else batch["labels"][:, 1:]
+
+
+def places_of_targets(batch: Mapping[str, Tensor], objective: Objective) -> Tensor:
+    """int64, increasing: the flat places of the labels that are predicted. On a GPU this waits for its work."""
+    return (_targets(batch, objective).flatten() != IGNORED).nonzero().squeeze(1)
 
 
 def count_targets(batch: Mapping[str, Tensor], objective: Objective = "clm") -> int:

@@ -36,6 +36,7 @@ class Contestant:
     data_wait    seconds of each step in which the loop waited for its batch
     losses       of every step, warm-up included
     memory       bytes, the most of a rank in a measured step
+    busy         seconds of a step in which rank 0's GPU computed, and `kernels`, the costliest; from steps after these
     """
 
     name: str
@@ -48,6 +49,8 @@ class Contestant:
     data_wait: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     memory: int = 0
+    busy: float | None = None
+    kernels: list[Any] = field(default_factory=list)
     failed: str | None = None
 
     @property
@@ -116,6 +119,8 @@ class Running:
             process.send_signal(signal.SIGSTOP)
         contestant = self.contestant
         contestant.losses.append(sum(rank["loss"] for rank in told))
+        if "busy" in told[0]:
+            contestant.busy, contestant.kernels = told[0]["busy"], told[0]["kernels"]
         if counts:
             contestant.memory = max(contestant.memory, *(rank["memory"] for rank in told))
             contestant.seconds.append(max(rank["seconds"] for rank in told))
@@ -157,8 +162,13 @@ def threads(world_size: int) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(max(1, cores // world_size)), "GLOO_SOCKET_IFNAME": "lo"}
 
 
-def compare(title: str, contestants: Sequence[Contestant], folder: Path, *, warm_up: int, steps: int) -> None:
-    """Start the contestants, and let them take turns, one step each. A contestant that fails drops out."""
+def compare(
+    title: str, contestants: Sequence[Contestant], folder: Path, *, warm_up: int, steps: int, more: int = 0
+) -> None:
+    """Start the contestants, and let them take turns, one step each. A contestant that fails drops out.
+
+    `more` steps follow that are not measured.
+    """
 
     def step(each: Running, *, counts: bool) -> bool:
         try:
@@ -172,9 +182,10 @@ def compare(title: str, contestants: Sequence[Contestant], folder: Path, *, warm
         running = [Running(each, folder / str(number), until) for number, each in enumerate(contestants)]
         _show(f"{title}: all start")
         running = [each for each in running if step(each, counts=False)]
-        for number in range(1, warm_up + steps):
-            _show(f"{title}: step {number} of {warm_up + steps - 1}")
-            running = [each for each in running if step(each, counts=number >= warm_up)]
+        for number in range(1, warm_up + steps + more):
+            _show(f"{title}: step {number} of {warm_up + steps + more - 1}")
+            counts = warm_up <= number < warm_up + steps
+            running = [each for each in running if step(each, counts=counts)]
     _show("")
 
 

@@ -33,6 +33,7 @@ from tests.benchmarks.bpb.lm_eval_peer import forget_peak, resident
 
 RANK, WORLD_SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 COLUMNS = ("input_ids", "labels", "position_ids")
+PROFILED = 3
 
 
 class Turns:
@@ -42,7 +43,9 @@ class Turns:
     the memory now, or on a GPU the peak of allocated memory.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, profiled: int = 0) -> None:
+        """`profiled`: the first of three steps whose GPU kernels are told; 0: none."""
+        self._steps, self._profiled, self._profiler = 0, profiled, None
         self._out = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
         self.cuda = torch.cuda.is_available()
@@ -63,14 +66,36 @@ class Turns:
         seconds, cpu_seconds = time.perf_counter() - self._wall, time.process_time() - self._cpu
         on_gpu = torch.cuda.max_memory_allocated() if gpu_memory is None else gpu_memory
         memory = on_gpu if self.cuda else resident("VmHWM") - self._idle
-        self.tell(seconds=seconds, cpu_seconds=cpu_seconds, data_wait=data_wait, memory=memory, loss=loss)
+        self._steps += 1
+        kernels = self._kernels() if self._steps == self._profiled + PROFILED - 1 else {}
+        told = {"seconds": seconds, "cpu_seconds": cpu_seconds, "data_wait": data_wait, "memory": memory, "loss": loss}
+        self.tell(**told, **kernels)
         if not sys.stdin.readline():  # the parent has gone
             os._exit(1)
         if self.cuda:
             torch.cuda.reset_peak_memory_stats()
         else:
             forget_peak()
+        if self.cuda and self._steps == self._profiled - 1:
+            self._profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+            self._profiler.start()
         self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def _kernels(self) -> dict[str, Any]:
+        """Seconds of a step in which the GPU computed, and its costliest kernels: name, seconds, calls."""
+        if self._profiler is None:
+            return {}
+        self._profiler.stop()
+        entries = [
+            entry
+            for entry in self._profiler.key_averages()
+            if entry.device_type.name == "CUDA" and not entry.is_user_annotation
+        ]
+        entries.sort(key=lambda entry: -entry.self_device_time_total)
+        found = [
+            [each.key[:100], each.self_device_time_total / 1e6 / PROFILED, each.count / PROFILED] for each in entries
+        ]
+        return {"busy": sum(seconds for _, seconds, _ in found), "kernels": found[:30]}
 
     def tell(self, **figures: Any) -> None:
         print(json.dumps(figures), file=self._out, flush=True)
@@ -138,11 +163,15 @@ def pilekit(task: dict[str, Any]) -> None:
 
     from pilekit.train.config.sections import TrainConfig
     from pilekit.train.trainer import Trainer
+    from tests.older_torch import allow_older_torch
 
-    turns = Turns()
+    allow_older_torch()
+    turns = Turns(task.get("profiled", 0))
     config = msgspec.convert(task["config"], TrainConfig)
 
     def on_step(metrics: Any) -> None:
+        graphs = torch._dynamo.utils.counters["stats"].get("unique_graphs", 0)  # type: ignore[attr-defined]
+        print(f"step {metrics.step}: {graphs} graphs compiled", file=sys.stderr)
         turns((metrics.loss or 0.0) / WORLD_SIZE, metrics.data_wait * metrics.step_seconds, metrics.memory_bytes)
 
     Trainer(config, task["run"]).fit(on_step)
@@ -156,7 +185,7 @@ def bare(task: dict[str, Any]) -> None:
     from transformers import GPTNeoXForCausalLM
 
     del safetensors, GPTNeoXForCausalLM  # imported before memory is measured
-    turns = Turns()
+    turns = Turns(task.get("profiled", 0))
     steps = steps_of(task, turns.device)
     model = model_of(task).to(turns.device)
     optimizer = adamw(model, task["config"]["optimizer"]["lr"])

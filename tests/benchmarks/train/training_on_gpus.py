@@ -29,11 +29,14 @@ def measure_on_gpus(folder: Path, chosen: argparse.Namespace) -> list[dict[str, 
     import torch
 
     from pilekit.train.log.mfu import peak_of
+    from tests.older_torch import allow_older_torch
 
-    if not torch.cuda.is_available():
+    allow_older_torch()
+    on_gpu = torch.cuda.is_available()
+    if not on_gpu and not chosen.dry_run:
         raise SystemExit("error: --gpu: PyTorch finds no GPU on this machine")
-    name, world_size = torch.cuda.get_device_name(), torch.cuda.device_count()
-    known = peak_of(torch.device("cuda"), "bf16")
+    name, world_size = (torch.cuda.get_device_name(), torch.cuda.device_count()) if on_gpu else ("CPU", 1)
+    known = peak_of(torch.device("cuda"), "bf16") if on_gpu else None
     peak = chosen.peak_tflops or (known and known / 1e12)
     figures = []
     for shape in chosen.shapes:
@@ -44,6 +47,8 @@ def measure_on_gpus(folder: Path, chosen: argparse.Namespace) -> list[dict[str, 
 def _race(
     folder: Path, shape: str, gpu: str, world_size: int, peak: float | None, chosen: argparse.Namespace
 ) -> list[dict[str, Any]]:
+    import torch
+
     from tests.benchmarks.bench_train import apart, material, show, told, write_rows
 
     micro, passes = MICRO.get(shape, (4, 2))
@@ -51,15 +56,17 @@ def _race(
     sizes = argparse.Namespace(**{**vars(chosen), "micro": micro, "rows": chosen.rows or micro * passes * world_size})
     config, _ = material(folder, sizes, shape)
     config["precision"] = {"dtype": "bf16"}
-    rows = write_rows(folder / "rows.safetensors", config, world_size, chosen.warm_up + chosen.steps)
+    more = 3 if torch.cuda.is_available() else 0
+    rows = write_rows(folder / "rows.safetensors", config, world_size, chosen.warm_up + chosen.steps + more)
     tokens = sizes.rows * chosen.seq_len
     about = f"{shape} on {world_size} × {gpu}, {sizes.rows} rows of {chosen.seq_len}, {micro} in a forward pass"
-    heads = ("s a step", "tokens/s", "pilekit ×", "MFU", "data wait", "memory GB", "formula GB", "loss apart")
+    heads = ("s a step", "tokens/s", "pilekit ×", "MFU", "data wait", "idle", "memory GB", "formula GB", "loss apart")
     show(chosen, f"\n{about}\n{'':28}" + "".join(f"{head:>11}" for head in heads))
     group = _contestants(config, str(rows), world_size, chosen)
     figures = []
     for number, each in enumerate(group):
-        compare(shape, [each], folder / str(number), warm_up=chosen.warm_up, steps=chosen.steps)
+        each.task["profiled"] = chosen.warm_up + chosen.steps + 1 if more else 0
+        compare(shape, [each], folder / str(number), warm_up=chosen.warm_up, steps=chosen.steps, more=more)
         if each.failed is not None:
             show(chosen, f"{each.name:28} does not run: {each.failed[:150]}")
             figures.append({"shape": shape, **told(each)})
@@ -74,24 +81,30 @@ def _race(
             f"{middle / statistics.median(ours.seconds):.3f}" if ran else "-",
             "-" if mfu is None else f"{mfu:.1%}",
             f"{sum(each.data_wait) / sum(each.seconds):.2%}" if each.loop == "pilekit" else "-",
+            "-" if each.busy is None else f"{1 - each.busy / middle:.1%}",
             f"{each.memory / 1e9:.2f}",
             "-" if formula is None else f"{formula / 1e9:.2f}",
             f"{max(apart(ours, each)):.1e}" if ran else "-",
         ]
         show(chosen, f"{each.name:28}" + "".join(f"{cell:>11}" for cell in cells))
-        figures.append({"shape": shape, "gpu": gpu, "ranks": world_size, "mfu": mfu, "formula": formula, **told(each)})
+        about_run = {"shape": shape, "gpu": gpu, "ranks": world_size, "mfu": mfu, "formula": formula}
+        figures.append({**about_run, "busy": each.busy, "kernels": each.kernels, **told(each)})
     return figures
 
 
 def _contestants(config: dict[str, Any], rows: str, world_size: int, chosen: argparse.Namespace) -> list[Contestant]:
     def one(name: str, loop: str, stage: int = 0, **more: Any) -> Contestant:
         own = {**config, "parallel": {"zero": stage, "compile": more.pop("compile", False)}}
+        own["model"] = {**config["model"], "attention_implementation": more.pop("attention", "sdpa")}
         task = {"loop": loop, "config": own, "rows": rows, "stage": stage, **more}
         return Contestant(name, task, world_size=world_size, environment={"OMP_NUM_THREADS": "1"})
 
     group = [one(f"pilekit, stage {stage}", "pilekit", stage) for stage in chosen.stages]
-    group.append(one("pilekit, stage 0, compiled", "pilekit", compile=True))
+    group.append(one("pilekit, blocks", "pilekit", compile=True))
+    group.append(one("pilekit, blocks, varlen", "pilekit", compile=True, attention="varlen"))
+    group.append(one("pilekit, step, varlen", "pilekit", compile="step", attention="varlen"))
     group += [one(f"bare, {loss}", "bare", loss=loss) for loss in ("labels", "cross_entropy")]
+    group = [each for each in group if not chosen.variants or any(name in each.name for name in chosen.variants)]
     if "peers" in chosen.parts and find_spec("deepspeed"):
         group += [one(f"DeepSpeed, stage {stage}", "deepspeed", stage) for stage in chosen.stages]
     if "peers" in chosen.parts and find_spec("accelerate"):
