@@ -22,22 +22,22 @@ import numpy.typing as npt
 import orjson
 import xxhash
 
-from pilekit.corpus import UNLABELLED
+from pilekit.corpus import MAX_SUBSETS, UNLABELLED, SubsetNames
 from pilekit.errors import PilekitError, counted, visible
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MAX_SUBSETS = 4096
-"""The most labels. More labels mean that the label path leads to a field such as a URL; memory would be unbounded."""
 
+def check_labels(labels: Sized, known: int = 0, path: str | None = None) -> None:
+    """Raise `PilekitError` for more than `MAX_SUBSETS` labels besides the `known` ones; `path` is the shard's.
 
-def check_labels(labels: Sized, known: int = 0) -> None:
-    """Raise `PilekitError` for more than `MAX_SUBSETS` labels besides the `known` ones."""
+    Whatever lists or counts subsets has this limit. Indexes have it too, so that none is made which others refuse.
+    """
     if len(labels) > known + MAX_SUBSETS:
         raise PilekitError(
-            f"more than {MAX_SUBSETS:,} different subset labels; set label_path in a manifest to the field of the "
-            "subset, and give that manifest"
+            f"{'' if path is None else f'{visible(path)}: '}more than {MAX_SUBSETS:,} different subset labels; set "
+            "label_path in a manifest to the field of the subset, and give that manifest, or name the field by --label"
         )
 
 
@@ -70,10 +70,14 @@ def raw_fields(record: bytes | memoryview | msgspec.Raw) -> dict[str, msgspec.Ra
 
 @dataclass(frozen=True, slots=True)
 class RecordFormat:
-    """Where a JSON record keeps its text and its subset label; set by a manifest."""
+    """Where a JSON record keeps its text and its subset label, and which subset a label means; set by a manifest.
+
+    names   the subset of each label; None: labels stay as they are
+    """
 
     text_field: str = "text"
     label_path: tuple[str, ...] = ("meta", "pile_set_name")
+    names: SubsetNames | None = field(default=None, compare=False, repr=False)
 
     def record(self, text: str, subset: str) -> dict[str, Any]:
         """A new record in this format."""

@@ -75,6 +75,7 @@ class FittedTable(Generic[Row]):
     columns    the names first
     totals     rows below a line
     priority   steps that make the table narrower, in order: titles of columns to drop, and `SHORTEN`
+    notes      lines below the table
     """
 
     rows: Sequence[Row]
@@ -82,6 +83,7 @@ class FittedTable(Generic[Row]):
     totals: Sequence[Row] = ()
     priority: Sequence[str] = (SHORTEN,)
     most_rows: int = MOST_ROWS
+    notes: Sequence[str] = ()
 
     def fit(self, width: int) -> Table:
         """The table in at most `width` terminal cells."""
@@ -120,6 +122,7 @@ class FittedTable(Generic[Row]):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self.fit(options.max_width)
+        yield from (Text(visible(note)) for note in self.notes)
 
     def __str__(self) -> str:
         """The table in the width of the terminal, or of 80 characters, without colours."""
@@ -141,7 +144,8 @@ class FittedTable(Generic[Row]):
         body = lines(self.rows[: self.most_rows])
         if len(self.rows) > self.most_rows:
             body += line([f"({len(self.rows) - self.most_rows:,} more)"])
-        return f"<table><thead>{head}</thead><tbody>{body}</tbody><tfoot>{lines(self.totals)}</tfoot></table>"
+        notes = "".join(f"<p>{html.escape(visible(note))}</p>" for note in self.notes)
+        return f"<table><thead>{head}</thead><tbody>{body}</tbody><tfoot>{lines(self.totals)}</tfoot></table>{notes}"
 
 
 def count_columns(title: str, *counts: str) -> list[Column[Any]]:

@@ -35,7 +35,7 @@ from pilekit.shards.read.damage import BadLine, SkippedLines
 from pilekit.shards.read.json_records import BadRecord, LineParser, kind_of, text_of
 from pilekit.shards.read.lines import Line
 from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, OnError
-from pilekit.shards.read.records import BLANK, decoded_records
+from pilekit.shards.read.records import decoded_records
 
 Rows = npt.NDArray[np.uint64]
 """uint64 [documents, 4]: IDENTITY, TEXT (xxh3_64), GROUP (xxh3_64; the text's without groups), SIZE (UTF-8 bytes)."""
@@ -92,13 +92,13 @@ class SourceReader:
         blocks = decoded_records(self._path, fields, advance=advance, ahead=self.ahead)
         return (self._documents(*block) for block in blocks)
 
-    def _documents(self, first: int, records: list[object], lines: list[Line] | None) -> Documents:
-        """The documents of decoded records, numbered from `first` on; `lines`: those of the records, if any."""
+    def _documents(
+        self, given_numbers: npt.NDArray[np.int64], records: list[object], lines: list[Line] | None
+    ) -> Documents:
+        """The documents of decoded records of these numbers; `lines`: those of the records, if any."""
         numbers: list[int] = []
         found = Documents(np.zeros(0, np.uint64), [], [], [])
-        for number, given in enumerate(records, first):
-            if given is BLANK:
-                continue
+        for place, (number, given) in enumerate(zip(given_numbers.tolist(), records, strict=True)):
             try:
                 record, text = text_of(given, self.text_field)
                 group = self._group_of(record) if self._group else ""
@@ -111,7 +111,7 @@ class SourceReader:
             numbers.append(number)
             found.texts.append(text)
             found.groups.append(group)
-            found.kept.append(self._kept(record, None if lines is None else lines[number - first], number))
+            found.kept.append(self._kept(record, None if lines is None else lines[place], number))
         return found._replace(identities=document_hashes(self.source.name, np.array(numbers, np.int64), 0))
 
     def _kept(self, record: dict[str, Any], line: Line | None, number: int) -> dict[str, Any]:

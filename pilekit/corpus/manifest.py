@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
 import msgspec
+import xxhash
 
 from pilekit.errors import PilekitError, counted, visible
 
@@ -65,7 +66,7 @@ class Subset(_Strict, frozen=True):
 
     name: Text
     aliases: tuple[Text, ...] = ()
-    """Other spellings; case, spaces and punctuation do not matter."""
+    """Other spellings, typed or in records; case, spaces and punctuation do not matter."""
     raw_bytes: Count | None = None
     """Bytes of text before up-sampling."""
     raw_gib: Amount | None = None
@@ -199,6 +200,9 @@ class Manifest(_Strict, frozen=True):
     """The path of the subset's name in a record."""
     subsets: tuple[Subset, ...] = ()
     """Documents may have other labels too. If none are listed, every label is used as it is."""
+    join_spellings: bool = True
+    """A label that spells a subset's name or alias otherwise (`GitHub` for `Github`) is that subset. False: every label
+    is a subset of its own, and `--subsets` takes names as they are typed."""
     assemble: Assemble = Assemble()
     totals: Totals = Totals()
     release: Release = Release()
@@ -218,6 +222,15 @@ class Manifest(_Strict, frozen=True):
             unknown = sorted(set(table.subsets) - set(names))
             if unknown:
                 raise ValueError(f"table {table.title!r}: {unknown[0]!r} is not a subset of this manifest")
+
+    @property
+    def record(self) -> dict[str, str]:
+        """Where records keep text and label, and which spellings are joined: what a job's result depends on."""
+        fields = {"text_field": self.text_field, "label_path": self.label_path}
+        if not (self.subsets and self.join_spellings):
+            return fields
+        spellings = [[subset.name, sorted(subset.aliases)] for subset in self.subsets]
+        return {**fields, "spellings": xxhash.xxh3_64_hexdigest(msgspec.json.encode(spellings))}
 
     def subset(self, name: str) -> Subset | None:
         """The subset with this exact name; None for a label that the manifest does not list."""

@@ -1,13 +1,16 @@
-"""Subset names: turn what a person types into the exact name.
+"""Subset names: turn what a person types, and the label of a record, into the exact name.
 
 The Pile's names are irregular (`Github`, `Gutenberg (PG-19)`), and every tool spells them differently. Two spellings
 are the same if their letters and digits agree in lower case. Other names (`PMC`) are aliases in the manifest.
+
+Both ways follow one rule. So a label that spells the name or an alias of a subset is that subset, and any spelling
+selects it. Readers join such labels (`SubsetNames`), and no command does it by itself. Indexes store labels as records
+spell them, so they fit any manifest.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections import defaultdict
 from collections.abc import Iterable
 
 from pilekit.corpus.manifest import Manifest, load_manifest
@@ -15,6 +18,12 @@ from pilekit.errors import PilekitError, visible
 
 UNLABELLED = "(none)"
 """The subset of documents without a label."""
+
+MAX_SUBSETS = 4096
+"""The most subsets. More labels mean that the label path leads to a field such as a URL; memory would be unbounded."""
+
+LONGEST_SPELLING = 1000
+"""A longer label or name, in characters, is only compared as it is, because a label may have a megabyte."""
 
 
 def normalised(name: str) -> str:
@@ -43,7 +52,7 @@ def resolve_subsets(*names: str | Iterable[str], manifest: Manifest | None = Non
             raise PilekitError(f'a subset is named by text, such as "ArXiv", not by {visible(repr(name), 80)}')
     if not manifest.subsets:
         return tuple(dict.fromkeys(typed))
-    spellings = _spellings(manifest)
+    spellings = Spellings(manifest)
     return tuple(dict.fromkeys(_resolve(name, manifest, spellings) for name in typed))
 
 
@@ -66,31 +75,73 @@ def split_names(text: str) -> list[str]:
     return names
 
 
-def _spellings(manifest: Manifest) -> dict[str, list[str]]:
-    """Normalised spelling -> the exact names it can mean; a subset's own name overrides another's alias."""
-    own: dict[str, list[str]] = defaultdict(list)
-    for subset in manifest.subsets:
-        own[normalised(subset.name)].append(subset.name)
-    aliases: dict[str, list[str]] = defaultdict(list)
-    for subset in manifest.subsets:
-        for alias in subset.aliases:
-            key = normalised(alias)
-            if key not in own and subset.name not in aliases[key]:
-                aliases[key].append(subset.name)
-    return {**aliases, **own}
+class Spellings:
+    """The subsets that a spelling can mean: `exact` names, then aliases as written, then names and aliases normalised.
+
+    A subset's own name overrides another's alias.
+    """
+
+    def __init__(self, manifest: Manifest):
+        self.exact = {subset.name for subset in manifest.subsets} | {UNLABELLED}
+        self.written: dict[str, list[str]] = {}
+        own: dict[str, list[str]] = {}
+        other: dict[str, list[str]] = {}
+        for subset in manifest.subsets:
+            own.setdefault(normalised(subset.name), []).append(subset.name)
+            for alias in set(subset.aliases):
+                self.written.setdefault(alias, []).append(subset.name)
+            for key in set(map(normalised, subset.aliases)):
+                other.setdefault(key, []).append(subset.name)
+        self.normalised = {key: names for key, names in {**other, **own}.items() if key}
+
+    def meant(self, spelling: str) -> list[str]:
+        """The exact names that this spelling can mean; several if it is ambiguous."""
+        if spelling in self.exact:
+            return [spelling]
+        if len(spelling) > LONGEST_SPELLING:
+            return []
+        return self.written.get(spelling) or self.normalised.get(normalised(spelling), [])
 
 
-def _resolve(name: str, manifest: Manifest, spellings: dict[str, list[str]]) -> str:
-    if name == UNLABELLED or any(subset.name == name for subset in manifest.subsets):
+class SubsetNames(dict[str, str]):
+    """`names[label]`: the subset of a record's label. Each distinct label is resolved once.
+
+    A label that means no subset of the manifest, or could mean several, is a subset of its own.
+    """
+
+    def __init__(self, manifest: Manifest):
+        super().__init__()
+        self._spellings = Spellings(manifest)
+
+    def __missing__(self, label: str) -> str:
+        meant = self._spellings.meant(label)
+        name = meant[0] if len(meant) == 1 else label
+        if len(self) < MAX_SUBSETS and len(label) <= LONGEST_SPELLING:  # Memory stays bounded.
+            self[label] = name
         return name
-    key = normalised(name)
-    found = spellings.get(key, []) if key else []
+
+    @property
+    def joined(self) -> dict[str, str]:
+        """The subset of each label met so far that is spelled otherwise."""
+        return {label: name for label, name in self.items() if label != name}
+
+
+def subset_names(manifest: Manifest | None = None) -> SubsetNames | None:
+    """The names for the labels of a corpus; None if its labels stay as they are."""
+    manifest = load_manifest() if manifest is None else manifest
+    return SubsetNames(manifest) if manifest.subsets and manifest.join_spellings else None
+
+
+def _resolve(name: str, manifest: Manifest, spellings: Spellings) -> str:
+    found = spellings.meant(name)
+    if name in found or (found and not manifest.join_spellings):
+        return name
     if len(found) == 1:
         return found[0]
     if found:
         raise PilekitError(f'subset "{visible(name, 80)}" is ambiguous: {_listed(found)}; type the exact name')
-    close = difflib.get_close_matches(key, spellings, n=5, cutoff=0.6)
-    matches = list(dict.fromkeys(exact for spelling in close for exact in spellings[spelling]))[:3]
+    close = difflib.get_close_matches(normalised(name[:LONGEST_SPELLING]), spellings.normalised, n=5, cutoff=0.6)
+    matches = list(dict.fromkeys(exact for spelling in close for exact in spellings.normalised[spelling]))[:3]
     known = [subset.name for subset in manifest.subsets]
     hint = f"did you mean {_listed(matches)}?" if matches else f"it has {_listed(known)}"
     raise PilekitError(f'unknown subset "{visible(name, 80)}" in the manifest {visible(manifest.name)}; {hint}')

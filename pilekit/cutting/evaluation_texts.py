@@ -15,7 +15,7 @@ from pilekit.corpus.shard import stem
 from pilekit.cutting.words import compacted
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.read.json_records import BadRecord, kind_of
-from pilekit.shards.read.records import BLANK, decoded_records
+from pilekit.shards.read.records import decoded_records
 
 
 class Texts(NamedTuple):
@@ -73,10 +73,8 @@ class Texts(NamedTuple):
 def _raw_records(shard: Shard, fields: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """The records of a file."""
     with closing(decoded_records(shard.path, {*fields, "id"})) as blocks:
-        for first, records, _ in blocks:
-            for number, record in enumerate(records, first + 1):
-                if record is BLANK:
-                    continue
+        for numbers, records, _ in blocks:
+            for number, record in zip((numbers + 1).tolist(), records, strict=True):
                 if type(record) is not dict:
                     why = record if isinstance(record, BadRecord) else f"is {kind_of(record)}, not a JSON object"
                     raise PilekitError(f"{visible(shard.path)}, line {number:,}: {visible(why, 200)}")

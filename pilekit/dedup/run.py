@@ -147,8 +147,7 @@ def deduplicate(
         "subsets": None if subsets is None else sorted(subsets),
         "only": only,
         "write": write,
-        "text_field": corpus.manifest.text_field,
-        "label_path": corpus.manifest.label_path,
+        **corpus.manifest.record,
     }
     if protected:
         parameters["held_out"] = [*protected]

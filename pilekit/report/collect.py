@@ -159,7 +159,7 @@ def line(*words: str) -> str:
 
 FEW = 4
 """A command names so many shards; of more, the folder that holds them."""
-_NOT_OPTIONS = ("seed", "bands", "rows", "write")
+_NOT_OPTIONS = ("seed", "bands", "rows", "write", "spellings")
 _NAMES = {"label_path": "label"}
 _STANDS_FOR = {"against": "EARLIER", "dedup": "EARLIER"}
 

@@ -19,8 +19,8 @@ from pilekit.report.figures import WIDTH, svg_of
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.verify.findings import Finding
 from pilekit.stats.histogram import BINS
-from pilekit.stats.plot import MOST_ROWS, draw_lengths, draw_shares, legend, rows_of
-from pilekit.stats.summary import CorpusStats, SubsetStats
+from pilekit.stats.plot import MOST_ROWS, draw_lengths, draw_shares, given_by, legend, rows_of
+from pilekit.stats.summary import CorpusStats, SubsetStats, paper_shares
 
 
 def read_output(path: Path) -> CorpusStats | list[Finding] | None:
@@ -47,12 +47,13 @@ def _stats(output: dict[str, Any]) -> CorpusStats:
     mean = output["bytes"] / (output["documents"] or math.nan)
     sizes = {"share": 1.0, "mean_bytes": mean, "median_bytes": math.nan, "p99_bytes": math.nan}
     skipped = SkippedLines(msgspec.convert(output["skipped"], int))
-    return CorpusStats(subsets, figures("total", {**total, **sizes}), skipped, "")
+    selected = msgspec.convert(output.get("selected"), tuple[str, ...] | None)
+    return CorpusStats(subsets, figures("total", {**total, **sizes}), skipped, "", selected)
 
 
 def beside(saved: CorpusStats, manifest: Manifest) -> CorpusStats:
     """The result with the shares of this manifest."""
-    shares = {one.name: one.weight_percent / 100 for one in manifest.subsets if one.weight_percent is not None}
+    shares = paper_shares(manifest, saved.selected)
     subsets = (replace(one, paper_share=shares.get(one.name)) for one in saved.subsets)
     return replace(saved, subsets=tuple(subsets), manifest=manifest.name)
 
@@ -61,9 +62,9 @@ def corpus_content(stats: CorpusStats, manifest: Manifest, path: str) -> dict[st
     """The figures and the table of a corpus."""
     subsets = stats.subsets[:MOST_ROWS]
     names = [subset.name for subset in subsets]
-    given = "the paper" if manifest.name == "pile" else "the manifest"
+    given = given_by(manifest.name, selected=False)
     shares, axes = rows_of(names, 0.36, WIDTH, 1.1)
-    draw_shares(axes, subsets, given)
+    draw_shares(axes, subsets, given_by(manifest.name, stats.selected is not None))
     legend(shares, axes)
     lengths, axes = rows_of(names, 0.36, WIDTH, 0.9)
     draw_lengths(axes, subsets)
@@ -90,4 +91,4 @@ def _table(stats: CorpusStats, manifest: Manifest) -> FittedTable[SubsetStats]:
     seen = [Column("Times seen", times_seen)] if stats.total.copies is not None else []
     known = Column[SubsetStats]("Epochs", lambda row: f"{epochs[row.name]:.4g}" if row.name in epochs else DASH)
     table = stats.table()
-    return FittedTable(table.rows, [*table.columns, *seen, known], table.totals)
+    return FittedTable(table.rows, [*table.columns, *seen, known], table.totals, notes=table.notes)

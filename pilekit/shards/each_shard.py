@@ -167,7 +167,7 @@ def corpus_folder(
     """
     more, manifest = (replace(shard, name=f"/{shard.name}") for shard in others), corpus.manifest
     inputs = inputs_for(out, [*corpus.shards, *more])
-    parameters = {**parameters, "text_field": manifest.text_field, "label_path": manifest.label_path}
+    parameters = {**parameters, **manifest.record}
     found, versions = inputs.fingerprints, inputs.versions
     with output_folder(out, kind=kind, parameters=parameters, inputs=found, versions=versions, shared=shared) as output:
         yield output, inputs

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.corpus import Manifest, Shard
+from pilekit.corpus import Manifest, Shard, SubsetNames
 from pilekit.documents import check_labels
 from pilekit.engine import Advance
 from pilekit.shards.index.document_rows import DocumentRows, document_rows, rows_of
@@ -26,7 +26,7 @@ from pilekit.shards.index.format import IndexDamage, ShardIndex, bad_lines
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.open import is_parquet
-from pilekit.shards.read.reader import OnError, read
+from pilekit.shards.read.reader import OnError, read, record_format
 from pilekit.stats.histogram import BINS, bin_of
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class Counts:
     lengths   histogram of the documents' bytes, int64 [groups or more, BINS]
     tokens    int64 [groups or more], EOD not counted
     skipped   the bad lines passed over
+    joined    the subset of each label that is spelled otherwise
     """
 
     groups: _Groups = field(default_factory=_Groups)
@@ -63,6 +64,7 @@ class Counts:
     lengths: Int64 = field(default_factory=lambda: np.zeros((32, BINS), dtype=np.int64))
     tokens: Int64 = field(default_factory=lambda: np.zeros(32, dtype=np.int64))
     skipped: SkippedLines = field(default_factory=SkippedLines)
+    joined: dict[str, str] = field(default_factory=dict)
 
     def rows(self, labels: list[str]) -> npt.NDArray[np.intp]:
         """The row of each label, intp [labels]; makes rows for new labels."""
@@ -81,7 +83,8 @@ class Counts:
     def __reduce__(self) -> tuple[Any, ...]:
         # Few bins of few rows are used, and a task on a cluster sends home at most a MiB.
         used = np.flatnonzero(self.lengths).astype(np.int32)
-        return _unpickled, (self.groups, self.bytes, self.tokens, used, self.lengths.flat[used], self.skipped)
+        columns = (self.groups, self.bytes, self.tokens, used, self.lengths.flat[used], self.skipped, self.joined)
+        return _unpickled, columns
 
     def merge(self, other: Counts) -> npt.NDArray[np.intp]:
         """Add another shard's counts; returns this object's row for each row of the other."""
@@ -90,14 +93,16 @@ class Counts:
         self.tokens[rows] += other.tokens[: len(rows)]
         self.lengths[rows] += other.lengths[: len(rows)]
         self.skipped.merge(other.skipped)
+        self.joined |= other.joined
+        check_labels(self.joined)
         return rows
 
 
 def _unpickled(
-    groups: _Groups, sizes: Int64, tokens: Int64, used: npt.NDArray[np.int32], lengths: Int64, skipped: SkippedLines
+    groups: _Groups, sizes: Int64, tokens: Int64, used: npt.NDArray[np.int32], lengths: Int64, *others: Any
 ) -> Counts:
     """`Counts` of the bins that were pickled."""
-    counts = Counts(groups, sizes, np.zeros((len(sizes), BINS), np.int64), tokens, skipped)
+    counts = Counts(groups, sizes, np.zeros((len(sizes), BINS), np.int64), tokens, *others)
     counts.lengths.flat[used] = lengths
     return counts
 
@@ -130,12 +135,16 @@ def count_shard(
             logger.warning("index not used: %s", damage)
         else:
             advance(index.header.size)
+            counts.joined = _joined(index.names)
             return counts, hashes
     counts = Counts()
     if scan and not is_parquet(shard.path):
+        format = record_format(manifest)
         bad = counts.skipped if on_error == "skip" else None
-        rows = document_rows(shard, manifest=manifest, skipped=bad, advance=advance, ahead=ahead, hashed=copies)
-        return counts, _count_all(rows, counts, copies)
+        rows = document_rows(shard, format, skipped=bad, advance=advance, ahead=ahead, hashed=copies)
+        hashes = _count_all(rows, counts, copies)
+        counts.joined = _joined(format.names)
+        return counts, hashes
     with read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=ahead) as reader:
         counts.skipped = reader.skipped
 
@@ -146,7 +155,13 @@ def count_shard(
                     tokens = np.diff(tokenizer.encode_batch(batch.texts)[1])
                     np.add.at(counts.tokens, counts.rows(batch.subsets), tokens)
 
-        return counts, _count_all(read_rows(), counts, copies)
+        hashes = _count_all(read_rows(), counts, copies)
+        counts.joined = _joined(reader.parser.format.names if reader.parser is not None else None)
+        return counts, hashes
+
+
+def _joined(names: SubsetNames | None) -> dict[str, str]:
+    return {} if names is None else names.joined
 
 
 def count_into_file(

@@ -1,8 +1,9 @@
 """The figure of `pilekit stats --plot`: the subsets' shares of the corpus, and the sizes of their documents.
 
 Both panels have a row for each subset, the largest at the top. The left panel shows the subset's share of the bytes
-beside the manifest's. The right one shows the distribution of its documents' sizes on a logarithmic axis, drawn from
-the histogram, each row to the same height, with a tick at the median.
+beside the manifest's, of the whole corpus or of the selected subsets. The right one shows the distribution of its
+documents' sizes on a logarithmic axis, drawn from the histogram, each row to the same height, with a tick at the
+median.
 
 The colours, axes, title and legend serve the figures of `bpb` and of the report too.
 """
@@ -55,11 +56,16 @@ def draw(stats: CorpusStats) -> Any:
     for axes, name in ((shares, "Composition"), (lengths, "Document lengths")):
         name_rows(axes, [subset.name for subset in subsets], top=-0.9)
         axes.set_title(name, loc="left", fontsize=11, color=INK)
-    draw_shares(shares, subsets, "the paper" if stats.manifest == "pile" else "the manifest")
+    draw_shares(shares, subsets, given_by(stats.manifest, stats.selected is not None))
     draw_lengths(lengths, subsets)
     legend(figure, shares)
     title(figure, f"{counted(stats.total.documents)}, {stats.total.bytes:,} bytes of text", len(stats.subsets))
     return figure
+
+
+def given_by(manifest: str, selected: bool) -> str:
+    """Who gives the shares beside those here, and of what, for a legend."""
+    return ("the paper" if manifest == "pile" else "the manifest") + ", among these subsets" * selected
 
 
 def axes_of(width: float, height: float, grid: Literal["x", "y"] = "y") -> tuple[Any, Any]:

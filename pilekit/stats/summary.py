@@ -8,7 +8,7 @@ corpus: of two equal documents the later one is the copy, whichever process was 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,11 +45,13 @@ class SubsetStats:
 
     bytes          UTF-8 bytes of the texts
     share          of all bytes counted, 0 to 1
-    paper_share    of all bytes, by the manifest (the paper's for the Pile), 0 to 1; None where the manifest has none
+    paper_share    of all bytes, or of the bytes of the selected subsets, by the manifest (the paper's for the Pile),
+                   0 to 1; None where the manifest has none
     mean_bytes, median_bytes, p99_bytes   of a document; the quantiles within 0.8 %; nan without documents
     lengths        histogram of the documents' bytes, int64 [BINS] (see histogram.py)
     tokens         without EOD; None without a tokenizer
     copies         documents whose text occurred before, in any subset; None if they were not counted
+    joined         labels of its documents that spell it otherwise
     """
 
     name: str
@@ -63,6 +65,7 @@ class SubsetStats:
     lengths: npt.NDArray[np.int64] = field(repr=False)
     tokens: int | None = None
     copies: int | None = None
+    joined: tuple[str, ...] = ()
 
     @property
     def tokens_per_byte(self) -> float | None:
@@ -73,7 +76,7 @@ class SubsetStats:
         """The figures; `tokens` and `copies` only where they were counted."""
         names = ["documents", "bytes", "share", "mean_bytes", "median_bytes", "p99_bytes"]
         names += [name for name in ("tokens", "copies") if getattr(self, name) is not None]
-        return {name: getattr(self, name) for name in names}
+        return {**{name: getattr(self, name) for name in names}, "joined": list(self.joined)}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -84,22 +87,26 @@ class CorpusStats(TableResult):
     total      all subsets together
     skipped    the bad lines passed over
     manifest   the name of the manifest that `paper_share` comes from
+    selected   the subsets that were asked for; None: all
     """
 
     subsets: tuple[SubsetStats, ...]
     total: SubsetStats
     skipped: SkippedLines
     manifest: str
+    selected: tuple[str, ...] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """`{"documents", "bytes", "skipped", "subsets": {name: {"documents", "bytes", "share", "mean_bytes", ...}}}`.
 
         `skipped` is the number of skipped lines, `share` a fraction of 1; `tokens` and `copies` only where counted.
+        `selected` lists the subsets that were asked for, if not all were.
         """
         total = self.total.to_dict()
         return {
             **{name: total[name] for name in ("documents", "bytes", "tokens", "copies") if name in total},
             "skipped": self.skipped.count,
+            **({} if self.selected is None else {"selected": list(self.selected)}),
             "subsets": {subset.name: subset.to_dict() for subset in self.subsets},
         }
 
@@ -183,14 +190,32 @@ def corpus_stats(
                 hashes, local_rows = text_hashes.pop()
                 copy_counter.add(hashes, rows[local_rows])
     copied = copy_counter.copies(len(counts.groups)) if copies else None
-    return _summary(counts, copied, tokenizer is not None, corpus.manifest)
+    return _summary(counts, copied, tokenizer is not None, corpus.manifest, subsets)
 
 
-def _summary(counts: Counts, copies: npt.NDArray[np.int64] | None, has_tokens: bool, manifest: Manifest) -> CorpusStats:
-    weights = {subset.name: subset.weight_percent for subset in manifest.subsets}
+def paper_shares(manifest: Manifest, selected: Collection[str] | None) -> dict[str, float]:
+    """The manifest's share of each subset, of the whole corpus or of the selected subsets; 0 to 1."""
+    weights = {subset.name: subset.weight_percent for subset in manifest.subsets if subset.weight_percent is not None}
+    if selected is not None:
+        weights = {name: weight for name, weight in weights.items() if name in selected}
+    whole = 100 if selected is None else sum(weights.values())
+    return {name: weight / whole for name, weight in weights.items()} if whole else {}
+
+
+def _summary(
+    counts: Counts,
+    copies: npt.NDArray[np.int64] | None,
+    has_tokens: bool,
+    manifest: Manifest,
+    selected: tuple[str, ...] | None,
+) -> CorpusStats:
     all_bytes = int(counts.bytes.sum())
 
-    def figures(name: str, rows: int | slice, weight: float | None) -> SubsetStats:
+    joined: dict[str, list[str]] = {}
+    for label, name in sorted(counts.joined.items()):
+        joined.setdefault(name, []).append(label)
+
+    def figures(name: str, rows: int | slice, paper_share: float | None) -> SubsetStats:
         lengths = counts.lengths[rows].reshape(-1, counts.lengths.shape[1]).sum(axis=0)
         documents, size = int(lengths.sum()), int(counts.bytes[rows].sum())
         return SubsetStats(
@@ -198,15 +223,17 @@ def _summary(counts: Counts, copies: npt.NDArray[np.int64] | None, has_tokens: b
             documents=documents,
             bytes=size,
             share=size / all_bytes if all_bytes else 0.0,
-            paper_share=None if weight is None else weight / 100,
+            paper_share=paper_share,
             mean_bytes=size / documents if documents else float("nan"),
             median_bytes=quantile(lengths, 0.5),
             p99_bytes=quantile(lengths, 0.99),
             lengths=lengths,
             tokens=int(counts.tokens[rows].sum()) if has_tokens else None,
             copies=int(copies[rows].sum()) if copies is not None else None,
+            joined=tuple(joined.get(name, ())),
         )
 
-    subsets = [figures(name, row, weights.get(name)) for name, row in counts.groups.items()]
+    shares = paper_shares(manifest, selected)
+    subsets = [figures(name, row, shares.get(name)) for name, row in counts.groups.items()]
     subsets.sort(key=lambda subset: (-subset.bytes, -subset.documents, subset.name))
-    return CorpusStats(tuple(subsets), figures("total", slice(None), None), counts.skipped, manifest.name)
+    return CorpusStats(tuple(subsets), figures("total", slice(None), None), counts.skipped, manifest.name, selected)

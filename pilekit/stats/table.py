@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pilekit.errors import visible
 from pilekit.fitted_table import DASH, SHORTEN, Column, FittedTable, rounded_bytes, rounded_count
 from pilekit.stats.summary import CorpusStats, SubsetStats
+
+MOST_JOINED = 20
+"""Labels that the note below the table names."""
 
 
 def stats_table(stats: CorpusStats) -> FittedTable[SubsetStats]:
@@ -21,7 +25,8 @@ def stats_table(stats: CorpusStats) -> FittedTable[SubsetStats]:
         _bytes("Bytes", lambda row: row.bytes),
         _percentage("Share", lambda row: row.share),
     ]
-    if any(subset.paper_share is not None for subset in stats.subsets):
+    has_shares = any(subset.paper_share is not None for subset in stats.subsets)
+    if has_shares:
         columns.append(_percentage(given, lambda row: row.paper_share))
     columns += [
         _bytes("Mean", lambda row: row.mean_bytes),
@@ -33,7 +38,12 @@ def stats_table(stats: CorpusStats) -> FittedTable[SubsetStats]:
     if stats.total.copies is not None:
         columns.append(_count("Copies", "Copies", lambda row: row.copies or 0))
     leave_out = (SHORTEN, "Median", "p99", f"{given} %", "Mean", "Tok/B", "Share %", "Tokens", "Copies")
-    return FittedTable(stats.subsets, columns, [stats.total], leave_out)
+    notes = [f"{given} %: among the selected subsets"] if has_shares and stats.selected is not None else []
+    joined = [f'"{visible(label, 60)}" as {row.name}' for row in stats.subsets for label in row.joined]
+    if joined:
+        more = f", and {len(joined) - MOST_JOINED:,} more" if len(joined) > MOST_JOINED else ""
+        notes.append(f"Labels counted under another spelling: {', '.join(joined[:MOST_JOINED])}{more}")
+    return FittedTable(stats.subsets, columns, [stats.total], leave_out, notes=notes)
 
 
 def _count(title: str, short: str, number: Callable[[SubsetStats], int]) -> Column[SubsetStats]:

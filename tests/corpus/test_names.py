@@ -61,12 +61,13 @@ def test_wrong_names_fail_with_the_closest() -> None:
     subsets = (Subset(name="C++"), Subset(name="C#"), Subset(name="数学", aliases=("c",)))
     code = Manifest(name="code", subsets=subsets)
     assert resolve_subsets("C#", "C++", "数学", manifest=code) == ("C#", "C++", "数学")
+    assert resolve_subsets("c", manifest=code) == ("数学",)  # an alias as it is written
     for names, manifest, why in [
         (("ArXiv", "Githib"), PILE, r'unknown subset "Githib" in the manifest pile; did you mean Github\?'),
         (("Subtitles",), PILE, r"did you mean YoutubeSubtitles, OpenSubtitles\?"),
         (("zzzz",), PILE, "it has Pile-CC, PubMed Central, Books3"),
         (("Books3",), load_manifest("pile-uncopyrighted"), '"Books3" in the manifest pile-uncopyrighted'),
-        (("c",), code, r'subset "c" is ambiguous: C\+\+, C#; type the exact name'),
+        (("C.",), code, r'subset "C\." is ambiguous: C\+\+, C#; type the exact name'),
         *(((wrong,), PILE, 'a subset is named by text, such as "ArXiv", not by ') for wrong in (5, None, ["x", None])),
     ]:
         with pytest.raises(PilekitError, match=why):

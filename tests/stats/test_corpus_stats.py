@@ -116,6 +116,17 @@ def test_processes_change_nothing_and_subsets_are_selected(tmp_path: Path) -> No
     shares = {subset.name: subset.paper_share for subset in alone.subsets}
     assert (shares["Github"], shares["New"]) == (pytest.approx(0.0759), None)
 
+    some = corpus_stats(paths, subsets=["ArXiv", "github", "Books3"])  # there are no Books3
+    whole = 8.96 + 7.59 + 12.07
+    assert {subset.name: subset.paper_share for subset in some.subsets} == {
+        "ArXiv": pytest.approx(8.96 / whole),
+        "Github": pytest.approx(7.59 / whole),
+    }
+    assert some.to_dict()["selected"] == ["ArXiv", "Github", "Books3"]
+    assert str(some).endswith("Paper %: among the selected subsets")
+    assert "among the selected" not in str(alone)
+    assert "selected" not in alone.to_dict()
+
     arxiv = corpus_stats(paths, subsets=["ArXiv"])
     assert [subset.name for subset in arxiv.subsets] == ["ArXiv"]
     assert (arxiv.total.documents, arxiv.total.bytes) == (expected["ArXiv"]["documents"], expected["ArXiv"]["bytes"])
@@ -142,7 +153,7 @@ def test_no_documents_and_empty_ones(tmp_path: Path) -> None:
     assert stats.total.copies == 0
     stats = corpus_stats(making.write_shard(tmp_path / "a.jsonl.zst", [making.record("")] * 3), copies=True)
     figures = {"documents": 3, "bytes": 0, "share": 0, "mean_bytes": 0, "median_bytes": 0, "p99_bytes": 0, "copies": 2}
-    assert stats.to_dict()["subsets"]["Github"] == figures
+    assert stats.to_dict()["subsets"]["Github"] == {**figures, "joined": []}
     assert stats.total.tokens_per_byte is None
 
 

@@ -139,10 +139,9 @@ def _from_lines(
 ) -> Generator[list[str], None, None]:
     """Lists of texts, each in reverse order, so that the caller can pop and free each text."""
     with closing(read_lines(shard.path, advance=advance, ahead=ahead)) as blocks:
-        for first, lines in blocks:
-            begin, end = np.searchsorted(numbers, [first, first + len(lines)])
-            some = numbers[begin:end]
-            texts = parser.parse([lines[i] for i in (some - first).tolist()], some).texts
+        for here, lines, _ in blocks:
+            some, chosen, _ = np.intersect1d(here, numbers, assume_unique=True, return_indices=True)
+            texts = parser.parse([lines[i] for i in chosen.tolist()], some).texts
             del lines  # A long line must not be held while the next is read.
             if len(texts) != len(some):
                 raise shard_changed(shard)

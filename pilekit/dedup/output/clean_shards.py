@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import xxhash
 
@@ -49,9 +50,11 @@ def clean_shard(
         index.unlink(missing_ok=True)
         advance(keep.header.size)
         return []
+    # An index stores labels as records spell them.
+    as_spelled = msgspec.structs.replace(manifest, join_spellings=False)
     with (
         write_atomically(path) as file,
-        read(shard, None, "skip", manifest=manifest, advance=advance, ahead=threads > 1) as reader,
+        read(shard, None, "skip", manifest=as_spelled, advance=advance, ahead=threads > 1) as reader,
     ):
         kept = _KeptLines(reader, keep, FrameWriter(file, LEVEL), threads)
 

@@ -20,9 +20,9 @@ import numpy as np
 from pilekit import __version__
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.file_lock import locked
-from pilekit.corpus import Corpus, Manifest, Part, Shard
+from pilekit.corpus import Corpus, Manifest, Part, Shard, subset_names
 from pilekit.corpus.shard import is_url
-from pilekit.documents import MAX_SUBSETS, RecordFormat
+from pilekit.documents import RecordFormat, check_labels
 from pilekit.engine import Advance, Ray
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.each_shard import await_files, each_shard, part_of
@@ -132,7 +132,7 @@ def index_corpus(
             lock = Path(first[1] or "").parent / ".cluster.lock"
             held.enter_context(locked(lock, wait=False))
         built = iter([*each_shard(build, missing, items=items, jobs=jobs, advance=advance, engine=engine, lock=lock)])
-    return [index or _loaded(*next(built)) for index in found]
+    return [index or _loaded(*next(built), corpus.manifest) for index in found]
 
 
 def _place_for(shard: Shard) -> str:
@@ -149,10 +149,10 @@ def _place_of_index(item: tuple[Shard, str | None], advance: Advance, **options:
     return index.path, index.built
 
 
-def _loaded(place: str, built: bool) -> ShardIndex:
+def _loaded(place: str, built: bool, manifest: Manifest) -> ShardIndex:
     if not is_url(place):  # A URL was found at the second try.
         await_files([Path(place)])
-    return replace(load_index(place), built=built)
+    return replace(load_index(place), names=subset_names(manifest), built=built)
 
 
 @contextmanager
@@ -207,10 +207,10 @@ def write_index(
             subsets: set[str] = set()
             for table in in_row_groups(_batches(rows), ROWS_PER_GROUP, WRITTEN_BYTES):
                 writer.write_table(table, row_group_size=len(table))
-                if len(subsets) <= MAX_SUBSETS:
-                    for part in table["subset"].chunks:  # unique() would import pyarrow.compute: 0.1 s
-                        names = part.dictionary.to_pylist()
-                        subsets.update(names[code] for code in np.flatnonzero(np.bincount(part.indices.to_numpy())))
+                for part in table["subset"].chunks:  # unique() would import pyarrow.compute: 0.1 s
+                    names = part.dictionary.to_pylist()
+                    subsets.update(names[code] for code in np.flatnonzero(np.bincount(part.indices.to_numpy())))
+                check_labels(subsets, path=path)
                 documents += len(table)
                 text_bytes += int(table["text_bytes"].to_numpy().sum())
             now, changed = made_of(), changed_at(path)
@@ -229,14 +229,14 @@ def write_index(
                 content_hash=scan.content_hash,
                 skipped=scan.skipped.count,
                 examples=[(bad.line, bad.reason) for bad in scan.skipped.examples],
-                subsets=sorted(subsets)[: MAX_SUBSETS + 1],
+                subsets=sorted(subsets),
             )
             writer.add_key_value_metadata(index_metadata(header, scan.frames))
         file.flush()
         written = os.fstat(file.fileno())
         if written.st_mtime_ns < changed:  # by another clock: an index is never older than its shard
             os.utime(file.fileno(), ns=(written.st_atime_ns, changed))
-    return ShardIndex(place, header, scan.frames, built=True)
+    return ShardIndex(place, header, scan.frames, scan.format.names, built=True)
 
 
 def _batches(parts: Iterable[DocumentRows]) -> Iterator[pa.RecordBatch]:

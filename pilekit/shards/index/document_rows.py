@@ -6,24 +6,27 @@ errors, skipped lines and odd spellings are the same either way. The first docum
 teaches the scan the label. If most lines have another form, scanning stops.
 
 Loading the scan takes half a second, so only large shards are scanned.
+
+Labels are as the records spell them. `named` gives the rows the names of subsets, label by label.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from pilekit.corpus import Manifest, Shard
-from pilekit.documents import DocumentBatch
+from pilekit.corpus import Shard, SubsetNames
+from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.engine import Advance
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.json_records import LineParser
 from pilekit.shards.read.lines import Line, LineBlock
-from pilekit.shards.read.reader import line_blocks, located_errors, record_format
+from pilekit.shards.read.reader import line_blocks, located_errors
 
 Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
@@ -43,26 +46,31 @@ class DocumentRows(NamedTuple):
     text_bytes: Int64
     text_hashes: UInt64
 
+    def named(self, names: SubsetNames | None) -> DocumentRows:
+        """The rows with the subset of each label; several places of `labels` may then have one name."""
+        return self if names is None else self._replace(labels=[names[label] for label in self.labels])
+
 
 def document_rows(
     shard: Shard,
+    format: RecordFormat,
     *,
-    manifest: Manifest | None = None,
     skipped: SkippedLines | None = None,
     advance: Advance | None = None,
     ahead: bool = True,
     hashed: bool = True,
 ) -> Iterator[DocumentRows]:
-    """Scan a long shard (not Parquet), block by block.
+    """Scan a long shard (not Parquet), block by block; the rows have the subsets' names.
 
     skipped   where bad lines are counted; None: a bad line is a `PilekitError`
     hashed    hash the texts
     """
-    parser = LineParser(shard.path, shard.name, record_format(manifest), None, skipped)
+    parser = LineParser(shard.path, shard.name, replace(format, names=None), None, skipped)
     documents = LineRows(parser, scan=True, hashed=hashed)
     reading = line_blocks(shard.path, advance=advance, ahead=ahead)
     with located_errors(shard.path, lambda: documents.lines), reading as blocks:
-        yield from map(documents.rows, blocks)
+        for block in blocks:
+            yield from (rows.named(format.names) for rows in documents.rows(block))
 
 
 def rows_of(batch: DocumentBatch, *, hashed: bool = True) -> DocumentRows:
@@ -93,52 +101,50 @@ class LineRows:
             self._arrays = np.empty((4, json_line_kernel.LINES), dtype=np.int64)
             self._texts = np.empty(0, dtype=np.uint8)
 
-    def rows(self, block: LineBlock) -> DocumentRows:
-        """The documents of the next block."""
+    def rows(self, block: LineBlock) -> Iterator[DocumentRows]:
+        """The documents of the next block, in parts of bounded size."""
         if self.scan:
-            return self._scanned(block)
-        lines = block.lines()
-        return self._decoded(lines, self._numbers(len(lines)))
-
-    def _numbers(self, lines: int) -> Int64:
-        """The numbers of the next lines, int64 [lines]."""
-        self.lines += lines
-        return np.arange(self.lines - lines, self.lines)
+            yield from self._scanned(block)
+            return
+        for numbers, lines, end in block.lines(self.lines):
+            self.lines = end
+            yield self._decoded(lines, numbers)
 
     def _decoded(self, lines: list[Line], numbers: Int64) -> DocumentRows:
         return rows_of(self.parser.parse(lines, numbers), hashed=self.hashed)
 
-    def _scanned(self, block: LineBlock) -> DocumentRows:
-        left: list[Line] = [] if block.head is None else [block.head]
-        codes, sizes = [np.full(len(left), -1)], [np.zeros(len(left), dtype=np.int64)]
-        hashes: list[int] = []
+    def _scanned(self, block: LineBlock) -> Iterator[DocumentRows]:
+        careful, blank = self._kernel.CAREFUL, self._kernel.BLANK
+        heads = [] if block.head is None else [block.head]
         view = memoryview(block.data)
         data = np.frombuffer(view, dtype=np.uint8)
         words = np.frombuffer(view, dtype=np.uint64, count=len(view) // 8)
         if self.hashed and len(self._texts) < len(data):
             self._texts = np.empty(len(data), dtype=np.uint8)
         texts = (self._texts,) if self.hashed else ()
-        begins, ends, found, found_sizes = self._arrays
+        begins, ends, found, sizes = self._arrays
         begin = block.begin
-        while begin < block.end:
+        while heads or begin < block.end:
             count, begin = self._kernel.scan_lines(
-                data, words, begin, block.end, *self._form, *self._labels, begins, ends, found, found_sizes, *texts
+                data, words, begin, block.end, *self._form, *self._labels, begins, ends, found, sizes, *texts
             )
-            codes.append(found[:count].copy())
-            sizes.append(found_sizes[:count].copy())
-            if self.hashed:
-                hashes += self._hashes(sizes[-1][codes[-1] >= 0])
-            left += [view[begins[line] : ends[line]] for line in np.flatnonzero(codes[-1] < 0).tolist()]
-        code, size = np.concatenate(codes), np.concatenate(sizes)
-        numbers, scanned = self._numbers(len(code)), code >= 0
-        rows = DocumentRows(
-            numbers[scanned], code[scanned], list(self._known), size[scanned], np.array(hashes, dtype=np.uint64)
-        )
-        if left:
-            decoded = self._decoded(left, numbers[~scanned])
-            rows = _merged(rows, decoded)
-            self._learn(decoded.labels, len(left), len(code))
-        return rows
+            code, size = found[:count], sizes[:count]
+            hashes = self._hashes(size[code >= 0]) if self.hashed else []
+            left = [*heads, *(view[begins[line] : ends[line]] for line in np.flatnonzero(code == careful).tolist())]
+            code, size = (
+                np.concatenate([np.full(len(heads), value), of]) for value, of in ((careful, code), (0, size))
+            )
+            heads = []
+            numbers, scanned = np.arange(self.lines, self.lines + len(code)), code >= 0
+            self.lines += len(code)
+            rows = DocumentRows(
+                numbers[scanned], code[scanned], list(self._known), size[scanned], np.array(hashes, dtype=np.uint64)
+            )
+            if left:
+                decoded = self._decoded(left, numbers[code == careful])
+                rows = _merged(rows, decoded)
+                self._learn(decoded.labels, len(left), int(np.count_nonzero(code != blank)))
+            yield rows
 
     def _hashes(self, sizes: Int64) -> list[int]:
         """The hashes of texts of these sizes, stored end to end."""

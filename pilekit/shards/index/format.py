@@ -1,7 +1,8 @@
 """The index of a shard: a Parquet file beside it, with a row for each document and the places where reading can begin.
 
-The rows are `number`, `subset`, `text_bytes` and `text_hash` (xxh3_64 of the text in UTF-8), in the shard's order, so
-polars and duckdb read an index as a table of documents. The file's key-value metadata describes the whole shard
+The rows are `number`, `subset` (the label as the record spells it, so that an index fits any manifest), `text_bytes`
+and `text_hash` (xxh3_64 of the text in UTF-8), in the shard's order, so polars and duckdb read an index as a table of
+documents. The file's key-value metadata describes the whole shard
 (metadata.py) and is read without touching the rows.
 
 An index is used only if it fits: the shard's fingerprint and the text and label fields must be the same as when it was
@@ -17,7 +18,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ import zstandard
 
 from pilekit import __version__
 from pilekit.artifacts.cache_folder import cache_folder
-from pilekit.corpus import Corpus, Manifest, Shard
+from pilekit.corpus import Corpus, Manifest, Shard, SubsetNames, subset_names
 from pilekit.corpus.shard import STANDARD_INPUT, is_url, without_query
 from pilekit.corpus.sidecar_files import INDEX_SUFFIX as INDEX_SUFFIX
 from pilekit.corpus.sidecar_files import index_name
@@ -62,12 +63,14 @@ class ShardIndex:
     """A loaded index: header and frames are in memory, rows are read on request.
 
     path    the path of the index itself
+    names   the subset of each label, by the manifest for which the index was found; None: labels as they are stored
     built   whether the call that returned it built it
     """
 
     path: str
     header: IndexHeader
     frames: Frames
+    names: SubsetNames | None = field(default=None, repr=False, compare=False)
     built: bool = field(default=False, compare=False)
 
     def __repr__(self) -> str:
@@ -119,7 +122,18 @@ class ShardIndex:
                 [] if labels is None else labels.dictionary.to_pylist(),
                 column.get("text_bytes", _EMPTY),
                 column.get("text_hash", _EMPTY.view(np.uint64)),
-            )
+            ).named(self.names)
+
+    @property
+    def subsets(self) -> set[str]:
+        """The subsets of its documents."""
+        return {label if self.names is None else self.names[label] for label in self.header.subsets}
+
+    @property
+    def joined(self) -> dict[str, str]:
+        """The subset of each label of its documents that is spelled otherwise."""
+        names = {} if self.names is None else {label: self.names[label] for label in self.header.subsets}
+        return {label: name for label, name in names.items() if label != name}
 
 
 _EMPTY = np.zeros(0, dtype=np.int64)
@@ -186,7 +200,7 @@ def find_index(
         if why is None and changed_at(shard.path) > changed_at(place):
             why = "is older than its shard"
         if why is None:
-            return index
+            return replace(index, names=subset_names(manifest))
         reasons.append(f"{visible(place)}: {why}; make it again with `pilekit index {visible(shard.path)}`")
     for why in reasons if tell else ():
         logger.warning("index not used: %s", why)

@@ -3,7 +3,7 @@ r"""Read the documents of whole lines without Python objects: a compiled scan th
 Counting needs the label and the UTF-8 length of each text; hashing needs its UTF-8 bytes. The scan finds all of them in
 a line of the Pile's own form, `{"text": "...", "meta": {"pile_set_name": "..."}}`, with any white space. It accepts a
 line if it has this form, is valid JSON and UTF-8 (RFC 8259, RFC 3629), and has a known label. Any other line (another
-key, another order, blank, bad) is left to the careful reader, which decodes it and reports its errors. The scan never
+key, another order, bad) is left to the careful reader, which decodes it and reports its errors. The scan never
 decides that a line is bad, so both ways agree.
 
 The scan tests eight bytes at a time for the four kinds of special byte (quote, backslash, control, non-ASCII). It
@@ -28,6 +28,8 @@ LINES = 1 << 14
 """Lines that one call returns at most."""
 CAREFUL = -1
 """The row of a line that the scan leaves to the careful reader."""
+BLANK = -2
+"""The row of a line that is white space alone: no document, and nothing to decode."""
 KNOWN_LABELS = 256
 """Labels that the scan tries one after the other; documents with other labels are read carefully."""
 
@@ -92,7 +94,7 @@ def scan_lines(
     opening ...           the `line_form`
     labels, label_ends, label_rows   the known labels end to end, where each ends, and the row of each
     line_begins ...       int64 [LINES], written: where each line begins and ends (without its newline), the row of its
-                          label or `CAREFUL`, and the UTF-8 bytes of its text
+                          label, `CAREFUL` or `BLANK`, and the UTF-8 bytes of its text
     texts                 uint8 [end - begin or more], written: the texts of the lines that have a row, end to end
 
     Returns (number of lines, where the next line begins): `end`, unless there are more lines than the arrays hold.
@@ -115,7 +117,10 @@ def scan_lines(
                 row = CAREFUL
         if row < 0:
             at = begin
+            row = BLANK
             while at < end and data[at] != _NEWLINE:
+                if data[at] != 32 and not 9 <= data[at] <= 13:
+                    row = CAREFUL
                 at += 1
         else:
             written += size

@@ -89,7 +89,7 @@ class IndexHeader(msgspec.Struct, frozen=True, kw_only=True):
     examples: list[tuple[Count, str]]
     """The first bad lines: (line counted from 1, reason)."""
     subsets: list[str]
-    """The labels of its documents, sorted; at most `MAX_SUBSETS` + 1 of them."""
+    """The labels of its documents as the records spell them, sorted."""
 
 
 def _checksum(header: bytes, frames: bytes) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,6 +41,8 @@ SCANNED_FROM_BYTES = 200 << 20
 class ShardScan:
     """Reads a shard once: `rows` yields its documents, and the other fields are complete when it is exhausted.
 
+    The rows have labels as the records spell them.
+
     lines           lines read so far; after damage the lines before it
     skipped         bad lines passed over so far
     content_bytes   decompressed bytes so far; for Parquet as its metadata states
@@ -68,7 +71,7 @@ class ShardScan:
         self._shard, self._advance, self._ahead, self._on_stored = shard, advance, ahead, on_stored
         self._storage = storage_of(shard.path)
         on_bad = self.skipped if on_error == "skip" else None
-        self._parser = LineParser(shard.path, shard.name, self.format, None, on_bad)
+        self._parser = LineParser(shard.path, shard.name, replace(self.format, names=None), None, on_bad)
         self._hash = xxhash.xxh3_128()
 
     @property
@@ -103,9 +106,10 @@ class ShardScan:
             with located_errors(path, lambda: self.lines), reading as blocks:
                 for block in blocks:
                     frame_lines.pass_lines(block, self.lines)
-                    rows = documents.rows(block)
+                    for rows in documents.rows(block):
+                        self.lines = documents.lines
+                        yield rows
                     self.lines = documents.lines
-                    yield rows
         finally:
             self.frames = frame_lines.frames(self.content_bytes, self.lines)
 

@@ -240,10 +240,14 @@ class LinesInOrder:
         """These lines, without their newlines; `numbers` are int64 [lines] and increase."""
         read = found = 0
         with closing(read_lines(self.path, self.shown, advance=self.advance)) as blocks:
-            for first, lines in blocks:
-                read = first + len(lines)
+            for here, lines, read in blocks:
                 end = int(np.searchsorted(numbers, read))
-                yield from [lines[number - first] for number in numbers[found:end].tolist()]
+                places, wanted = np.searchsorted(here, numbers[found:end]).tolist(), numbers[found:end].tolist()
+                there = here.tolist()
+                yield from [
+                    lines[place] if place < len(there) and there[place] == number else b""  # else the line is blank
+                    for place, number in zip(places, wanted, strict=True)
+                ]
                 del lines  # A long line must not be held while the next is read.
                 found = end
                 if found == len(numbers):

@@ -14,8 +14,9 @@ are not checked. Lines with another ending (other spellings, a key after `meta`)
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,7 @@ from pilekit.corpus import UNLABELLED
 from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.read.damage import BadLine, SkippedLines
-from pilekit.shards.read.lines import Line
+from pilekit.shards.read.lines import Line, NumberedLines
 
 ENDING_BYTES = 256
 """How many bytes at a line's end are searched for the label."""
@@ -62,12 +63,12 @@ class LineParser:
     skipped: SkippedLines | None
     others: int = 0
 
-    def batches(self, blocks: Iterator[tuple[int, list[Line]]], start: int = 0) -> Iterator[DocumentBatch]:
-        """Parse lists of lines, each with its first number, from document `start` on; yields no empty batch."""
-        for first, lines in blocks:
-            numbers = np.arange(first, first + len(lines))
-            if first < start:
-                numbers, lines = numbers[start - first :], lines[start - first :]
+    def batches(self, blocks: Iterator[NumberedLines], start: int = 0) -> Iterator[DocumentBatch]:
+        """Parse lists of lines, from document `start` on; yields no empty batch."""
+        for numbers, lines, _ in blocks:
+            if len(numbers) and numbers[0] < start:
+                before = int(np.searchsorted(numbers, start))
+                numbers, lines = numbers[before:], lines[before:]
             if lines:
                 if self.subsets is not None:
                     chosen = self.may_be_of(lines, self.subsets)
@@ -81,8 +82,16 @@ class LineParser:
 
     def may_be_of(self, lines: list[Line], labels: Collection[str]) -> list[int]:
         """The indices of the lines that may have one of these labels: their ending does not prove another label."""
-        wanted = frozenset(label.encode() for label in labels)
-        ending = re.compile(_ending_pattern(self.format.label_path))
+        names, ending = self.format.names, re.compile(_ending_pattern(self.format.label_path))
+
+        @functools.cache
+        def wanted(label: bytes) -> bool:
+            try:
+                text = label.decode()
+            except UnicodeDecodeError:
+                return False
+            return (text if names is None else names[text]) in labels
+
         return [i for i, line in enumerate(lines) if may_be_wanted(line, ending, wanted)]
 
     def parse(self, lines: list[Line], numbers: npt.NDArray[np.int64]) -> DocumentBatch:
@@ -99,7 +108,8 @@ class LineParser:
                 return self.parse_records(map(record_of, lines), numbers, self.format, lines)
         except (orjson.JSONDecodeError, LookupError, TypeError):
             return self.parse_records(map(record_of, lines), numbers, self.format, lines)
-        labels: list[str] = records
+        names = self.format.names
+        labels: list[str] = records if names is None else [names[label] for label in records]
         if self.subsets is not None and not set(labels) <= set(self.subsets):
             chosen = [i for i, label in enumerate(labels) if label in self.subsets]
             self.others += len(labels) - len(chosen)
@@ -158,10 +168,10 @@ def _ending_pattern(label_path: tuple[str, ...]) -> bytes:
     return rb"," + space + opening + space + rb":" + space + rb'"([^"\\]*)"' + closing + space + rb"\Z"
 
 
-def may_be_wanted(line: Line, ending: re.Pattern[bytes], wanted: Collection[bytes]) -> bool:
+def may_be_wanted(line: Line, ending: re.Pattern[bytes], wanted: Callable[[bytes], bool]) -> bool:
     """False only if the line's ending proves that it belongs to another subset."""
     match = ending.search(line, max(0, len(line) - ENDING_BYTES))
-    return match is None or match.group(1) in wanted
+    return match is None or wanted(match.group(1))
 
 
 def record_of(line: Line) -> object:
@@ -175,9 +185,10 @@ def record_of(line: Line) -> object:
 
 
 def document_of(record: object, format: RecordFormat) -> tuple[str, str]:
-    """(text, label) of one decoded record; raises `BadRecord` with the reason; if `record` is one, raises it."""
+    """(text, subset) of one decoded record; raises `BadRecord` with the reason; if `record` is one, raises it."""
     record, text = text_of(record, format.text_field)
-    return text, _label(record, format.label_path)
+    label = _label(record, format.label_path)
+    return text, label if format.names is None else format.names[label]
 
 
 def text_of(record: object, field: str) -> tuple[dict[str, Any], str]:

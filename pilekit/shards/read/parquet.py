@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -190,7 +190,7 @@ def format_of(table: pq.ParquetFile, wanted: RecordFormat, path: str) -> RecordF
             remedy = "it is a table about documents, as of `pilekit embed`; move it out of the corpus"
         raise PilekitError(f'{visible(path)}: has no column "{visible(wanted.text_field)}"; {remedy}')
     flat = ".".join(wanted.label_path)
-    return RecordFormat(wanted.text_field, (flat,)) if flat in names else wanted
+    return replace(wanted, label_path=(flat,)) if flat in names else wanted
 
 
 def decoded_rows(rows: pa.Table) -> list[object]:

@@ -16,14 +16,14 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from pilekit.corpus import Corpus, Manifest, Shard, shard_of, subsets_or_all
+from pilekit.corpus import Corpus, Manifest, Shard, load_manifest, shard_of, subset_names, subsets_or_all
 from pilekit.corpus.find import names_many
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.read.damage import ShardDamage, SkippedLines
 from pilekit.shards.read.json_records import LineParser
-from pilekit.shards.read.lines import Line, LineBlock, LineTooLong, whole_lines
+from pilekit.shards.read.lines import LineBlock, LineTooLong, NumberedLines, whole_lines
 from pilekit.shards.read.open import Storage, is_parquet
 from pilekit.shards.read.prefetch import run_ahead
 from pilekit.shards.read.unchanged import open_unchanged
@@ -148,10 +148,9 @@ def _read_all(
 
 
 def record_format(manifest: Manifest | None = None) -> RecordFormat:
-    """Where records of this corpus keep their text and label; by default as in the Pile."""
-    if manifest is None:
-        return RecordFormat()
-    return RecordFormat(manifest.text_field, tuple(manifest.label_path.split(".")))
+    """Where records of this corpus keep their text and label, and its subsets' names; by default as in the Pile."""
+    manifest = load_manifest() if manifest is None else manifest
+    return RecordFormat(manifest.text_field, tuple(manifest.label_path.split(".")), subset_names(manifest))
 
 
 def _batches(
@@ -174,8 +173,8 @@ def _batches(
 
 def read_lines(
     path: str, shown: str | None = None, max_document_bytes: int = MAX_DOCUMENT_BYTES, **options: Any
-) -> Generator[tuple[int, list[Line]], None, None]:
-    """Yield the lines of a shard that is not Parquet, in lists, each with the number of its first line.
+) -> Generator[NumberedLines, None, None]:
+    """Yield the lines of a shard that is not Parquet, in lists with their numbers, without blank lines.
 
     shown     the shard's name in messages; None: its path
     options   those of `text_pieces`
@@ -186,10 +185,12 @@ def read_lines(
         line_blocks(path, max_document_bytes, **options) as blocks,
     ):
         for block in blocks:
-            lines = [block.lines()]
+            lists = block.lines(read)
             del block
-            first, read = read, read + len(lines[0])
-            yield first, lines.pop()  # Drop this reference: the consumer alone holds a long line.
+            for lines in lists:
+                read, held = lines.end, [lines]
+                del lines
+                yield held.pop()  # Drop this reference: the consumer alone holds a long line.
 
 
 @contextmanager

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Generator
 from contextlib import closing
 
+import numpy as np
+
 from pilekit.engine import Advance
-from pilekit.shards.read.json_records import BadRecord, record_of
+from pilekit.shards.read.json_records import record_of
 from pilekit.shards.read.lines import Line
 from pilekit.shards.read.open import is_parquet
 from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, read_lines
 from pilekit.shards.read.unchanged import open_unchanged
-
-BLANK = object()
-"""Stands for a blank line."""
+from pilekit.shuffle import Int64
 
 
 def decoded_records(
     path: str, fields: Collection[str], *, advance: Advance = lambda size: None, ahead: bool = False
-) -> Generator[tuple[int, list[object], list[Line] | None], None, None]:
-    """Yield records in blocks: the number of the first, the records, and their lines if the file has lines.
+) -> Generator[tuple[Int64, list[object], list[Line] | None], None, None]:
+    """Yield records in blocks: their numbers, int64 [records], the records, and their lines if the file has lines.
 
     A `BadRecord` stands for what cannot be decoded.
 
@@ -27,12 +27,8 @@ def decoded_records(
     """
     if not is_parquet(path):
         with closing(read_lines(path, advance=advance, ahead=ahead)) as blocks:
-            for first, lines in blocks:
-                records = [record_of(line) for line in lines]
-                for index, record in enumerate(records):
-                    if isinstance(record, BadRecord) and not bytes(lines[index]).strip():
-                        records[index] = BLANK
-                yield first, records, lines
+            for numbers, lines, _ in blocks:
+                yield numbers, [record_of(line) for line in lines], lines
         return
     import pyarrow as pa
 
@@ -44,5 +40,5 @@ def decoded_records(
         there = [name for name in table.schema_arrow.names if name in fields]
         rows = RowBlocks(table, there or None, path, MAX_DOCUMENT_BYTES)
         for block in rows:
-            yield rows.read - len(block), decoded_rows(pa.Table.from_batches(block)), None
+            yield np.arange(rows.read - len(block), rows.read), decoded_rows(pa.Table.from_batches(block)), None
         advance(size)

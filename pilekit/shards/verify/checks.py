@@ -7,7 +7,7 @@ from dataclasses import fields
 import numpy as np
 import xxhash
 
-from pilekit.corpus import UNLABELLED, Manifest
+from pilekit.corpus import UNLABELLED, Manifest, subset_names
 from pilekit.errors import counted, visible
 from pilekit.shards.fingerprint import Fingerprint
 from pilekit.shards.index.document_rows import DocumentRows, UInt64
@@ -29,13 +29,13 @@ class UnknownLabels:
 
     def __init__(self, manifest: Manifest):
         self.manifest, self.label_path = visible(manifest.name, 60), visible(manifest.label_path, 60)
-        self.known = {subset.name for subset in manifest.subsets}
+        self.known, self.names = {subset.name for subset in manifest.subsets}, subset_names(manifest)
         self.found: dict[str, list[int]] = {}  # for a hundred labels: the first document's number, and the count
         self.others = 0
 
     def see(self, rows: DocumentRows) -> None:
         """Count the unknown labels of the next documents."""
-        unknown = np.array([label not in self.known for label in rows.labels], dtype=bool)
+        unknown = np.array([label not in self.known for label in rows.named(self.names).labels], dtype=bool)
         if not self.known or not unknown.any():
             return
         places = np.flatnonzero(unknown[rows.codes])

@@ -263,7 +263,7 @@ class DocumentSelection:
         if self.subsets is not None:
             found = set(self.subsets)
         elif self.count is not None:
-            found = {label for index in self.plan.indexes for label in index.header.subsets}
+            found = {name for index in self.plan.indexes for name in index.subsets}
         else:
             found = {UNLABELLED, *self.repeats}
         others = found.difference(listed, [OTHER])
@@ -273,6 +273,7 @@ class DocumentSelection:
     def fingerprint(self) -> dict[str, object]:
         """The identity of the documents and of their order, without the plan; JSON types."""
         manifest = self.corpus.manifest
+        record: dict[str, object] = {"text_field": manifest.text_field, "label_path": manifest.label_path}
         content: object = [[shard.name, shard.size] for shard in self.corpus.shards]
         if self.count is not None:
             # Recompressing does not change it. A Parquet shard's index has no hash of the text, so its file is hashed
@@ -282,13 +283,18 @@ class DocumentSelection:
                 for shard, one in zip(self.corpus.shards, self.plan.indexes, strict=True)
             ]
             content = xxhash.xxh3_128_hexdigest(json.dumps(of).encode())
+            # Only labels that occur: a state from before labels were joined fits where none is.
+            if joined := {label: name for index in self.plan.indexes for label, name in index.joined.items()}:
+                record["joined"] = joined
+        elif self.subsets is not None or self.repeats:
+            record = {**manifest.record}
         return {
             "shards": {
                 "count": len(self.corpus.shards),
                 "content": _hash(content),
                 **({"stored as": "token files"} if isinstance(self.corpus, TokenCorpus) else {}),
             },
-            "record": {"text_field": manifest.text_field, "label_path": manifest.label_path},
+            "record": record,
             "subset_names": _hash([subset.name for subset in manifest.subsets]),
             "filters": [described(stage) for stage in self.filters],
             "dedup": None if self.dedup is None else Deduplicated(self.dedup).identity,

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import xxhash
 
 from pilekit import __version__
-from pilekit.corpus import Corpus, Manifest, Shard, load_manifest
+from pilekit.corpus import Corpus, Manifest, Shard, load_manifest, subset_names
 from pilekit.corpus.shard import is_url
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
 from pilekit.documents import DocumentBatch, check_labels
@@ -73,6 +73,11 @@ class TokenIndex(ShardIndex):
             numbers, codes = self.present.numbers(0, count), self.codes.astype(np.int64)
             yield DocumentRows(numbers, codes, self.header.subsets, sizes, _NONE.view(np.uint64))
 
+    @property
+    def joined(self) -> dict[str, str]:
+        """The subset of each label in the files that is spelled otherwise; `header.subsets` has the subsets."""
+        return {} if self.names is None else self.names.joined
+
     def batch(self, numbers: Int64) -> DocumentBatch:
         """The documents of these increasing numbers, with ids as texts."""
         ranks, names = self.present.ranks(numbers), self.header.subsets
@@ -105,6 +110,7 @@ class TokenCorpus(Corpus):
         self.files = [TokenFile(path) for one in sources for path in token_files(one)]
         self.root = os.path.commonpath([os.path.abspath(file.path.parent) for file in self.files])  # noqa: PTH100
         self.manifest = load_manifest(manifest or "pile")
+        self.names = subset_names(self.manifest)
         self.labels: dict[str, int] = {}
         self._found: dict[str, tuple[int, SelectedLines, Codes]] = {}  # (documents before, lines, codes) of a shard
         first = 0
@@ -153,11 +159,13 @@ class TokenCorpus(Corpus):
                 )
 
     def _runs(self) -> Iterator[tuple[str, Int64, Codes]]:
-        """(shard, numbers, codes) of successive documents of one shard; adds their labels to `labels`."""
+        """(shard, numbers, codes) of successive documents of one shard; adds their subsets to `labels`."""
         for file in self.files:
             for batch in file.rows(os.path.relpath(file.path, self.root).removesuffix(".idx")):
                 shards, labels = batch["shard"], batch["subset"]
-                code_of = [self.labels.setdefault(label, len(self.labels)) for label in labels.dictionary.to_pylist()]
+                known = labels.dictionary.to_pylist()
+                subsets = known if self.names is None else [self.names[label] for label in known]
+                code_of = [self.labels.setdefault(name, len(self.labels)) for name in subsets]
                 check_labels(self.labels)
                 numbers, codes = batch["number"].to_numpy(), np.array(code_of, np.uint16)[labels.indices]
                 changes = np.flatnonzero(np.diff(shards.indices)) + 1
@@ -193,7 +201,8 @@ class TokenCorpus(Corpus):
             subsets=list(self.labels),
         )
         frames = Frames(_NONE, _NONE, _NONE, _NONE)
-        return TokenIndex(str(self.files[0].path), header, frames, parts=parts, present=present, codes=codes)
+        found: dict[str, Any] = {"parts": parts, "present": present, "codes": codes}
+        return TokenIndex(str(self.files[0].path), header, frames, self.names, **found)
 
 
 def corpus_of(data: Source | Corpus | None, manifest: Manifest | str | Path | None = None) -> Corpus:

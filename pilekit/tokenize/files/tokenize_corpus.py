@@ -24,8 +24,8 @@ import numpy.typing as npt
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.job_folder import Output
-from pilekit.corpus import Corpus, Part, Shard, resolve_subsets
-from pilekit.documents import MAX_SUBSETS, DocumentBatch, added, check_labels
+from pilekit.corpus import MAX_SUBSETS, Corpus, Part, Shard, resolve_subsets
+from pilekit.documents import DocumentBatch, added, check_labels
 from pilekit.engine import Advance, Ray
 from pilekit.engine.in_threads import map_in_threads
 from pilekit.errors import PilekitError, visible
@@ -122,8 +122,7 @@ def tokenize_corpus(
         "tokens_per_file": files.limit,
         "subsets": None if subsets is None else sorted(subsets),
         "stages": [described(stage) for stage in stages],
-        "text_field": corpus.manifest.text_field,
-        "label_path": corpus.manifest.label_path,
+        **corpus.manifest.record,
     }
     work = functools.partial(
         _tokenize_shard,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def blocks_of(text: bytes, cuts: list[int]) -> list[LineBlock]:
 
 def rows_by(rows_of_lines: LineRows, blocks: list[LineBlock]) -> list[tuple[int, str, int, int]]:
     found = []
-    for rows in map(rows_of_lines.rows, blocks):
+    for rows in chain.from_iterable(map(rows_of_lines.rows, blocks)):
         labels = [rows.labels[code] for code in rows.codes.tolist()]
         hashes = rows.text_hashes.tolist() if rows_of_lines.hashed else [0] * len(labels)
         found += list(zip(rows.numbers.tolist(), labels, rows.text_bytes.tolist(), hashes, strict=True))

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from itertools import accumulate
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from pilekit.documents import RecordFormat
 from pilekit.errors import PilekitError
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.json_records import LineParser
-from pilekit.shards.read.lines import Line
+from pilekit.shards.read.lines import NumberedLines
 from tests.shards.making import LABELS, lines, record, slow_documents, tricky_texts
 from tests.shards.reading import documents
 
@@ -31,10 +32,10 @@ def parser(
     return LineParser(path="shard.jsonl", shard="shard.jsonl", format=format, subsets=subsets, skipped=skipped)
 
 
-def numbered(pieces: list[list[bytes]]) -> Iterator[tuple[int, list[Line]]]:
-    """Lists of lines with their first numbers, as `read_lines` gives them."""
-    firsts = accumulate(map(len, pieces), initial=0)
-    return ((first, list(piece)) for first, piece in zip(firsts, pieces, strict=False))
+def numbered(pieces: list[list[bytes]]) -> Iterator[NumberedLines]:
+    """Lists of lines with their numbers, as `read_lines` gives them, but with blank lines."""
+    for end, piece in zip(accumulate(map(len, pieces)), pieces, strict=True):
+        yield NumberedLines(np.arange(end - len(piece), end), list(piece), end)
 
 
 @given(st.lists(st.lists(lines(), max_size=5), max_size=4), st.integers(0, 12), selections)

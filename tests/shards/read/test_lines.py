@@ -11,26 +11,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pilekit.shards.read import lines
 from pilekit.shards.read.lines import LineTooLong, whole_lines
 from pilekit.shards.read.prefetch import SWITCH_INTERVAL_SECONDS, run_ahead
 
 
-@given(st.lists(st.text("a\n", max_size=12).map(str.encode), max_size=12), st.integers(1, 8) | st.just(1 << 20))
-def test_lines_are_those_of_split_up_to_the_first_that_is_too_long(pieces: list[bytes], limit: int) -> None:
+@given(
+    st.lists(st.text("a\n \r\x0b\x1c", max_size=12).map(str.encode), max_size=12),
+    st.integers(1, 8) | st.just(1 << 20),
+    st.integers(1, 3) | st.just(1 << 15),
+)
+def test_lines_are_those_of_split_up_to_the_first_that_is_too_long(
+    pieces: list[bytes], limit: int, at_a_time: int
+) -> None:
+    """Blank lines are left out and counted; no list is longer than it may be."""
     expected = b"".join(pieces).split(b"\n")
     if expected[-1] == b"":
         expected.pop()
     too_long = next((number for number, line in enumerate(expected) if len(line) > limit), None)
-    found: list[bytes] = []
-    try:
-        for block in whole_lines(iter(pieces), limit):
-            found += map(bytes, block.lines())
-    except LineTooLong as error:
-        assert len(found) + error.lines_before == too_long
-        assert found == expected[: len(found)]
-    else:
-        assert too_long is None
-        assert found == expected
+    found: list[tuple[int, bytes]] = []
+    end = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "LINES_AT_A_TIME", at_a_time)
+        try:
+            for block in whole_lines(iter(pieces), limit):
+                for part in block.lines(end):
+                    assert len(part.lines) <= at_a_time + 1  # and the line that crossed a border
+                    found += zip(part.numbers.tolist(), map(bytes, part.lines), strict=True)
+                    end = part.end
+        except LineTooLong as error:
+            assert end + error.lines_before == too_long
+            expected = expected[:end]
+        else:
+            assert too_long is None
+    assert end == len(expected)
+    assert found == [(number, line) for number, line in enumerate(expected) if line.strip()]
 
 
 def test_an_endless_line_is_refused() -> None:

@@ -136,6 +136,21 @@ def test_a_bomb_of_zeros_stops_at_the_limit(tmp_path: Path) -> None:
     assert 0 < memory < 60_000, "kilobytes of memory for a line of at most 8 MiB"
 
 
+@pytest.mark.parametrize("line", [b"\n", b" \n", b"\r\n", b"{}\n"])
+def test_millions_of_short_lines_take_no_memory_each(tmp_path: Path, line: bytes) -> None:
+    """Blank lines and bad lines between two documents; both keep their numbers."""
+    count = (6 << 20) // len(line)
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(making.zstd_frame(record("first") + b"\n" + line * count + record("last") + b"\n"))
+    script = """
+reader = read(sys.argv[1], on_error="skip")
+value = sum(int(number) for batch in reader for number in batch.numbers)
+"""
+    value, memory = value_and_memory(script, path)
+    assert value == count + 1
+    assert memory < 60_000, "kilobytes of memory for 6 MiB of short lines"
+
+
 def test_a_corpus_gives_its_shards_in_order(tmp_path: Path) -> None:
     for number in range(3):
         some = [record(f"{number}.{i}", LABELS[i % 2]) for i in range(10)]
