@@ -32,10 +32,11 @@ def test_table_figure_and_json(shard: Path, tmp_path: Path) -> None:
     refused(r"out\.jpg", "stats", tmp_path / "missing.jsonl", "--plot", "out.jpg")  # before anything is read
     arxiv = {"documents": 2, "bytes": 8, "share": 8 / 11, "mean_bytes": 4.0, "median_bytes": 4.0, "p99_bytes": 4.98}
     github = {"documents": 1, "bytes": 3, "share": 3 / 11, "mean_bytes": 3.0, "median_bytes": 3.0, "p99_bytes": 3.0}
+    subsets = {"ArXiv": arxiv | {"joined": []}, "Github": github | {"joined": []}}
     found = run_json("stats", shard)
-    assert found == {"documents": 3, "bytes": 11, "skipped": 0, "subsets": {"ArXiv": arxiv, "Github": github}}
+    assert found == {"documents": 3, "bytes": 11, "skipped": 0, "subsets": subsets}
     assert list(found["subsets"]) == ["ArXiv", "Github"]
-    assert run_json("stats", shard, "--copies")["subsets"]["ArXiv"] == arxiv | {"copies": 1}
+    assert run_json("stats", shard, "--copies")["subsets"]["ArXiv"] == subsets["ArXiv"] | {"copies": 1}
     assert list(run_json("stats", shard, "--subsets", " pile_github")["subsets"]) == ["Github"]
     refused("Github", "stats", shard, "--subsets", "Gitub")
 
