@@ -45,6 +45,12 @@ class BadRecord(Exception):
     """A line that is not a document, with the reason."""
 
 
+class BadLineError(PilekitError):
+    """A bad line that is not skipped; `line` is its number, from 1."""
+
+    line = 0
+
+
 @dataclass(slots=True)
 class LineParser:
     """Makes a `DocumentBatch` of the lines of one block.
@@ -64,7 +70,10 @@ class LineParser:
     others: int = 0
 
     def batches(self, blocks: Iterator[NumberedLines], start: int = 0) -> Iterator[DocumentBatch]:
-        """Parse lists of lines, from document `start` on; yields no empty batch."""
+        """Parse lists of lines, from document `start` on; yields no empty batch.
+
+        The documents before a bad line are yielded before its error. A reader that needs no more never meets it.
+        """
         for numbers, lines, _ in blocks:
             if len(numbers) and numbers[0] < start:
                 before = int(np.searchsorted(numbers, start))
@@ -75,10 +84,18 @@ class LineParser:
                     if len(chosen) < len(lines):
                         self.others += len(lines) - len(chosen)
                         numbers, lines = numbers[chosen], [lines[i] for i in chosen]
-                batch = [self.parse(lines, numbers)] if lines else []
+                others, failure = self.others, None
+                try:
+                    batch = [self.parse(lines, numbers)] if lines else []
+                except BadLineError as error:
+                    self.others, failure = others, error
+                    before = int(np.searchsorted(numbers, error.line - 1))
+                    batch = [self.parse(lines[:before], numbers[:before])] if before else []
                 del lines
                 if batch and len(batch[0]):
                     yield batch.pop()  # Drop this reference: the consumer alone holds a long text.
+                if failure is not None:
+                    raise failure
 
     def may_be_of(self, lines: list[Line], labels: Collection[str]) -> list[int]:
         """The indices of the lines that may have one of these labels: their ending does not prove another label."""
@@ -155,9 +172,11 @@ class LineParser:
         self.skipped.add(bad)
 
 
-def bad_line_error(bad: BadLine) -> PilekitError:
+def bad_line_error(bad: BadLine) -> BadLineError:
     """The error for a bad line that is not skipped."""
-    return PilekitError(f"{bad}; mend the line, or read with --on-error skip")
+    error = BadLineError(f"{bad}; mend the line, or read with --on-error skip")
+    error.line = bad.line
+    return error
 
 
 def _ending_pattern(label_path: tuple[str, ...]) -> bytes:

@@ -11,8 +11,9 @@ import pytest
 import xxhash
 
 from pilekit import Corpus, corpus_stats, read
+from pilekit.errors import PilekitError
 from pilekit.pipeline.find_text import Counts, find_text
-from tests.cli.running import refused, run, run_json
+from tests.cli.running import invoked, refused, run, run_json
 from tests.dedup.checking import write_corpus
 from tests.shards import making
 
@@ -180,6 +181,24 @@ def test_fields_of_a_corpus_without_a_manifest(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
     assert "leave out --text-field" in run("stats", tmp_path, *options, "--manifest", "demo", exit_code=2).stderr
     assert "--text-field or --label" in run("stats", tmp_path, "--label", "a..b", exit_code=2).stderr
+
+
+def test_head_does_not_read_past_its_lines(tmp_path: Path) -> None:
+    good = b'{"text": "%d", "meta": {"pile_set_name": "ArXiv"}}\n'
+    for name, bad in (("a.jsonl", b"{}\n"), ("b.jsonl", b"no JSON\n"), ("c.jsonl", b'{"text": 1}\n')):
+        path = tmp_path / name
+        path.write_bytes(b"".join(good % number for number in range(3)) + bad + good % 4)
+        for count in (1, 3):
+            assert len(run("head", path, "-n", count, "--json").stdout.splitlines()) == count
+        stopped = invoked("head", path, "-n", 4, "--json")
+        assert len(stopped.stdout.splitlines()) == 3
+        assert re.search(rf"{name}, line 4: ", str(stopped.exception))
+        with read(path) as reader, pytest.raises(PilekitError, match="line 4"):
+            texts = []
+            for batch in reader:
+                texts += batch.texts
+        assert texts == ["0", "1", "2"]
+        assert len(run("head", path, "-n", "9", "--json", "--on-error", "skip").stdout.splitlines()) == 4
 
 
 def test_a_bad_line_is_told_without_python(tmp_path: Path) -> None:
