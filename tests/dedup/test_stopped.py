@@ -146,9 +146,8 @@ def test_changed_input_and_other_parameters_are_named(corpus: Path, out: Path, t
     fails('keep is "longest" there, "first" here', keep="first")
     fails(r'subsets is null there, \["ArXiv"\] here', subsets=["ArXiv"])
     fails("write is true there, false here", write=False)
-    # There is no bad line; the other manifest has text and label in the same places.
-    for options in ({"on_error": "skip"}, {"manifest": "demo"}):
-        assert deduplicate(corpus, out=out, jobs=1, **options).summary["read"] > 0  # type: ignore[arg-type]
+    fails("spellings is", manifest="demo")  # of other subsets, so labels may mean others
+    assert deduplicate(corpus, out=out, jobs=1, on_error="skip").summary["read"] > 0  # there is no bad line
     reversed_bytes(data / "train" / "01.jsonl.zst")
     fails(r"other shards: train/01\.jsonl is not the same any more.*--out")
     (data / "train" / "01.jsonl.zst").unlink()

@@ -67,8 +67,8 @@ def test_a_folder_and_memory_give_the_same_figures_and_protocol(model_dir: Path,
     assert low.overall.bpb == pytest.approx(result.overall.bpb, rel=0.02)
     for model, options, message in (
         (given, {"tokenizer": None}, "^a model in memory needs its tokenizer; give it as tokenizer="),
-        (given, {"dtype": "fp32"}, "^out, dtype and device are for a model in a folder"),
-        (given, {"out": model_dir / "out"}, "^out, dtype and device are for a model"),
+        (given, {"dtype": "fp32"}, "^adapter, out, dtype and device are for a model in a folder"),
+        (given, {"out": model_dir / "out"}, "^adapter, out, dtype and device are for a model"),
         (torch.nn.Linear(2, 2), {}, "^a Linear is not a model of transformers, nor the path"),
     ):
         refused(message, bits_per_byte, model, corpus, **{"tokenizer": tokenizer, **options})

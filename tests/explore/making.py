@@ -19,7 +19,7 @@ IMAGE = '"><img src=x onerror="window.hacked = 2">'
 CLOSING = "</script></pre><svg onload=window.hacked=3>"
 BIDI = "before \u202eesrever\u2069 \x1b[31mred\x07 zero\u200bwidth"
 HOSTILE = (SCRIPT, IMAGE, CLOSING, BIDI)
-LABELS = ["ArXiv", f"{SCRIPT}", IMAGE, "\u202eGithub"]
+LABELS = ["ArXiv", f"{SCRIPT}", IMAGE, "\u202eGitlab"]
 NAME = '"><img src=x onerror=hacked=4>.jsonl.zst'
 
 

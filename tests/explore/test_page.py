@@ -81,7 +81,7 @@ def test_finds_what_is_searched_and_shows_it(page: Browser) -> None:
 
 def test_hostile_texts_labels_and_names_are_only_text(page: Browser) -> None:
     labels = {one.text.split("\n")[0] for one in page.all("#subsets button")}
-    assert {SCRIPT, IMAGE, "\\u202eGithub"} <= labels
+    assert {SCRIPT, IMAGE, "\\u202eGitlab"} <= labels
     for words, shown in (
         (SCRIPT[:12], SCRIPT),
         ("onerror=", IMAGE),

@@ -142,6 +142,7 @@ def test_the_output_does_not_depend_on_the_number_of_processes(tmp_path: Path, c
 def test_real_text_agrees_with_its_stats(tmp_path: Path, real_corpus: Path) -> None:
     shards = [real_corpus / "minipile-00.jsonl.zst", real_corpus / "minipile-01.jsonl.zst"]
     expected = corpus_stats(shards, subsets=["ArXiv"]).to_dict()
+    assert expected.pop("selected") == ["ArXiv"]
     for format in ("zst", "parquet", "jsonl"):
         select_corpus(shards, tmp_path / format, subsets=["ArXiv"], format=format)  # type: ignore[arg-type]
         assert corpus_stats(tmp_path / format).to_dict() == expected

@@ -171,10 +171,10 @@ def test_files_are_bounded_and_closed_and_no_pickle_holds_them(tmp_path: Path) -
         assert before < open_files() <= before + OPEN_SHARDS
         pickled = pickle.dumps(documents)
         assert len(pickled) == unused
-    assert open_files() == before
+    assert open_files() <= before  # garbage of earlier tests may close a file meanwhile
     assert documents[-2].text == "59"
     documents.close()
-    assert open_files() == before
+    assert open_files() <= before  # garbage of earlier tests may close a file meanwhile
     with pickle.loads(pickled) as copy:
         assert copy[:] == documents[:]
 

@@ -63,7 +63,7 @@ def test_a_bad_line_on_one_rank_ends_all(job: Job) -> None:
         (corpus / f"0{number}.jsonl.zst").write_bytes(raw)
     run, changes = (
         job.folder / "run",
-        (f"data.path={corpus}", "data.subsets=['Github']", "data.window=4", "parallel.zero=2"),
+        (f"data.path={corpus}", "data.subsets=['Github']", "data.window=4", "data.shuffle_block=4", "parallel.zero=2"),
     )
     longer = (*changes, "train.steps=60", "checkpoint.every=1000")
     first, second = job.run(fit_shard_after_shard, 2, "run", longer)
