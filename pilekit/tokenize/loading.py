@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,9 @@ def load_tokenizer(
         reference = _reference(plain, special_tokens)
         if not reference.get_vocab_size(with_added_tokens=True):
             raise ValueError("its vocabulary is empty")
+        for text in ("", "a b\n"):
+            with suppress(Exception):  # It may not know the text. But a crafted normaliser panics at any text.
+                reference.encode(text, add_special_tokens=False)
     except BaseException as error:  # tokenizers raises Exception itself, and PanicException, which is none
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise

@@ -279,10 +279,12 @@ def test_a_huge_id_or_a_device_is_told_before_memory_is_taken(file: Path) -> Non
             file.write_bytes(orjson.dumps(content))
             with pytest.raises(PilekitError, match=rf"some.json: has the id {huge:,}; ids up to 16,777,215 are"):
                 load_tokenizer(file)
-    panic = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
-    file.write_bytes(orjson.dumps({**plain, "normalizer": panic}))
-    with pytest.raises(PilekitError, match=r"some.json is not a tokenizer.json that the tokenizers library can read"):
-        load_tokenizer(file)
+    at_loading = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    at_encoding = {"type": "Replace", "pattern": {"String": ""}, "content": "x"}
+    for panics in (at_loading, at_encoding):
+        file.write_bytes(orjson.dumps({**plain, "normalizer": panics}))
+        with pytest.raises(PilekitError, match=r"some.json is not a tokenizer.json that the tokenizers library can re"):
+            load_tokenizer(file)
     token = {**added, "id": 300, "special": True, "content": "x" * 100_000}
     file.write_bytes(orjson.dumps({**plain, "added_tokens": [*plain["added_tokens"], token]}))
     with pytest.raises(PilekitError, match=r"some.json: has an added token of 100,000 characters; 65,536 are possible"):
