@@ -38,6 +38,14 @@ for _name, _examples in (("fast", 20), ("slow", 100)):
     )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A skipped test says why."""
+    for item in items:
+        for mark in item.iter_markers("skip"):
+            if not (mark.args or mark.kwargs.get("reason")):
+                raise pytest.UsageError(f"{item.nodeid}: is skipped without a reason")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """The fast suite tries 20 examples of a property, the slow one (`-m 'slow or hypothesis'`) tries 100."""
     settings.load_profile("slow" if "hypothesis" in config.option.markexpr else "fast")

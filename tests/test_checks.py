@@ -75,3 +75,12 @@ def test_each_check_finds_a_mistake(name: str, tmp_path: Path) -> None:
     )
     assert done.returncode, done.stdout
     assert mistake.told in done.stdout
+
+
+@pytest.mark.parametrize(("reason", "code"), [("", 4), ("(reason='no GPU')", 0)])
+def test_a_skip_without_a_reason_stops_the_tests(reason: str, code: int, tmp_path: Path) -> None:
+    (file := tmp_path / "test_one.py").write_text(f"import pytest\n\n@pytest.mark.skip{reason}\ndef test(): ...\n")
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == code, done.stdout
+    assert ("without a reason" in done.stderr) == bool(code)
