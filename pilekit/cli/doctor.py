@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,10 @@ def command(tokenizer: str | None, disk: Path, as_json: bool) -> None:
     if not disk.is_dir():
         raise PilekitError(f"{visible(disk)}: there is no such folder; --disk names one whose disk is measured")
 
-    def say(line: str) -> None:
-        if not as_json:
-            click.echo(line)
+    def say(line: str, shown: bool = not as_json) -> None:
+        if shown:
+            with suppress(SystemExit):  # A reader that has gone does not hide a fault.
+                click.echo(line)
 
     found: dict[str, dict[str, Any]] = {"packages": {}, "machine": {}, "measured": {}, "expected": {}}
     faults = []
@@ -68,7 +70,7 @@ def command(tokenizer: str | None, disk: Path, as_json: bool) -> None:
         found["expected"][name] = one._asdict()
         say(f"  {name:<{NAME}}{one.rate:>7,.0f} {one.unit}{' (limited by the disk)' * (one.limit == 'disk')}")
     if as_json:
-        click.echo(json.dumps({**found, "faults": faults}, indent=2))
+        say(json.dumps({**found, "faults": faults}, indent=2), shown=True)
     elif faults:
         click.echo(f"{counted(len(faults), 'fault')}: {', '.join(faults)}", err=True)
     sys.exit(1 if faults else 0)

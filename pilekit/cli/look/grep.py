@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -75,8 +75,9 @@ def command(
     if counting:
         subsets_found = {name: {"found": counts.found[name], "documents": read} for name, read in counts.read.items()}
         sums = {"found": counts.found.total(), "documents": counts.read.total(), "skipped": counts.skipped.count}
-        if not printed({**sums, "subsets": subsets_found}, as_json):
-            print_fitted(_table(subsets_found, sums))
+        with suppress(SystemExit):  # A reader that has gone does not make anything found.
+            if not printed({**sums, "subsets": subsets_found}, as_json):
+                print_fitted(_table(subsets_found, sums))
     if not counts.found.total():
         click.echo(f"not found in {counted(counts.read.total())}", err=True)
         sys.exit(1)

@@ -3,8 +3,9 @@
 Torch's elastic agent starts the processes, gives each its rank and the address where they meet, watches them, ends all
 when one fails, and restarts them. This module adds one clear line for a failure, and handles signals. Torch's own
 launcher kills ranks 30 seconds after a signal, but a checkpoint may take longer. So Ctrl-C and SIGTERM are only passed
-on, and the agent sees ranks that end by themselves. Each rank leads its own session, so a terminal's Ctrl-C reaches it
-once, through the launcher. (`elastic_launch` hides the ranks' process numbers, so it could not pass signals on.)
+on, and the agent sees ranks that end by themselves. SIGHUP, of a closed terminal, is passed on as SIGTERM. Each rank
+leads its own session, so a terminal's Ctrl-C reaches it once, through the launcher. (`elastic_launch` hides the ranks'
+process numbers, so it could not pass signals on.)
 
 If the launcher is killed, the kernel sends its ranks a SIGTERM (`end_with_launcher`); they save and end.
 """
@@ -25,6 +26,7 @@ from types import FrameType
 
 import pilekit
 from pilekit.errors import PilekitError, counted
+from pilekit.train.launch.interrupt import Handler
 
 LAUNCHER = "PILEKIT_LAUNCHER"
 """In the environment of ranks that `launch` started: the launcher's process number."""
@@ -40,14 +42,13 @@ def launch(nproc: int, arguments: list[str], max_restarts: int = 0) -> int:
 
     max_restarts   how often all ranks start again after one has failed
 
-    Returns 0 if all ranks ended with 0, also when SIGTERM asked them to save and stop; 130 after Ctrl-C. The cores are
-    divided among the ranks as threads, or a rank on a GPU gets one, unless OMP_NUM_THREADS is set. Raises
+    Returns 0 if all ranks ended with 0, also when SIGTERM or SIGHUP asked them to save and stop; 130 after Ctrl-C.
+    The cores are divided among the ranks as threads, or a rank on a GPU gets one, unless OMP_NUM_THREADS is set. Raises
     PilekitError if the machine has too few GPUs, and if a rank failed for the last time. Only a main thread whose
     process ends afterwards may call this.
     """
     received: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):  # an exception during torch's imports might be lost
-        signal.signal(number, lambda number, _: received.append(number))
+    _handle(lambda number, _: received.append(number))  # an exception during torch's imports might be lost
     codes = _exit_codes(nproc, arguments, max_restarts, received)
     stopped = (130, -signal.SIGINT, -signal.SIGTERM)  # a rank that had nothing to save yet
     if codes and not (received and all(code in stopped for code in codes.values())):
@@ -93,6 +94,7 @@ def _exit_codes(nproc: int, arguments: list[str], max_restarts: int, received: l
         agent = LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=folder), start_method="spawn")
 
         def pass_on(number: int, frame: FrameType | None) -> None:
+            number = signal.SIGTERM if number == signal.SIGHUP else number
             received.append(number)
             reached = False
             for worker in agent.get_worker_group().workers:
@@ -103,16 +105,21 @@ def _exit_codes(nproc: int, arguments: list[str], max_restarts: int, received: l
                 raise _Stopped
 
         try:
-            signal.signal(signal.SIGINT, pass_on)
-            signal.signal(signal.SIGTERM, pass_on)
+            _handle(pass_on)
             result = agent.run()
         except _Stopped:
             return {}
         finally:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            _handle(signal.SIG_IGN)
             rendezvous.shutdown()
     return {rank: failure.exitcode for rank, failure in result.failures.items()}
+
+
+def _handle(handler: Handler) -> None:
+    """Let `handler` have Ctrl-C, SIGTERM and SIGHUP; `nohup` has the latter ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 class _Stopped(BaseException):

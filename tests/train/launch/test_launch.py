@@ -89,7 +89,17 @@ def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_closed_terminal_stops_all_ranks_and_the_launcher_waits_until_they_have_saved(tmp_path: Path) -> None:
+    with launched(tmp_path, "loops") as process:
+        wait_for(lambda: len(list(tmp_path.glob("*.loops"))) == 2)
+        process.send_signal(signal.SIGHUP)
+        stdout, stderr = process.communicate(timeout=SECONDS)
+        assert (process.returncode, stdout, stderr) == (0, "", "")
+        assert (tmp_path / "0.saved").read_text() == (tmp_path / "1.saved").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 0), (signal.SIGHUP, 0)])
 def test_a_signal_before_there_is_anything_to_save(tmp_path: Path, number: signal.Signals, expected: int) -> None:
     with launched(tmp_path, "starting", restarts=2) as process:
         wait_for(lambda: len(list(tmp_path.glob("*.starting"))) == 2)
