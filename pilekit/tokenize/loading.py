@@ -20,7 +20,15 @@ import tokenizers
 
 from pilekit.errors import PilekitError, visible
 from pilekit.tokenize.probe import probe_texts
-from pilekit.tokenize.tokenizer import Backend, EncodeBatch, SpecialTokens, Tokenizer, fast_encoder, reference_encoder
+from pilekit.tokenize.tokenizer import (
+    Backend,
+    EncodeBatch,
+    SpecialTokens,
+    Tokenizer,
+    fast_encoder,
+    naming_failures,
+    reference_encoder,
+)
 from pilekit.tokenize.tokenizer_file import plain_content, roles_beside, tokenizer_file
 
 logger = logging.getLogger(__name__)
@@ -98,7 +106,8 @@ def load_tokenizer(
         else:
             _warn_once(f"{shown}: fastokens {fast}; using tokenizers: the same ids, but slower")
     if special_tokens == "text":
-        _warn_of_reachable_special_tokens(shown, reference)
+        with naming_failures(path):
+            _warn_of_reachable_special_tokens(shown, reference)
     eos_id, bos_id, pad_id, mask_id = _special_ids(path, reference)
     fingerprint = hashlib.sha256(raw).hexdigest()
     return Tokenizer(path, chosen, special_tokens, fingerprint, eos_id, bos_id, pad_id, mask_id, encode, reference)
@@ -145,7 +154,9 @@ def _agreed_fast_encoder(content: str, special_tokens: SpecialTokens) -> EncodeB
     def encode(texts: Any) -> Any:
         try:
             return fast(texts)
-        except Exception:  # such as a regular expression that gives up on a hostile text
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # such as a regular expression that gives up on a hostile text, or a Rust panic
             return reference(texts)
 
     return encode

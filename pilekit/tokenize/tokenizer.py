@@ -13,7 +13,8 @@ has runs of spaces) are always used. The truncation, padding and template of a `
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -24,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
+from pilekit.errors import PilekitError, visible
 from pilekit.tokenize.spans import byte_spans
 
 Backend = Literal["fastokens", "tokenizers"]
@@ -58,9 +60,10 @@ class Tokenizer:
         """Return (ids uint32 [tokens], offsets int64 [documents + 1]); document i is `ids[offsets[i]:offsets[i + 1]]`.
 
         No token that ends a document is added. An empty text has no ids; no texts give offsets [0]. With fastokens, the
-        arrays are read-only views of its buffers.
+        arrays are read-only views of its buffers. PilekitError if the file's rules fail at a text.
         """
-        return self._encode(texts)
+        with naming_failures(self.path):
+            return self._encode(texts)
 
     def encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """The ids of a text, and the bytes (begin, end) of its UTF-8 that each token stands for.
@@ -69,12 +72,14 @@ class Tokenizer:
         its bytes. Characters that the tokenizer drops come with the token before them, or with the first token. Uses
         `tokenizers`, which is slow.
         """
-        encoding = self._untrimmed.encode(text, add_special_tokens=False)
+        with naming_failures(self.path):
+            encoding = self._untrimmed.encode(text, add_special_tokens=False)
         return encoding.ids, byte_spans(text, encoding.tokens, encoding.offsets)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids` (int [tokens]) with special tokens spelt out; bytes that are not UTF-8 become U+FFFD."""
-        text: str = self._reference.decode(np.asarray(ids, dtype=np.int64).tolist(), skip_special_tokens=False)
+        with naming_failures(self.path):
+            text: str = self._reference.decode(np.asarray(ids, dtype=np.int64).tolist(), skip_special_tokens=False)
         return text
 
     def token_id(self, token: str) -> int | None:
@@ -89,7 +94,8 @@ class Tokenizer:
         """
         found = []
         for text in ("a", "a b c"):  # The added ids must not depend on the text.
-            plain, wrapped = (self._reference.encode(text, add_special_tokens=wrap).ids for wrap in (False, True))
+            with naming_failures(self.path):
+                plain, wrapped = (self._reference.encode(text, add_special_tokens=wrap).ids for wrap in (False, True))
             places = [i for i in range(len(wrapped) - len(plain) + 1) if wrapped[i : i + len(plain)] == plain]
             if not plain or len(places) != 1:
                 return None
@@ -121,6 +127,19 @@ class Tokenizer:
         from pilekit.tokenize.loading import reopen  # here, because loading imports this module
 
         return reopen, (self.path, self.backend, self.special_tokens, self.fingerprint)
+
+
+@contextmanager
+def naming_failures(path: Path) -> Iterator[None]:
+    """Turn a failure of the tokenizers library into a PilekitError that names the tokenizer's file."""
+    try:
+        yield
+    except BaseException as error:  # tokenizers raises Exception itself, and a panic of Rust is none
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
+            raise
+        raise PilekitError(
+            f"{visible(path)}: its rules fail at a text ({visible(error, 200)}); give another tokenizer.json"
+        ) from error
 
 
 def reference_encoder(reference: tokenizers.Tokenizer) -> EncodeBatch:

@@ -218,8 +218,9 @@ def test_a_fast_encoder_with_a_defect_does_not_serve(
     assert load_tokenizer(path, backend="tokenizers").backend == "tokenizers"
 
 
+@pytest.mark.parametrize("error", [ValueError("match limit exceeded"), PanicException("index out of bounds")])
 def test_a_batch_on_which_the_fast_encoder_gives_up_is_encoded_by_the_reference(
-    file: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     real = loading.fast_encoder
 
@@ -228,7 +229,7 @@ def test_a_batch_on_which_the_fast_encoder_gives_up_is_encoded_by_the_reference(
 
         def limited(texts: list[str]) -> Any:
             if "hostile" in texts:
-                raise ValueError("match limit exceeded")
+                raise error
             return encode(texts)
 
         return limited
@@ -291,3 +292,24 @@ def test_a_huge_id_or_a_device_is_told_before_memory_is_taken(file: Path) -> Non
         load_tokenizer(file)
     with pytest.raises(PilekitError, match="the tokenizer /dev/zero is a pipe or a device, not a file"):
         load_tokenizer("/dev/zero")
+
+
+def test_rules_that_fail_only_at_some_texts_are_one_line_that_names_the_file(file: Path) -> None:
+    """A regular expression may give up, a vocabulary may know no unknown words, a template may have no text."""
+    plain = orjson.loads(file.read_bytes())
+    gives_up = {"type": "Split", "pattern": {"Regex": r"(\w+\s*)+\d$"}, "behavior": "Isolated", "invert": False}
+    lacking = {"type": "WordLevel", "vocab": {"a": 0, "<|endoftext|>": 1}, "unk_token": "?"}
+    for changes, text in (
+        ({"pre_tokenizer": gives_up}, "letters and words " * 20),
+        ({"model": lacking, "added_tokens": [], "pre_tokenizer": None}, "b"),
+    ):
+        file.write_bytes(orjson.dumps({**plain, **changes}))
+        tokenizer = load_tokenizer(file, backend="tokenizers")
+        assert len(tokenizer.encode_batch(["a"])[0]) == 1
+        for encode in (lambda: tokenizer.encode_batch([text]), lambda: tokenizer.encode_with_spans(text)):  # noqa: B023
+            with pytest.raises(PilekitError, match=r"some\.json: its rules fail at a text \(") as told:
+                encode()
+            assert str(told.value).isprintable()
+    file.write_bytes(orjson.dumps({**plain, "normalizer": {"type": "Prepend", "prepend": ""}}))
+    with pytest.raises(PilekitError, match=r"some\.json: its rules fail at a text"):
+        load_tokenizer(file)
