@@ -10,6 +10,9 @@ import errno
 import os
 import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 
 from pilekit.errors import PilekitError, visible
@@ -38,13 +41,20 @@ def open_own(path: str | Path, flags: int = os.O_RDWR | os.O_CREAT, *, alone: bo
     raise OSError(errno.EINVAL, f"{what}, remove it", str(path))
 
 
-def read_own(path: str | Path) -> bytes:
-    """All bytes of the file `path`; raises OSError for a pipe or a device, which could block."""
+@contextmanager
+def reading_own(path: str | Path) -> Iterator[BufferedReader]:
+    """The file `path`, open for reading; raises OSError for a pipe or a device, which could block or have no end."""
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(file, "rb") as opened:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise OSError(errno.EINVAL, "is a device or a pipe, remove it", str(path))
-        return opened.read()
+        yield opened
+
+
+def read_own(path: str | Path) -> bytes:
+    """All bytes of the file `path`; raises OSError for a pipe or a device."""
+    with reading_own(path) as file:
+        return file.read()
 
 
 def make_folder(folder: Path) -> None:

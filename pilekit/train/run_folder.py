@@ -229,13 +229,13 @@ def _check_origin(folder: Path, config: TrainConfig) -> None:
     check_resumable(old, config)
 
 
-def take_config(run: RunFolder, config: TrainConfig, checkpoint: Path | None) -> None:
+def take_config(run: RunFolder, config: TrainConfig, step: int | None) -> None:
     """Write `config`, which `check_start` has passed, as the run's config; log what changed.
 
-    checkpoint   the checkpoint from which the run resumes; None if it has none and starts at the first step
+    step   the step of the checkpoint from which the run resumes; None if it has none and starts at the first step
     """
     name = visible(run.path)
-    if checkpoint is None:
+    if step is None:
         if run.is_begun:
             logger.warning("%s: has no checkpoint to resume from, so it starts over", name)
     elif run.config_file.exists():
@@ -243,7 +243,6 @@ def take_config(run: RunFolder, config: TrainConfig, checkpoint: Path | None) ->
             logger.warning("%s: resumes with %s = %s, which was %s", name, field, shown(after), shown(before))
     with write_atomically(run.config_file) as file:
         file.write(to_toml(config).encode())
-    step = None if checkpoint is None else int(checkpoint.resolve().name.removeprefix("step-"))
     starts = [0] if step is None else [*read_header(run.path, KIND).results.get(STARTS, []), step]
     write_header(run.path, kind=KIND, parameters={}, inputs={}, results={STARTS: starts})
 

@@ -391,7 +391,7 @@ class Trainer:
         if engine.loss_scale is not None and done.loss_scale is not None:
             engine.loss_scale.load_state_dict(done.loss_scale)
         if done.step < config.steps:  # else nothing is trained with this config
-            ranks.on_rank0(lambda: take_config(run, config, folder))
+            ranks.on_rank0(lambda: take_config(run, config, done.step))
         if done.world_size == ranks.world_size and done.threads != torch.get_num_threads():
             if ranks.is_first:
                 logger.warning("computing with %d threads, as when the checkpoint was made", done.threads)

@@ -65,7 +65,7 @@ def run_folder(folder: Path, labels: list[str], steps: int = 60) -> Path:
     config = TrainConfig(data=data, model=ModelConfig(preset="pythia-14m"), train=TrainSection(steps=steps))
     for start in (0, 20, 40):
         with open_run(folder, config) as run:
-            take_config(run, config, run.checkpoints / f"step-{start}" if start else None)
+            take_config(run, config, start or None)
             with MetricsLog(run.metrics_file, resume_step=start) as log:
                 for step in range(start + 1, min(start + 25, steps) + 1):
                     log.write(_step(step, labels))

@@ -222,7 +222,7 @@ def test_a_change_that_is_allowed_is_logged_and_taken(tmp_path: Path, caplog: py
     run = begun(tmp_path / "run")
     new = load_config(CONFIG, {"train.steps": 60, "optimizer.lr": 1e-3})
     for _ in range(2):  # the second time, nothing differs
-        take_config(run, new, run.checkpoints / "step-10")
+        take_config(run, new, 10)
         assert load_config(run.config_file) == new
     empty = begun(tmp_path / "empty", step=None)
     take_config(empty, replaced("model.preset", "pythia-70m"), None)

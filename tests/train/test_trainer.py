@@ -222,6 +222,9 @@ def test_a_second_interrupt_stops_at_once(made: Path, tmp_path: Path) -> None:
 def test_a_run_may_get_more_or_fewer_steps(made: Path, tmp_path: Path) -> None:
     changes = ("schedule.kind=constant",)
     trainer(made, tmp_path / "parts", *changes, "train.steps=5").fit()
+    newest = tmp_path / "parts/checkpoints/step-5"  # on another disk now, behind a link
+    newest.rename(tmp_path / "elsewhere")
+    newest.symlink_to(tmp_path / "elsewhere")
     trainer(made, tmp_path / "parts", *changes).fit()
     trainer(made, tmp_path / "whole", *changes).fit()
     assert lines(tmp_path / "parts") == lines(tmp_path / "whole")

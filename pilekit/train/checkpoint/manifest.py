@@ -20,22 +20,26 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import torch
 import xxhash
 
 from pilekit import __version__
-from pilekit.artifacts.own_file import read_own
+from pilekit.artifacts.own_file import read_own, reading_own
 from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
+from pilekit.train.step.loss_scale import LossScaleState
 
 STATE_FILE = "state.json"
 INDEX_FILE = ".metadata"
 FORMAT = 2
 
 _SHARD_NAME = re.compile(r"__(0|[1-9][0-9]*)_[0-9]+\.distcp")
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+_Threads = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 
 _NOT_DAMAGE = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR}
 """Read errors that say nothing about the file: a run must not skip a good checkpoint because of them."""
@@ -51,18 +55,18 @@ class Progress:
     threads      torch's intra-op threads, on which the exact sums depend
     model        fingerprint of the model's configuration
     skipped      steps that changed no weight: gradients overflowed, or there was no token to predict
-    loss_scale   state of the loss scale, JSON types only; None if there is none
+    loss_scale   state of the loss scale; None if there is none
     world_size   number of ranks, on which the exact sums depend too
     """
 
-    step: int
-    tokens: int
+    step: _Count
+    tokens: _Count
     stream: dict[str, Any]
-    threads: int
+    threads: _Threads
     model: str = ""
-    skipped: int = 0
-    loss_scale: dict[str, Any] | None = None
-    world_size: int = 1
+    skipped: _Count = 0
+    loss_scale: LossScaleState | None = None
+    world_size: _Count = 1
 
 
 class FileSum(msgspec.Struct, frozen=True):
@@ -157,6 +161,8 @@ def read_state(folder: Path) -> State:
                 f"{FORMAT}; resume with pilekit {visible(version.pilekit, 40)}, which wrote it"
             )
         state = msgspec.json.decode(signed.state, type=State)
+        if state.progress.skipped > state.progress.step:
+            raise ValueError("more steps were skipped than done")
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Damaged(f"{STATE_FILE} is not a checkpoint's: {visible(error, 200)}") from error
     shards = state.files.keys() - {INDEX_FILE}
@@ -222,7 +228,7 @@ def deal(sizes: Mapping[str, int], count: int) -> list[list[str]]:
 
 
 def _sum_of(path: Path) -> FileSum:
-    with path.open("rb") as file:
+    with reading_own(path) as file:
         return FileSum(
             bytes=os.fstat(file.fileno()).st_size, xxh3=hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
         )

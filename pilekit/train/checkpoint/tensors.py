@@ -18,6 +18,7 @@ import io
 import pickle
 import warnings
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -205,14 +206,12 @@ class _Reader(FileSystemReader):
         super().__init__(folder)
         self._folder = folder
         self._index: Metadata | None = None
+        self._forms: dict[str, str] = {}
 
     def forms(self) -> dict[str, str]:
         """Shape and type of every stored tensor, by key."""
-        return {
-            key: _form(stored.size, stored.properties.dtype)
-            for key, stored in self.read_metadata().state_dict_metadata.items()
-            if isinstance(stored, TensorStorageMetadata)
-        }
+        self.read_metadata()
+        return self._forms
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
         if self._index is None:
@@ -221,6 +220,11 @@ class _Reader(FileSystemReader):
                 index = _Unpickler(io.BytesIO(path.read_bytes())).load()
                 if any("/" in stored.relative_path for stored in index.storage_data.values()):
                     raise pickle.UnpicklingError("it names a file outside its folder")
+                for key, stored in index.state_dict_metadata.items():
+                    if isinstance(stored, TensorStorageMetadata):
+                        self._forms[key] = _form(stored.size, stored.properties.dtype)
+                        if sum(prod(chunk.sizes) for chunk in stored.chunks) != prod(stored.size):
+                            raise pickle.UnpicklingError(f"it has only a part of {key}")
             except Exception as error:  # a pickle can raise anything
                 raise PilekitError(
                     f"{visible(path)}: is not the index of a checkpoint: {visible(error, 200)}"

@@ -11,9 +11,17 @@ All ranks see the same gradient norm, so their scales agree without messages.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 from pilekit.train.config.sections import PrecisionConfig
+
+
+class LossScaleState(TypedDict):
+    """The numbers of a `LossScale`, for a checkpoint."""
+
+    value: float
+    good_steps: int
+    patience: int
 
 
 class LossScale:
@@ -42,11 +50,11 @@ class LossScale:
             return False
         return True
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> LossScaleState:
         """Numbers by name, for a checkpoint."""
         return {"value": self.value, "good_steps": self._good_steps, "patience": self._patience}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: LossScaleState) -> None:
         """Continue from a `state_dict`; window, hysteresis and floor stay those of this config."""
         self.value = max(state["value"], self._floor)
         self._good_steps = min(state["good_steps"], self._window - 1)

@@ -60,13 +60,23 @@ def copy_another_step(folder: Path) -> None:
     shutil.copytree(folder.with_name("step-1"), folder)
 
 
-def list_a_file_outside(folder: Path) -> None:
-    """With right sums."""
+def change(folder: Path, old: str, new: str) -> None:
+    """Change the text of the state, with right sums."""
     state = (folder / STATE_FILE).read_bytes()
-    body = bytes(msgspec.json.encode(msgspec.json.decode(state)["state"])).replace(SHARD.encode(), b"../../x")
+    text = bytes(msgspec.json.encode(msgspec.json.decode(state)["state"])).decode()
+    assert old in text
+    body = text.replace(old, new).encode()
     (folder / STATE_FILE).write_bytes(
         b'{"xxh3":"%s","state":%s}' % (xxhash.xxh3_128_hexdigest(body).encode(), body),
     )
+
+
+def list_without_end(target: str | None, name: str, folder: Path) -> None:
+    """A pipe or a link to a device, with the size that the system tells."""
+    size = (folder / name).stat().st_size
+    (folder / name).unlink()
+    os.mkfifo(folder / name) if target is None else (folder / name).symlink_to(target)
+    change(folder, f'"{name}":{{"bytes":{size}', f'"{name}":{{"bytes":0')
 
 
 KINDS: list[tuple[Callable[[Path], object], str, str]] = [
@@ -82,7 +92,23 @@ KINDS: list[tuple[Callable[[Path], object], str, str]] = [
     (make_file, "", "state.json cannot be read: Not a directory"),
     (make_loop, "", "state.json cannot be read"),
     (copy_another_step, "", "it holds step 1"),
-    (list_a_file_outside, "", "does not list the files"),
+    *((partial(change, old=SHARD, new=new), "", "does not list the files") for new in ("../../x", "/x", "a/" + SHARD)),
+    *(
+        (partial(list_without_end, target, name), "", name + " cannot be read: is a device or a pipe")
+        for target in (None, "/dev/zero")
+        for name in (SHARD, INDEX_FILE)
+    ),
+    *(
+        (partial(change, old=old, new=new), "", "state.json is not a checkpoint's: ")
+        for old, new in (
+            *(('"threads":2', f'"threads":{threads}') for threads in (0, -1, 100_000, 2**62, 10**30, "null", "[2]")),
+            ('"skipped":0', '"skipped":3'),
+            ('"tokens":2000', '"tokens":-1'),
+            ('"tokens":2000', f'"tokens":{2**63}'),
+            ('"loss_scale":null', '"loss_scale":{"value":1}'),
+            ('"loss_scale":null', '"loss_scale":{"value":"1","good_steps":0,"patience":1}'),
+        )
+    ),
 ]
 
 

@@ -14,6 +14,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from pilekit.errors import PilekitError
 from pilekit.train.checkpoint.manifest import INDEX_FILE, STATE_FILE, Progress, own_sums, write_state
 from pilekit.train.checkpoint.tensors import TensorSave, state_tensors, write_tensors
+from pilekit.train.step.loss_scale import LossScaleState
 from tests.tiny.models import Family, tiny_model
 from tests.train.checkpoint.saving import (
     FILES,
@@ -118,7 +119,8 @@ def test_an_optimizer_that_has_not_stepped(run: Run) -> None:
 
 def test_a_checkpoint_describes_its_run(run: Run) -> None:
     model = tiny_model()
-    progress = Progress(4, 7, {}, 1, "shape", skipped=2, loss_scale={"value": 2.0**16, "good": 3}, world_size=4)
+    scale: LossScaleState = {"value": 2.0**16, "good_steps": 3, "patience": 1}
+    progress = Progress(4, 7, {}, 1, "shape", skipped=2, loss_scale=scale, world_size=4)
     config = {"train": {"clip_norm": float("inf"), "betas": (0.9, 0.95)}, "data": {"path": None}}
     checkpoints = run.checkpoints()
     checkpoints.save(model, adamw(model), progress, config)
@@ -128,7 +130,7 @@ def test_a_checkpoint_describes_its_run(run: Run) -> None:
     assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
     state = json.loads((folder / STATE_FILE).read_text(), parse_constant=pytest.fail)["state"]
     assert state["config"] == {"train": {"clip_norm": "inf", "betas": [0.9, 0.95]}, "data": {"path": None}}
-    assert state["progress"]["loss_scale"] == {"value": 65536.0, "good": 3}
+    assert state["progress"]["loss_scale"] == {"value": 65536.0, "good_steps": 3, "patience": 1}
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {folder.stat().st_mode & 0o666}
 
 
@@ -220,6 +222,22 @@ def test_nothing_in_a_checkpoint_is_executed(run: Run, name: str) -> None:
     assert "\n" not in str(told.value)
     assert not (run.path / "executed").exists()
     assert_same(model.state_dict(), before)
+
+
+def test_an_index_of_wrong_values_is_one_error(run: Run) -> None:
+    folder = run.save(1)
+    good = (folder / INDEX_FILE).read_bytes()
+    changes = [{"size": None}, {"size": 3}, {"properties": None}, {"properties": "x"}, {"chunks": None}, {"chunks": []}]
+    for change in [*changes, None, "x", 3]:
+        index = pickle.loads(good)
+        if isinstance(change, dict):
+            vars(index.state_dict_metadata["model.weight"]).update(change)
+        else:
+            index.state_dict_metadata = change
+        (folder / INDEX_FILE).write_bytes(pickle.dumps(index))
+        sign_again(folder)
+        with pytest.raises(PilekitError, match=r"\.metadata: is not the index of a checkpoint: "):
+            run.load(folder, nn.Linear(2, 3))
 
 
 def test_an_index_names_no_file_outside_its_folder(run: Run) -> None:
