@@ -169,14 +169,16 @@ def main() -> NoReturn:
         how = "resumes" if resumes else "begins again" if arguments[0] != "bpb" else "begins again; --out would resume"
         click.echo(f"interrupted; the same command {how}", err=True)
         sys.exit(130)
-    except (PilekitError, OSError) as error:
+    except (PilekitError, OSError, MemoryError) as error:
         if debug:
             raise
         if _is_told_elsewhere(error):
             with contextlib.suppress(KeyboardInterrupt):
                 time.sleep(REPORT_SECONDS)
         else:
-            click.echo(f"error: {visible(error)}", err=True)
+            # What Python and numpy say of memory is nothing, or the shape of an array.
+            told = "memory ran out; free some, or raise its limit" if isinstance(error, MemoryError) else visible(error)
+            click.echo(f"error: {told}", err=True)
         sys.exit(1)
 
 

@@ -194,6 +194,23 @@ def test_exit_codes_and_which_rank_prints_the_error(
     assert [seconds > 5 for seconds in waited] == [True]
 
 
+def test_memory_that_runs_out_is_one_line(tmp_path: Path) -> None:
+    """There is no room for a line of 100 MB."""
+    (tmp_path / "long.jsonl").write_bytes(b'{"text": "' + b"x" * 100_000_000 + b'"}\n')
+    script = """if 1:
+        import resource, sys
+        from pathlib import Path
+        import pilekit.cli.look.show, pilekit.cli.main, pilekit.shards.read.reader
+        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (taken + 60_000_000,) * 2)
+        sys.argv = ["pilekit", "show", "long.jsonl", "0"]
+        pilekit.cli.main.main()
+    """
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    told = "error: memory ran out; free some, or raise its limit\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
+
+
 def test_values_as_people_type_them() -> None:
     sizes = {"200MB": 200_000_000, "1.5GB": 1_500_000_000, "64MiB": 64 << 20, "512 kib": 512 << 10, "1T": 10**12}
     sizes |= {"3k": 3_000, "10b": 10, "65536": 65536, "1.5MiB": 3 << 19}
