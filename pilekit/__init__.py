@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from pilekit.corpus import Shard as Shard
     from pilekit.corpus import load_manifest as load_manifest
     from pilekit.corpus import resolve_subsets as resolve_subsets
-    from pilekit.cutting.cut_result import Decontamination as Decontamination
-    from pilekit.cutting.cut_result import Substrings as Substrings
-    from pilekit.cutting.decontaminate import Decontaminated as Decontaminated
-    from pilekit.cutting.decontaminate import decontaminate as decontaminate
-    from pilekit.cutting.substrings import cut_substrings as cut_substrings
-    from pilekit.dedup.deduplicated import Deduplicated as Deduplicated
+    from pilekit.cutting.cut_result import DecontaminationResult as DecontaminationResult
+    from pilekit.cutting.cut_result import SubstringResult as SubstringResult
+    from pilekit.cutting.decontaminate import DropContaminated as DropContaminated
+    from pilekit.cutting.decontaminate import decontaminate_corpus as decontaminate_corpus
+    from pilekit.cutting.substrings import substrings_corpus as substrings_corpus
+    from pilekit.dedup.drop_duplicates import DropDuplicates as DropDuplicates
     from pilekit.dedup.near_duplicates import NearDuplicates as NearDuplicates
-    from pilekit.dedup.result import Deduplication as Deduplication
-    from pilekit.dedup.run import deduplicate as deduplicate
+    from pilekit.dedup.result import DedupResult as DedupResult
+    from pilekit.dedup.run import dedup_corpus as dedup_corpus
     from pilekit.documents import DocumentBatch as DocumentBatch
     from pilekit.engine import Ray as Ray
     from pilekit.engine import map_shards as map_shards
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pilekit.evaluate.results.result import BitsPerByte as BitsPerByte
     from pilekit.evaluate.results.result import Score as Score
     from pilekit.evaluate.results.result_folder import read_result as read_result
-    from pilekit.pipeline.cleaner import Cleaned as Cleaned
+    from pilekit.pipeline.cleaner import CleanResult as CleanResult
     from pilekit.pipeline.cleaning import clean_corpus as clean_corpus
     from pilekit.pipeline.functions import document_filter as document_filter
     from pilekit.pipeline.functions import document_map as document_map
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from pilekit.pipeline.rules.fineweb import FineWeb as FineWeb
     from pilekit.pipeline.rules.gopher_quality import GopherQuality as GopherQuality
     from pilekit.pipeline.rules.gopher_repetition import GopherRepetition as GopherRepetition
-    from pilekit.pipeline.selecting import Selected as Selected
+    from pilekit.pipeline.selecting import SelectResult as SelectResult
     from pilekit.pipeline.selecting import select_corpus as select_corpus
     from pilekit.pipeline.stages import Match as Match
     from pilekit.pipeline.stages import MinBytes as MinBytes
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from pilekit.shards.verify.findings import Finding as Finding
     from pilekit.shards.verify.verify import Verification as Verification
     from pilekit.shards.verify.verify import verify_corpus as verify_corpus
-    from pilekit.shards.write.reframe import Reframed as Reframed
+    from pilekit.shards.write.reframe import ReframeResult as ReframeResult
     from pilekit.shards.write.reframe import reframe_corpus as reframe_corpus
     from pilekit.shards.write.shard_writer import ShardWriter as ShardWriter
     from pilekit.stats.summary import CorpusStats as CorpusStats
@@ -100,21 +100,21 @@ if TYPE_CHECKING:
     from pilekit.train.config.file import load_config as load_config
     from pilekit.train.config.sections import TrainConfig as TrainConfig
     from pilekit.train.launch.notebook import notebook_launch as notebook_launch
-    from pilekit.train.model.prune import Pruned as Pruned
+    from pilekit.train.model.prune import PruneResult as PruneResult
     from pilekit.train.model.prune import prune_model as prune_model
-    from pilekit.train.trainer import Finished as Finished
     from pilekit.train.trainer import Trainer as Trainer
+    from pilekit.train.trainer import TrainResult as TrainResult
 
 _NAMES = {
     "pilekit.assemble.assemble_corpus": "AssembledCorpus assemble_corpus",
     "pilekit.assemble.demo": "demo_corpus",
     "pilekit.corpus": "Corpus Manifest Shard load_manifest resolve_subsets",
-    "pilekit.cutting.decontaminate": "Decontaminated decontaminate",
-    "pilekit.cutting.cut_result": "Decontamination Substrings",
-    "pilekit.cutting.substrings": "cut_substrings",
-    "pilekit.dedup.run": "deduplicate",
-    "pilekit.dedup.deduplicated": "Deduplicated",
-    "pilekit.dedup.result": "Deduplication",
+    "pilekit.cutting.decontaminate": "DropContaminated decontaminate_corpus",
+    "pilekit.cutting.cut_result": "DecontaminationResult SubstringResult",
+    "pilekit.cutting.substrings": "substrings_corpus",
+    "pilekit.dedup.run": "dedup_corpus",
+    "pilekit.dedup.drop_duplicates": "DropDuplicates",
+    "pilekit.dedup.result": "DedupResult",
     "pilekit.dedup.near_duplicates": "NearDuplicates",
     "pilekit.documents": "DocumentBatch",
     "pilekit.engine": "Ray map_shards",
@@ -129,7 +129,7 @@ _NAMES = {
     "pilekit.pipeline.functions": "document_filter document_map",
     "pilekit.pipeline.pipeline": "Pipeline",
     "pilekit.pipeline.stages": "Match MinBytes Sample Select Write",
-    "pilekit.pipeline.cleaner": "Cleaned",
+    "pilekit.pipeline.cleaner": "CleanResult",
     "pilekit.pipeline.cleaning": "clean_corpus",
     "pilekit.pipeline.language": "Language",
     "pilekit.pipeline.redact_pii": "RedactPII",
@@ -137,7 +137,7 @@ _NAMES = {
     "pilekit.pipeline.rules.fineweb": "FineWeb",
     "pilekit.pipeline.rules.gopher_quality": "GopherQuality",
     "pilekit.pipeline.rules.gopher_repetition": "GopherRepetition",
-    "pilekit.pipeline.selecting": "Selected select_corpus",
+    "pilekit.pipeline.selecting": "SelectResult select_corpus",
     "pilekit.report.page": "write_report",
     "pilekit.shards.index.build": "index_corpus",
     "pilekit.shards.index.format": "ShardIndex",
@@ -147,7 +147,7 @@ _NAMES = {
     "pilekit.shards.read.reader": "read read_corpus",
     "pilekit.shards.verify.findings": "Finding",
     "pilekit.shards.verify.verify": "Verification verify_corpus",
-    "pilekit.shards.write.reframe": "Reframed reframe_corpus",
+    "pilekit.shards.write.reframe": "ReframeResult reframe_corpus",
     "pilekit.shards.write.shard_writer": "ShardWriter",
     "pilekit.stats.summary": "CorpusStats SubsetStats corpus_stats",
     "pilekit.stream.batch.attention_mask": "document_mask",
@@ -161,18 +161,18 @@ _NAMES = {
     "pilekit.train.config.file": "load_config",
     "pilekit.train.config.sections": "TrainConfig",
     "pilekit.train.launch.notebook": "notebook_launch",
-    "pilekit.train.model.prune": "Pruned prune_model",
-    "pilekit.train.trainer": "Finished Trainer",
+    "pilekit.train.model.prune": "PruneResult prune_model",
+    "pilekit.train.trainer": "TrainResult Trainer",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 _NEED_TORCH = {
     "Batch",
     "Continuation",
-    "Finished",
+    "TrainResult",
     "Pack",
     "PileStream",
     "Prompt",
-    "Pruned",
+    "PruneResult",
     "Trainer",
     "bits_per_byte",
     "document_mask",

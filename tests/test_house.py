@@ -66,7 +66,7 @@ def test_results_tell_all_as_a_dict_of_json_types(tmp_path: Path) -> None:
         pilekit.corpus_stats(corpus),
         pilekit.verify_corpus(corpus),
         pilekit.select_corpus(corpus, tmp_path / "selected", sample=1.0),
-        pilekit.deduplicate(corpus, out=tmp_path / "unique", jobs=1),
+        pilekit.dedup_corpus(corpus, out=tmp_path / "unique", jobs=1),
         pilekit.clean_corpus(corpus, rules=["gopher"]),
     ]
     for result in results:

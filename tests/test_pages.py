@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pilekit import deduplicate, reframe_corpus, train_tokenizer
+from pilekit import dedup_corpus, reframe_corpus, train_tokenizer
 from pilekit.assemble import demo_corpus
 from pilekit.assemble.demo_texts import standard_library
 from pilekit.cli.demo import CONFIG, _damage
@@ -271,7 +271,7 @@ def here(tmp_path: Path) -> Path:
     tokenizer.add_special_tokens(["<|mask|>"])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     tiny_model("gpt_neox", max_length=256).config.save_pretrained(tmp_path / "model")
-    deduplicate(str(tmp_path / "data" / "train"), out=tmp_path / "dedup", write=False)
+    dedup_corpus(str(tmp_path / "data" / "train"), out=tmp_path / "dedup", write=False)
     return tmp_path
 
 

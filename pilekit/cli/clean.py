@@ -16,7 +16,7 @@ from pilekit.errors import visible
 from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
-    from pilekit.pipeline.cleaner import Cleaned
+    from pilekit.pipeline.cleaner import CleanResult
 
 ALL = "gopher,c4,fineweb"
 SHOWN_CHARS = 600
@@ -100,7 +100,7 @@ def command(
     corpus, judged = open_subsets(paths, manifest, subsets, only=options["only"])
     corpus = corpus.without_held_out()
     shown: list[dict[str, Any]] = []
-    cleaned: Cleaned | None = None
+    cleaned: CleanResult | None = None
     if show is not None:  # First, so that a wrong name is not reported after hours.
         cleaner = Cleaner(sets, judged, options.get("language"))
         with byte_progress("looking", corpus.size) as advance:
@@ -121,7 +121,7 @@ def command(
         click.echo(f"no document fails {visible(show, 80)} alone")
 
 
-def _print_cleaned(cleaned: Cleaned) -> None:
+def _print_cleaned(cleaned: CleanResult) -> None:
     """The table, if there are rules, and the sum of the parts."""
     counts = cleaned.summary
     if counts["rules"]:

@@ -59,12 +59,12 @@ def command(
       pilekit decontaminate data/ --against gsm8k.parquet svamp.jsonl --fields question,answer
       pilekit decontaminate data/ --against val.jsonl.zst --no-write
     """
-    from pilekit.cutting.decontaminate import decontaminate
+    from pilekit.cutting.decontaminate import decontaminate_corpus
 
     corpus, options["subsets"] = open_subsets(paths, manifest, options["subsets"], only=options["only"])
     options["fields"] = [name.strip() for name in options["fields"].split(",")]
     with step_progress() as advance:
-        found = decontaminate(corpus, against=list(against), write=not no_write, advance=advance, **options)
+        found = decontaminate_corpus(corpus, against=list(against), write=not no_write, advance=advance, **options)
     if not print_result(found, as_json, table=False):
         return
     summary = found.summary

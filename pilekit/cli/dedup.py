@@ -62,13 +62,13 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
       pilekit dedup more/ --against unique --out more-unique
       pilekit duplicates unique
     """
-    from pilekit.dedup.run import deduplicate
+    from pilekit.dedup.run import dedup_corpus
     from pilekit.dedup.sketch.bands import choose_bands
 
     corpus, options["subsets"] = open_subsets(paths, manifest, options["subsets"], only=options["only"])
     click.echo(choose_bands(options["threshold"], options["num_perm"]).curve(), err=True)
     with step_progress() as advance:
-        found = deduplicate(corpus, write=not no_write, advance=advance, **options)
+        found = dedup_corpus(corpus, write=not no_write, advance=advance, **options)
     summary = found.summary
     if print_result(found, as_json):
         click.echo(sum_of(summary, *(name for name in ("kept", "removed", "skipped", "left_out") if name in summary)))

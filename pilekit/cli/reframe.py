@@ -15,7 +15,7 @@ from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
     from pilekit.fitted_table import FittedTable
-    from pilekit.shards.write.reframe import Reframed
+    from pilekit.shards.write.reframe import ReframeResult
 
 
 @click.command()
@@ -55,17 +55,17 @@ def command(paths: tuple[str, ...], manifest: Described, out: Path, as_json: boo
     click.echo(f"{counted(len(reframed), 'shard')} in {visible(out)}")
 
 
-def _table(reframed: list[Reframed]) -> FittedTable[list[Reframed]]:
+def _table(reframed: list[ReframeResult]) -> FittedTable[list[ReframeResult]]:
     """A row for each shard, and the total if there are several."""
     from pilekit.fitted_table import Column, FittedTable, rounded_bytes
 
-    def total(row: list[Reframed], field: str) -> int:
+    def total(row: list[ReframeResult], field: str) -> int:
         return sum(getattr(shard, field) for shard in row)
 
-    def column(title: str, field: str, write: Callable[[int], str] = "{:,}".format) -> Column[list[Reframed]]:
+    def column(title: str, field: str, write: Callable[[int], str] = "{:,}".format) -> Column[list[ReframeResult]]:
         return Column(title, lambda row: write(total(row, field)))
 
-    columns: list[Column[list[Reframed]]] = [
+    columns: list[Column[list[ReframeResult]]] = [
         Column("Shard", lambda row: "Total" if row is reframed else row[0].shard),
         column("Documents", "documents"),
         column("Text", "text_bytes", rounded_bytes),

@@ -38,7 +38,7 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
       pilekit substrings data/ --dedup dedup
       pilekit duplicates substrings
     """
-    from pilekit.cutting.substrings import cut_substrings
+    from pilekit.cutting.substrings import substrings_corpus
 
     corpus, options["subsets"] = open_subsets(paths, manifest, options["subsets"], only=options["only"])
     if options["dedup"] is None:
@@ -48,7 +48,7 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
             err=True,
         )
     with step_progress() as advance:
-        found = cut_substrings(corpus, write=not no_write, advance=advance, **options)
+        found = substrings_corpus(corpus, write=not no_write, advance=advance, **options)
     if not print_result(found, as_json):
         return
     summary = found.summary

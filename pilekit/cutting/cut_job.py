@@ -24,7 +24,7 @@ from pilekit.corpus.shard import STANDARD_INPUT, check_stems, is_url, stem
 from pilekit.cutting.cut_result import SUMMARY
 from pilekit.cutting.cut_shards import Selection, Spans, cut_shard
 from pilekit.cutting.ngrams import LONGEST
-from pilekit.dedup.deduplicated import Deduplicated
+from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.documents import added, check_none_lost
 from pilekit.engine import Advance, Ray, scratch_folder
 from pilekit.errors import PilekitError, visible
@@ -165,7 +165,7 @@ def cut_corpus(
         job = CutJob(corpus, output, inputs, selection, jobs, advance, engine)
         for shard in corpus.shards:
             if dedup is not None and shard.name not in protected:
-                Deduplicated(dedup).mask(shard.name)  # Raises for a shard that was not deduplicated.
+                DropDuplicates(dedup).mask(shard.name)  # Raises for a shard that was not deduplicated.
         if not output.finished:
             found = output.result(FOUND)
             if found is None:

@@ -1,4 +1,4 @@
-"""`Decontamination` and `Substrings`: the folder of a finished run, its summary and its tables."""
+"""`DecontaminationResult` and `SubstringResult`: the folder of a finished run, its summary and its tables."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class CutCorpus(TableResult):
 
 
 @dataclass(frozen=True, repr=False)
-class Decontamination(CutCorpus):
-    """The result of `decontaminate`; its folder holds hits, common, evaluations and too_short `.parquet`."""
+class DecontaminationResult(CutCorpus):
+    """The result of `decontaminate_corpus`; its folder holds hits, common, evaluations and too_short `.parquet`."""
 
     @property
     def hits(self) -> pa.Table:
@@ -67,8 +67,8 @@ class Decontamination(CutCorpus):
 
 
 @dataclass(frozen=True, repr=False)
-class Substrings(CutCorpus):
-    """The result of `cut_substrings`; its folder holds `repeats.parquet`."""
+class SubstringResult(CutCorpus):
+    """The result of `substrings_corpus`; its folder holds `repeats.parquet`."""
 
     @property
     def repeats(self) -> pa.Table:

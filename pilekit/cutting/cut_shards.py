@@ -21,7 +21,7 @@ import pyarrow.dataset
 
 from pilekit.artifacts.external_sort import Table
 from pilekit.corpus import Manifest, Shard
-from pilekit.dedup.deduplicated import Deduplicated
+from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.documents import DocumentBatch, check_labels
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
@@ -66,7 +66,7 @@ class Selection:
 
         with read(shard, subsets, self.on_error, manifest=self.manifest, advance=advance, ahead=ahead) as reader:
             mask = None if shard.name in self.protected else self.dedup
-            for batch in all_read() if mask is None else Deduplicated(mask)(all_read()):
+            for batch in all_read() if mask is None else DropDuplicates(mask)(all_read()):
                 of_subset.update(batch.subsets)
                 check_labels(of_subset)
                 yield batch

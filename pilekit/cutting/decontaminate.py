@@ -1,9 +1,9 @@
-"""`decontaminate`: a corpus without the text of evaluations, with a proof for each cut.
+"""`decontaminate_corpus`: a corpus without the text of evaluations, with a proof for each cut.
 
     n-grams of the evaluations -> hits (each shard) -> common n-grams, spans -> cut (each shard) -> summary.json
 
 `hits.parquet`, `common.parquet`, `evaluations.parquet`, `too_short.parquet`, `clean/` and `summary.json` stay. The
-stage `Decontaminated` drops the documents of `hits.parquet`.
+stage `DropContaminated` drops the documents of `hits.parquet`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from pilekit.artifacts.header import Header, finished_header
 from pilekit.corpus import Corpus, Manifest
 from pilekit.cutting.cut_job import CutJob, Remove, cut_corpus
-from pilekit.cutting.cut_result import Decontamination
+from pilekit.cutting.cut_result import DecontaminationResult
 from pilekit.cutting.cut_shards import pieces_around, spans_of
 from pilekit.cutting.evaluation_texts import Texts
 from pilekit.cutting.hits import HITS, decide, find_hits
@@ -34,7 +34,7 @@ from pilekit.shards.read.reader import OnError
 KIND = "decontamination"
 
 
-def decontaminate(
+def decontaminate_corpus(
     data: Corpus | str | Path | Sequence[str | Path] | None = None,
     *,
     against: str | Path | Sequence[str | Path],
@@ -52,7 +52,7 @@ def decontaminate(
     manifest: Manifest | str | Path | None = None,
     advance: Report | None = None,
     engine: Ray | None = None,
-) -> Decontamination:
+) -> DecontaminationResult:
     """Cut the text of evaluations out of a corpus, and write the result into the folder `out`.
 
     data      a `Corpus`, or a path, glob or URL, or several of them; held-out shards beside others are left out
@@ -86,7 +86,7 @@ def decontaminate(
     options: dict[str, Any] = {"subsets": subsets, "only": only, "write": write, "jobs": jobs, "on_error": on_error}
     options |= {"advance": advance, "engine": engine, "find": find, "pieces": partial(pieces_around, window=cut_off)}
     options |= {"evaluations": evaluations, "table": HITS, "parameters": parameters}
-    return Decontamination(*cut_corpus(corpus, out, kind=KIND, **options))
+    return DecontaminationResult(*cut_corpus(corpus, out, kind=KIND, **options))
 
 
 def _find(
@@ -108,7 +108,7 @@ def _find(
 
 
 @dataclass(frozen=True)
-class Decontaminated(DocumentStage):
+class DropContaminated(DocumentStage):
     """Drop the documents that have a span in `folder`, the output of `pilekit decontaminate`, even with `--no-write`.
 
     PilekitError for a folder that is not finished; while running, for a shard that was not searched there.

@@ -1,4 +1,4 @@
-"""`cut_substrings`: a corpus without passages of earlier documents, with the earliest place of each.
+"""`substrings_corpus`: a corpus without passages of earlier documents, with the earliest place of each.
 
     anchors (each shard) -> filter -> windows (each shard) -> runs -> cuts (each shard) -> repeats.parquet
         -> cut (each shard) -> summary.json
@@ -23,10 +23,10 @@ from pilekit.artifacts.parquet_rows import join_tables
 from pilekit.corpus import Corpus, HeldOutShards, Manifest
 from pilekit.cutting.cut_job import COUNTS, CutJob, cut_corpus
 from pilekit.cutting.cut_repeats import ROWS, locate_cuts, without
-from pilekit.cutting.cut_result import REPEATS, Substrings
+from pilekit.cutting.cut_result import REPEATS, SubstringResult
 from pilekit.cutting.passages import frequent_passages
 from pilekit.cutting.repeats import find_runs, repeated_anchors, scan
-from pilekit.dedup.deduplicated import Deduplicated
+from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.dedup.match.population import MAX_DOCUMENTS
 from pilekit.engine import Advance, Ray
 from pilekit.errors import PilekitError
@@ -41,7 +41,7 @@ _SCRATCH_BYTES = 8
 """About the bytes on disk per stored byte: 1.5 per byte of text in windows, and as much to sort them."""
 
 
-def cut_substrings(
+def substrings_corpus(
     data: Corpus | str | Path | Sequence[str | Path] | None = None,
     *,
     min_bytes: int = 100,
@@ -57,7 +57,7 @@ def cut_substrings(
     manifest: Manifest | str | Path | None = None,
     advance: Report | None = None,
     engine: Ray | None = None,
-) -> Substrings:
+) -> SubstringResult:
     """Cut passages of earlier documents out of each document, and write the result into the folder `out`.
 
     data       a `Corpus`, or a path, glob or URL, or several of them
@@ -80,13 +80,13 @@ def cut_substrings(
         raise PilekitError("dedup is empty; name a folder")
     corpus, protected = (data if isinstance(data, Corpus) else Corpus(data, manifest)).comparable(held_out)
     removed = None if dedup is None else Path(dedup)
-    parameters = {"min_bytes": min_bytes, "dedup": None if removed is None else Deduplicated(removed).identity}
+    parameters = {"min_bytes": min_bytes, "dedup": None if removed is None else DropDuplicates(removed).identity}
     find = partial(_find, length=min_bytes, memory=memory)
     options: dict[str, Any] = {"subsets": subsets, "only": only, "write": write, "jobs": jobs, "on_error": on_error}
     options |= {"advance": advance, "engine": engine, "find": find, "pieces": without, "memory": memory}
     options |= {"protected": protected, "dedup": removed, "parameters": parameters}
     options |= {"table": REPEATS, "counts": (*COUNTS, "bytes_removed")}
-    return Substrings(*cut_corpus(corpus, out, kind=KIND, **options))
+    return SubstringResult(*cut_corpus(corpus, out, kind=KIND, **options))
 
 
 def _find(job: CutJob, length: int, memory: int) -> tuple[dict[str, Any], list[Path]]:

@@ -26,7 +26,7 @@ from pilekit.shards.keep_mask import SUFFIX as MASK_SUFFIX
 from pilekit.shards.keep_mask import KeepMask, read_mask
 
 KIND = "dedup"
-"""The kind in the header of the folder that `deduplicate` makes."""
+"""The kind in the header of the folder that `dedup_corpus` makes."""
 
 SKETCHES, MASKS = "sketches", "masks"
 

@@ -1,4 +1,4 @@
-"""`Deduplication`: the folder of a finished run, its summary, its proofs and its signatures."""
+"""`DedupResult`: the folder of a finished run, its summary, its proofs and its signatures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REMOVED, SUMMARY = "removed.parquet", "summary.json"
 
 
 @dataclass(frozen=True, repr=False)
-class Deduplication(TableResult):
+class DedupResult(TableResult):
     """A finished run.
 
     folder     with clean/, masks/, sketches/, removed.parquet, summary.json
@@ -45,7 +45,7 @@ class Deduplication(TableResult):
     skipped: SkippedLines
 
     @classmethod
-    def of(cls, output: Output, corpus: Corpus) -> Deduplication:
+    def of(cls, output: Output, corpus: Corpus) -> DedupResult:
         """The result of a run whose folder is complete."""
         records = output.results()[RECORDS]
         bad_lines = [BadLine(corpus.shards[place].path, line, reason) for place, line, reason in records["bad_lines"]]
@@ -88,7 +88,7 @@ class Deduplication(TableResult):
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{self.summary[name]:,} {name}" for name in ("read", "kept", "removed", "skipped"))
-        return f"Deduplication({str(self.folder)!r}: {counts})"
+        return f"DedupResult({str(self.folder)!r}: {counts})"
 
 
 def removals_table(

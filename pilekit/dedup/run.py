@@ -1,4 +1,4 @@
-"""`deduplicate`: a corpus without copies, with a proof for every removed document.
+"""`dedup_corpus`: a corpus without copies, with a proof for every removed document.
 
     sketch (each shard) -> exact copies -> candidates -> their shingle sets (each shard) -> resolve
         -> removed.parquet and masks -> clean shards (each) -> summary.json
@@ -37,7 +37,7 @@ from pilekit.dedup.output.masks import mask_shard
 from pilekit.dedup.output.removed_table import Decided, Decisions, decide
 from pilekit.dedup.output.summary import summarize
 from pilekit.dedup.previous_runs import DONE, KIND, MASKS, RECORDS, SKETCHES, EarlierRun, earlier_runs
-from pilekit.dedup.result import REMOVED, SUMMARY, Deduplication
+from pilekit.dedup.result import REMOVED, SUMMARY, DedupResult
 from pilekit.dedup.scratch_space import bytes_needed, scratch_array, set_bytes
 from pilekit.dedup.sketch.bands import Bands, choose_bands
 from pilekit.dedup.sketch.minhash import SEED
@@ -60,7 +60,7 @@ _KEY_BYTES, _ROW_BYTES = 8, 24
 
 
 class _Options(msgspec.Struct):
-    """The arguments of `deduplicate` that have a range."""
+    """The arguments of `dedup_corpus` that have a range."""
 
     threshold: Annotated[float, msgspec.Meta(gt=0, le=1)]
     only: bool
@@ -73,7 +73,7 @@ class _Options(msgspec.Struct):
     on_error: OnError
 
 
-def deduplicate(
+def dedup_corpus(
     data: Corpus | str | Path | Sequence[str | Path] | None = None,
     *,
     subsets: str | Sequence[str] | None = None,
@@ -92,7 +92,7 @@ def deduplicate(
     manifest: Manifest | str | Path | None = None,
     advance: Report | None = None,
     engine: Ray | None = None,
-) -> Deduplication:
+) -> DedupResult:
     """Remove exact copies and near-duplicates from a corpus, and write the result into the folder `out`.
 
     data        a `Corpus`, or a path, glob or URL, or several of them
@@ -121,7 +121,7 @@ def deduplicate(
         given = (threshold, only, ngram, num_perm, keep, write, memory, jobs, on_error)
         msgspec.convert(dict(zip(_Options.__struct_fields__, given, strict=True)), _Options)
     except msgspec.ValidationError as error:
-        raise PilekitError(f"deduplicate: {visible(error, 200)}") from None
+        raise PilekitError(f"dedup_corpus: {visible(error, 200)}") from None
     if subsets is not None and not subsets:
         raise PilekitError("subsets is empty, so no document is compared; name some, or give None for all")
     if only and subsets is None:
@@ -168,7 +168,7 @@ def deduplicate(
                 records = run.record(sketches, *run.decide(sketches))
             run.write_clean()
             run.finish(records["summary"])
-        return Deduplication.of(output, corpus)
+        return DedupResult.of(output, corpus)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`Cleaner`: cleans each batch of `clean_corpus`, and counts the documents; `Cleaned`: the counts of all, as a result.
+"""`Cleaner` cleans each batch of `clean_corpus` and counts the documents; `CleanResult` holds the counts of all.
 
 All rules judge the unchanged text. Then documents that fail a rule are dropped, and the texts of the others are cut and
 redacted. Documents of subsets that are not judged pass untouched, or are left out.
@@ -111,7 +111,7 @@ class Cleaner:
 
 
 @dataclass(frozen=True, repr=False)
-class Cleaned(TableResult):
+class CleanResult(TableResult):
     """The result of `clean_corpus`.
 
     folder    where the shards are; None if they were only counted

@@ -29,7 +29,7 @@ from pilekit.corpus.sidecar_files import DROPPED
 from pilekit.documents import DocumentBatch
 from pilekit.engine import Advance, Ray
 from pilekit.errors import PilekitError, counted, visible
-from pilekit.pipeline.cleaner import Cleaned, Cleaner, summarize
+from pilekit.pipeline.cleaner import Cleaner, CleanResult, summarize
 from pilekit.pipeline.language import Language
 from pilekit.pipeline.pipeline import described
 from pilekit.pipeline.redact_pii import RedactPII
@@ -69,7 +69,7 @@ def clean_corpus(
     jobs: int | None = None,
     advance: Advance | None = None,
     engine: Ray | None = None,
-) -> Cleaned:
+) -> CleanResult:
     """Count the documents that quality rules drop, per subset, and write the others into the folder `out`.
 
     corpus      a `Corpus`, a path, glob or URL, or a list of these; held-out shards beside others are left out
@@ -165,12 +165,12 @@ def _clean_shard(
     return result
 
 
-def _cleaned(folder: Path | None, results: Mapping[str, Any], shards: Sequence[Shard]) -> Cleaned:
+def _cleaned(folder: Path | None, results: Mapping[str, Any], shards: Sequence[Shard]) -> CleanResult:
     """All shards' results together."""
-    return Cleaned(folder, summarize(results.values()), SkippedLines.of_shards(results, shards))
+    return CleanResult(folder, summarize(results.values()), SkippedLines.of_shards(results, shards))
 
 
-def _nothing(cleaned: Cleaned, cleaner: Cleaner) -> str:
+def _nothing(cleaned: CleanResult, cleaner: Cleaner) -> str:
     """Why nothing is kept."""
     if dropped := cleaned.summary["dropped"]:
         return f"nothing is kept: each of {counted(dropped)} fails a rule"

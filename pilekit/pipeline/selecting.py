@@ -40,7 +40,7 @@ COUNTS = ("read", "documents", "bytes")
 
 
 @dataclass(frozen=True, repr=False)
-class Selected(TableResult):
+class SelectResult(TableResult):
     """The result of `select_corpus`.
 
     folder    where the shards are
@@ -70,7 +70,7 @@ def select_corpus(
     advance: Advance | None = None,
     part: Part | None = None,
     engine: Ray | None = None,
-) -> Selected:
+) -> SelectResult:
     """Write the documents that pass all given conditions into the folder `out`, one shard for each shard read.
 
     corpus      a `Corpus`, a path, glob or URL, or a list of these; held-out shards beside others are left out
@@ -158,7 +158,7 @@ def select_shard(
     output.note(shard.name, {"subsets": dict(sorted(counts.items())), **reader.passed_over()}, *files)
 
 
-def _selected(folder: Path, results: Mapping[str, Mapping[str, Any]], shards: Sequence[Shard]) -> Selected:
+def _selected(folder: Path, results: Mapping[str, Mapping[str, Any]], shards: Sequence[Shard]) -> SelectResult:
     """All shards' results together."""
     sums: dict[str, Any] = reduce(added, (result["subsets"] for result in results.values()), {})
     subsets = {name: {kind: counts.get(kind, 0) for kind in COUNTS} for name, counts in sums.items()}
@@ -167,7 +167,7 @@ def _selected(folder: Path, results: Mapping[str, Mapping[str, Any]], shards: Se
     summary |= {kind: sum(result[kind] for result in results.values()) for kind in ("skipped", "others")}
     selected = {shard for shard, result in results.items() for of in result["subsets"].values() if of.get("documents")}
     summary |= {"empty": [shard for shard in results if shard not in selected], "subsets": subsets}
-    return Selected(folder, summary, SkippedLines.of_shards(results, shards))
+    return SelectResult(folder, summary, SkippedLines.of_shards(results, shards))
 
 
 def _nothing(read: int, subsets: Sequence[str] | None) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from pilekit.artifacts.own_file import read_own
-from pilekit.cutting.cut_result import SUMMARY, CutCorpus, Decontamination
+from pilekit.cutting.cut_result import SUMMARY, CutCorpus, DecontaminationResult
 from pilekit.errors import PilekitError, visible
-from pilekit.pipeline.cleaner import Cleaned
+from pilekit.pipeline.cleaner import CleanResult
 from pilekit.report.figures import bars
 from pilekit.shards.read.damage import SkippedLines
 
@@ -39,14 +39,14 @@ def cleaning_content(folder: Path) -> dict[str, Any]:
     return {
         "summary": summary,
         "svg": bars(names, series, label, "documents") if names else None,
-        "dropped": Cleaned(folder, summary, SkippedLines()).table() if summary["rules"] else None,
+        "dropped": CleanResult(folder, summary, SkippedLines()).table() if summary["rules"] else None,
     }
 
 
 def cut_content(folder: Path) -> dict[str, Any]:
     """The cuts of `pilekit decontaminate` or `pilekit substrings`."""
     summary = read_summary(folder)
-    found = Decontamination(folder, summary, SkippedLines()).evaluations() if "evaluations" in summary else None
+    found = DecontaminationResult(folder, summary, SkippedLines()).evaluations() if "evaluations" in summary else None
     return {
         "summary": summary,
         "svg": shares_of(summary, ("cut", "dropped"), f"Cut from each subset, {folder}"),

@@ -71,7 +71,7 @@ NO_UPDATE = Update(grad_norm=math.nan, skipped=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class TrainResult:
     """The result of `fit`.
 
     step          optimizer steps done, including those of earlier starts
@@ -165,7 +165,7 @@ class Trainer:
                 'data.attention = "causal"'
             )
 
-    def fit(self, on_step: Callable[[StepMetrics], None] | None = None) -> Finished:
+    def fit(self, on_step: Callable[[StepMetrics], None] | None = None) -> TrainResult:
         """Train up to the config's steps, from the run's newest checkpoint if there is one, and write `model/`.
 
         `on_step` is called after every step, on every rank; if it raises a PilekitError on any rank, all ranks raise.
@@ -235,7 +235,7 @@ class Trainer:
                         self._export(run, AVERAGED, dict(engine.averaged_parameters()))
                     self._export(run, "", dict(engine.full_parameters()))
                 checkpoints.finish()
-            return Finished(done.step, done.tokens, not finished, model if finished else None, metrics)
+            return TrainResult(done.step, done.tokens, not finished, model if finished else None, metrics)
 
     def _export(self, run: RunFolder, ending: str, weights: dict[str, torch.Tensor]) -> None:
         """Write the model; with `[lora]`, write its adapters instead, and with lora.merge the merged model too."""

@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from pilekit import Corpus, PilekitError, PileStream, Pipeline, Write, cut_substrings, read_corpus, tokenize_corpus
-from pilekit.cutting.decontaminate import decontaminate
+from pilekit import Corpus, PilekitError, PileStream, Pipeline, Write, read_corpus, substrings_corpus, tokenize_corpus
+from pilekit.cutting.decontaminate import decontaminate_corpus
 from pilekit.dedup import run as steps
-from pilekit.dedup.run import deduplicate
+from pilekit.dedup.run import dedup_corpus
 from pilekit.pipeline.cleaning import clean_corpus
 from pilekit.pipeline.selecting import select_corpus
 from pilekit.shards.fingerprint import fingerprint
@@ -78,7 +78,7 @@ COMMANDS: dict[str, Callable[[str, Path], object]] = {
     "to_parquet": lambda source, out: select_corpus(source, out, format="parquet", jobs=1),
     "reframe": lambda source, out: reframe_corpus(source, out, jobs=1),
     "index": lambda source, out: index_corpus(source, jobs=1),
-    "dedup": lambda source, out: deduplicate(source, out=out, jobs=1),
+    "dedup": lambda source, out: dedup_corpus(source, out=out, jobs=1),
     "verify": verify,
     "write": lambda source, out: list(Pipeline([Write(out / "part.jsonl.zst")])(read_corpus(Corpus(source)))),
     "tokenizer": lambda source, out: train_tokenizer(source, 300, out / "tokenizer.json"),
@@ -86,8 +86,10 @@ COMMANDS: dict[str, Callable[[str, Path], object]] = {
 MORE: dict[str, Callable[[str, Path], object]] = {
     "tokenize": lambda source, out: tokenize_corpus(source, out / "pile", Path(source, "../tokenizer.json"), jobs=1),
     "clean": lambda source, out: clean_corpus(source, out, pii="email", jobs=1),
-    "decontaminate": lambda source, out: decontaminate(source, against=f"{source}/../quiz.jsonl", out=out, jobs=1),
-    "substrings": lambda source, out: cut_substrings(source, out=out, jobs=1),
+    "decontaminate": lambda source, out: decontaminate_corpus(
+        source, against=f"{source}/../quiz.jsonl", out=out, jobs=1
+    ),
+    "substrings": lambda source, out: substrings_corpus(source, out=out, jobs=1),
 }
 """Further commands that finish shard by shard."""
 WhenRead = Callable[[Callable[[], object]], None]

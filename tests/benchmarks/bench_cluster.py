@@ -80,7 +80,7 @@ def nothing(item, advance):
 if __name__ == "__main__":
     from contextlib import nullcontext
     from pathlib import Path
-    from pilekit import Ray, corpus_stats, deduplicate, reframe_corpus, select_corpus
+    from pilekit import Ray, corpus_stats, dedup_corpus, reframe_corpus, select_corpus
     from pilekit.engine import map_shards
     from pilekit.shards.index.build import index_corpus
     from pilekit.shards.verify.verify import verify_corpus
@@ -104,7 +104,7 @@ if __name__ == "__main__":
                     (links / shard.name).symlink_to(shard.resolve())
                 index_corpus(links, **options)
             else:
-                deduplicate(corpus, out=f"{OUT}/{number}", **options)
+                dedup_corpus(corpus, out=f"{OUT}/{number}", **options)
         measure(work, FIRST, CORPUS, int(AMOUNT))
 """
 
@@ -180,9 +180,9 @@ def commands() -> list[str]:
     """The commands that take an engine."""
     import inspect
 
-    from pilekit import deduplicate
+    from pilekit import dedup_corpus
 
-    return ["stats", "reframe", *["dedup"] * ("engine" in inspect.signature(deduplicate).parameters)]
+    return ["stats", "reframe", *["dedup"] * ("engine" in inspect.signature(dedup_corpus).parameters)]
 
 
 def pairs(rounds: Rounds) -> list[list[str]]:

@@ -8,17 +8,17 @@
     fastokens       encoding the same documents
     Janitor         `clean_python` of some documents (--kilobytes); its 13-grams are those of the evaluation
     datatrove       `NGramsDecontFilter.filter` of the same, with 800,000 hashes of no n-gram
-    decontaminate   `decontaminate` of the shard with `write=False`: reading, searching, tables, cutting
+    decontaminate   `decontaminate_corpus` of the shard with `write=False`: reading, searching, tables, cutting
     stats           `corpus_stats` of the shard with a tokenizer
 
-    substrings      `cut_substrings` of the shard with `write=False`: reading three times, sorting, the table
+    substrings      `substrings_corpus` of the shard with `write=False`: reading three times, sorting, the table
     suffix array    pydivsufsort and its LCP array, on the texts of the shard in memory, one after the other
-    16x, 4x, 1x     `cut_substrings` of --largest MB, a quarter and a sixteenth of it, with 256 MB to sort and, beside
-                    what the imports take, at most 1 GB of memory in all; words drawn at random, in each fifth document
-                    one of 200 notices
+    16x, 4x, 1x     `substrings_corpus` of --largest MB, a quarter and a sixteenth of it, with 256 MB to sort and,
+                    beside what the imports take, at most 1 GB of memory in all; words drawn at random, in each fifth
+                    document one of 200 notices
 
 Each measurement is a process of its own, pinned to one core. Not timed: imports, registering the evaluation (except in
-`decontaminate`), and a first run over a part of the documents (fastokens: all of them). Without --shard and
+`decontaminate_corpus`), and a first run over a part of the documents (fastokens: all of them). Without --shard and
 --evaluation, text is generated: an evaluation of about 800,000 n-grams.
 """
 
@@ -102,16 +102,16 @@ measure(work, batches, amount, batches)
 """
 
 COMMAND = """
-from pilekit import decontaminate
+from pilekit import decontaminate_corpus
 def work(out):
-    decontaminate(SHARD, against=EVALUATION, out=f"{FOLDER}/{out}", write=False, jobs=1)
+    decontaminate_corpus(SHARD, against=EVALUATION, out=f"{FOLDER}/{out}", write=False, jobs=1)
 measure(work, "out", amount, "warm-up")
 """
 
 SUBSTRINGS = """
-from pilekit import cut_substrings
+from pilekit import substrings_corpus
 def work(out):
-    cut_substrings(SHARD, out=f"{FOLDER}/{out}", write=False, jobs=1, memory=256_000_000)
+    substrings_corpus(SHARD, out=f"{FOLDER}/{out}", write=False, jobs=1, memory=256_000_000)
 measure(work, "out", amount, "warm-up")
 """
 
@@ -126,13 +126,13 @@ measure(work, data, len(data), data[:1000])
 
 LARGE = """
 import resource, re
-from pilekit import cut_substrings
-cut_substrings(EVALUATION, out=f"{FOLDER}/warm-up", write=False, jobs=1)
+from pilekit import substrings_corpus
+substrings_corpus(EVALUATION, out=f"{FOLDER}/warm-up", write=False, jobs=1)
 taken = int(re.search("VmData:\\\\s+(\\\\d+)", open("/proc/self/status").read())[1]) << 10
 resource.setrlimit(resource.RLIMIT_DATA, (taken + 10**9,) * 2)
 def work(out):
     if out:
-        cut_substrings(SHARD, out=f"{FOLDER}/{out}", write=False, jobs=1, memory=256_000_000)
+        substrings_corpus(SHARD, out=f"{FOLDER}/{out}", write=False, jobs=1, memory=256_000_000)
 measure(work, "out", int(TOKENIZER), "")
 """
 

@@ -50,11 +50,11 @@ PILEKIT = ("pilekit dedup --no-write", "pilekit dedup, clean shards")
 DEDUPLICATE = """
 import json, resource, shutil, sys, time
 if __name__ == "__main__":
-    from pilekit.dedup.run import deduplicate
+    from pilekit.dedup.run import dedup_corpus
     out, write, tiny, shard = sys.argv[1:]
-    deduplicate(tiny, out=out + "/tiny", write=write == "True")
+    dedup_corpus(tiny, out=out + "/tiny", write=write == "True")
     begin = time.perf_counter()
-    result = deduplicate(shard, out=out + "/large", write=write == "True")
+    result = dedup_corpus(shard, out=out + "/large", write=write == "True")
     seconds = time.perf_counter() - begin
     removed = set(result.removed["number"].to_pylist())
     usage = [resource.getrusage(who).ru_maxrss * 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit import PileDocuments, PileStream, deduplicate, select_corpus, tokenize_corpus
+from pilekit import PileDocuments, PileStream, dedup_corpus, select_corpus, tokenize_corpus
 from pilekit.corpus import Corpus, Manifest, Subset, SubsetNames, load_manifest, shard_of, subset_names
 from pilekit.corpus.names import LONGEST_SPELLING, MAX_SUBSETS
 from pilekit.errors import PilekitError
@@ -129,7 +129,7 @@ def test_reading_writing_and_counting(tmp_path: Path, both: tuple[Path, Path]) -
 
 
 def test_dedup_and_its_parameters(tmp_path: Path, both: tuple[Path, Path]) -> None:
-    results = [deduplicate(folder, out=tmp_path / folder.name, subsets=["GitHub", "ArXiv"]) for folder in both]
+    results = [dedup_corpus(folder, out=tmp_path / folder.name, subsets=["GitHub", "ArXiv"]) for folder in both]
     assert results[0].summary == results[1].summary
     assert results[0].summary["subsets"]["Github"]["removed"] > 0
     removed = [pq.read_table(tmp_path / folder.name / "removed.parquet").to_pylist() for folder in both]
@@ -144,7 +144,7 @@ def test_dedup_and_its_parameters(tmp_path: Path, both: tuple[Path, Path]) -> No
         assert labels == set(LABELS)
     other = Manifest(name="pile", subsets=(Subset(name="Github"), Subset(name="ArXiv")))
     with pytest.raises(PilekitError, match="was made with other settings: spellings is"):
-        deduplicate(Corpus(both[0], other), out=tmp_path / both[0].name, subsets=["GitHub", "ArXiv"])
+        dedup_corpus(Corpus(both[0], other), out=tmp_path / both[0].name, subsets=["GitHub", "ArXiv"])
 
 
 def test_token_files_and_streams(tmp_path: Path, both: tuple[Path, Path], tokenizer: Path) -> None:

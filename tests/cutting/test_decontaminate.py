@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit import Corpus, Decontaminated, PilekitError, PileStream, Pipeline, decontaminate, read
+from pilekit import Corpus, DropContaminated, PilekitError, PileStream, Pipeline, decontaminate_corpus, read
 from pilekit.cutting.cut_shards import pieces_around
 from tests.cli.running import cells, refused, run, run_json
 from tests.cutting import reference
@@ -129,7 +129,7 @@ def test_the_result_is_the_references(data: Path, tmp_path: Path) -> None:
     lines = lines_of(data / "data")
     for limit in (12, 0):
         out = tmp_path / str(limit)
-        found = decontaminate(data / "data", out=out, common=limit, **options(data))
+        found = decontaminate_corpus(data / "data", out=out, common=limit, **options(data))
         spans = slow(lines, records, limit)
         check(out, lines, spans)
         ignored = pq.read_table(out / "common.parquet").to_pylist()
@@ -150,7 +150,7 @@ def test_the_result_is_the_references(data: Path, tmp_path: Path) -> None:
         ]
         assert found.summary["evaluations"]["laws"] == {"records": 3, "dirty": 0 if limit else 1, "too_short": 2}
         assert found.summary["cut"] > 10 < found.summary["dropped"]
-        unwritten = decontaminate(data / "data", out=f"{out}-", common=limit, write=False, **options(data))
+        unwritten = decontaminate_corpus(data / "data", out=f"{out}-", common=limit, write=False, **options(data))
         assert unwritten.summary == found.summary
         assert {path.name for path in unwritten.folder.iterdir()} == {path.name for path in out.iterdir()} - {"clean"}
 
@@ -171,7 +171,9 @@ def test_hits_without_a_word_between_are_one_span(tmp_path: Path) -> None:
     (tmp_path / "quiz.jsonl").write_bytes(making.record(eight) + b"\n" + making.record(twelve))
     texts = [f"So: {eight} – {twelve} So.", f"So: {eight} or {twelve} So."]
     (tmp_path / "00.jsonl").write_bytes(b"\n".join(map(making.record, texts)))
-    found = decontaminate(tmp_path / "00.jsonl", against=tmp_path / "quiz.jsonl", out=tmp_path / "out", write=False)
+    found = decontaminate_corpus(
+        tmp_path / "00.jsonl", against=tmp_path / "quiz.jsonl", out=tmp_path / "out", write=False
+    )
     rows = [(row["number"], row["start"], row["end"], row["words"]) for row in found.hits.to_pylist()]
     spans = [(number, texts[number][start:end], words) for number, start, end, words in rows]
     assert spans == [*[(0, f"{eight} – {twelve}", 20)] * 2, (1, eight, 8), (1, twelve, 12)]
@@ -182,7 +184,7 @@ def test_subsets_documents_and_bad_lines(data: Path, tmp_path: Path) -> None:
     labels = {key: [json.loads(line)["meta"]["pile_set_name"] for line in all] for key, all in lines.items()}
     for only in (False, True):
         out = tmp_path / f"only-{only}"
-        found = decontaminate(data / "data", out=out, subsets="arxiv", only=only, remove="documents", **given)
+        found = decontaminate_corpus(data / "data", out=out, subsets="arxiv", only=only, remove="documents", **given)
         assert found.summary["left_out"] == (60 if only else 0)
         assert set(found.hits["subset"].to_pylist()) == {"ArXiv"}
         gone = {(row["shard"], row["number"]) for row in found.hits.to_pylist()}
@@ -198,16 +200,16 @@ def test_subsets_documents_and_bad_lines(data: Path, tmp_path: Path) -> None:
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad/00.jsonl").write_bytes(b"{\n" + b"\n".join(lines["00.jsonl"]) + b"\n")
     with pytest.raises(PilekitError, match=r"00.jsonl, line 1"):
-        decontaminate(tmp_path / "bad", out=tmp_path / "out", **given)
-    found = decontaminate(tmp_path / "bad", out=tmp_path / "out", on_error="skip", **given)
+        decontaminate_corpus(tmp_path / "bad", out=tmp_path / "out", **given)
+    found = decontaminate_corpus(tmp_path / "bad", out=tmp_path / "out", on_error="skip", **given)
     assert (found.summary["skipped"], found.skipped.count, found.summary["read"]) == (1, 1, 31)
     with pytest.raises(PilekitError, match=r"00.jsonl, line 1"):
-        decontaminate(tmp_path / "bad", out=tmp_path / "out", **given)
+        decontaminate_corpus(tmp_path / "bad", out=tmp_path / "out", **given)
 
 
 def test_the_stage_drops_documents_with_a_span(data: Path, tmp_path: Path) -> None:
-    found = decontaminate(data / "data", out=tmp_path / "out", write=False, **options(data))
-    stage, corpus = Decontaminated(tmp_path / "out"), Corpus(data / "data")
+    found = decontaminate_corpus(data / "data", out=tmp_path / "out", write=False, **options(data))
+    stage, corpus = DropContaminated(tmp_path / "out"), Corpus(data / "data")
     gone = {(row["shard"], row["number"]) for row in found.hits.to_pylist()}
     kept = {(batch.shard, number) for batch in Pipeline([stage])(read(corpus)) for number in batch.numbers.tolist()}
     assert kept == {(shard.name, number) for shard in corpus.shards for number in range(30)} - gone
@@ -222,16 +224,16 @@ def test_the_stage_drops_documents_with_a_span(data: Path, tmp_path: Path) -> No
     header = tmp_path / "out/pilekit.json"
     header.write_text(re.sub(r'"finished": ?true', '"finished":false', header.read_text()))
     with pytest.raises(PilekitError, match="is not finished"):
-        Decontaminated(tmp_path / "out")
+        DropContaminated(tmp_path / "out")
 
 
 @pytest.mark.slow
 def test_killed_at_each_step_and_with_two_jobs_the_same_bytes(data: Path, tmp_path: Path) -> None:
     given = options(data)
-    moments, left = left_at_each_renaming(tmp_path, lambda out: decontaminate(data / "data", out=out, **given))
+    moments, left = left_at_each_renaming(tmp_path, lambda out: decontaminate_corpus(data / "data", out=out, **given))
     assert moments > 15
     assert left > {"scratch", "clean", "hits.parquet", ".unfinished"}
-    decontaminate(data / "data", out=tmp_path / "two", **given | {"jobs": 2})
+    decontaminate_corpus(data / "data", out=tmp_path / "two", **given | {"jobs": 2})
     assert tree(tmp_path / "two") == tree(tmp_path / "whole")
 
 
@@ -267,7 +269,7 @@ def test_the_command_prints_tables_and_refuses_what_is_wrong(data: Path, tmp_pat
 def test_real_text_against_its_held_out_text(real_corpus: Path, tmp_path: Path) -> None:
     shard, val = real_corpus / "minipile-00.jsonl.zst", real_corpus / "val.jsonl.zst"
     texts = [text for batch in read(val) for text in batch.texts]
-    found = decontaminate(shard, against=val, out=tmp_path / "out")
+    found = decontaminate_corpus(shard, against=val, out=tmp_path / "out")
     lines = {shard.stem: making.unzstd(shard).split(b"\n")[:-1]}
     check(tmp_path / "out", lines, slow(lines, {("val", at): [text] for at, text in enumerate(texts)}, 10))
     assert found.summary["cut"] + found.summary["dropped"] == 191

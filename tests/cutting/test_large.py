@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from pilekit import cut_substrings, decontaminate
+from pilekit import decontaminate_corpus, substrings_corpus
 from tests.memory_limit import NO_HOLES
 
 WORDS = [f"{number * 7919 % 999983:x}" for number in range(20_000)]
@@ -35,7 +35,7 @@ def test_ten_thousand_documents_with_one_licence_header(tmp_path: Path) -> None:
         for number in range(10_000):
             text = f"{header}\n\n{own_words(range(50 * number, 50 * number + 50))}"
             file.write(json.dumps({"text": text}) + "\n")
-    found = cut_substrings(tmp_path / "code.jsonl", out=tmp_path / "out", write=False)
+    found = substrings_corpus(tmp_path / "code.jsonl", out=tmp_path / "out", write=False)
     cuts = [tuple(row.values()) for row in found.repeats.select(["number", "start", "end", "first_number"]).to_pylist()]
     assert cuts == [(number, 0, len(header), 0) for number in range(1, 10_000)]
     assert found.summary["passages"] == [{"count": 10_000, "text": header[:200]}]
@@ -50,11 +50,13 @@ def test_one_document_of_500_megabytes(tmp_path: Path) -> None:
     with (tmp_path / "data.jsonl").open("w") as file:
         file.write(json.dumps({"text": PASSAGE}) + "\n" + json.dumps({"text": text}) + "\n")
     del other, text
-    cut = cut_substrings(tmp_path / "data.jsonl", out=tmp_path / "cut", write=False, jobs=1)
+    cut = substrings_corpus(tmp_path / "data.jsonl", out=tmp_path / "cut", write=False, jobs=1)
     rows = [(row["number"], row["start"], row["end"]) for row in cut.repeats.to_pylist()]
     assert rows == [(1, len(half) + 1, len(half) + 1 + len(PASSAGE))]
     (tmp_path / "quiz.jsonl").write_text(json.dumps({"text": PASSAGE}))
-    clean = decontaminate(tmp_path / "data.jsonl", against=tmp_path / "quiz.jsonl", out=tmp_path / "clean", write=False)
+    clean = decontaminate_corpus(
+        tmp_path / "data.jsonl", against=tmp_path / "quiz.jsonl", out=tmp_path / "clean", write=False
+    )
     hits = [(row["number"], row["start"], row["end"]) for row in clean.hits.to_pylist()]
     assert hits == [(0, 0, len(PASSAGE)), *rows]
 
@@ -66,7 +68,7 @@ PLANTED = " ".join(f"planted{word}" for word in range(13))
 RUN = """
 import sys
 from pathlib import Path
-from pilekit import cut_substrings, decontaminate
+from pilekit import substrings_corpus, decontaminate_corpus
 from tests.memory_limit import limit_memory
 
 folder, command, limit = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -74,9 +76,9 @@ folder, command, limit = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 def counts(name):
     options = {"out": folder / f"out-{name}", "write": False, "jobs": 1}
     if command == "substrings":
-        found = cut_substrings(folder / name, min_bytes=20, memory=64_000_000, **options)
+        found = substrings_corpus(folder / name, min_bytes=20, memory=64_000_000, **options)
     else:
-        found = decontaminate(folder / name, against=folder / "quiz.jsonl", common=0, **options)
+        found = decontaminate_corpus(folder / name, against=folder / "quiz.jsonl", common=0, **options)
     return [found.summary[part] for part in ("read", "untouched", "cut", "dropped", "spans")]
 
 counts("warm.jsonl.zst")  # loads and compiles all there is

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pilekit import decontaminate, read
-from pilekit.cutting.decontaminate import Decontamination
+from pilekit import decontaminate_corpus, read
+from pilekit.cutting.decontaminate import DecontaminationResult
 from tests.cutting import reference
 from tests.shards import making
 
@@ -27,10 +27,12 @@ DRESSES = (
 )
 
 
-def cleaned(folder: Path, texts: Sequence[str], evaluation: str) -> tuple[Decontamination, list[str]]:
+def cleaned(folder: Path, texts: Sequence[str], evaluation: str) -> tuple[DecontaminationResult, list[str]]:
     (folder / "quiz.jsonl").write_bytes(making.record(evaluation))
     (folder / "data.jsonl").write_bytes(b"\n".join(map(making.record, texts)))
-    found = decontaminate(folder / "data.jsonl", against=folder / "quiz.jsonl", common=0, out=folder / "out", jobs=1)
+    found = decontaminate_corpus(
+        folder / "data.jsonl", against=folder / "quiz.jsonl", common=0, out=folder / "out", jobs=1
+    )
     return found, [text for batch in read(folder / "out/clean") for text in batch.texts]
 
 

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit import Corpus, PilekitError, Substrings, cut_substrings, deduplicate, reframe_corpus
+from pilekit import Corpus, PilekitError, SubstringResult, dedup_corpus, reframe_corpus, substrings_corpus
 from pilekit.artifacts import external_sort
 from pilekit.cutting import windows
 from tests.cli.running import cells, run, run_json
@@ -110,7 +110,7 @@ def write_shards(folder: Path, shards: Sequence[Sequence[str]]) -> dict[str, lis
     return lines
 
 
-def check(found: Substrings, shards: Mapping[str, Sequence[bytes]], cuts: Sequence[Cut]) -> None:
+def check(found: SubstringResult, shards: Mapping[str, Sequence[bytes]], cuts: Sequence[Cut]) -> None:
     """The table, the counts and the clean shards are those of the cuts. `shards`: the lines of each, in their order."""
     places = [(shard, number) for shard, lines in shards.items() for number in range(len(lines))]
     texts = {place: json.loads(shards[place[0]][place[1]])["text"] for place in places}
@@ -154,7 +154,7 @@ def test_cuts_are_the_references(shards: list[list[str]]) -> None:
         with tempfile.TemporaryDirectory() as made, pytest.MonkeyPatch.context() as patch:
             patch.setattr(windows, "AT_A_TIME", at_a_time)  # so that documents are read in pieces
             lines = write_shards(Path(made) / "data", shards)
-            found = cut_substrings(Path(made) / "data", min_bytes=length, out=Path(made) / "out", jobs=1)
+            found = substrings_corpus(Path(made) / "data", min_bytes=length, out=Path(made) / "out", jobs=1)
             check(found, lines, reference(texts, length, earliest(texts, length)))
 
 
@@ -185,17 +185,17 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_jobs_memory_and_no_write_change_nothing_else(data: Path, tmp_path: Path) -> None:
     lines = lines_of(data)
     texts = [json.loads(line)["text"] for of in lines.values() for line in of]
-    found = cut_substrings(data, out=tmp_path / "one", jobs=1)
+    found = substrings_corpus(data, out=tmp_path / "one", jobs=1)
     check(found, lines, reference(texts, 100, earliest(texts, 100)))
     assert found.summary["dropped"] > 10 < found.summary["cut"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(external_sort.RowSort, "__init__", small_sort)
-        cut_substrings(data, out=tmp_path / "two", jobs=2)
+        substrings_corpus(data, out=tmp_path / "two", jobs=2)
     assert tree(tmp_path / "two") == tree(tmp_path / "one")
-    unwritten = cut_substrings(data, out=tmp_path / "three", write=False)
+    unwritten = substrings_corpus(data, out=tmp_path / "three", write=False)
     assert unwritten.summary == found.summary
     assert {path.name for path in unwritten.folder.iterdir()} == {"pilekit.json", "repeats.parquet", "summary.json"}
-    again = cut_substrings(tmp_path / "one/clean", out=tmp_path / "again")
+    again = substrings_corpus(tmp_path / "one/clean", out=tmp_path / "again")
     assert (again.summary["spans"], again.summary["dropped"]) == (0, 0)
 
 
@@ -210,7 +210,7 @@ def test_subsets_and_what_a_dedup_removed(data: Path, tmp_path: Path) -> None:
     lines = lines_of(data)
     label = {line: json.loads(line)["meta"]["pile_set_name"] for of in lines.values() for line in of}
     for only in (True, False):
-        found = cut_substrings(data, subsets="github", only=only, out=tmp_path / f"{only}")
+        found = substrings_corpus(data, subsets="github", only=only, out=tmp_path / f"{only}")
         github = {name: [line for line in of if label[line] == "Github"] for name, of in lines.items()}
         texts = [json.loads(line)["text"] for of in github.values() for line in of]
         numbers = [(name, at) for name, of in lines.items() for at, line in enumerate(of) if label[line] == "Github"]
@@ -223,29 +223,29 @@ def test_subsets_and_what_a_dedup_removed(data: Path, tmp_path: Path) -> None:
         assert {name: [line for line in of if label.get(line, "Github") != "Github"] for name, of in clean.items()} == (
             {name: [] for name in lines} if only else others
         )
-    unique = deduplicate(data, out=tmp_path / "unique")
-    found = cut_substrings(data, dedup=tmp_path / "unique", out=tmp_path / "deduplicated")
+    unique = dedup_corpus(data, out=tmp_path / "unique")
+    found = substrings_corpus(data, dedup=tmp_path / "unique", out=tmp_path / "deduplicated")
     assert found.summary["left_out"] == unique.summary["removed"] > 30
-    cut_substrings(tmp_path / "unique/clean", out=tmp_path / "expected")
+    substrings_corpus(tmp_path / "unique/clean", out=tmp_path / "expected")
     assert lines_of(tmp_path / "deduplicated/clean") == lines_of(tmp_path / "expected/clean")
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad/00.jsonl").write_bytes(b"{\n" + b"\n".join(lines["00.jsonl"]) + b"\n")
     given: dict[str, Any] = {"out": tmp_path / "out"}
     with pytest.raises(PilekitError, match=r"00.jsonl, line 1"):
-        cut_substrings(tmp_path / "bad", **given)
-    bad = cut_substrings(tmp_path / "bad", on_error="skip", **given)
+        substrings_corpus(tmp_path / "bad", **given)
+    bad = substrings_corpus(tmp_path / "bad", on_error="skip", **given)
     assert (bad.summary["skipped"], bad.skipped.count, bad.summary["read"]) == (1, 1, 41)
     with pytest.raises(PilekitError, match=r"00.jsonl, line 1"):
-        cut_substrings(tmp_path / "bad", **given)
+        substrings_corpus(tmp_path / "bad", **given)
     reframe_corpus(data, tmp_path / "reframed")
-    cut_substrings(tmp_path / "reframed", dedup=tmp_path / "unique", out=tmp_path / "recompressed")
+    substrings_corpus(tmp_path / "reframed", dedup=tmp_path / "unique", out=tmp_path / "recompressed")
     assert lines_of(tmp_path / "recompressed/clean") == lines_of(tmp_path / "expected/clean")
     (tmp_path / "00.jsonl").write_bytes(lines["00.jsonl"][1] + b"\n")
     with pytest.raises(PilekitError, match="document 0 is not the one that was deduplicated in"):
-        cut_substrings(Corpus(tmp_path / "00.jsonl"), dedup=tmp_path / "unique", out=tmp_path / "other")
+        substrings_corpus(Corpus(tmp_path / "00.jsonl"), dedup=tmp_path / "unique", out=tmp_path / "other")
     (tmp_path / "00.jsonl").rename(tmp_path / "else.jsonl")
     with pytest.raises(PilekitError, match=r"else\.jsonl: was not deduplicated in"):
-        cut_substrings(Corpus(tmp_path / "else.jsonl"), dedup=tmp_path / "unique", out=tmp_path / "other")
+        substrings_corpus(Corpus(tmp_path / "else.jsonl"), dedup=tmp_path / "unique", out=tmp_path / "other")
 
 
 def test_the_command_warns_prints_and_shows_passages(data: Path, tmp_path: Path) -> None:
@@ -272,13 +272,13 @@ def test_the_command_warns_prints_and_shows_passages(data: Path, tmp_path: Path)
         ({"out": ""}, "out is empty"),
     ):
         with pytest.raises(PilekitError, match=message):
-            cut_substrings(data, **{"out": tmp_path / "none", **options})
+            substrings_corpus(data, **{"out": tmp_path / "none", **options})
     assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.slow
 def test_killed_at_each_step_the_same_bytes(data: Path, tmp_path: Path) -> None:
-    moments, left = left_at_each_renaming(tmp_path, lambda out: cut_substrings(data, out=out, jobs=1))
+    moments, left = left_at_each_renaming(tmp_path, lambda out: substrings_corpus(data, out=out, jobs=1))
     assert moments > 20
     steps = {"scratch/anchors", "scratch/windows", "scratch/runs", "scratch/cuts", "repeats.parquet", "clean"}
     assert left > steps
@@ -289,7 +289,7 @@ def test_real_text_equals_sorted_windows_and_a_second_run_finds_seams_alone(real
     lines = {"part.jsonl": making.unzstd(real_corpus / "minipile-00.jsonl.zst").split(b"\n")[:-1]}
     (tmp_path / "part.jsonl").write_bytes(b"".join(line + b"\n" for line in lines["part.jsonl"]))
     texts = [json.loads(line)["text"] for line in lines["part.jsonl"]]
-    found = cut_substrings(tmp_path / "part.jsonl", out=tmp_path / "out")
+    found = substrings_corpus(tmp_path / "part.jsonl", out=tmp_path / "out")
     check(found, lines, reference(texts, 100, earliest_by_ranks(texts)))
     assert found.summary["cut"] > 100
     assert found.summary["dropped"] == 0  # so numbers stay
@@ -297,7 +297,7 @@ def test_real_text_equals_sorted_windows_and_a_second_run_finds_seams_alone(real
     for row in found.repeats.to_pylist():
         seams[row["number"]].append(row["start"] - removed[row["number"]])
         removed[row["number"]] += row["end"] - row["start"]
-    again = cut_substrings(tmp_path / "out/clean", out=tmp_path / "again")
+    again = substrings_corpus(tmp_path / "out/clean", out=tmp_path / "again")
     assert again.summary["bytes_removed"] < found.summary["bytes_removed"] / 20
     for row in again.repeats.to_pylist():
         assert (

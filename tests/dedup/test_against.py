@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pilekit import PilekitError
-from pilekit.dedup.run import deduplicate
+from pilekit.dedup.run import dedup_corpus
 from tests.dedup import reference
 from tests.dedup.checking import check, corpus_documents, removed_rows, write_corpus
 from tests.dedup.planted import planted_corpus
@@ -24,8 +24,8 @@ def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_against_with_the_longest_kept(halves: Path, tmp_path: Path) -> None:
-    deduplicate(halves / "a", out=tmp_path / "first", jobs=1)
-    deduplicate(halves / "b", against=tmp_path / "first", out=tmp_path / "second", jobs=1)
+    dedup_corpus(halves / "a", out=tmp_path / "first", jobs=1)
+    dedup_corpus(halves / "b", against=tmp_path / "first", out=tmp_path / "second", jobs=1)
     earlier = corpus_documents(halves / "a")
     kept = {name: earlier[name] for name in set(earlier) - check(tmp_path / "first", earlier)}
     removed = check(tmp_path / "second", corpus_documents(halves / "b"), against=kept)
@@ -41,11 +41,11 @@ def test_runs_in_turn_equal_one_run_over_all_with_the_earlier_first(halves: Path
     lines = [document.line for document in corpus_documents(halves).values()]
     parts = {"a": lines[::3], "b": lines[1::3], "c": [*lines[2::3], *lines[:40:3]]}
     write_corpus(tmp_path / "data", {f"{name}/{name}": part for name, part in parts.items()})
-    deduplicate(tmp_path / "data", keep="first", out=tmp_path / "all", jobs=1)
+    dedup_corpus(tmp_path / "data", keep="first", out=tmp_path / "all", jobs=1)
     found: list[dict[str, Any]] = []
     for before, name in ((None, "a"), ("a", "b"), ("b", "c")):
         against = None if before is None else tmp_path / before
-        deduplicate(tmp_path / "data" / name, keep="first", against=against, out=tmp_path / name, jobs=1)
+        dedup_corpus(tmp_path / "data" / name, keep="first", against=against, out=tmp_path / name, jobs=1)
         rows = removed_rows(tmp_path / name)
         assert all((row["kept_corpus"] == "this") == (row["kept_shard"] == row["shard"]) for row in rows)
         found += rows
@@ -58,25 +58,25 @@ def test_runs_in_turn_equal_one_run_over_all_with_the_earlier_first(halves: Path
 
     def fails(match: str) -> None:
         with pytest.raises(PilekitError, match=match):
-            deduplicate(tmp_path / "data" / "c", keep="first", against=tmp_path / "b", out=tmp_path / "c", jobs=1)
+            dedup_corpus(tmp_path / "data" / "c", keep="first", against=tmp_path / "b", out=tmp_path / "c", jobs=1)
 
     (tmp_path / "a").rename(tmp_path / "elsewhere")
     fails("b: was made against an earlier run that cannot be used: .*/a: there is no such folder")
-    deduplicate(tmp_path / "data" / "b", keep="first", out=tmp_path / "a", jobs=1)
+    dedup_corpus(tmp_path / "data" / "b", keep="first", out=tmp_path / "a", jobs=1)
     fails("a: has changed since .*/b was made against it")
     shutil.rmtree(tmp_path / "a")
     (tmp_path / "elsewhere").rename(tmp_path / "a")
-    deduplicate(tmp_path / "data" / "c", keep="first", against=tmp_path / "b", out=tmp_path / "c", jobs=1)
+    dedup_corpus(tmp_path / "data" / "c", keep="first", against=tmp_path / "b", out=tmp_path / "c", jobs=1)
 
 
 def test_what_an_earlier_run_must_be(halves: Path, tmp_path: Path) -> None:
     shutil.copytree(halves / "a", tmp_path / "a")
     first = tmp_path / "first"
-    deduplicate(tmp_path / "a", out=first, jobs=1, write=False)
+    dedup_corpus(tmp_path / "a", out=first, jobs=1, write=False)
 
     def fails(match: str, **options: Any) -> None:
         with pytest.raises(PilekitError, match=match):
-            deduplicate(halves / "b", against=first, out=tmp_path / "second", jobs=1, **options)
+            dedup_corpus(halves / "b", against=first, out=tmp_path / "second", jobs=1, **options)
         assert not (tmp_path / "second").exists()
 
     fails("ngram 5, now it is 4", ngram=4)

@@ -14,8 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilekit import Corpus, PilekitError, PileStream, clean_corpus, cut_substrings, decontaminate, select_corpus
-from pilekit.dedup.run import deduplicate
+from pilekit import (
+    Corpus,
+    PilekitError,
+    PileStream,
+    clean_corpus,
+    decontaminate_corpus,
+    select_corpus,
+    substrings_corpus,
+)
+from pilekit.dedup.run import dedup_corpus
 from tests.cli.running import run
 from tests.cutting import test_substrings as substrings
 from tests.dedup import reference
@@ -45,9 +53,9 @@ def data(tmp_path: Path) -> Path:
 
 
 MAKING: dict[str, Callable[..., Any]] = {
-    "dedup": partial(deduplicate, jobs=1),
-    "substrings": cut_substrings,
-    "decontaminate": partial(decontaminate, against="quiz.jsonl"),
+    "dedup": partial(dedup_corpus, jobs=1),
+    "substrings": substrings_corpus,
+    "decontaminate": partial(decontaminate_corpus, against="quiz.jsonl"),
     "clean": partial(clean_corpus, rules="gopher-quality"),
     "select": partial(select_corpus, min_bytes=1),
 }
@@ -91,7 +99,7 @@ def test_held_out_shards_beside_others_are_left_out_with_one_notice(
 
 
 def test_an_evaluation_may_lie_beside_the_corpus(data: Path, tmp_path: Path) -> None:
-    found = decontaminate(data, against=data / "val.jsonl.zst", out=tmp_path / "out")
+    found = decontaminate_corpus(data, against=data / "val.jsonl.zst", out=tmp_path / "out")
     assert (found.summary["read"], found.summary["spans"]) == (4, 1)
     assert {row["shard"] for row in found.hits.to_pylist()} == {"00.jsonl"}
 
@@ -104,7 +112,7 @@ def test_a_stream_of_a_corpus_leaves_them_out_too(data: Path, caplog: pytest.Log
 
 def test_protected_shards_stay_whole_and_the_others_lose_what_they_have(data: Path, tmp_path: Path) -> None:
     out, documents = tmp_path / "out", corpus_documents(data)
-    found = deduplicate(data, held_out="protect", out=out, jobs=1)
+    found = dedup_corpus(data, held_out="protect", out=out, jobs=1)
     held_out = ("test.jsonl", "val.jsonl")
     removed = check(out, documents, protected=held_out)
     assert removed == {("00.jsonl", 0), ("00.jsonl", 2), ("00.jsonl", 3)}
@@ -128,12 +136,12 @@ def test_protected_shards_stay_whole_and_the_others_lose_what_they_have(data: Pa
     for name, count in (("", 1), ("val.jsonl.zst", 5)):
         stream = PileStream(data / name, tokenizer=None, batch_size=1, epochs=1, dedup=out)
         assert sum(len(batch.texts) if hasattr(batch, "texts") else 1 for batch in stream) == count
-    unwritten = deduplicate(data, held_out="protect", out=tmp_path / "unwritten", jobs=1, write=False)
+    unwritten = dedup_corpus(data, held_out="protect", out=tmp_path / "unwritten", jobs=1, write=False)
     assert unwritten.summary == found.summary
     assert mask_of(tmp_path / "unwritten", "val.jsonl") == [True] * 5
 
 
-@pytest.mark.parametrize("make", [deduplicate, cut_substrings])
+@pytest.mark.parametrize("make", [dedup_corpus, substrings_corpus])
 def test_another_setting_is_refused_and_so_is_nothing_to_protect(
     make: Callable[..., Any], data: Path, tmp_path: Path
 ) -> None:
@@ -180,11 +188,11 @@ def test_a_protected_dedup_is_the_references(shards: dict[str, Any], earlier: An
             if earlier is not None:
                 first = written("earlier", {"past": earlier})
                 past = folder / f"past-{threshold}"
-                deduplicate(folder / "earlier", out=past, jobs=1, threshold=threshold, ngram=2, keep=options["keep"])
+                dedup_corpus(folder / "earlier", out=past, jobs=1, threshold=threshold, ngram=2, keep=options["keep"])
                 before = {name: first[name] for name in first if mask_of(past, name[0])[name[1]]}
                 given_options["against"] = past
             out = folder / f"out-{threshold}"
-            deduplicate(folder / "data", held_out="protect", out=out, jobs=1, **given_options)
+            dedup_corpus(folder / "data", held_out="protect", out=out, jobs=1, **given_options)
             removed = check(
                 out, documents, threshold=threshold, ngram=2, against=before, protected=protected, **options
             )
@@ -218,7 +226,7 @@ def test_protected_substrings_are_the_references(shards: dict[str, list[str]]) -
     length = 8
     with tempfile.TemporaryDirectory() as made:
         folder = write_corpus(Path(made) / "data", {name: list(map(making.record, of)) for name, of in shards.items()})
-        found = cut_substrings(folder, min_bytes=length, held_out="protect", out=Path(made) / "out", jobs=1)
+        found = substrings_corpus(folder, min_bytes=length, held_out="protect", out=Path(made) / "out", jobs=1)
         order = ["test", "val", *(name for name in NAMES if name not in ("test", "val"))]
         texts = list(chain.from_iterable(shards[name] for name in order))
         held_out = len(shards["test"]) + len(shards["val"])
@@ -237,21 +245,21 @@ def test_protected_substrings_are_the_references(shards: dict[str, list[str]]) -
 
 
 def test_protected_substrings_after_dedup_with_subsets_and_the_command(data: Path, tmp_path: Path) -> None:
-    deduplicate(data, out=tmp_path / "plain", jobs=1)
-    deduplicate(data, held_out="protect", out=tmp_path / "protected", jobs=1)
+    dedup_corpus(data, out=tmp_path / "plain", jobs=1)
+    dedup_corpus(data, held_out="protect", out=tmp_path / "protected", jobs=1)
     for name, spans, left_out in (("plain", 1, 1), ("protected", 0, 3)):
         out = tmp_path / f"of-{name}"
-        found = cut_substrings(data, held_out="protect", dedup=tmp_path / name, out=out)
+        found = substrings_corpus(data, held_out="protect", dedup=tmp_path / name, out=out)
         assert (found.summary["held_out"]["spans"], found.summary["left_out"]) == (spans, left_out)
         clean = lines_of(out / "clean")
         assert {shard: clean[shard] for shard in ("test.jsonl", "val.jsonl")} == {
             shard: of for shard, of in lines_of(data).items() if shard != "00.jsonl"
         }
-    found = cut_substrings(data, held_out="protect", subsets=["ArXiv"], out=tmp_path / "arxiv", write=False)
+    found = substrings_corpus(data, held_out="protect", subsets=["ArXiv"], out=tmp_path / "arxiv", write=False)
     assert (found.summary["spans"], found.summary["untouched"]) == (0, 11)
     done = run("substrings", data, "--held-out", "protect", "--out", tmp_path / "typed", exit_code=0)
     assert "protected: test.jsonl, val.jsonl, 7 documents; 1 of the spans are text of these" in done.stderr
-    deduplicate(data, held_out="protect", out=tmp_path / "deduplicated", jobs=1)
+    dedup_corpus(data, held_out="protect", out=tmp_path / "deduplicated", jobs=1)
     run("report", tmp_path / "typed", tmp_path / "deduplicated", "--out", tmp_path / "page.html", exit_code=0)
     page = (tmp_path / "page.html").read_text()
     assert "Spans that are text of held-out documents, of which nothing was cut: 1 (test.jsonl, val.jsonl)." in page
@@ -259,7 +267,7 @@ def test_protected_substrings_after_dedup_with_subsets_and_the_command(data: Pat
     assert "val.jsonl 0 (held out)" in page
 
 
-@pytest.mark.parametrize("make", [partial(deduplicate, jobs=1), partial(cut_substrings, jobs=1)])
+@pytest.mark.parametrize("make", [partial(dedup_corpus, jobs=1), partial(substrings_corpus, jobs=1)])
 def test_protected_runs_that_are_killed_end_with_the_same_bytes(
     make: Callable[..., Any], data: Path, tmp_path: Path
 ) -> None:
@@ -271,7 +279,7 @@ def test_protected_runs_that_are_killed_end_with_the_same_bytes(
 
 def test_mini_pile_loses_what_its_held_out_documents_have(real_corpus: Path, tmp_path: Path) -> None:
     shards = ("minipile-00.jsonl.zst", "minipile-01.jsonl.zst", "val.jsonl.zst")
-    found = deduplicate([real_corpus / name for name in shards], held_out="protect", out=tmp_path / "out", write=False)
+    found = dedup_corpus([real_corpus / name for name in shards], held_out="protect", out=tmp_path / "out", write=False)
     rows = removed_rows(tmp_path / "out")
     # An inverted index over exact shingles gives these eight; three are longer than the held-out document.
     like = [(row["number"], row["kept_number"]) for row in rows if row["kept_corpus"] == "held-out"]

@@ -15,7 +15,7 @@ import pytest
 
 from pilekit.dedup.match.candidates import find_candidates
 from pilekit.dedup.match.population import Population, ids_of
-from pilekit.dedup.run import deduplicate
+from pilekit.dedup.run import dedup_corpus
 from pilekit.dedup.sketch.bands import choose_bands
 from tests.dedup.checking import removed_rows, write_corpus
 from tests.dedup.given import sketch
@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
 
 
 def outcomes(folder: Path, threshold: float, pairs: int) -> list[Outcome]:
-    """Plant this many pairs in a corpus in `folder`, match it as `deduplicate` does, and deduplicate it."""
+    """Plant this many pairs in a corpus in `folder`, match it as `dedup_corpus` does, and deduplicate it."""
     documents = planted(pairs, seed=round(1000 * threshold), words=(60, 300))
     corpus = write_corpus(folder / "corpus", {"00": [making.record(text, "ArXiv") for text in documents.texts]})
     bands = choose_bands(threshold, 128)
@@ -51,7 +51,7 @@ def outcomes(folder: Path, threshold: float, pairs: int) -> list[Outcome]:
     found = find_candidates(population, range(bands.bands), copies, folder, 64 << 20, jobs=1)
     assert not found.runs
     candidates = {frozenset(ids) for table in found.rows.chunks() for ids in ids_of(table[::2]).T.tolist()}
-    deduplicate(corpus, threshold=threshold, out=folder / "out", write=False, jobs=1)
+    dedup_corpus(corpus, threshold=threshold, out=folder / "out", write=False, jobs=1)
     removed = {row["number"] for row in removed_rows(folder / "out")}
     return [
         Outcome(

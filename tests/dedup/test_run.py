@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from pilekit import PilekitError
 from pilekit.dedup.output import removed_table
-from pilekit.dedup.result import Deduplication
-from pilekit.dedup.run import deduplicate
+from pilekit.dedup.result import DedupResult
+from pilekit.dedup.run import dedup_corpus
 from pilekit.dedup.sketch import sketch_shard
 from pilekit.dedup.sketch.shingles import shingle_set
 from tests.dedup import reference
@@ -39,7 +39,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Deduplication:
+def whole(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> DedupResult:
     """A run with default settings, whose progress was checked."""
     done: Counter[str] = Counter()
     totals: dict[str, int] = {}
@@ -48,7 +48,7 @@ def whole(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Deduplicati
         done[step] += amount
         assert totals.setdefault(step, total) == total
 
-    result = deduplicate(corpus, out=tmp_path_factory.mktemp("whole") / "out", jobs=1, advance=advance)
+    result = dedup_corpus(corpus, out=tmp_path_factory.mktemp("whole") / "out", jobs=1, advance=advance)
     assert list(done) == ["sketching", "matching", "reading candidates", "comparing", "writing"]
     assert done == totals
     return result
@@ -58,7 +58,7 @@ def whole(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Deduplicati
 def test_planted_near_duplicates(corpus: Path, tmp_path: Path, threshold: float, keep: reference.Keep) -> None:
     """By brute force: 99 % of the similar pairs lost at least one document."""
     documents = corpus_documents(corpus)
-    deduplicate(corpus, threshold=threshold, keep=keep, out=tmp_path / "out", jobs=1)
+    dedup_corpus(corpus, threshold=threshold, keep=keep, out=tmp_path / "out", jobs=1)
     removed = check(tmp_path / "out", documents, threshold=threshold, keep=keep)
     names = list(documents)
     pairs = reference.similar_pairs([document.text for document in documents.values()], threshold)
@@ -87,7 +87,7 @@ def test_adversarial_short_texts(
     folder = tmp_path_factory.mktemp("short")
     write_corpus(folder / "data", {f"{place:02d}": [b"", *lines_of(texts)] for place, texts in enumerate(shards)})
     out, documents = folder / "out", corpus_documents(folder / "data")
-    deduplicate(folder / "data", out=out, jobs=1, **how)
+    dedup_corpus(folder / "data", out=out, jobs=1, **how)
     removed = check(out, documents, **how)
     first_of: dict[str, Identity] = {}
     for name, document in documents.items():
@@ -95,18 +95,18 @@ def test_adversarial_short_texts(
     shutil.rmtree(folder)
 
 
-def test_the_bytes_depend_only_on_shards_and_parameters(corpus: Path, whole: Deduplication, tmp_path: Path) -> None:
+def test_the_bytes_depend_only_on_shards_and_parameters(corpus: Path, whole: DedupResult, tmp_path: Path) -> None:
     names = [f"{name}.jsonl" for name in ("train/00", "train/01", "web")]
     files = [corpus / f"{name}.zst" for name in names]
-    deduplicate(files, out=tmp_path / "b", jobs=2, memory=64 << 20)
-    deduplicate(list(reversed(files)), out=tmp_path / "c")
+    dedup_corpus(files, out=tmp_path / "b", jobs=2, memory=64 << 20)
+    dedup_corpus(list(reversed(files)), out=tmp_path / "c")
     expected = tree(whole.folder)
     kinds = ("sketches/{}.parquet", "masks/{}.mask", "clean/{}.zst", "clean/{}.zst.index.parquet")
     of_shards = {kind.format(name) for kind in kinds for name in names}
     assert set(expected) == {"pilekit.json", "removed.parquet", "summary.json", *of_shards}
     assert tree(tmp_path / "b") == tree(tmp_path / "c") == expected
 
-    deduplicate(corpus, out=tmp_path / "masks", jobs=1, write=False)
+    dedup_corpus(corpus, out=tmp_path / "masks", jobs=1, write=False)
     check(tmp_path / "masks", corpus_documents(corpus), clean=False)
     for name, content in tree(tmp_path / "masks").items():
         assert name in ("pilekit.json", "removed.parquet") or content == expected[name]
@@ -116,7 +116,7 @@ def test_the_bytes_depend_only_on_shards_and_parameters(corpus: Path, whole: Ded
     memory = fsspec.filesystem("memory")  # Its shards exist in this process only.
     for path in files:
         memory.pipe(f"/dedup/{path.relative_to(corpus)}", path.read_bytes())
-    deduplicate("memory://dedup", out=tmp_path / "memory", jobs=2)
+    dedup_corpus("memory://dedup", out=tmp_path / "memory", jobs=2)
     memory.rm("/dedup", recursive=True)
     found = tree(tmp_path / "memory")
     assert {**found, "pilekit.json": b""} == {**expected, "pilekit.json": b""}  # where each shard was read
@@ -133,7 +133,7 @@ def test_other_subsets_pass_through_or_are_left_out(tmp_path: Path, only: bool, 
     documents = corpus_documents(data)
     skipped = sum(bool(line) for line in lines) - len(documents)
     subsets = ["arxiv", "Pile-CC"]
-    result = deduplicate(data, subsets=subsets, only=only, out=out, jobs=1, on_error="skip", threshold=0.7)
+    result = dedup_corpus(data, subsets=subsets, only=only, out=out, jobs=1, on_error="skip", threshold=0.7)
     removed = check(out, documents, threshold=0.7, subsets={"ArXiv", "Pile-CC"}, only=only, skipped=skipped)
     assert len(removed) > 50
     rows = [{"subset": name, **counts} for name, counts in result.summary["subsets"].items()]
@@ -147,14 +147,14 @@ def test_a_bad_line_is_an_error_unless_it_is_to_be_skipped(tmp_path: Path) -> No
 
     def fails() -> None:
         with pytest.raises(PilekitError, match=r"00\.jsonl\.zst, line 2:"):
-            deduplicate(data, out=out)
+            dedup_corpus(data, out=out)
 
     write_corpus(data, {"00": [making.record("a"), b"{", making.record("a")]})
     fails()
     write_corpus(data, {"01": [making.record("b")]})
     fails()
     for _ in range(2):  # The first call resumes that run and finishes it.
-        assert deduplicate(data, out=out, on_error="skip").skipped.count == 1
+        assert dedup_corpus(data, out=out, on_error="skip").skipped.count == 1
         assert check(out, corpus_documents(data), skipped=1) == {("00.jsonl", 2)}
     before = tree(out)
     fails()
@@ -172,7 +172,7 @@ def test_more_documents_than_are_looked_up_at_a_time(tmp_path: Path, monkeypatch
     (tmp_path / "data").mkdir()
     for place in range(2):
         (tmp_path / "data" / f"{place}.jsonl").write_bytes(b"\n".join(lines[count * place : count * (place + 1)]))
-    result = deduplicate(tmp_path / "data", out=tmp_path / "out", jobs=1, memory=64 << 20)
+    result = dedup_corpus(tmp_path / "data", out=tmp_path / "out", jobs=1, memory=64 << 20)
     first_of: dict[int, int] = {}
     # Of "text 7" and "text 12345" the longer would be kept, but they are no copies of each other.
     expected = [(i, first) for i, text in enumerate(of) if (first := first_of.setdefault(text, i)) != i]
@@ -189,7 +189,7 @@ def test_more_documents_than_are_looked_up_at_a_time(tmp_path: Path, monkeypatch
     assert kept == b"".join(line + b"\n" for i, line in enumerate(lines) if i not in gone)
 
 
-def test_minhash_is_datasketch_s(corpus: Path, whole: Deduplication) -> None:
+def test_minhash_is_datasketch_s(corpus: Path, whole: DedupResult) -> None:
     assert whole.removed.num_rows == whole.summary["removed"]
     documents = corpus_documents(corpus)
     for name in [*list(documents)[:3], ("web.jsonl", 5)]:
@@ -213,7 +213,7 @@ def test_what_cannot_be_done(corpus: Path, tmp_path: Path, monkeypatch: pytest.M
 
     def fails(match: str, data: Any = corpus, **options: Any) -> None:
         with pytest.raises(PilekitError, match=match):
-            deduplicate(data, **{"out": out, **options})
+            dedup_corpus(data, **{"out": out, **options})
         assert not out.exists()
 
     fails(r"standard input \(-\)", "-")
@@ -234,7 +234,7 @@ def test_what_cannot_be_done(corpus: Path, tmp_path: Path, monkeypatch: pytest.M
         ("keep", "shortest"),
         ("on_error", "ignore"),
     ):
-        fails(rf"deduplicate: .*\.{name}`", **{name: value})
+        fails(rf"dedup_corpus: .*\.{name}`", **{name: value})
     fails("unknown subset", subsets=["nothing"])
     fails("subsets is empty", subsets=[])
     fails("name subsets too", only=True)
@@ -245,16 +245,16 @@ def test_what_cannot_be_done(corpus: Path, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**6, 10**6, 10**4))
     fails(r"deduplicating needs about [\d.]+ kB, the disk has 10\.0 kB free.*--out")
     with pytest.raises(PilekitError, match="--out"):
-        deduplicate(corpus, out=corpus / "train")
+        dedup_corpus(corpus, out=corpus / "train")
 
 
 def test_free_disk_is_asked_for_again_when_it_is_known_what_is_needed(
-    corpus: Path, whole: Deduplication, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: Path, whole: DedupResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, answers = shutil.disk_usage, iter([10**12, 100])
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda path: real(path)._replace(free=next(answers)))
         with pytest.raises(PilekitError, match=r"comparing needs about .*, the disk has 100 B free"):
-            deduplicate(corpus, out=tmp_path / "out", jobs=1)
-    deduplicate(corpus, out=tmp_path / "out", jobs=1)
+            dedup_corpus(corpus, out=tmp_path / "out", jobs=1)
+    dedup_corpus(corpus, out=tmp_path / "out", jobs=1)
     assert tree(tmp_path / "out") == tree(whole.folder)

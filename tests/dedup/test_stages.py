@@ -16,10 +16,10 @@ from datasketch import MinHash, MinHashLSH
 from pilekit import PilekitError, ShardWriter, read, read_corpus
 from pilekit.artifacts.header import HEADER_FILE
 from pilekit.corpus import Corpus
-from pilekit.dedup import deduplicated
-from pilekit.dedup.deduplicated import Deduplicated
+from pilekit.dedup import drop_duplicates
+from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.dedup.near_duplicates import NearDuplicates
-from pilekit.dedup.run import deduplicate
+from pilekit.dedup.run import dedup_corpus
 from pilekit.dedup.sketch.bands import choose_bands
 from pilekit.dedup.sketch.shingles import shingle_set
 from pilekit.documents import DocumentBatch
@@ -104,7 +104,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def dedup(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "dedup"
-    deduplicate(corpus, out=out, jobs=1)
+    dedup_corpus(corpus, out=out, jobs=1)
     return out
 
 
@@ -117,22 +117,22 @@ def test_deduplicated_passes_what_the_clean_shards_hold(
 ) -> None:
     """Shards may come in turns, more than masks are held; without its sketch a shard is taken as it is."""
     expected = kept_lines(iter(read_corpus(Corpus(dedup / "clean"))))
-    stage = pickle.loads(pickle.dumps(Deduplicated(dedup)))
+    stage = pickle.loads(pickle.dumps(DropDuplicates(dedup)))
     assert kept_lines(stage(iter(read_corpus(Corpus(corpus))))) == expected
     assert 0 < len(expected) < len(MANY) + 20
-    monkeypatch.setattr(deduplicated, "HELD_MASKS", 1)
+    monkeypatch.setattr(drop_duplicates, "HELD_MASKS", 1)
     shards = [list(cut(next(iter(read(shard))), [9] * 12)) for shard in Corpus(corpus).shards]
-    found = list(Deduplicated(str(dedup))(iter([one for both in zip(*shards, strict=True) for one in both])))
+    found = list(DropDuplicates(str(dedup))(iter([one for both in zip(*shards, strict=True) for one in both])))
     assert all(len(one) for one in found)
     assert sorted(kept_lines(iter(found))) == sorted(expected)
     shutil.copytree(dedup, tmp_path / "copied", ignore=shutil.ignore_patterns("sketches", "clean"))
-    assert kept_lines(Deduplicated(tmp_path / "copied")(iter(read_corpus(Corpus(corpus))))) == expected
+    assert kept_lines(DropDuplicates(tmp_path / "copied")(iter(read_corpus(Corpus(corpus))))) == expected
 
 
 def test_other_shards_other_masks_and_unfinished_runs_are_refused(corpus: Path, dedup: Path, tmp_path: Path) -> None:
     def fails(match: str, batches: Iterator[DocumentBatch], folder: Path = dedup) -> None:
         with pytest.raises(PilekitError, match=match):
-            list(Deduplicated(folder)(batches))
+            list(DropDuplicates(folder)(batches))
 
     select_corpus(corpus, tmp_path / "code", subsets=["ArXiv"], jobs=1)
     differs = r"^train/00\.jsonl: document 0 is not the one that was deduplicated in "
@@ -157,4 +157,4 @@ def test_other_shards_other_masks_and_unfinished_runs_are_refused(corpus: Path, 
         (tmp_path / "half", "is not finished"),
     ):
         with pytest.raises(PilekitError, match=match):
-            Deduplicated(folder)
+            DropDuplicates(folder)

@@ -13,7 +13,7 @@ import pytest
 
 from pilekit import PilekitError
 from pilekit.dedup import run
-from pilekit.dedup.run import deduplicate
+from pilekit.dedup.run import dedup_corpus
 from tests.dedup.planted import planted_corpus
 from tests.shards.making import flipped
 from tests.stopping import tree
@@ -23,7 +23,7 @@ from tests.stopping import tree
 KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
-from pilekit.dedup.run import deduplicate
+from pilekit.dedup.run import dedup_corpus
 
 data, folder, before, step = sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "before", int(sys.argv[4])
 
@@ -38,7 +38,7 @@ def run(moment, out):
         if renamed == moment:
             os.kill(os.getpid(), signal.SIGKILL)
     os.replace = patched
-    deduplicate(data, out=out, jobs=1)
+    dedup_corpus(data, out=out, jobs=1)
 
 moment, status = 1, None
 while status != 0:
@@ -67,7 +67,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an undisturbed run."""
     out = tmp_path_factory.mktemp("whole") / "out"
-    deduplicate(corpus, out=out, jobs=1)
+    dedup_corpus(corpus, out=out, jobs=1)
     return out
 
 
@@ -101,17 +101,17 @@ def test_killed_at_a_moment_and_run_again(corpus: Path, finished: Path, tmp_path
     for out in tmp_path.iterdir():
         left |= {path.relative_to(out).parts[0] for path in out.rglob("*") if not path.name.endswith(".partial")}
         before = finished_files(out)
-        deduplicate(corpus, out=out, jobs=1)
+        dedup_corpus(corpus, out=out, jobs=1)
         assert tree(out) == whole
         assert {path: path.stat().st_ino for path in before} == before
     assert left > {"pilekit.json", "sketches", "scratch", "removed.parquet", "masks", "clean"}
 
 
 def test_the_same_run_again_answers_at_once(corpus: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = deduplicate(corpus, out=out, jobs=1)
+    first = dedup_corpus(corpus, out=out, jobs=1)
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     monkeypatch.setattr(run, "sketch_shard", None)
-    again = deduplicate(corpus, out=out, jobs=2, memory=1 << 30)
+    again = dedup_corpus(corpus, out=out, jobs=2, memory=1 << 30)
     assert (again.summary, again.skipped) == (first.summary, first.skipped)
     assert again.removed.equals(first.removed)
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
@@ -124,7 +124,7 @@ def test_what_was_taken_away_is_made_again(corpus: Path, finished: Path, out: Pa
             shutil.rmtree(out / gone)
         else:
             (out / gone).unlink()
-        deduplicate(corpus, out=out, jobs=1)
+        dedup_corpus(corpus, out=out, jobs=1)
         found = tree(out)  # A finished run needs no sketches.
         assert found == {name: content for name, content in whole.items() if name in found or gone != "sketches"}
 
@@ -139,7 +139,7 @@ def test_changed_input_and_other_parameters_are_named(corpus: Path, out: Path, t
 
     def fails(match: str, **options: Any) -> None:
         with pytest.raises(PilekitError, match=match):
-            deduplicate(data, out=out, jobs=1, **options)
+            dedup_corpus(data, out=out, jobs=1, **options)
         assert tree(out) == before
 
     fails("made with other settings: threshold is 0.8 there, 0.81 here", threshold=0.81)
@@ -147,7 +147,7 @@ def test_changed_input_and_other_parameters_are_named(corpus: Path, out: Path, t
     fails(r'subsets is null there, \["ArXiv"\] here', subsets=["ArXiv"])
     fails("write is true there, false here", write=False)
     fails("spellings is", manifest="demo")  # of other subsets, so labels may mean others
-    assert deduplicate(corpus, out=out, jobs=1, on_error="skip").summary["read"] > 0  # there is no bad line
+    assert dedup_corpus(corpus, out=out, jobs=1, on_error="skip").summary["read"] > 0  # there is no bad line
     reversed_bytes(data / "train" / "01.jsonl.zst")
     fails(r"other shards: train/01\.jsonl is not the same any more.*--out")
     (data / "train" / "01.jsonl.zst").unlink()
@@ -170,15 +170,15 @@ def test_a_shard_that_changes_during_the_run_or_a_damaged_sketch_is_named_and_th
         with monkeypatch.context() as patch:
             patch.setattr(run, moment, after_a_change)
             with pytest.raises(PilekitError, match=r"web\.jsonl\.zst: (has|was) changed"):
-                deduplicate(data, out=out, jobs=1)
+                dedup_corpus(data, out=out, jobs=1)
         if moment == "find_exact":
             sketch = out / "sketches" / "web.jsonl.parquet"
             content = sketch.read_bytes()
             sketch.write_bytes(flipped(content, len(content) // 3))
             shutil.copy2(corpus / "web.jsonl.zst", data)
             with pytest.raises(PilekitError, match=r"web\.jsonl\.parquet: is damaged.*remove it"):
-                deduplicate(data, out=out, jobs=1)
+                dedup_corpus(data, out=out, jobs=1)
             sketch.unlink()
         shutil.copy(corpus / "web.jsonl.zst", data)
-        deduplicate(data, out=out, jobs=1)
+        dedup_corpus(data, out=out, jobs=1)
         assert {**tree(out), "pilekit.json": b""} == {**whole, "pilekit.json": b""}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pilekit.dedup.run import deduplicate
+from pilekit.dedup.run import dedup_corpus
 from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.explore.server import serve
 from pilekit.explore.sources import Sources
@@ -39,7 +39,7 @@ def make(folder: Path) -> None:
     """`corpus/` with one shard, `dedup/`, `model/` and `scores/`."""
     every = texts()
     write_shard(folder / "corpus" / NAME, every, [LABELS[number % 4] for number in range(len(every))])
-    deduplicate(str(folder / "corpus"), out=folder / "dedup", write=False, jobs=1)
+    dedup_corpus(str(folder / "corpus"), out=folder / "dedup", write=False, jobs=1)
     tiny_model_dir(folder / "model", max_length=256)
     bits_per_byte(folder / "model", folder / "corpus", out=folder / "scores", per_token=True, limit=10)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 
 from pilekit.corpus import Corpus, load_manifest
-from pilekit.cutting.decontaminate import decontaminate
-from pilekit.cutting.substrings import cut_substrings
-from pilekit.dedup.run import deduplicate
+from pilekit.cutting.decontaminate import decontaminate_corpus
+from pilekit.cutting.substrings import substrings_corpus
+from pilekit.dedup.run import dedup_corpus
 from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.pipeline.cleaning import clean_corpus
 from pilekit.shards.read.reader import read
@@ -101,13 +101,13 @@ def artefacts(folder: Path, labels: list[str]) -> Path:
     """A folder with one artefact or more of every kind that a report shows, all of one corpus."""
     corpus = hostile_corpus(folder / "corpus", labels)
     made = folder / 'made <img src=x onerror="window.hacked=1">'
-    deduplicate(corpus, out=made / "unique", jobs=1)
+    dedup_corpus(corpus, out=made / "unique", jobs=1)
     clean_corpus(Corpus(corpus), made / "clean", rules=["gopher"], pii="ip", jobs=1)
     quiz = folder / f"quiz {HOSTILE[1]}.jsonl".replace("/", "")
     first = next(iter(read(corpus / "00.jsonl.zst"))).texts[0]
     quiz.write_text("".join(json.dumps({"text": text}) + "\n" for text in (first, "never seen " * 20)))
-    decontaminate(corpus, against=str(quiz), out=made / "decontaminated", jobs=1)
-    cut_substrings(corpus, out=made / "substrings", jobs=1)
+    decontaminate_corpus(corpus, against=str(quiz), out=made / "decontaminated", jobs=1)
+    substrings_corpus(corpus, out=made / "substrings", jobs=1)
     (made / "stats.json").write_text(json.dumps(corpus_stats(Corpus(corpus), copies=True).to_dict()))
     (made / "verify.json").write_text(json.dumps(verify_corpus(Corpus(corpus)).to_dict()))
     run_folder(made / "run", labels)

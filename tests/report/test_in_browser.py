@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pilekit.dedup.run import deduplicate
+from pilekit.dedup.run import dedup_corpus
 from pilekit.report.page import write_report
 from tests.browser import Browser
 from tests.pipeline.making import write_shard
@@ -147,7 +147,7 @@ def test_a_report_of_22_subsets_and_100_000_removals_is_small_and_opens_in_two_s
     labels = [SUBSETS[(place * 7 + place // 6) % len(SUBSETS)] for place in range(len(texts))]
     for part in range(2):
         write_shard(tmp_path / "data" / f"0{part}.jsonl.zst", texts[part::2], labels[part::2])
-    done = deduplicate(tmp_path / "data", out=tmp_path / "unique", write=False)
+    done = dedup_corpus(tmp_path / "data", out=tmp_path / "unique", write=False)
     assert done.summary["removed"] == 100_000
     write_report([tmp_path / "unique", tmp_path / "data"], tmp_path / "report.html")
     assert (tmp_path / "report.html").stat().st_size < 5_000_000

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.dedup.run import deduplicate
+from pilekit.dedup.run import dedup_corpus
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.errors import PilekitError
 from pilekit.evaluate.results.result_folder import read_result
@@ -162,7 +162,7 @@ def test_empty_sections_are_absent_and_a_corpus_is_counted(tmp_path: Path) -> No
 
 def test_each_kept_document_may_have_a_single_copy(tmp_path: Path) -> None:
     texts = [f"text {place // 2}" for place in range(8)]
-    deduplicate(write_shard(tmp_path / "pairs.jsonl", texts), out=tmp_path / "unique", jobs=1)
+    dedup_corpus(write_shard(tmp_path / "pairs.jsonl", texts), out=tmp_path / "unique", jobs=1)
     assert write_report(tmp_path / "unique", tmp_path / "report.html") == ("Deduplication",)
     page = _Page(tmp_path / "report.html")
     assert "Largest clusters" not in page.tables
@@ -173,7 +173,7 @@ def test_lost_texts_are_not_shown_and_a_damaged_artefact_is_an_error_if_given_an
     tmp_path: Path,
 ) -> None:
     corpus = hostile_corpus(tmp_path / "corpus", ["ArXiv", "Github"])
-    deduplicate(corpus, out=tmp_path / "made" / "unique", jobs=1)
+    dedup_corpus(corpus, out=tmp_path / "made" / "unique", jobs=1)
     shutil.rmtree(corpus)
     assert write_report(tmp_path / "made" / "unique", tmp_path / "lost.html") == ("Deduplication",)
     page = _Page(tmp_path / "lost.html")

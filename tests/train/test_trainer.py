@@ -23,7 +23,7 @@ from pilekit.tokenize.files.tokenize_corpus import tokenize_corpus
 from pilekit.train.config.file import load_config
 from pilekit.train.evaluation import open_held_out
 from pilekit.train.log.metrics import StepMetrics
-from pilekit.train.trainer import Finished
+from pilekit.train.trainer import TrainResult
 from tests.process_groups import ProcessGroups
 from tests.stream.corpora import made as documents
 from tests.stream.corpora import some_text
@@ -44,7 +44,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
+def whole(made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainResult]:
     """The run of tiny.toml, without a stop."""
     run = tmp_path_factory.mktemp("whole") / "run"
     return run, trainer(made, run).fit()
@@ -64,7 +64,7 @@ def test_token_files_give_the_losses_of_the_shards(made: Path, tmp_path: Path) -
         open_held_out(load_config(made / "tiny.toml", [given, "train.eval_every=2"]))
 
 
-def test_the_files_of_a_run(made: Path, whole: tuple[Path, Finished]) -> None:
+def test_the_files_of_a_run(made: Path, whole: tuple[Path, TrainResult]) -> None:
     run, finished = whole
     assert (finished.step, finished.interrupted, finished.model) == (8, False, run / "model")
     assert {path.name for path in run.iterdir() if not path.name.startswith(".")} == {
@@ -191,7 +191,7 @@ Trainer(load_config(Path(sys.argv[1])), sys.argv[2]).fit(kill)
 
 
 def test_a_killed_run_resumes_from_its_last_checkpoint(
-    made: Path, whole: tuple[Path, Finished], tmp_path: Path, process_group: ProcessGroups
+    made: Path, whole: tuple[Path, TrainResult], tmp_path: Path, process_group: ProcessGroups
 ) -> None:
     code, _, stderr = process_group.script(
         KILLED, str(made / "tiny.toml"), str(tmp_path / "killed"), str(torch.get_num_threads())

@@ -61,9 +61,9 @@ def command(
     corpus, part = open_corpus(paths, manifest).without_held_out(), options["part"]
     options["subsets"] = exact_subsets(options["subsets"], corpus)
     if dedup is not None:
-        from pilekit.dedup.deduplicated import Deduplicated
+        from pilekit.dedup.drop_duplicates import DropDuplicates
 
-        options["stages"] = [Deduplicated(dedup)]
+        options["stages"] = [DropDuplicates(dedup)]
     with byte_progress("tokenizing", corpus.part(part).size) as advance:
         tokenized = tokenize_corpus(corpus, out, advance=advance, **options)
     if not print_result(tokenized, as_json, corpus, part):

@@ -63,7 +63,7 @@ READING = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class Reframed:
+class ReframeResult:
     """The result for one shard.
 
     documents      number of documents; `bad_lines` are kept too, but are not documents
@@ -97,7 +97,7 @@ def reframe_corpus(
     advance: Advance | None = None,
     part: Part | None = None,
     engine: Ray | None = None,
-) -> list[Reframed]:
+) -> list[ReframeResult]:
     """Write every shard of `corpus` as `<out>/<shard name>.zst`, in seekable frames, with an index beside it.
 
     corpus        a `Corpus`, or a path, glob or URL of one, or several
@@ -128,7 +128,7 @@ def reframe_corpus(
         room = "reframing", LEAST_OF_STORED
         options: dict[str, Any] = {"jobs": jobs, "advance": advance, "threads": True, "engine": engine, "room": room}
         results = finish_shards(work, shards, output, inputs, **options)
-    return [msgspec.convert(result, Reframed) for result in results.values()]
+    return [msgspec.convert(result, ReframeResult) for result in results.values()]
 
 
 def _reframe(
@@ -170,7 +170,7 @@ def _reframe(
                 f"{visible(path)}: the written file does not read back as the same text ({error}); check "
                 "disk and memory, and try again"
             ) from error
-    result = Reframed(
+    result = ReframeResult(
         shard=shard.name,
         documents=header.documents,
         bad_lines=header.skipped,

@@ -26,7 +26,7 @@ import xxhash
 
 from pilekit.corpus import UNLABELLED, Corpus
 from pilekit.corpus.shard import is_url
-from pilekit.dedup.deduplicated import Deduplicated
+from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.documents import DocumentBatch, check_labels
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage, described
@@ -110,7 +110,7 @@ class DocumentSelection:
             )
         if self.dedup is not None and not isinstance(self.corpus, TokenCorpus):
             # Compare some texts: another shard of the same name and length would lose the wrong documents.
-            deque(Deduplicated(self.dedup)(self._some_of_each()), maxlen=0)
+            deque(DropDuplicates(self.dedup)(self._some_of_each()), maxlen=0)
         for shard, index in zip(self.corpus.shards, self.plan.indexes, strict=True):
             warn_of_bad_lines(shard, index)
 
@@ -134,7 +134,7 @@ class DocumentSelection:
 
     def _selected_lines(self) -> list[SelectedLines]:
         """The selected lines of each shard."""
-        masks = None if self.dedup is None else Deduplicated(self.dedup)
+        masks = None if self.dedup is None else DropDuplicates(self.dedup)
         wanted = None if self.subsets is None and 0 not in self.repeats.values() else self.selects
         found = []
         for shard, index in zip(self.corpus.shards, self.plan.indexes, strict=True):
@@ -297,7 +297,7 @@ class DocumentSelection:
             "record": record,
             "subset_names": _hash([subset.name for subset in manifest.subsets]),
             "filters": [described(stage) for stage in self.filters],
-            "dedup": None if self.dedup is None else Deduplicated(self.dedup).identity,
+            "dedup": None if self.dedup is None else DropDuplicates(self.dedup).identity,
             "seed": self.seed,
             "shuffle": self.shuffle,
             "shuffle_block": self.block,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pilekit.corpus.shard import STANDARD_INPUT
-from pilekit.dedup.deduplicated import Deduplicated
+from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.pipeline import Pipeline
@@ -71,7 +71,7 @@ class Sequential:
                 f"rewrite the shards with `pilekit reframe`"
             )
         self._selected, self._lanes, self._end = selected, lanes, end
-        masks = () if selected.dedup is None else (Deduplicated(selected.dedup),)
+        masks = () if selected.dedup is None else (DropDuplicates(selected.dedup),)
         self._stages = Pipeline((*masks, *selected.filters))
 
     def _shards_of(self, lane: int) -> range:

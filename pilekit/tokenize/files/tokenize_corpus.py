@@ -91,7 +91,7 @@ def tokenize_corpus(
     corpus            a `Corpus`, a path, glob or URL, or a list of these; held-out shards among others are left out
     out               a prefix such as `tokens/pile`; a killed run of the same job is resumed
     subsets           documents of these subsets, in any spelling the manifest knows
-    stages            document stages, such as `[Deduplicated("unique")]`; none may be stateful
+    stages            document stages, such as `[DropDuplicates("unique")]`; none may be stateful
     format            "megatron" (.bin and .idx), "npy", "ds", "llmc" or "parquet"
     append_eod        an EOD token after each document (llmc: before it); None: not for megatron and parquet
     eod               a token to use instead of the tokenizer's EOD

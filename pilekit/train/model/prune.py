@@ -38,7 +38,7 @@ _SPLIT = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
 @dataclass(frozen=True, slots=True)
-class Pruned:
+class PruneResult:
     """The result of `prune_model`.
 
     parameters   number of parameters of the model before and after
@@ -65,7 +65,7 @@ def prune_model(
     magnitude: float | None = None,
     heads: int | None = None,
     adapter: str | Path | None = None,
-) -> Pruned:
+) -> PruneResult:
     """Write a pruned copy of a causal or masked model, with its tokenizer, into the new folder `out`.
 
     adapter     a folder whose adapter is added to the weights first
@@ -109,7 +109,7 @@ def prune_model(
         if len(same) < len(names):
             raise taken
     sizes = [sum(file.stat().st_size for file in weight_files(folder)) for folder in (model_dir, out)]
-    return Pruned(str(out), (before[0], after[0]), (before[1], after[1]), (sizes[0], sizes[1]), how)
+    return PruneResult(str(out), (before[0], after[0]), (before[1], after[1]), (sizes[0], sizes[1]), how)
 
 
 def _matrices(module: nn.Module) -> list[str]:

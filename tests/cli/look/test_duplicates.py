@@ -13,8 +13,8 @@ import pytest
 from click.testing import Result
 from rich.cells import cell_len
 
-from pilekit.cutting.decontaminate import decontaminate
-from pilekit.dedup.run import deduplicate
+from pilekit.cutting.decontaminate import decontaminate_corpus
+from pilekit.dedup.run import dedup_corpus
 from pilekit.dedup.show import removed_pairs
 from pilekit.dedup.show.removed_pairs import spread_pairs
 from pilekit.errors import PilekitError
@@ -47,7 +47,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def dedup(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "dedup"
-    deduplicate(corpus, out=out, write=False, jobs=1)
+    dedup_corpus(corpus, out=out, write=False, jobs=1)
     return out
 
 
@@ -122,10 +122,10 @@ def test_kept_documents_of_earlier_runs_are_read_there(dedup: Path, tmp_path: Pa
     """Earlier runs may have shards of one name. A kept document taken from another run would have another text."""
     new = [f"something new {number} " * 9 for number in range(70)]
     shard(tmp_path / "new" / "00.jsonl.zst", new)
-    deduplicate(tmp_path / "new", against=dedup, out=tmp_path / "second", write=False, jobs=1)
+    dedup_corpus(tmp_path / "new", against=dedup, out=tmp_path / "second", write=False, jobs=1)
     shard(tmp_path / "third" / "00.jsonl.zst", [*new[30:50], *PLANTED[30:50]])
     out = tmp_path / "out"
-    deduplicate(tmp_path / "third", against=tmp_path / "second", out=out, write=False, jobs=1)
+    dedup_corpus(tmp_path / "third", against=tmp_path / "second", out=out, write=False, jobs=1)
     rows = removed(out)
     assert {row["kept_corpus"] for row in rows} == {"against"}
     copies = [row for row in rows if row["reason"] == "exact" and row["kept_shard"] == "00.jsonl"]
@@ -138,7 +138,7 @@ def test_kept_documents_of_earlier_runs_are_read_there(dedup: Path, tmp_path: Pa
 
 def test_a_shard_that_was_changed_is_an_error(tmp_path: Path) -> None:
     path = shard(tmp_path / "data" / "00.jsonl.zst", [*PLANTED[:30], PLANTED[3]])
-    deduplicate(path, out=tmp_path / "dedup", write=False, jobs=1)
+    dedup_corpus(path, out=tmp_path / "dedup", write=False, jobs=1)
     shard(path, [*PLANTED[:31], PLANTED[3]])
     running.refused(r"00\.jsonl\.zst: has changed since ", "duplicates", tmp_path / "dedup")
     assert json.loads(run(tmp_path / "dedup", "--json").stdout)["pairs"], "which they are needs no shards"
@@ -146,7 +146,7 @@ def test_a_shard_that_was_changed_is_an_error(tmp_path: Path) -> None:
 
 def test_nothing_removed_is_said(tmp_path: Path) -> None:
     path = shard(tmp_path / "data" / "00.jsonl.zst", ["one text", "and another one", "third"])
-    deduplicate(path, out=tmp_path / "dedup", write=False, jobs=1)
+    dedup_corpus(path, out=tmp_path / "dedup", write=False, jobs=1)
     assert run(tmp_path / "dedup").stdout == "no document was removed\n"
     assert run(tmp_path / "dedup", "--subset", "ArXiv").stdout == "no such document was removed\n"
     assert json.loads(run(tmp_path / "dedup", "--json").stdout) == {"removed": 0, "pairs": []}
@@ -167,6 +167,6 @@ def test_a_record_that_is_gone_or_damaged_is_an_error(dedup: Path, tmp_path: Pat
 def test_a_folder_of_another_command_is_told_with_what_to_name(tmp_path: Path) -> None:
     path, evaluation = shard(tmp_path / "data" / "00.jsonl.zst", ["one text"]), tmp_path / "evaluation.jsonl"
     evaluation.write_text('{"text": "one two three four five six seven eight nine ten"}')
-    decontaminate(path, against=evaluation, out=tmp_path / "cut", jobs=1)
+    decontaminate_corpus(path, against=evaluation, out=tmp_path / "cut", jobs=1)
     message = 'cut: holds a "decontamination", not a "dedup"; name a folder that `pilekit dedup` wrote'
     running.refused(message, "duplicates", tmp_path / "cut")

@@ -28,7 +28,7 @@ from pilekit.shards import each_shard
 from pilekit.shards.index.format import find_index
 from pilekit.shards.read.reader import read
 from pilekit.shards.write import reframe as reframing
-from pilekit.shards.write.reframe import Reframed, reframe_corpus
+from pilekit.shards.write.reframe import ReframeResult, reframe_corpus
 from pilekit.shards.write.seek_table import read_seek_table
 from tests.shards import making
 from tests.shards.reading import documents, frames_of, value_and_memory
@@ -50,7 +50,7 @@ def slow_frames(text: bytes, size: int) -> list[bytes]:
     return [*frames, frame] if frame or not frames else frames
 
 
-def reframe(source: Path, out: Path, **options: int) -> Reframed:
+def reframe(source: Path, out: Path, **options: int) -> ReframeResult:
     (reframed,) = reframe_corpus(source, out, **options)
     return reframed
 
@@ -94,7 +94,7 @@ def test_every_byte_stays(
     assert making.unzstd(path) == text
     expected = documents(reader := read(source, on_error="skip"))
     assert documents(read(path, on_error="skip")) == expected
-    assert reframed == Reframed(
+    assert reframed == ReframeResult(
         "a.jsonl",
         documents=len(expected),
         bad_lines=reader.skipped.count,

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pilekit.corpus import Corpus
-from pilekit.dedup.run import deduplicate
+from pilekit.dedup.run import dedup_corpus
 from pilekit.shards.keep_mask import read_mask
 from pilekit.stream.pile_stream import PileStream
 from pilekit.stream.read.document_selection import DocumentSelection
@@ -52,7 +52,7 @@ def deduplicated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, 
     corpus = made(
         folder / "corpus", [80, 80], text_of=lambda rng: rng.choice(repeated) if rng.random() < 0.3 else text(rng, 60)
     )
-    deduplicate(Corpus(corpus.folder), out=folder / "dedup", write=False)
+    dedup_corpus(Corpus(corpus.folder), out=folder / "dedup", write=False)
     masks = {name: read_mask(folder / "dedup" / "masks" / f"{name}.mask") for name in corpus.shards}
     kept = [line for line in corpus.lines if masks[line.shard].keeps(np.array([line.number]))[0]]
     assert 0 < len(kept) < len(corpus.lines)
@@ -74,7 +74,7 @@ def test_of_a_dedup(deduplicated: tuple[Path, Path, list[tuple[str, int, str]]],
 def test_a_dedup_of_shards_that_end_with_blank_lines(tmp_path: Path) -> None:
     for name, lines in (("00", [record(f"text {i}", "ArXiv") for i in range(5)] + [b""] * 20), ("01", [b"", b" "])):
         write_shard(tmp_path / "data" / name, lines, "plain")
-    deduplicate(tmp_path / "data", out=tmp_path / "dedup", write=False)
+    dedup_corpus(tmp_path / "data", out=tmp_path / "dedup", write=False)
     assert select(tmp_path / "data", dedup=tmp_path / "dedup").count == 5
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from pilekit import Corpus, PilekitError, PileStream, deduplicate, load_tokenizer, merge_token_files, tokenize_corpus
+from pilekit import Corpus, PilekitError, PileStream, dedup_corpus, load_tokenizer, merge_token_files, tokenize_corpus
 from pilekit.stream.read.token_files import TokenCorpus
 from tests.memory_limit import NO_HOLES
 from tests.process_groups import ProcessGroups
@@ -66,7 +66,7 @@ def places(state: str) -> Any:
 
 def test_batches_are_those_of_the_shards(written: Written, given: Settings, tmp_path: Path) -> None:
     folder = written.corpus.folder
-    deduplicate(Corpus(folder), out=tmp_path / "dedup", write=False, on_error="skip")
+    dedup_corpus(Corpus(folder), out=tmp_path / "dedup", write=False, on_error="skip")
     cases: list[Settings] = [
         *({"packing": packing, "append_eod": eod} for packing, eod in itertools.product(PACKINGS, (True, False))),
         {"subsets": ["ArXiv", "GitHub"], "seed": 5},
@@ -136,7 +136,7 @@ def test_states_arguments_and_tokenizers_that_do_not_fit(written: Written, given
         refused(r"does not fit: its shards is .*token files", run, one, given, state=run(other, given, batches=1)[1])
     different = tiny_tokenizer(tmp_path, 290)
     parsed = load_tokenizer(given["tokenizer"].path, special_tokens="parse")
-    deduplicate(sorted(folder.glob("00*")), out=tmp_path / "dedup", write=False, on_error="skip")
+    dedup_corpus(sorted(folder.glob("00*")), out=tmp_path / "dedup", write=False, on_error="skip")
     for case, message in (
         ({"filters": [no_brown_fox]}, "filters judge texts, and a token file has none; give the shards"),
         ({"tokenizer": None}, "tokenizer=None asks for texts"),
@@ -147,7 +147,7 @@ def test_states_arguments_and_tokenizers_that_do_not_fit(written: Written, given
     ):
         refused(message, PileStream, prefix, **{**given, **case})
     made(tmp_path / "other", [20, 0, 30], form="single", seed=9)
-    deduplicate(tmp_path / "other", out=tmp_path / "other-dedup", write=False)
+    dedup_corpus(tmp_path / "other", out=tmp_path / "other-dedup", write=False)
     with pytest.raises(PilekitError, match="was not made from the bytes that were deduplicated in"):
         PileStream(prefix, **given, dedup=tmp_path / "other-dedup")
 

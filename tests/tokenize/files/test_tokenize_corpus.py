@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from pilekit import (
     Corpus,
-    Deduplicated,
+    DropDuplicates,
     NearDuplicates,
     PilekitError,
     TokenFile,
     corpus_stats,
-    deduplicate,
+    dedup_corpus,
     document_filter,
     load_tokenizer,
     tokenize_corpus,
@@ -267,8 +267,8 @@ def test_subsets_stages_dedup_and_skipped_lines(tmp_path: Path, tokenizer: Path)
     assert numbers("all") == [0, 1, 2, 3, 5]
     assert numbers("subsets", subsets=["github"]) == [1, 3, 5]
     assert numbers("stages", stages=[MinBytes(4)]) == [0, 2, 5]
-    deduplicate(data, out=tmp_path / "dedup", write=False, on_error="skip", jobs=1)
-    assert numbers("unique", stages=[Deduplicated(tmp_path / "dedup")]) == [0, 1, 5]
+    dedup_corpus(data, out=tmp_path / "dedup", write=False, on_error="skip", jobs=1)
+    assert numbers("unique", stages=[DropDuplicates(tmp_path / "dedup")]) == [0, 1, 5]
     with pytest.raises(PilekitError, match=r'stages is \["[0-9a-f]+"\] there, \[\] here'):
         numbers("unique")
     with pytest.raises(PilekitError, match="run `pilekit dedup`"):

@@ -1,6 +1,6 @@
-"""`Deduplicated`: a stage that passes the documents that `pilekit dedup` kept, without clean shards.
+"""`DropDuplicates`: a stage that passes the documents that `pilekit dedup` kept, without clean shards.
 
-    pipeline = Pipeline([Deduplicated("unique"), Tokenize(tokenizer)])
+    pipeline = Pipeline([DropDuplicates("unique"), Tokenize(tokenizer)])
 
 Keep masks find documents by shard name and number. Another shard of the same name (a selection, whose
 documents have other numbers) would lose the wrong documents. So the texts of each shard's first batch are compared with
@@ -31,8 +31,8 @@ HELD_MASKS = 16
 
 
 @dataclass(frozen=True)
-class Deduplicated(DocumentStage):
-    """Keep the documents that `pilekit dedup --out folder`, or `deduplicate`, kept.
+class DropDuplicates(DocumentStage):
+    """Keep the documents that `pilekit dedup --out folder`, or `dedup_corpus`, kept.
 
     PilekitError for a folder without a finished dedup; while running, for a shard that was not deduplicated there, and
     for a document that differs from the deduplicated document of its number.
