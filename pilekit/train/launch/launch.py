@@ -57,7 +57,10 @@ def launch(nproc: int, arguments: list[str], max_restarts: int = 0) -> int:
 
 
 def _exit_codes(nproc: int, arguments: list[str], max_restarts: int, received: list[int]) -> dict[int, int]:
-    """The exit code of each rank that failed for the last time. Appends the signals that arrive to `received`."""
+    """The exit code of each rank that failed for the last time, in the order in which the agent saw them end.
+
+    Appends the signals that arrive to `received`.
+    """
     from torch.distributed.elastic.agent.server.api import WorkerSpec
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
@@ -138,10 +141,14 @@ def end_with_launcher() -> None:
 
 
 def _failure(codes: Mapping[int, int], max_restarts: int) -> str:
-    """One line for the exit codes by rank. A rank that dies takes others along, so a killed rank is named first."""
+    """One line for the exit codes by rank, in the order in which the ranks ended.
+
+    A rank that dies takes others along, so a killed rank is named before a failed one. The agent itself kills a rank
+    that has not ended half a minute after the first death, so of killed ranks the first to end is named.
+    """
     killed = [rank for rank, code in codes.items() if code < 0 and code != -signal.SIGTERM]
     failed = [rank for rank, code in codes.items() if code > 0]
-    rank = min(killed or failed or codes)
+    rank = next(iter(killed or failed or codes))
     code = codes[rank]
     if code < 0:
         number = signal.Signals(-code)

@@ -137,5 +137,6 @@ def test_the_rank_that_failed_first_is_named() -> None:
         ({0: 1, 1: -9}, "rank 1 of the run was killed by SIGKILL"),
         ({0: 1, 1: -11, 2: 1}, "rank 1 of the run was killed by SIGSEGV (signal 11); the same"),
         ({0: -15, 1: 1}, "rank 1 of the run ended with exit code 1; see"),
+        ({1: -9, 0: -9}, "rank 1 of the run was killed by SIGKILL"),  # the agent killed rank 0 half a minute later
     ):
         assert launching._failure(codes, 0).startswith(line)
