@@ -26,10 +26,10 @@ from pilekit.corpus.sidecar_files import TOKENS_FILE
 from pilekit.dedup.previous_runs import finished_run, manifest_of
 from pilekit.dedup.result import REMOVED
 from pilekit.dedup.show.removed_pairs import RemovedPair, pair_texts, readable, spread_pairs, subsets_of
-from pilekit.dedup.show.word_diff import word_diff
 from pilekit.errors import PilekitError, visible, visible_lines
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result_folder import read_result
+from pilekit.explore.comparison import compared
 from pilekit.shards.index.build import index_of
 from pilekit.shards.random_access.document_reader import StoredDocument
 from pilekit.shards.random_access.pile_documents import PileDocuments
@@ -158,12 +158,10 @@ class Sources:
         return {"pairs": [_shown_pair(pair) for pair in pairs], "of": total}
 
     def pair(self, place: int, subset: str | None = None) -> dict[str, Any]:
-        """One of `pairs`: the kept and the removed text as parts, [alike, kept words, removed words]."""
+        """One of `pairs`: the kept and the removed text, compared."""
         pair = self._pairs(subset)[0][place]
         assert self._run is not None
-        diff = word_diff(*pair_texts([pair], self._run)[0])
-        parts = [[part.alike, *(visible_lines("".join(of)) for of in (part.one, part.other))] for part in diff.parts]
-        return {**_shown_pair(pair), "parts": parts, "before": diff.before, "after": list(diff.after)}
+        return {**_shown_pair(pair), **compared(*pair_texts([pair], self._run)[0])}
 
     def _of(self, subset: str | None) -> PileDocuments:
         return self._documents if subset is None else self._labelled(subset)

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from pilekit.dedup.run import dedup_corpus
+from pilekit.explore.sources import Sources
 from tests.browser import Browser
-from tests.explore.making import CLOSING, IMAGE, LABELS, SCRIPT, texts
+from tests.explore.making import CLOSING, IMAGE, LABELS, SCRIPT, served, texts
+from tests.pipeline.making import write_shard
 
 pytestmark = pytest.mark.slow
 
@@ -117,17 +120,72 @@ def test_duplicates_stand_side_by_side_with_their_differences_marked(page: Brows
     click(page, "#views button", "Duplicates")
     page.wait(lambda: "removed documents" in status(page))
     page.all("#found button")[0].click()
-    kept, removed = page.wait(lambda: page.all(".pair > div"))
-    assert kept.location["y"] == removed.location["y"]
-    assert kept.location["x"] < removed.location["x"]
-    assert "changed" in removed.text or "changed" in kept.text
+    kept, removed = page.wait(lambda: page.all(".pair > h3"))
+    assert (kept.text[:6], removed.text[:9]) == ("kept: ", "removed: ")
+    cells = page.all(".pair > pre")
+    for left, right in zip(cells[::2], cells[1::2], strict=True):
+        assert left.location["y"] == right.location["y"]
+        assert left.location["x"] < right.location["x"]
     marks = page.all(".pair mark.only-removed, .pair mark.only-kept")
     assert any("changed" in one.text for one in marks)
     shot(page, "pair")
     page.look(width=390)
-    kept, removed = page.all(".pair > div")
-    assert kept.location["y"] < removed.location["y"]
+    left, right = page.all(".pair > pre")[:2]
+    assert left.location["y"] < right.location["y"]
     assert page.driver.execute_script("return document.documentElement.scrollWidth") <= 390
+
+
+@pytest.fixture(scope="module")
+def long_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list[str]]]:
+    """The page of two documents of 100,000 words that differ at three places, and the removed one's own words."""
+    folder, kept = tmp_path_factory.mktemp("long"), [f"w{place}" for place in range(100_000)]
+    added = ["added<b>one</b>", "added<b>two</b>", "added<b>three</b>"]
+    removed = [*kept[:500], added[0], *kept[500:700], added[1], *kept[700:99_000], added[2], *kept[99_001:]]
+    write_shard(folder / "long.jsonl.zst", [" ".join(kept), " ".join(removed)])
+    dedup_corpus(folder / "long.jsonl.zst", out=folder / "dedup", keep="first", write=False, jobs=1)
+    with served(Sources(folder / "long.jsonl.zst", dedup=folder / "dedup")) as address:
+        yield address, added
+
+
+def test_equal_passages_are_folded_and_keys_jump_between_differences(
+    browser: Browser, long_pair: tuple[str, list[str]]
+) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    (address, added), script = long_pair, browser.driver.execute_script
+    browser.look()
+    browser.open(address)
+    browser.wait(lambda: browser.all("#found li"))
+    click(browser, "#views button", "Duplicates")
+    click(browser, "#found button", "similarity")
+    browser.wait(lambda: browser.all(".pair"))
+    folds = [one.text for one in browser.all(".pair .fold")]
+    assert folds == [f"⋯ {count} words alike ⋯" for count in (476, 176, "98,276", 975)]
+    assert len(script("return document.querySelector('.pair').textContent")) < 3000
+    assert "not compared" not in browser.all("#shown")[0].text
+
+    def current() -> str:
+        return str(script("return [...document.querySelectorAll('mark.current')].map(one => one.textContent).join('')"))
+
+    body = browser.all("body")[0]
+    assert browser.all("#place")[0].text == "3 differences"
+    for key, place in (("n", 0), ("n", 1), ("n", 2), ("n", 0), ("p", 2), ("p", 1)):
+        body.send_keys(key)
+        assert browser.all("#place")[0].text == f"{place + 1} of 3 differences"
+        assert added[place] in current()
+    click(browser, "#jumps button", "Next difference")
+    assert added[2] in current()
+    mark = browser.all("mark.current")[0]
+    top, bottom = (script(f"return arguments[0].getBoundingClientRect().{side}", mark) for side in ("top", "bottom"))
+    assert 0 <= top < bottom <= 900
+
+    fold = browser.all(".pair .fold")[1]
+    fold.send_keys(Keys.ENTER)
+    assert len(browser.all(".pair .fold")) == 3
+    cells = [one.text for one in browser.all(".pair > pre")]
+    assert sum(cell.split() == [f"w{place}" for place in range(512, 688)] for cell in cells) == 2
+    assert browser.all("#shown b") == []
+    assert browser.errors() == []
 
 
 def test_light_and_dark_have_enough_contrast(page: Browser) -> None:

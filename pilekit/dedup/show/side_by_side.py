@@ -16,11 +16,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pilekit.dedup.show.word_diff import Part, WordDiff
+from pilekit.dedup.show.word_diff import WordDiff, folded, words_in
 from pilekit.errors import counted, visible_lines
 
-CONTEXT = 12
-"""Equal words shown before and after a difference."""
 MOST_WORDS = 250
 """About this many words of each text are shown."""
 _HALF_OF_A_DIFFERENCE = 30
@@ -65,28 +63,23 @@ def diff_rows(diff: WordDiff) -> Iterator[tuple[Cell, Cell] | str]:
 
     if diff.before:
         yield from ended(f"⋯ {counted(diff.before, 'character')} alike")
-    shown = 0
-    for place, part in enumerate(diff.parts):
+    shown, parts = 0, list(folded(diff.parts))
+    for place, (kind, one, other) in enumerate(parts):
+        if kind == "folded":
+            yield from ended(f"⋯ {words_in(one)} alike")
+            continue
         if shown > MOST_WORDS:
-            more = sum(not part.alike for part in diff.parts[place:])
+            more = sum(kind == "differs" for kind, _, _ in parts[place:])
             yield from ended(f"⋯ and {counted(more, 'more difference')}" if more else "⋯")
             break
-        edge = CONTEXT if part.alike else _HALF_OF_A_DIFFERENCE
-        shown += min(2 * edge, max(len(part.one), len(part.other)))
-        left_out = [words[edge:-edge] for words in (part.one, part.other)]
-        if part.alike and len(left_out[0]) > CONTEXT:
-            for cell, words in zip(cells, (part.one, part.other), strict=True):
-                cell.append((_shown(words[:edge]), "alike"))
-            yield from ended(f"⋯ {_count(left_out[0])} alike")
-            part = Part(True, part.one[-edge:], part.other[-edge:])
-        for cell, words, gap in zip(cells, (part.one, part.other), left_out, strict=True):
-            if part.alike:
-                cell.append((_shown(words), "alike"))
-            elif gap:
-                cell += [(_shown(words[:edge]), "differs"), (f" ⋯ {_count(gap)} ⋯ ", "left out")]
+        edge = _HALF_OF_A_DIFFERENCE
+        shown += max(len(one), len(other)) if kind == "alike" else min(2 * edge, max(len(one), len(other)))
+        for cell, words in zip(cells, (one, other), strict=True):
+            if kind == "differs" and (gap := words[edge:-edge]):
+                cell += [(_shown(words[:edge]), "differs"), (f" ⋯ {words_in(gap)} ⋯ ", "left out")]
                 cell.append((_shown(words[-edge:]), "differs"))
             else:
-                cell.append((_shown(words), "differs"))
+                cell.append((_shown(words), kind))
     if any(diff.after):
         yield from ended("⋯ what follows was not compared")
     yield from ended()
@@ -112,8 +105,3 @@ def _shown(words: Sequence[str]) -> str:
     text = re.sub(r"\n\s*\n", "\n\n", "".join(words))
     text = re.sub(r"([^\w\n])\1{63,}", lambda row: f"{row[1] * 60} ⋯ ", text)
     return visible_lines(text)
-
-
-def _count(words: Sequence[str]) -> str:
-    """The number of words, as text."""
-    return counted(sum(any(map(str.isalnum, word)) for word in words), "word")

@@ -1,25 +1,43 @@
-"""Where two texts differ, word by word: `difflib` over a bounded piece of each.
+"""Where two texts differ, word by word, in a bounded piece of each.
 
     for part in word_diff("one two three", "one 2 three").parts:
         part.alike, part.one, part.other
 
 Words are the words of the similarity (shingles.py): spaces, punctuation and the case of ASCII letters make no
 difference. A character beyond ASCII is a word of its own here, so that texts without spaces show their differences.
-`difflib` takes up to the square of the length, so at most `MOST_CHARACTERS` of each text are compared, from shortly
-before the first difference.
+
+`difflib` takes up to the square of the length. So long texts are first cut at runs of words that each of them has once,
+in the same order: runs of 32 words, then between these of 8, and of 2. `difflib` compares what is left between them, a
+window of each text at a time if it is still long.
+
+At most `MOST_CHARACTERS` of each text are compared, from shortly before the first difference.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from operator import attrgetter
+from typing import Literal
+
+import numpy as np
+
+from pilekit.dedup.sketch.shingles import Int64
+from pilekit.errors import counted
 
 MOST_CHARACTERS = 50_000
+CONTEXT = 12
+"""Equal words shown before and after a difference."""
 
 _BLOCK = 4096
 _BACK = 256
+_RUNS = (32, 8, 2)
+_WINDOW = 2_000
+"""Words of each text that `difflib` compares at once."""
+_BASE = np.uint64(0x9E6C63D0676A9A99)
 
 _BETWEEN = r"[\x00-/:-@\[-^`{-\x7f]*"
 _WORD = re.compile(rf"(\A{_BETWEEN}|)([A-Za-z0-9_]+|[^\x00-\x7f])({_BETWEEN})")
@@ -56,8 +74,9 @@ def word_diff(one: str, other: str, most: int = MOST_CHARACTERS) -> WordDiff:
         before = max(0, min(before, len(one), len(other)) - _BACK)
     pieces = [text[before : before + most] for text in (one, other)]
     (ours, keys), (theirs, other_keys) = map(_words, pieces)
-    codes = SequenceMatcher(None, keys, other_keys).get_opcodes()
-    parts = [Part(tag == "equal", ours[i:i_end], theirs[j:j_end]) for tag, i, i_end, j, j_end in codes]
+    known = {key: place for place, key in enumerate(dict.fromkeys([*keys, *other_keys]))}
+    numbered = [np.array([known[key] for key in some], np.int64) for some in (keys, other_keys)]
+    parts = list(_parts(ours, theirs, _equal_runs(numbered[0], numbered[1])))
     left = (len(one) - before, len(other) - before)
     if len(parts) > 1 and not parts[-1].alike and left != (len(pieces[0]), len(pieces[1])):
         parts.pop()  # The rest of one text may follow in the part of the other that was cut off.
@@ -65,6 +84,120 @@ def word_diff(one: str, other: str, most: int = MOST_CHARACTERS) -> WordDiff:
         sum(len(word) for part in parts for word in words(part)) for words in (attrgetter("one"), attrgetter("other"))
     )
     return WordDiff(parts, before, (left[0] - one_size, left[1] - other_size))
+
+
+def folded(parts: Iterable[Part]) -> Iterator[tuple[Literal["alike", "differs", "folded"], list[str], list[str]]]:
+    """The parts for a reader: of a long equal part, its ends are apart from the many words to fold between them."""
+    for part in parts:
+        if not part.alike:
+            yield "differs", part.one, part.other
+        elif len(part.one) <= 3 * CONTEXT:
+            yield "alike", part.one, part.other
+        else:
+            yield "alike", part.one[:CONTEXT], part.other[:CONTEXT]
+            yield "folded", part.one[CONTEXT:-CONTEXT], part.other[CONTEXT:-CONTEXT]
+            yield "alike", part.one[-CONTEXT:], part.other[-CONTEXT:]
+
+
+def words_in(words: Sequence[str]) -> str:
+    """The number of words, as text: "97 words"."""
+    return counted(sum(any(map(str.isalnum, word)) for word in words), "word")
+
+
+def _parts(ours: list[str], theirs: list[str], runs: Iterable[tuple[int, int, int]]) -> Iterator[Part]:
+    """The parts of both texts around equal runs; runs without a word between them are one part."""
+    begin = i = j = 0  # `begin` to `i` are the words of runs that have no part yet
+    for first, second, size in [*runs, (len(ours), len(theirs), 0)]:
+        if (first, second) != (i, j) or not size:
+            if begin < i:
+                yield Part(True, ours[begin:i], theirs[j - (i - begin) : j])
+            if (first, second) != (i, j):
+                yield Part(False, ours[i:first], theirs[j:second])
+            begin = first
+        i, j = first + size, second + size
+
+
+def _equal_runs(one: Int64, other: Int64, runs: Sequence[int] = _RUNS) -> Iterator[tuple[int, int, int]]:
+    """(place in one, place in other, number of words) of equal runs, in the order of both."""
+    if len(one) * len(other) <= _WINDOW**2:
+        yield from SequenceMatcher(None, one.tolist(), other.tolist()).get_matching_blocks()[:-1]
+        return
+    shorter = min(len(one), len(other))
+    head = _equal_words(one[:shorter], other[:shorter])
+    tail = _equal_words(one[::-1][: shorter - head], other[::-1][: shorter - head])
+    ends = len(one) - tail, len(other) - tail
+    between = one[head : ends[0]], other[head : ends[1]]
+    if head or tail:
+        known = [(head + at, head + there, words) for at, there, words in _equal_runs(*between, runs)]
+        yield from (run for run in [(0, 0, head), *known, (*ends, tail)] if run[2])
+    elif runs:
+        i = j = 0
+        for first, second, size in [*_unique_runs(one, other, runs[0]), (*ends, 0)]:
+            inner = _equal_runs(one[i:first], other[j:second], runs[1:])
+            yield from ((i + at, j + there, words) for at, there, words in inner)
+            yield from [(first, second, size)] * bool(size)
+            i, j = first + size, second + size
+    else:
+        i = j = 0
+        while i < len(one) and j < len(other):
+            equal = list(_equal_runs(one[i : i + _WINDOW], other[j : j + _WINDOW]))
+            yield from ((i + at, j + there, words) for at, there, words in equal)
+            at, there, words = equal[-1] if equal else (0, 0, 0)
+            i, j = i + max(at + words, _WINDOW // 4), j + max(there + words, _WINDOW // 4)
+
+
+def _equal_words(one: Int64, other: Int64) -> int:
+    """The number of equal words before the first difference of two texts of equal length."""
+    differs = one != other
+    return int(differs.argmax()) if differs.any() else len(one)
+
+
+def _unique_runs(one: Int64, other: Int64, size: int) -> Iterator[tuple[int, int, int]]:
+    """Equal runs made of runs of `size` words that each text has once: as many as have the same order in both."""
+    if min(len(one), len(other)) < size:
+        return
+    (hashes, places), (other_hashes, other_places) = _hashed_once(one, size), _hashed_once(other, size)
+    _, mine, theirs = np.intersect1d(hashes, other_hashes, assume_unique=True, return_indices=True)
+    order = np.argsort(places[mine])
+    at, there = places[mine][order], other_places[theirs][order]
+    chosen = _longest_increasing(there.tolist())
+    at, there = at[chosen], there[chosen]
+    breaks = np.flatnonzero((np.diff(at) != 1) | (np.diff(there) != 1)) + 1
+    i = j = 0
+    for some in np.split(np.arange(len(at)), breaks) if len(at) else []:
+        first, second, words = int(at[some[0]]), int(there[some[0]]), len(some) + size - 1
+        inside = max(0, i - first, j - second)  # words of the run before
+        first, second, words = first + inside, second + inside, words - inside
+        if words > 0 and np.array_equal(one[first : first + words], other[second : second + words]):
+            yield first, second, words
+            i, j = first + words, second + words
+
+
+def _hashed_once(words: Int64, size: int) -> tuple[Int64, Int64]:
+    """The hashes of the runs of `size` words that occur once, and their places."""
+    hashes = np.zeros(len(words) - size + 1, np.uint64)
+    for place in range(size):
+        hashes = hashes * _BASE + words[place : place + len(hashes)].astype(np.uint64)
+    values, places, counts = np.unique(hashes, return_index=True, return_counts=True)
+    return values[counts == 1].view(np.int64), places[counts == 1]
+
+
+def _longest_increasing(values: Sequence[int]) -> list[int]:
+    """The places of a longest increasing subsequence of different values."""
+    ends, places, before = list[int](), list[int](), list[int]()
+    for place, value in enumerate(values):
+        length = bisect_left(ends, value)
+        before.append(places[length - 1] if length else -1)
+        if length == len(ends):
+            ends.append(value)
+            places.append(place)
+        ends[length], places[length] = value, place
+    chosen = list[int]()
+    place = places[-1] if places else -1
+    while place >= 0:
+        chosen.append(place)
+        place = before[place]
+    return chosen[::-1]
 
 
 def _words(text: str) -> tuple[list[str], list[str]]:

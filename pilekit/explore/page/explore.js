@@ -205,20 +205,11 @@ async function listPairs(stale) {
 async function showPair(place, how, stale) {
   const pair = await ask("pair", { subset: state.subset, place });
   if (stale()) return;
-  const columns = [
-    ["kept", `${pair.kept_shard} ${pair.kept_number}, ${pair.kept_subset}`, 1, "only-kept"],
-    ["removed", `${pair.shard} ${pair.number}, ${pair.subset}`, 2, "only-removed"],
-  ].map(([name, of, column, look]) => {
-    const text = element("pre", { tabIndex: 0 });
-    if (pair.before) text.append(element("i", { textContent: `⋯ ${number(pair.before)} characters alike ⋯ ` }));
-    for (const part of pair.parts) {
-      if (part[0]) text.append(part[column]);
-      else if (part[column]) text.append(element("mark", { className: look, textContent: part[column] }));
-    }
-    if (pair.after[column - 1]) text.append(element("i", { textContent: ` ⋯ ${number(pair.after[column - 1])} characters not compared` }));
-    return element("div", {}, element("h3", { textContent: `${name}: ${of}` }), text);
-  });
-  $("shown").replaceChildren(element("h2", { textContent: how }), element("div", { className: "pair" }, ...columns));
+  const headings = [
+    `kept: ${pair.kept_shard} ${pair.kept_number}, ${pair.kept_subset}`,
+    `removed: ${pair.shard} ${pair.number}, ${pair.subset}`,
+  ].map((textContent) => element("h3", { textContent }));
+  $("shown").replaceChildren(element("h2", { textContent: how }), ...comparison(pair, headings));
 }
 
 async function start() {

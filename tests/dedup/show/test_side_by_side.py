@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import random
 import re
 from itertools import pairwise
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
 from pilekit.dedup.show.side_by_side import side_by_side
-from pilekit.dedup.show.word_diff import MOST_CHARACTERS, WordDiff, word_diff
+from pilekit.dedup.show.word_diff import CONTEXT, MOST_CHARACTERS, Part, WordDiff, folded, word_diff
 from tests.dedup import reference
+
+TWO = ("one", "other")
 
 texts = st.one_of(
     st.text(max_size=80),
@@ -60,6 +64,69 @@ def test_long_texts_and_endless_repetition() -> None:
     for unit in ("a ", "a", "日", ". "):
         one, other = unit * 40_000, unit * 20_000 + "!" + unit * 20_000
         check(one, other, word_diff(one, other), MOST_CHARACTERS)
+
+
+@given(st.integers(0, 2**32), st.sampled_from([2, 30, 3_000, 1_000_000]), st.integers(0, 3))
+@settings(max_examples=30, deadline=None)
+def test_parts_of_long_edited_texts_are_the_texts(seed: int, vocabulary: int, turns: int) -> None:
+    """Longer than `difflib` compares at once: edited at random, with parts that moved; words that repeat, or do not."""
+    generator = random.Random(seed)
+    one = [f"w{generator.randrange(vocabulary)}" for _ in range(generator.randrange(2_000, 9_000))]
+    other = edited(one, generator, 0.02)
+    for _ in range(turns):
+        cut = generator.randrange(len(other))
+        other = other[cut:] + other[:cut]
+    diff = word_diff(" ".join(one), " ".join(other), 10**6)
+    check(" ".join(one), " ".join(other), diff, 10**6)
+
+
+def edited(words: list[str], generator: random.Random, share: float) -> list[str]:
+    found: list[str] = []
+    for word in words:
+        what = generator.choice(["delete", "insert", "replace"]) if generator.random() < share else "keep"
+        found += {"delete": [], "insert": [word, "new"], "replace": ["other"], "keep": [word]}[what]
+    return found
+
+
+@pytest.mark.parametrize("share", [0.0001, 0.01, 0.2])
+def test_of_long_texts_of_different_words_exactly_the_edits_differ(share: float) -> None:
+    """Each word occurs once, so the longest common text is that of the words which were left."""
+    generator = random.Random(1)
+    one = [f"w{generator.getrandbits(60)}" for _ in range(100_000)]
+    other = edited(one, generator, share)
+    diff = word_diff(" ".join(one), " ".join(other), 10**7)
+    differing = [[word.strip() for part in diff.parts if not part.alike for word in getattr(part, of)] for of in TWO]
+    left = set(other)
+    assert differing[0] == [word for word in one if word not in left] != []
+    assert differing[1] == [word for word in other if word in ("new", "other")]
+
+
+def test_of_long_texts_that_repeat_the_edits_differ() -> None:
+    """Thrice the same 5,000 words, so that no run of words occurs once."""
+    generator = random.Random(2)
+    one = [f"w{generator.randrange(1000)}" for _ in range(5_000)] * 3
+    other = [*one[:4_000], "new", *one[4_000:9_000], *one[9_001:]]
+    diff = word_diff(" ".join(["begin", *one]), " ".join(["start", *other, "end"]), 10**7)
+    differing = [[word.strip() for part in diff.parts if not part.alike for word in getattr(part, of)] for of in TWO]
+    assert differing == [["begin", one[9_000]], ["start", "new", "end"]]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 80)), max_size=6))
+def test_folded_parts_are_the_parts_with_their_middle_apart(sizes: list[tuple[bool, int]]) -> None:
+    parts = [Part(alike, [f"w{n} " for n in range(size)], [f"W{n}\n" for n in range(size)]) for alike, size in sizes]
+    found = list(folded(parts))
+    for of in (1, 2):
+        words = [word for part in parts for word in getattr(part, TWO[of - 1])]
+        assert [word for piece in found for word in piece[of]] == words
+    for place, (kind, one, other) in enumerate(found):
+        assert len(one) == len(other) > (CONTEXT if kind == "folded" else 0)
+        if kind == "folded":
+            assert [(before, len(words)) for before, words, _ in (found[place - 1], found[place + 1])] == [
+                ("alike", CONTEXT)
+            ] * 2
+        elif kind == "alike":
+            assert len(one) <= 3 * CONTEXT
+    assert [kind for kind, *_ in found if kind == "differs"] == ["differs" for alike, _ in sizes if not alike]
 
 
 def shown(one: str, other: str, *, width: int = 80, colour: bool = False) -> str:
