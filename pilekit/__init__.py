@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pilekit.dedup.near_duplicates import NearDuplicates as NearDuplicates
     from pilekit.dedup.result import DedupResult as DedupResult
     from pilekit.dedup.run import dedup_corpus as dedup_corpus
+    from pilekit.documents import Document as Document
     from pilekit.documents import DocumentBatch as DocumentBatch
     from pilekit.engine import Ray as Ray
     from pilekit.engine import map_shards as map_shards
@@ -67,7 +68,6 @@ if TYPE_CHECKING:
     from pilekit.report.page import write_report as write_report
     from pilekit.shards.index.build import index_corpus as index_corpus
     from pilekit.shards.index.format import ShardIndex as ShardIndex
-    from pilekit.shards.random_access.document_reader import StoredDocument as StoredDocument
     from pilekit.shards.random_access.document_reader import read_documents as read_documents
     from pilekit.shards.random_access.pile_documents import PileDocuments as PileDocuments
     from pilekit.shards.read.damage import BadLine as BadLine
@@ -116,7 +116,7 @@ _NAMES = {
     "pilekit.dedup.drop_duplicates": "DropDuplicates",
     "pilekit.dedup.result": "DedupResult",
     "pilekit.dedup.near_duplicates": "NearDuplicates",
-    "pilekit.documents": "DocumentBatch",
+    "pilekit.documents": "Document DocumentBatch",
     "pilekit.engine": "Ray map_shards",
     "pilekit.errors": "PilekitError",
     "pilekit.evaluate.bits_per_byte": "bits_per_byte",
@@ -141,7 +141,7 @@ _NAMES = {
     "pilekit.report.page": "write_report",
     "pilekit.shards.index.build": "index_corpus",
     "pilekit.shards.index.format": "ShardIndex",
-    "pilekit.shards.random_access.document_reader": "StoredDocument read_documents",
+    "pilekit.shards.random_access.document_reader": "read_documents",
     "pilekit.shards.random_access.pile_documents": "PileDocuments",
     "pilekit.shards.read.damage": "BadLine SkippedLines",
     "pilekit.shards.read.reader": "read read_corpus",

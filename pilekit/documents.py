@@ -11,10 +11,10 @@ and every other byte stays.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import msgspec
 import numpy as np
@@ -98,9 +98,35 @@ class RecordFormat:
         return begin, begin + text.size
 
 
+class Document(NamedTuple):
+    """One document.
+
+    text     its text
+    meta     the record's "meta" object; if the record has none, all its fields but the text
+    subset   its label, `(none)` if it has none
+    number   the number of its line in the shard, from 0
+    shard    the shard's name; with the number it is the document's identity
+    """
+
+    text: str
+    meta: dict[str, Any]
+    subset: str
+    number: int
+    shard: str
+
+    def __repr__(self) -> str:
+        return f"Document({self.shard!r}, {self.number}, {self.subset!r}, {counted(len(self.text), 'character')})"
+
+
+def meta_of(record: dict[str, Any], text_field: str) -> dict[str, Any]:
+    """`Document.meta` of a decoded record."""
+    meta = record.get("meta")
+    return meta if isinstance(meta, dict) else {key: value for key, value in record.items() if key != text_field}
+
+
 @dataclass(frozen=True)
 class DocumentBatch:
-    """Documents of one shard, as parallel columns.
+    """Documents of one shard, as parallel columns. `batch[i]` is a `Document`, and iterating gives all of them.
 
     texts     list of str, [documents]
     subsets   list of str, [documents]; `(none)` for a document without label
@@ -129,6 +155,20 @@ class DocumentBatch:
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    def __iter__(self) -> Iterator[Document]:
+        return map(self.__getitem__, range(len(self)))
+
+    @overload
+    def __getitem__(self, index: int) -> Document: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Document]: ...
+    def __getitem__(self, index: int | slice) -> Document | list[Document]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(len(self))[index]]
+        text, subset, number = self.texts[index], self.subsets[index], int(self.numbers[index])
+        record = self.format.record(text, subset) if self.lines is None else orjson.loads(self.lines[index])
+        return Document(text, meta_of(record, self.format.text_field), subset, number, self.shard)
 
     def __getstate__(self) -> dict[str, Any]:
         """The fields, for another process: its lines are bytes, because a view of memory cannot be sent."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.documents import DocumentBatch, RecordFormat
+from pilekit.documents import Document, DocumentBatch, RecordFormat
 from pilekit.errors import PilekitError, visible, visible_lines
 from pilekit.shards.read.json_records import LineParser
 from tests.shards.editing import hard_lines, hard_texts, slow_edit
@@ -30,6 +30,27 @@ def test_utf8_is_the_texts_end_to_end(some: list[str]) -> None:
     assert values.tobytes() == b"".join(encoded)
     assert np.diff(offsets).tolist() == [len(text) for text in encoded]
     assert batch(some).text_bytes().tolist() == [len(text) for text in encoded]
+
+
+@given(texts, st.data())
+def test_a_batch_is_a_sequence_of_documents(some: list[str], data: st.DataObject) -> None:
+    """With the record's meta object, or all its fields but the text; an edited text counts, its line does not."""
+    metas = data.draw(st.lists(st.sampled_from([{}, {"a": [1, None]}]), min_size=len(some), max_size=len(some)))
+    has_meta = data.draw(st.booleans())
+    records = [{"text": t, "meta": m} if has_meta else {**m, "text": t} for t, m in zip(some, metas, strict=True)]
+    lines = [json.dumps(record).encode() for record in records]
+    edited = [text + "!" if data.draw(st.booleans()) else text for text in some]
+    whole = batch(some, lines=lines).with_texts(edited)
+    expected = [Document(edited[i], metas[i], f"s{i}", i, "a.jsonl") for i in range(len(some))]
+    assert list(whole) == [whole[i] for i in range(len(some))] == whole[:] == expected
+    assert whole[-2:] == expected[-2:]
+    assert all(type(document.number) is int for document in whole)
+    with pytest.raises(IndexError):
+        whole[len(some)]
+
+
+def test_documents_of_columns_alone_have_their_label_as_meta() -> None:
+    assert batch(["one"])[0] == Document("one", {"pile_set_name": "s0"}, "s0", 0, "a.jsonl")
 
 
 @given(texts, st.data())

@@ -153,11 +153,11 @@ def manifest_option(function: F) -> F:
     def with_manifest(
         *args: Any, manifest: str | None, text_field: str | None, label: str | None, **options: Any
     ) -> Any:
-        fields = {"text_field": text_field, "label_path": label}
-        given = {name: value for name, value in fields.items() if value is not None}
-        if given and manifest is not None:
+        if text_field is None and label is None:
+            return function(*args, manifest=manifest, **options)
+        if manifest is not None:
             raise click.UsageError("--manifest says where text and label are; leave out --text-field and --label.")
-        return function(*args, manifest=_described(given) if given else manifest, **options)
+        return function(*args, manifest=_described({"text_field": text_field, "label": label}), **options)
 
     kinds = "The kind of corpus: pile (the default), pile-uncopyrighted, demo, or a TOML file."
     return together(
@@ -167,16 +167,13 @@ def manifest_option(function: F) -> F:
     )(with_manifest)  # type: ignore[return-value]
 
 
-def _described(fields: dict[str, str]) -> Manifest:
-    import msgspec
-
-    from pilekit.corpus import Manifest
+def _described(fields: dict[str, str | None]) -> Manifest:
+    from pilekit.corpus import load_manifest
 
     try:
-        return msgspec.convert({"name": "(command line)", **fields}, Manifest)
-    except msgspec.ValidationError as error:
-        why = visible(error, 200)
-        raise click.UsageError(f"--text-field or --label: give a field such as text or meta.source ({why})") from error
+        return load_manifest(**fields)
+    except PilekitError as error:
+        raise click.UsageError(str(error).replace("text_field or label", "--text-field or --label")) from error
 
 
 out_option = folder_option("--out", "New folder for the shards.", required=True)

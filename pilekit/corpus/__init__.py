@@ -5,8 +5,17 @@ names.
 
 from __future__ import annotations
 
-from pilekit.corpus.find import Corpus, HeldOutShards, Part, warn_of_left_out
-from pilekit.corpus.manifest import BUNDLED, Manifest, PublishedResult, PublishedTable, Subset, Totals, load_manifest
+from pilekit.corpus.find import Corpus, HeldOutShards, Part, Source, warn_of_left_out
+from pilekit.corpus.manifest import (
+    BUNDLED,
+    Described,
+    Manifest,
+    PublishedResult,
+    PublishedTable,
+    Subset,
+    Totals,
+    load_manifest,
+)
 from pilekit.corpus.names import (
     MAX_SUBSETS,
     UNLABELLED,
@@ -24,12 +33,14 @@ __all__ = [
     "MAX_SUBSETS",
     "UNLABELLED",
     "Corpus",
+    "Described",
     "HeldOutShards",
     "Manifest",
     "Part",
     "PublishedResult",
     "PublishedTable",
     "Shard",
+    "Source",
     "Subset",
     "SubsetNames",
     "Totals",

@@ -21,7 +21,7 @@ from typing import Literal, Self, TypeAlias, get_args
 
 from pilekit.artifacts.header import HEADER_FILE, read_header
 from pilekit.corpus import local, remote
-from pilekit.corpus.manifest import Manifest, load_manifest
+from pilekit.corpus.manifest import Described, Manifest, load_manifest
 from pilekit.corpus.shard import (
     FILE_SUFFIXES,
     HELD_OUT,
@@ -45,6 +45,9 @@ ENVIRONMENT = "PILEKIT_DATA"
 HAVE_TABLES = ("dedup", "decontamination", "substrings")
 """The kinds of folders with tables that are no shards; the shards are in `clean/`."""
 
+Source: TypeAlias = str | Path | Sequence[str | Path]
+"""A path, glob or URL, or several."""
+
 Part: TypeAlias = tuple[int, int]
 """(I, N): the I-th of N parts of the shards, counted from 1."""
 
@@ -55,9 +58,11 @@ HeldOutShards = Literal["leave-out", "protect"]
 class Corpus:
     """Shards in the order of their names, and the manifest that describes them.
 
-    source     a path, glob or URL of a shard or folder, `-` for standard input, or several of them; None: the value of
-               $PILEKIT_DATA, else ./data if it has shards, else the current folder
-    manifest   a `Manifest`, the name of a bundled one, or the path of a TOML file; the Pile's by default
+    source       a path, glob or URL of a shard or folder, `-` for standard input, or several of them; None: the value
+                 of $PILEKIT_DATA, else ./data if it has shards, else the current folder
+    manifest     a `Manifest`, the name of a bundled one, or the path of a TOML file; the Pile's by default
+    text_field   the field of the text, and
+    label        the path of the subset's name, such as `meta.source`, for a corpus that has no manifest
 
     Raises PilekitError for a path that does not exist, for folders without shards (naming the searched places), and for
     two shards with one name.
@@ -69,11 +74,25 @@ class Corpus:
     manifest: Manifest
 
     def __init__(
-        self, source: str | Path | Sequence[str | Path] | None = None, manifest: Manifest | str | Path | None = None
+        self,
+        source: Source | None = None,
+        manifest: Described = None,
+        *,
+        text_field: str | None = None,
+        label: str | None = None,
     ) -> None:
+        self.manifest = load_manifest(manifest, text_field=text_field, label=label)
         self.root, found = _default() if source is None else _search(_paths(source))
         self.shards = _in_order(with_split_of_root(found, self.root))
-        self.manifest = load_manifest() if manifest is None else load_manifest(manifest)
+
+    @classmethod
+    def of(cls, corpus: Corpus | Source | None, manifest: Described = None) -> Corpus:
+        """The corpus at a path, or several; a `Corpus` as it is. PilekitError for a manifest beside a `Corpus`."""
+        if not isinstance(corpus, Corpus):
+            return Corpus(corpus, manifest)
+        if manifest is not None:
+            raise PilekitError("a Corpus has its own manifest; give manifest= to Corpus()")
+        return corpus
 
     @property
     def size(self) -> int | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import re
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 import xxhash
@@ -258,11 +258,28 @@ def _result(table: PublishedTable, column: int) -> PublishedResult:
     )
 
 
-def load_manifest(name_or_path: Manifest | str | Path = "pile") -> Manifest:
-    """A bundled manifest by name, or a manifest from a TOML file; a `Manifest` is returned as it is.
+Described: TypeAlias = Manifest | str | Path | None
+"""What describes a corpus: a manifest, the name of a bundled one, or the path of one; None: the Pile's."""
+
+
+def load_manifest(
+    name_or_path: Described = None, *, text_field: str | None = None, label: str | None = None
+) -> Manifest:
+    """A bundled manifest by name, or a manifest from a TOML file; a `Manifest` is returned as it is. None: the Pile's.
+
+    text_field, label   instead, the fields of text and label in a corpus without a manifest: one without subsets
 
     Raises PilekitError, naming file and field, for a file that is missing, not TOML, or not a valid manifest.
     """
+    if given := {name: at for name, at in (("text_field", text_field), ("label_path", label)) if at is not None}:
+        if name_or_path is not None:
+            raise PilekitError("a manifest says where text and label are; leave out text_field and label")
+        try:
+            return msgspec.convert({"name": "(text_field and label)", **given}, Manifest)
+        except msgspec.ValidationError as error:
+            why = visible(error, 200).replace("label_path", "label")
+            raise PilekitError(f"text_field or label: give a field such as text or meta.source ({why})") from error
+    name_or_path = "pile" if name_or_path is None else name_or_path
     if isinstance(name_or_path, Manifest):
         return name_or_path
     if isinstance(name_or_path, str) and name_or_path in BUNDLED:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from pilekit.corpus.manifest import Manifest, load_manifest
+from pilekit.corpus.manifest import Described, Manifest, load_manifest
 from pilekit.errors import PilekitError, visible
 
 UNLABELLED = "(none)"
@@ -31,7 +31,7 @@ def normalised(name: str) -> str:
     return "".join(character for character in name.lower() if character.isalnum())
 
 
-def resolve_subsets(*names: str | Iterable[str], manifest: Manifest | None = None) -> tuple[str, ...]:
+def resolve_subsets(*names: str | Iterable[str], manifest: Described = None) -> tuple[str, ...]:
     """The exact subset names for `names` in any known spelling, in the given order, without repetitions.
 
     names      names or lists of names: `resolve_subsets("ArXiv", "PMC")`, `resolve_subsets(["ArXiv", "PMC"])`
@@ -41,7 +41,7 @@ def resolve_subsets(*names: str | Iterable[str], manifest: Manifest | None = Non
 
     Raises PilekitError for an unknown or ambiguous name, with the closest matches.
     """
-    manifest = load_manifest() if manifest is None else manifest
+    manifest = load_manifest(manifest)
     typed = [
         name
         for given in names
@@ -56,7 +56,7 @@ def resolve_subsets(*names: str | Iterable[str], manifest: Manifest | None = Non
     return tuple(dict.fromkeys(_resolve(name, manifest, spellings) for name in typed))
 
 
-def subsets_or_all(subsets: str | Iterable[str] | None, manifest: Manifest | None) -> tuple[str, ...] | None:
+def subsets_or_all(subsets: str | Iterable[str] | None, manifest: Described) -> tuple[str, ...] | None:
     """The exact names, as `resolve_subsets`; None, which stands for all subsets, stays None.
 
     PilekitError if there are no names.
@@ -126,9 +126,9 @@ class SubsetNames(dict[str, str]):
         return {label: name for label, name in self.items() if label != name}
 
 
-def subset_names(manifest: Manifest | None = None) -> SubsetNames | None:
+def subset_names(manifest: Described = None) -> SubsetNames | None:
     """The names for the labels of a corpus; None if its labels stay as they are."""
-    manifest = load_manifest() if manifest is None else manifest
+    manifest = load_manifest(manifest)
     return SubsetNames(manifest) if manifest.subsets and manifest.join_spellings else None
 
 

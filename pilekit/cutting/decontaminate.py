@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pilekit.artifacts.header import Header, finished_header
-from pilekit.corpus import Corpus, Manifest
+from pilekit.corpus import Corpus, Described, Source
 from pilekit.cutting.cut_job import CutJob, Remove, cut_corpus
 from pilekit.cutting.cut_result import DecontaminationResult
 from pilekit.cutting.cut_shards import pieces_around, spans_of
@@ -35,7 +35,8 @@ KIND = "decontamination"
 
 
 def decontaminate_corpus(
-    data: Corpus | str | Path | Sequence[str | Path] | None = None,
+    corpus: Corpus | Source | None = None,
+    out: str | Path = "decontaminated",
     *,
     against: str | Path | Sequence[str | Path],
     fields: Sequence[str] = ("text",),
@@ -45,17 +46,16 @@ def decontaminate_corpus(
     remove: Remove = "spans",
     subsets: str | Sequence[str] | None = None,
     only: bool = False,
-    out: str | Path = "decontaminated",
     write: bool = True,
     jobs: int | None = None,
     on_error: OnError = "raise",
-    manifest: Manifest | str | Path | None = None,
+    manifest: Described = None,
     advance: Report | None = None,
     engine: Ray | None = None,
 ) -> DecontaminationResult:
     """Cut the text of evaluations out of a corpus, and write the result into the folder `out`.
 
-    data      a `Corpus`, or a path, glob or URL, or several of them; held-out shards beside others are left out
+    corpus    a `Corpus`, or a path, glob or URL, or several of them; held-out shards beside others are left out
     against   evaluations: JSON lines, Parquet or Pile shards
     fields    a record's texts: each field by itself, and if there are several, all joined
     ngram     words in an n-gram; a text of 8 or more words that is shorter is matched whole
@@ -67,6 +67,7 @@ def decontaminate_corpus(
     write     write the clean shards; else only the tables and the summary
     jobs      number of shards at a time, each in its own process; None: the usable CPUs
     on_error  "raise": a bad line of the corpus is a `PilekitError`; "skip": it is counted and listed
+    manifest  describes the corpus at a path, as for `Corpus`
     advance   receives the progress of each step
     engine    a cluster instead of local processes
 
@@ -75,7 +76,7 @@ def decontaminate_corpus(
     fields = [fields] if isinstance(fields, str) else list(dict.fromkeys(fields))
     if not all(fields) or not fields:
         raise PilekitError("fields names the fields of an evaluation's records; one has no name")
-    corpus = (data if isinstance(data, Corpus) else Corpus(data, manifest)).without_held_out()
+    corpus = Corpus.of(corpus, manifest).without_held_out()
     evaluations = Corpus(against)
     both = {str(shard.path) for shard in corpus.shards} & {str(shard.path) for shard in evaluations.shards}
     if both:

@@ -20,7 +20,7 @@ import pyarrow.dataset
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.free_disk import bytes_below, check_free_disk
 from pilekit.artifacts.parquet_rows import join_tables
-from pilekit.corpus import Corpus, HeldOutShards, Manifest
+from pilekit.corpus import Corpus, Described, HeldOutShards, Source
 from pilekit.cutting.cut_job import COUNTS, CutJob, cut_corpus
 from pilekit.cutting.cut_repeats import ROWS, locate_cuts, without
 from pilekit.cutting.cut_result import REPEATS, SubstringResult
@@ -42,25 +42,25 @@ _SCRATCH_BYTES = 8
 
 
 def substrings_corpus(
-    data: Corpus | str | Path | Sequence[str | Path] | None = None,
+    corpus: Corpus | Source | None = None,
+    out: str | Path = "substrings",
     *,
     min_bytes: int = 100,
     dedup: str | Path | None = None,
     held_out: HeldOutShards = "leave-out",
     subsets: str | Sequence[str] | None = None,
     only: bool = False,
-    out: str | Path = "substrings",
     write: bool = True,
     memory: int = 4 << 30,
     jobs: int | None = None,
     on_error: OnError = "raise",
-    manifest: Manifest | str | Path | None = None,
+    manifest: Described = None,
     advance: Report | None = None,
     engine: Ray | None = None,
 ) -> SubstringResult:
     """Cut passages of earlier documents out of each document, and write the result into the folder `out`.
 
-    data       a `Corpus`, or a path, glob or URL, or several of them
+    corpus     a `Corpus`, or a path, glob or URL, or several of them
     min_bytes  the shortest run of UTF-8 bytes that counts
     dedup      folder of a finished dedup; documents that it removed are left out
     held_out   "leave-out": held-out shards beside others are not read; "protect": nothing is cut out of them, and the
@@ -71,6 +71,7 @@ def substrings_corpus(
     memory     bytes for sorting, at least 64 MB; the processes' own memory is extra
     jobs       number of shards at a time, each in its own process; None: the usable CPUs
     on_error   "raise": a bad line is a `PilekitError`; "skip": it is counted and listed
+    manifest   describes the corpus at a path, as for `Corpus`
     advance    receives the progress of each step
     engine     a cluster instead of local processes; this node sorts
 
@@ -78,7 +79,7 @@ def substrings_corpus(
     """
     if dedup == "":
         raise PilekitError("dedup is empty; name a folder")
-    corpus, protected = (data if isinstance(data, Corpus) else Corpus(data, manifest)).comparable(held_out)
+    corpus, protected = Corpus.of(corpus, manifest).comparable(held_out)
     removed = None if dedup is None else Path(dedup)
     parameters = {"min_bytes": min_bytes, "dedup": None if removed is None else DropDuplicates(removed).identity}
     find = partial(_find, length=min_bytes, memory=memory)

@@ -25,7 +25,7 @@ import numpy as np
 from pilekit.artifacts.atomic_write import write_json
 from pilekit.artifacts.free_disk import bytes_below, check_free_disk
 from pilekit.artifacts.job_folder import LOCK_FILE, Output
-from pilekit.corpus import Corpus, HeldOutShards, Manifest, Shard, resolve_subsets
+from pilekit.corpus import Corpus, Described, HeldOutShards, Manifest, Shard, Source, resolve_subsets
 from pilekit.corpus.shard import STANDARD_INPUT, check_stems, is_url, stem
 from pilekit.dedup.compare.store_shingles import store_shingles
 from pilekit.dedup.match.candidates import find_candidates
@@ -74,7 +74,8 @@ class _Options(msgspec.Struct):
 
 
 def dedup_corpus(
-    data: Corpus | str | Path | Sequence[str | Path] | None = None,
+    corpus: Corpus | Source | None = None,
+    out: str | Path = "dedup",
     *,
     subsets: str | Sequence[str] | None = None,
     only: bool = False,
@@ -84,18 +85,17 @@ def dedup_corpus(
     keep: Keep = "longest",
     held_out: HeldOutShards = "leave-out",
     against: str | Path | None = None,
-    out: str | Path = "dedup",
     write: bool = True,
     memory: int = 4 << 30,
     jobs: int | None = None,
     on_error: OnError = "raise",
-    manifest: Manifest | str | Path | None = None,
+    manifest: Described = None,
     advance: Report | None = None,
     engine: Ray | None = None,
 ) -> DedupResult:
     """Remove exact copies and near-duplicates from a corpus, and write the result into the folder `out`.
 
-    data        a `Corpus`, or a path, glob or URL, or several of them
+    corpus      a `Corpus`, or a path, glob or URL, or several of them
     held_out    "leave-out": held-out shards beside others are not read; "protect": nothing is removed from them, and
                 the others lose what they have
     subsets     compare the documents of these subsets with each other, in any spelling the manifest knows; None: all
@@ -111,6 +111,7 @@ def dedup_corpus(
                 memory are extra
     jobs        number of shards at a time, each in its own process; None: one for every two CPUs
     on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed, and is in no clean shard
+    manifest    describes the corpus at a path, as for `Corpus`
     advance     receives the progress of each step
     engine      a cluster instead of local processes; `memory` is then that of each node
 
@@ -128,7 +129,7 @@ def dedup_corpus(
         raise PilekitError("`only` leaves out the documents of other subsets; name subsets too")
     if "" in (out, against):
         raise PilekitError(f"{'out' if out == '' else 'against'} is empty; name a folder")
-    corpus, protected = (data if isinstance(data, Corpus) else Corpus(data, manifest)).comparable(held_out)
+    corpus, protected = Corpus.of(corpus, manifest).comparable(held_out)
     if any(shard.path == STANDARD_INPUT for shard in corpus.shards):
         raise PilekitError("standard input (-) cannot be deduplicated, as it is read twice; save it to a file first")
     if write:

@@ -23,14 +23,14 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from pilekit.artifacts.atomic_write import write_json
-from pilekit.corpus import Corpus
+from pilekit.corpus import Corpus, Described
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm, load_masked_lm
 from pilekit.evaluate.masked.pseudo_nll import masked_scoring
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, load_causal_lm, predicting
 from pilekit.evaluate.model.device import device_of
 from pilekit.evaluate.model.quantize import QUANTIZED, quantize, torchao_version, weight_bytes
-from pilekit.evaluate.plan import MLM_SEED, Data, Options, Plan, corpus_of, prepare
+from pilekit.evaluate.plan import MLM_SEED, Data, Options, Plan, prepare
 from pilekit.evaluate.ranks import alone, ranks_of_job
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result import RESULT_FILE, BitsPerByte, Cost
@@ -66,6 +66,7 @@ def bits_per_byte(
     batch_tokens: int | None = None,
     out: str | Path | None = None,
     per_token: bool = False,
+    manifest: Described = None,
     on_error: OnError = "raise",
     advance: Callable[[int], None] = ignore,
 ) -> BitsPerByte:
@@ -101,6 +102,7 @@ def bits_per_byte(
     out            a folder for result.json and the record of every document, written as soon as it is scored: the same
                    call resumes after an interruption, and answers at once when all is recorded
     per_token      also write the bits of every token into tokens.parquet in `out` (docs/bpb.md lists its columns)
+    manifest       describes the data at a path, as for `Corpus`; `train` has the same
     on_error       "raise": a bad line is a `PilekitError`; "skip": bad lines are passed over, and counted in a warning
                    and in "skipped_lines" of the protocol
     advance        called with the number of stored bytes newly done
@@ -124,6 +126,9 @@ def bits_per_byte(
     )
     place = ranks.on_all_ranks(lambda: model.device if isinstance(model, PreTrainedModel) else device_of(device, ranks))
 
+    def training(plan: Plan) -> Corpus:
+        return train if isinstance(train, Corpus) else Corpus(train, plan.corpus.manifest)
+
     def check() -> Plan:
         if isinstance(model, PreTrainedModel) and (adapter, out, dtype, device) != (None, None, "auto", "auto"):
             raise PilekitError(
@@ -133,7 +138,7 @@ def bits_per_byte(
             check_out(out)
         elif per_token:
             raise PilekitError("per_token writes tokens.parquet beside the result; name a folder as out")
-        corpus, given = corpus_of(data).only_held_out(), "auto" if dtype in QUANTIZED else dtype
+        corpus, given = Corpus.of(data, manifest).only_held_out(), "auto" if dtype in QUANTIZED else dtype
         size = ranks.world_size
         plan = prepare(
             model, corpus, options, tokenizer=tokenizer, adapter=adapter, dtype=given, device=place, world_size=size
@@ -141,7 +146,7 @@ def bits_per_byte(
         if dtype in QUANTIZED:
             plan.protocol.update(dtype=dtype, torchao=torchao_version())
         if train is not None:
-            corpus_of(train)  # must exist; it is read at the end
+            training(plan)  # must exist; it is read at the end
         return plan
 
     plan = ranks.on_rank0(check)
@@ -167,7 +172,7 @@ def bits_per_byte(
             tokens = int(records.tokens.sum()) - int(earlier.tokens.sum())
             result = replace(result, cost=Cost(loaded[0][0], tokens, time.perf_counter() - loaded[0][1]))
         if train is not None:
-            copies = count_training_copies(records, corpus_of(train), on_error=on_error)
+            copies = count_training_copies(records, training(plan), on_error=on_error)
             result = replace(result, training_copies=copies)
         if out is not None:
             if per_token:

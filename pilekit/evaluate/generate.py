@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
-from pilekit.corpus import subsets_or_all
+from pilekit.corpus import Corpus, Described, subsets_or_all
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, check_vocabulary, load_causal_lm, predicting
 from pilekit.evaluate.model.device import device_of, dtype_of
 from pilekit.evaluate.model.load import stored_dtype
-from pilekit.evaluate.plan import Data, corpus_of, prefix_token
+from pilekit.evaluate.plan import Data, prefix_token
 from pilekit.evaluate.ranks import alone
 from pilekit.progress import Reached
 from pilekit.shards.read.reader import OnError, read
@@ -150,6 +150,7 @@ def prompts_of(
     tokens: int = 32,
     per_subset: int = 1,
     subsets: Sequence[str] | None = None,
+    manifest: Described = None,
     on_error: OnError = "raise",
 ) -> list[Prompt]:
     """The first tokens of documents of a corpus, in its order.
@@ -159,10 +160,11 @@ def prompts_of(
     tokens       tokens of each prompt; documents that are not longer are left out
     per_subset   documents of each subset, from the first
     subsets      only documents of these subsets; None: all
+    manifest     describes the corpus at a path, as for `Corpus`
     """
     check_number("tokens", tokens)
     check_number("per_subset", per_subset)
-    loaded, corpus = load_tokenizer(tokenizer), corpus_of(data).only_held_out()
+    loaded, corpus = load_tokenizer(tokenizer), Corpus.of(data, manifest).only_held_out()
     wanted = subsets_or_all(subsets, corpus.manifest)
     left = dict.fromkeys(wanted or [subset.name for subset in corpus.manifest.subsets], per_subset)
     found = []

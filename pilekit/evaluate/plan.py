@@ -21,7 +21,7 @@ import xxhash
 from transformers import PreTrainedModel
 
 from pilekit import __version__
-from pilekit.corpus import Corpus, subsets_or_all
+from pilekit.corpus import Corpus, Source, subsets_or_all
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.evaluate.masked.model import tokens_of
 from pilekit.evaluate.masked.pseudo_nll import Template, template_of
@@ -43,7 +43,7 @@ from pilekit.shards.read.unchanged import version_of
 from pilekit.stream.arguments import check_number
 from pilekit.tokenize import Tokenizer, load_tokenizer
 
-Data = str | Path | Sequence[str | Path] | Corpus | None
+Data = Source | Corpus | None
 
 USUAL_MAX_LENGTH = 2048
 """The window of a model that declares no limit, as in lm-evaluation-harness."""
@@ -175,11 +175,6 @@ def prepare(
     if adapter is not None:
         plan.protocol["model"]["adapter"] = {"path": str(adapter), "files": _fingerprint(adapter_files(adapter))}
     return plan
-
-
-def corpus_of(data: Data) -> Corpus:
-    """The corpus that `data` names."""
-    return data if isinstance(data, Corpus) else Corpus(data)
 
 
 def prefix_token(prefix: str | int, tokenizer: Tokenizer, model: PreTrainedModel) -> int | None:

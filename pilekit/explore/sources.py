@@ -26,12 +26,12 @@ from pilekit.corpus.sidecar_files import TOKENS_FILE
 from pilekit.dedup.previous_runs import finished_run, manifest_of
 from pilekit.dedup.result import REMOVED
 from pilekit.dedup.show.removed_pairs import RemovedPair, pair_texts, readable, spread_pairs, subsets_of
+from pilekit.documents import Document
 from pilekit.errors import PilekitError, visible, visible_lines
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result_folder import read_result
 from pilekit.explore.comparison import compared
 from pilekit.shards.index.build import index_of
-from pilekit.shards.random_access.document_reader import StoredDocument
 from pilekit.shards.random_access.pile_documents import PileDocuments
 from pilekit.stats.summary import corpus_stats
 from pilekit.tokenize import Tokenizer, load_tokenizer
@@ -113,7 +113,7 @@ class Sources:
             for row in np.flatnonzero(holds)[: PAGE - len(found)].tolist():
                 hay, place = batch.texts[row], start + row + 1
                 at = max(0, hay.lower().find(text.lower()))
-                document = StoredDocument(hay, {}, batch.subsets[row], int(batch.numbers[row]), batch.shard)
+                document = Document(hay, {}, batch.subsets[row], int(batch.numbers[row]), batch.shard)
                 found.append(_listed(document, at))
             if len(found) == PAGE:
                 break
@@ -171,7 +171,7 @@ class Sources:
             raise PilekitError("no folder of `pilekit dedup` was given with --dedup")
         return spread_pairs(self._run.folder / REMOVED, PAGE, subset=subset)
 
-    def _rate(self, document: StoredDocument) -> float | None:
+    def _rate(self, document: Document) -> float | None:
         """The document's bits per byte in its record; None if it was not scored."""
         records = None if self._result is None else self._result.records
         if records is None or document.shard not in records.shards:
@@ -179,7 +179,7 @@ class Sources:
         here = (records.shard == records.shards.index(document.shard)) & (records.number == document.number)
         return next(iter(_rates(records)[here].tolist()), None)
 
-    def _bits_of(self, document: StoredDocument, ids: list[int], *, whole: bool) -> dict[int, float]:
+    def _bits_of(self, document: Document, ids: list[int], *, whole: bool) -> dict[int, float]:
         """Token's place -> its bits; none if the document was not scored."""
         wanted = (pc.field("shard").cast("string") == document.shard) & (pc.field("number") == document.number)
         rows = self._bits.to_table(["index", "token", "bits"], filter=wanted).to_pydict()
@@ -203,7 +203,7 @@ def _tokenizer_of(protocol: dict[str, Any], given: Tokenizer | None) -> Tokenize
     return loaded
 
 
-def _listed(document: StoredDocument, at: int = 0) -> dict[str, Any]:
+def _listed(document: Document, at: int = 0) -> dict[str, Any]:
     """A document in a list, with its text from shortly before the character `at`."""
     begin = max(0, at - BEGINNING // 4)
     beginning = ("…" if begin else "") + visible(re.sub(r"\s+", " ", document.text[begin : begin + BEGINNING]))

@@ -23,7 +23,7 @@ import pyarrow as pa
 from pilekit.artifacts.atomic_write import write_json
 from pilekit.artifacts.job_folder import Output
 from pilekit.artifacts.parquet_rows import join_tables, parquet_rows, required
-from pilekit.corpus import Corpus, Shard, subsets_or_all
+from pilekit.corpus import Corpus, Described, Shard, Source, subsets_or_all
 from pilekit.corpus.shard import check_stems, stem
 from pilekit.corpus.sidecar_files import DROPPED
 from pilekit.documents import DocumentBatch
@@ -56,7 +56,7 @@ DROPPED_ROWS = required(
 
 
 def clean_corpus(
-    corpus: Corpus | str | Path | Sequence[str | Path],
+    corpus: Corpus | Source,
     out: str | Path | None = None,
     *,
     rules: Mapping[str, RuleSet] | str | Sequence[str] = (),
@@ -67,6 +67,7 @@ def clean_corpus(
     pii: str | Sequence[str] = (),
     on_error: OnError = "raise",
     jobs: int | None = None,
+    manifest: Described = None,
     advance: Advance | None = None,
     engine: Ray | None = None,
 ) -> CleanResult:
@@ -82,13 +83,14 @@ def clean_corpus(
     pii         "email", "ip" or both: replace addresses in the documents that stay
     on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
     jobs        shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
+    manifest    describes the corpus at a path, as for `Corpus`
     advance     called with the number of stored bytes done since the last call
     engine      a cluster instead of local processes
 
     `out` holds shards of the same names, their lines byte for byte unless the text was changed, `dropped.parquet` with
     the rules that each dropped document fails, and `summary.json`. `PilekitError` if nothing is kept.
     """
-    corpus = (corpus if isinstance(corpus, Corpus) else Corpus(corpus)).without_held_out()
+    corpus = Corpus.of(corpus, manifest).without_held_out()
     judged = subsets_or_all(subsets, corpus.manifest)
     if only and judged is None:
         raise PilekitError("only (--only) needs subsets: it leaves out the documents of all other subsets")

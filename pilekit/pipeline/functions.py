@@ -21,20 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from pilekit.documents import DocumentBatch
+from pilekit.documents import Document, DocumentBatch
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.pipeline import DocumentStage
 from pilekit.pipeline.stages import filtered
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """One document as a user's function sees it: text, subset (`(none)` without a label), identity."""
-
-    text: str
-    subset: str
-    shard: str
-    number: int
 
 
 @dataclass(frozen=True)
@@ -45,20 +35,22 @@ class _FunctionStage(DocumentStage):
 
     def _results(self, batch: DocumentBatch, wanted: tuple[type, ...]) -> list[Any]:
         results = []
-        for text, subset, number in zip(batch.texts, batch.subsets, batch.numbers.tolist(), strict=True):
+        for document in batch:
             try:
-                result = self.function(Document(text, subset, batch.shard, number))
+                result = self.function(document)
             except Exception as error:
-                raise self._error(batch, number, f"raised {type(error).__name__}: {visible(error, 200)}") from error
+                raise self._error(document, f"raised {type(error).__name__}: {visible(error, 200)}") from error
             if not isinstance(result, wanted):
                 kind = wanted[0].__name__
-                raise self._error(batch, number, f"returned {type(result).__name__}; it must return {kind}")
+                raise self._error(document, f"returned {type(result).__name__}; it must return {kind}")
             results.append(result)
         return results
 
-    def _error(self, batch: DocumentBatch, number: int, what: str) -> PilekitError:
+    def _error(self, document: Document, what: str) -> PilekitError:
         name = getattr(self.function, "__qualname__", repr(self.function))
-        return PilekitError(f"{visible(batch.shard)}: document {number}: the function {visible(name, 200)} {what}")
+        return PilekitError(
+            f"{visible(document.shard)}: document {document.number}: the function {visible(name, 200)} {what}"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A decorator gives the function's name to the stage, so pickle cannot find the function by that name. So the

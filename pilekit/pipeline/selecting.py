@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pilekit.artifacts.job_folder import Output
-from pilekit.corpus import Corpus, Part, Shard, subsets_or_all
+from pilekit.corpus import Corpus, Described, Part, Shard, Source, subsets_or_all
 from pilekit.corpus.shard import check_stems, stem
 from pilekit.documents import DocumentBatch, added, check_labels
 from pilekit.engine import Advance, Ray
@@ -56,7 +56,7 @@ class SelectResult(TableResult):
 
 
 def select_corpus(
-    corpus: Corpus | str | Path | Sequence[str | Path],
+    corpus: Corpus | Source,
     out: str | Path,
     *,
     subsets: Sequence[str] | None = None,
@@ -67,6 +67,7 @@ def select_corpus(
     format: Format = "zst",
     on_error: OnError = "raise",
     jobs: int | None = None,
+    manifest: Described = None,
     advance: Advance | None = None,
     part: Part | None = None,
     engine: Ray | None = None,
@@ -82,6 +83,7 @@ def select_corpus(
     format      "zst" and "jsonl" keep whole lines, "parquet" keeps text and label
     on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
     jobs        shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
+    manifest    describes the corpus at a path, as for `Corpus`
     advance     called with the number of stored bytes done since the last call
     part        (I, N): only the shards of `corpus.part(part)`; a call without it does the rest and finishes
     engine      a cluster instead of local processes
@@ -90,7 +92,7 @@ def select_corpus(
     left in `out`. If a shard cannot be read, the other shards are finished and kept before the error is
     raised.
     """
-    corpus = (corpus if isinstance(corpus, Corpus) else Corpus(corpus)).without_held_out()
+    corpus = Corpus.of(corpus, manifest).without_held_out()
     subsets = subsets_or_all(subsets, corpus.manifest)
     if format not in SUFFIXES:
         raise PilekitError(f'format is "zst", "parquet" or "jsonl", not {format!r}')

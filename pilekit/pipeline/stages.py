@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from pilekit.corpus import Manifest, resolve_subsets
+from pilekit.corpus import Described, resolve_subsets
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.pipeline import DocumentStage
@@ -42,7 +42,7 @@ class Select(DocumentStage):
 
     names: tuple[str, ...]
 
-    def __init__(self, *names: str | Iterable[str], manifest: Manifest | None = None) -> None:
+    def __init__(self, *names: str | Iterable[str], manifest: Described = None) -> None:
         object.__setattr__(self, "names", resolve_subsets(*names, manifest=manifest))
         if not self.names:
             raise PilekitError("Select() without a subset would keep nothing; name one, such as Select('ArXiv')")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.corpus import Corpus, Manifest, subsets_or_all
+from pilekit.corpus import Corpus, Described, Manifest, Source, subsets_or_all
 from pilekit.engine import Advance, Ray
 from pilekit.errors import counted
 from pilekit.shards.each_shard import each_file, each_shard, processes_for
@@ -124,13 +124,14 @@ class CorpusStats(TableResult):
 
 
 def corpus_stats(
-    corpus: Corpus | str | Path | Sequence[str | Path],
+    corpus: Corpus | Source,
     *,
     subsets: Sequence[str] | None = None,
     tokenizer: Tokenizer | str | Path | Any | None = None,
     copies: bool = False,
     on_error: OnError = "raise",
     jobs: int | None = None,
+    manifest: Described = None,
     advance: Advance | None = None,
     engine: Ray | None = None,
 ) -> CorpusStats:
@@ -143,12 +144,13 @@ def corpus_stats(
                 document; all other memory is constant. A cluster keeps hashes in the cache folder meanwhile
     on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
     jobs        shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
+    manifest    describes the corpus at a path, as for `Corpus`
     advance     called with the number of stored bytes done since the last call
     engine      a cluster instead of local processes
 
     A damaged shard is a `PilekitError` whatever `on_error` says. Shards with an index are read only for tokens.
     """
-    corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
+    corpus = Corpus.of(corpus, manifest)
     subsets = subsets_or_all(subsets, corpus.manifest)
     if tokenizer is not None:
         from pilekit.tokenize import load_tokenizer  # Importing it takes as long as counting a small shard.

@@ -110,8 +110,8 @@ class PileStream(IterableDataset[Batch]):
     pass batch_size=None**, because the stream makes batches itself. `stream.loader(num_workers=n)` is a DataLoader that
     also keeps the state. With a stock DataLoader, call `stream.advance(batch)` after each batch that you train on.
 
-    With tokenizer=None an item is a list of batch_size `StoredDocument`s (text, meta, subset, number, shard), or one
-    `StoredDocument` if batch_size is 1, the default then. In documents of Parquet shards, `meta` has only the label.
+    With tokenizer=None an item is a list of batch_size `Document`s (text, meta, subset, number, shard), or one
+    `Document` if batch_size is 1, the default then. In documents of Parquet shards, `meta` has only the label.
     If a finite pass does not divide evenly among ranks, its first documents are repeated at its end, as with
     DistributedSampler.
 

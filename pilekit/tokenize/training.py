@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from pilekit.artifacts.atomic_write import check_target, write_atomically
-from pilekit.corpus import Corpus, subsets_or_all
+from pilekit.corpus import Corpus, Described, Source, subsets_or_all
 from pilekit.errors import PilekitError, visible
 from pilekit.progress import Report
 from pilekit.tokenize.loading import load_tokenizer
@@ -29,19 +29,21 @@ DOCUMENTS_AT_ONCE = 256
 
 
 def train_tokenizer(
-    corpus: Corpus | str | Path | Sequence[str | Path],
+    corpus: Corpus | Source,
     vocab_size: int,
     out: str | Path,
     subsets: Sequence[str] | None = None,
     sample_bytes: int = 200_000_000,
     *,
     seed: int = 0,
+    manifest: Described = None,
     advance: Report = lambda *_: None,
 ) -> Tokenizer:
     """Train on about `sample_bytes` bytes of `corpus` (see sampling.py) and write the tokenizer.json `out`, atomically.
 
     `corpus` is a `Corpus`, a path, glob or URL, or a list of these. Val and test shards are left out, unless there are
-    no others. `subsets` are names in any spelling that the manifest knows (None: all). `vocab_size` includes the two
+    no others. `subsets` are names in any spelling that the manifest knows (None: all); `manifest` describes the corpus
+    at a path. `vocab_size` includes the two
     special tokens and the 256 bytes; a small sample may give fewer ids. An existing file is replaced. Peak memory is
     several times `sample_bytes`. `advance` receives the progress of each step.
     """
@@ -53,7 +55,7 @@ def train_tokenizer(
         )
     if sample_bytes < 1:
         raise PilekitError(f"the sample must have at least one byte, not {sample_bytes}")
-    corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
+    corpus = Corpus.of(corpus, manifest)
     check_target(out, follow_links=True, inputs=[shard.path for shard in corpus])
     corpus = corpus.without_held_out()
     subsets = subsets_or_all(subsets, corpus.manifest)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pilekit.documents import Document
 from pilekit.errors import PilekitError
-from pilekit.pipeline.functions import Document, DocumentFilter, DocumentMap, document_filter, document_map
+from pilekit.pipeline.functions import DocumentFilter, DocumentMap, document_filter, document_map
 from tests.pipeline.making import batch, cut, identities
 
 
@@ -38,7 +39,10 @@ def test_a_function_sees_the_document() -> None:
 
     one = batch(["a", "b"], ["ArXiv", "(none)"], shard="train/07.jsonl", first=41)
     assert list(watch(iter([one]))) == [one]
-    assert seen == [Document("a", "ArXiv", "train/07.jsonl", 41), Document("b", "(none)", "train/07.jsonl", 42)]
+    assert seen == [
+        Document("a", {"pile_set_name": "ArXiv"}, "ArXiv", 41, "train/07.jsonl"),
+        Document("b", {"pile_set_name": "(none)"}, "(none)", 42, "train/07.jsonl"),
+    ]
     assert next(iter(DocumentMap(lambda document: document.text)(iter([one])))) is one, "nothing is changed"
 
 

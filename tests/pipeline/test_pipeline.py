@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pilekit.documents import DocumentBatch
+from pilekit.documents import Document, DocumentBatch
 from pilekit.errors import PilekitError
-from pilekit.pipeline.functions import Document, document_filter, document_map
+from pilekit.pipeline.functions import document_filter, document_map
 from pilekit.pipeline.pipeline import Pipeline
 from pilekit.pipeline.stages import Match, MinBytes, Sample, Select, Write
 from pilekit.tokenize import Tokenize, load_tokenizer

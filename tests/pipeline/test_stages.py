@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.documents import DocumentBatch
+from pilekit.documents import Document, DocumentBatch
 from pilekit.errors import PilekitError
-from pilekit.pipeline.functions import Document, document_map
+from pilekit.pipeline.functions import document_map
 from pilekit.pipeline.pipeline import Pipeline
 from pilekit.pipeline.stages import Match, MinBytes, Sample, Select, Write, document_hashes
 from pilekit.shards.read.reader import read

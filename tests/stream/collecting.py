@@ -14,7 +14,8 @@ import torch
 from torch import distributed as dist
 from torch.utils.data import DataLoader
 
-from pilekit.pipeline.functions import Document, document_filter
+from pilekit.documents import Document
+from pilekit.pipeline.functions import document_filter
 from pilekit.stream.batch.batch import COLUMNS, OUTPUTS, Batch
 from pilekit.stream.pile_stream import PileStream
 from tests.process_groups import ProcessGroups

@@ -20,11 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from pilekit.documents import DocumentBatch
+from pilekit.documents import Document, DocumentBatch
 from pilekit.errors import PilekitError
-from pilekit.pipeline.functions import Document as Read
 from pilekit.pipeline.functions import document_filter, document_map
-from pilekit.shards.random_access.document_reader import StoredDocument
 from pilekit.stream.batch.build_batches import RawBatch
 from pilekit.stream.pile_stream import PileStream
 from tests.refusing import refused
@@ -108,9 +106,9 @@ def test_documents_are_those_of_the_shards(tmp_path: Path) -> None:
     write_shard(tmp_path / "00", [json.dumps(line).encode() for line in lines], "frames")
     found: list[Any] = list(raw(tmp_path, epochs=1, shuffle=False))
     assert found == [
-        StoredDocument("one", {"pile_set_name": "ArXiv", "page": 3}, "ArXiv", 0, "00.jsonl"),
-        StoredDocument("two", {}, "(none)", 1, "00.jsonl"),
-        StoredDocument("three", {"title": "no meta"}, "(none)", 2, "00.jsonl"),
+        Document("one", {"pile_set_name": "ArXiv", "page": 3}, "ArXiv", 0, "00.jsonl"),
+        Document("two", {}, "(none)", 1, "00.jsonl"),
+        Document("three", {"title": "no meta"}, "(none)", 2, "00.jsonl"),
     ]
 
 
@@ -155,12 +153,12 @@ def test_every_storage_gives_the_same_documents(tmp_path: Path) -> None:
 
 
 @document_filter
-def short(document: Read) -> bool:
+def short(document: Document) -> bool:
     return len(document.text) < 40
 
 
 @document_map
-def loud(document: Read) -> str:
+def loud(document: Document) -> str:
     return document.text.upper() + document.subset
 
 
@@ -199,7 +197,7 @@ def test_filters_drop_documents_or_change_texts_and_no_more(corpora: Corpora, in
 
 
 @document_filter
-def none(document: Read) -> bool:
+def none(document: Document) -> bool:
     return False
 
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from pilekit.documents import Document
 from pilekit.errors import PilekitError
-from pilekit.pipeline.functions import Document, document_filter
+from pilekit.pipeline.functions import document_filter
 from pilekit.stream.pile_stream import PileStream
 from tests.refusing import refused
 from tests.stream.collecting import ALL, no_brown_fox, rows_of

@@ -21,12 +21,13 @@ from transformers import PreTrainedModel
 
 from pilekit.artifacts.atomic_write import check_target
 from pilekit.artifacts.own_file import refuse_linked_folders
+from pilekit.corpus import Corpus, Described
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.embed.embeddings import Embeddings, write_embeddings
 from pilekit.evaluate.model.causal import depends_on_length
 from pilekit.evaluate.model.device import device_of
 from pilekit.evaluate.model.load import CAUSAL, kind_of, load_model, read_config
-from pilekit.evaluate.plan import Data, Options, Plan, corpus_of, prepare
+from pilekit.evaluate.plan import Data, Options, Plan, prepare
 from pilekit.evaluate.ranks import ranks_of_job
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result_folder import read_numbers, record_key, records_folder
@@ -62,6 +63,7 @@ def embed_corpus(
     dtype: str = "auto",
     device: str = "auto",
     batch_tokens: int | None = None,
+    manifest: Described = None,
     on_error: OnError = "raise",
     advance: Callable[[int], None] = ignore,
 ) -> Embeddings:
@@ -74,8 +76,8 @@ def embed_corpus(
     pool           "mean" over all tokens, "cls": the first token, if the tokenizer puts a special one before a text,
                    "last": the last token
     float32        store float32; else float16, which has half the size and three digits
-    subsets, limit, max_length, dtype, device, batch_tokens, on_error, advance   as for `bits_per_byte`. A document has
-                   one window, so tokens past `max_length` are not seen
+    subsets, limit, max_length, dtype, device, batch_tokens, manifest, on_error, advance   as for `bits_per_byte`. A
+                   document has one window, so tokens past `max_length` are not seen
 
     Several processes share the work, and an interrupted call resumes, as for `bits_per_byte`. If `out` is finished, it
     is returned at once. PilekitError for anything wrong with the arguments, the model or the corpus, and if `out` is
@@ -102,7 +104,7 @@ def embed_corpus(
             batch_tokens=batch_tokens,
             on_error=on_error,
         )
-        corpus = corpus_of(data).only_held_out()
+        corpus = Corpus.of(data, manifest).only_held_out()
         size = ranks.world_size
         plan = prepare(model, corpus, options, adapter=adapter, dtype=dtype, device=place, world_size=size)
         around = plan.tokenizer.around() or ([], [])

@@ -20,7 +20,7 @@ import numpy as np
 from pilekit import __version__
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.file_lock import locked
-from pilekit.corpus import Corpus, Manifest, Part, Shard, subset_names
+from pilekit.corpus import Corpus, Described, Manifest, Part, Shard, Source, subset_names
 from pilekit.corpus.shard import is_url
 from pilekit.documents import RecordFormat, check_labels
 from pilekit.engine import Advance, Ray
@@ -98,10 +98,11 @@ def build_index(
 
 
 def index_corpus(
-    corpus: Corpus | str | Path | Sequence[str | Path],
+    corpus: Corpus | Source,
     *,
     on_error: OnError = "raise",
     jobs: int | None = None,
+    manifest: Described = None,
     advance: Advance | None = None,
     whole: bool = True,
     found: Sequence[ShardIndex | None] | None = None,
@@ -112,13 +113,14 @@ def index_corpus(
 
     corpus    a `Corpus`, or one or several paths, globs or URLs
     jobs      shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
+    manifest  describes the corpus at a path, as for `Corpus`
     advance   called with the number of stored bytes done since the last call
     whole     False: do not read the rows of existing indexes, so damage in them shows later
     found     the result of `find_indexes`, if it is known
     part      (I, N): only the shards of `corpus.part(part)`
     engine    a cluster instead of local processes
     """
-    corpus = part_of(corpus if isinstance(corpus, Corpus) else Corpus(corpus), part, engine)
+    corpus = part_of(Corpus.of(corpus, manifest), part, engine)
     found = find_indexes(corpus, whole=whole) if found is None else found
     missing = [shard for shard, index in zip(corpus.shards, found, strict=True) if index is None]
     if advance is not None:

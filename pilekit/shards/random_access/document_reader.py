@@ -16,14 +16,14 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.corpus import Corpus, Manifest, Shard, shard_of
-from pilekit.documents import DocumentBatch
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.corpus import Corpus, Described, Manifest, Shard, load_manifest, shard_of
+from pilekit.documents import Document, DocumentBatch, meta_of
+from pilekit.errors import PilekitError, visible
 from pilekit.shards.index.build import index_of
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access.frame_cache import FrameCache
@@ -39,29 +39,9 @@ if TYPE_CHECKING:
     from pilekit.shards.random_access.rows_by_number import RowsByNumber
 
 
-class StoredDocument(NamedTuple):
-    """One document.
-
-    text     its text
-    meta     the record's "meta" object; if the record has none, all its fields but the text
-    subset   its label, `(none)` if it has none
-    number   the number of its line in the shard, from 0
-    shard    the shard's name; with the number it is the document's identity
-    """
-
-    text: str
-    meta: dict[str, Any]
-    subset: str
-    number: int
-    shard: str
-
-    def __repr__(self) -> str:
-        return f"StoredDocument({self.shard!r}, {self.number}, {self.subset!r}, {counted(len(self.text), 'character')})"
-
-
 def read_documents(
-    shard: str | Path | Shard, numbers: Iterable[int], *, manifest: Manifest | None = None
-) -> Iterator[StoredDocument]:
+    shard: str | Path | Shard, numbers: Iterable[int], *, manifest: Described = None
+) -> Iterator[Document]:
     """Yield the documents of these numbers, in the order given; numbers may repeat.
 
     shard      a path, a URL, or a `Shard` of a `Corpus`
@@ -71,10 +51,11 @@ def read_documents(
     Uses the shard's index. Where no index fits, one is built, which reads the shard once. `PilekitError` for a number
     whose line is not a document, for a number that the shard does not have, and for damage in a frame that is needed.
     """
+    manifest = load_manifest(manifest)
     shard = shard if isinstance(shard, Shard) else shard_of(str(shard))
     index = index_of(shard, manifest=manifest, on_error="skip")  # Bad lines matter only if they are requested.
 
-    def documents() -> Iterator[StoredDocument]:
+    def documents() -> Iterator[Document]:
         with closing(DocumentReader(shard, index, manifest=manifest)) as reader:
             yield from reader.read(numbers)
 
@@ -120,7 +101,7 @@ class DocumentReader:
         """Close the shard's file."""
         self._stored.close()
 
-    def document(self, number: int) -> StoredDocument:
+    def document(self, number: int) -> Document:
         """The document of this number; `PilekitError` if its line is not a document."""
         number = self._known(number)
         if isinstance(self._stored, LinesByNumber):
@@ -128,7 +109,7 @@ class DocumentReader:
         [document] = self.increasing(np.array([number]))
         return document
 
-    def read(self, numbers: Iterable[int]) -> Iterator[StoredDocument]:
+    def read(self, numbers: Iterable[int]) -> Iterator[Document]:
         """Yield the documents of these numbers, in their order."""
         known = map(self._known, numbers)
         if not self._in_order:
@@ -137,7 +118,7 @@ class DocumentReader:
         order = list(known)
         times = Counter(order)
         following = self.increasing(np.array(sorted(times), dtype=np.int64))
-        waiting: dict[int, StoredDocument] = {}
+        waiting: dict[int, Document] = {}
         for number in order:
             while number not in waiting:
                 document = next(following)
@@ -171,7 +152,7 @@ class DocumentReader:
             raise PilekitError(f"{bad}; its index has a document there: make the index again with `pilekit index`")
         return batch if labels is None else batch.where([label in labels for label in batch.subsets])
 
-    def increasing(self, numbers: npt.NDArray[np.int64]) -> Iterator[StoredDocument]:
+    def increasing(self, numbers: npt.NDArray[np.int64]) -> Iterator[Document]:
         """Yield the documents of these increasing numbers, int64; none waits in memory."""
         if isinstance(self._stored, LinesByNumber | LinesInOrder):
             records: Iterator[object] = map(_record, self._stored.lines_of(numbers))
@@ -180,7 +161,7 @@ class DocumentReader:
         # Records come first in the zip: so their iterator runs to its end and holds the decoded row group.
         return (self._document(int(number), record) for record, number in zip(records, numbers, strict=True))
 
-    def _document(self, number: int, record: object) -> StoredDocument:
+    def _document(self, number: int, record: object) -> Document:
         try:
             if isinstance(record, BadRecord):
                 raise record
@@ -190,7 +171,7 @@ class DocumentReader:
                 f"{visible(self._path)}: number {number:,} is no document: line {number + 1:,} {bad}"
             ) from None
         assert isinstance(record, dict)
-        return StoredDocument(text, meta_of(record, self.format.text_field), subset, number, self.shard.name)
+        return Document(text, meta_of(record, self.format.text_field), subset, number, self.shard.name)
 
     def _known(self, number: int) -> int:
         """The number as an int; `PilekitError` if the shard cannot have it."""
@@ -256,12 +237,6 @@ class OpenReaders:
         self._readers: OrderedDict[int, DocumentReader] = OrderedDict()
         size = sum(index.header.content_bytes for index in self.indexes)
         self._held: FrameLRU = FrameLRU(whole=size <= WHOLE_BYTES)
-
-
-def meta_of(record: dict[str, Any], text_field: str) -> dict[str, Any]:
-    """`StoredDocument.meta` of a decoded record."""
-    meta = record.get("meta")
-    return meta if isinstance(meta, dict) else {key: value for key, value in record.items() if key != text_field}
 
 
 def _record(line: Line) -> object:

@@ -14,15 +14,14 @@ import operator
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
-from pathlib import Path
 from typing import overload
 
-from pilekit.corpus import Corpus, Manifest, Shard, subsets_or_all
-from pilekit.documents import DocumentBatch
+from pilekit.corpus import Corpus, Described, Shard, Source, subsets_or_all
+from pilekit.documents import Document, DocumentBatch
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.index.format import ShardIndex, warn_of_bad_lines
-from pilekit.shards.random_access.document_reader import OpenReaders, StoredDocument
+from pilekit.shards.random_access.document_reader import OpenReaders
 from pilekit.shards.random_access.frame_lru import HELD_BYTES, frames_fit
 from pilekit.shards.random_access.selected_lines import SelectedDocuments, lines_of_subsets
 
@@ -35,7 +34,7 @@ class PileDocuments(AbstractContextManager["PileDocuments"]):
     subsets    only documents of these subsets, in any spelling the manifest knows; None: all
     manifest   the manifest, as for `Corpus`; the Pile's by default. A `Corpus` has its own
 
-    `documents[i]` is a `StoredDocument`, `documents[i:j]` a list of them. Uses the shards' indexes; a missing index is
+    `documents[i]` is a `Document`, `documents[i:j]` a list of them. Uses the shards' indexes; a missing index is
     built, which reads its shard once. Bad lines are left out with a warning. Damage in a frame is a `PilekitError` when
     one of its documents is requested.
 
@@ -46,14 +45,12 @@ class PileDocuments(AbstractContextManager["PileDocuments"]):
 
     def __init__(
         self,
-        data: str | Path | Sequence[str | Path] | Corpus,
+        data: Source | Corpus,
         *,
         subsets: Sequence[str] | None = None,
-        manifest: Manifest | str | Path | None = None,
+        manifest: Described = None,
     ):
-        if isinstance(data, Corpus) and manifest is not None:
-            raise PilekitError("a Corpus has its own manifest; give manifest= to Corpus()")
-        self.corpus = data if isinstance(data, Corpus) else Corpus(data, manifest)
+        self.corpus = Corpus.of(data, manifest)
         self.subsets = subsets_or_all(subsets, self.corpus.manifest)
         indexes = index_corpus(self.corpus, on_error="skip")
         for shard, index in zip(self.corpus.shards, indexes, strict=True):
@@ -71,7 +68,7 @@ class PileDocuments(AbstractContextManager["PileDocuments"]):
         part._selected = SelectedDocuments([lines_of_subsets(one, label.__eq__) for one in self._readers.indexes])
         return part
 
-    def document(self, shard: str, number: int) -> StoredDocument:
+    def document(self, shard: str, number: int) -> Document:
         """The document with that identity; `PilekitError` if there is none."""
         names = [one.name for one in self.corpus.shards]
         if shard not in names:
@@ -82,17 +79,17 @@ class PileDocuments(AbstractContextManager["PileDocuments"]):
         return len(self._selected)
 
     @overload
-    def __getitem__(self, position: int) -> StoredDocument: ...
+    def __getitem__(self, position: int) -> Document: ...
     @overload
-    def __getitem__(self, position: slice) -> list[StoredDocument]: ...
-    def __getitem__(self, position: int | slice) -> StoredDocument | list[StoredDocument]:
+    def __getitem__(self, position: slice) -> list[Document]: ...
+    def __getitem__(self, position: int | slice) -> Document | list[Document]:
         if isinstance(position, slice):
             return self.__getitems__(range(*position.indices(len(self))))
         place = self._place(position)
         ((shard, numbers),) = self._selected.locate(place, place + 1)
         return self._readers.of(shard).document(int(numbers[0]))
 
-    def __getitems__(self, positions: Sequence[int]) -> list[StoredDocument]:
+    def __getitems__(self, positions: Sequence[int]) -> list[Document]:
         """The documents at these positions, in their order; torch fetches whole batches by this name."""
         places = [self._place(position) for position in positions]
         # In the corpus's order, so that each frame is decoded once.
@@ -108,7 +105,7 @@ class PileDocuments(AbstractContextManager["PileDocuments"]):
             for shard, numbers in self._selected.locate(begin, min(begin + size, len(self))):
                 yield self._readers.of(shard).batch(numbers)
 
-    def __iter__(self) -> Iterator[StoredDocument]:
+    def __iter__(self) -> Iterator[Document]:
         return (self[place] for place in range(len(self)))
 
     def close(self) -> None:

@@ -13,10 +13,9 @@ import gzip
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from pilekit.corpus import Corpus, Manifest, Shard, load_manifest, shard_of, subset_names, subsets_or_all
+from pilekit.corpus import Corpus, Described, Shard, Source, load_manifest, shard_of, subset_names, subsets_or_all
 from pilekit.corpus.find import names_many
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.documents import DocumentBatch, RecordFormat
@@ -70,11 +69,11 @@ Reading = Callable[..., ShardReader]
 
 
 def read(
-    source: str | Path | Shard | Corpus | Sequence[str | Path],
+    source: Source | Shard | Corpus,
     subsets: Sequence[str] | None = None,
     on_error: OnError = "raise",
     *,
-    manifest: Manifest | None = None,
+    manifest: Described = None,
     start: int = 0,
     max_document_bytes: int = MAX_DOCUMENT_BYTES,
     max_window: int = MAX_WINDOW,
@@ -105,6 +104,7 @@ def read(
         limits: dict[str, Any] = {"max_document_bytes": max_document_bytes, "max_window": max_window, "ahead": ahead}
         return _read_all(source, subsets, on_error, manifest, advance=advance, **limits)
     shard = source if isinstance(source, Shard) else shard_of(str(source))
+    manifest = load_manifest(manifest)
     subsets = subsets_or_all(subsets, manifest)
     skipped = SkippedLines()
     parser = LineParser(
@@ -119,11 +119,11 @@ def read(
 
 
 def read_corpus(
-    corpus: Corpus | str | Path | Sequence[str | Path],
+    corpus: Corpus | Source,
     subsets: Sequence[str] | None = None,
     on_error: OnError = "raise",
     *,
-    manifest: Manifest | None = None,
+    manifest: Described = None,
     advance: Callable[[int], None] | None = None,
 ) -> ShardReader:
     """Read all shards of a corpus in order; the arguments are those of `read`."""
@@ -131,9 +131,9 @@ def read_corpus(
 
 
 def _read_all(
-    source: Any, subsets: Sequence[str] | None, on_error: OnError, manifest: Manifest | None, **options: Any
+    source: Any, subsets: Sequence[str] | None, on_error: OnError, manifest: Described, **options: Any
 ) -> ShardReader:
-    corpus = source if isinstance(source, Corpus) else Corpus(source, manifest)
+    corpus = Corpus.of(source, manifest)
     skipped = SkippedLines()
 
     def batches() -> Generator[DocumentBatch, None, None]:
@@ -147,9 +147,9 @@ def _read_all(
     return ShardReader(batches(), skipped)
 
 
-def record_format(manifest: Manifest | None = None) -> RecordFormat:
+def record_format(manifest: Described = None) -> RecordFormat:
     """Where records of this corpus keep their text and label, and its subsets' names; by default as in the Pile."""
-    manifest = load_manifest() if manifest is None else manifest
+    manifest = load_manifest(manifest)
     return RecordFormat(manifest.text_field, tuple(manifest.label_path.split(".")), subset_names(manifest))
 
 

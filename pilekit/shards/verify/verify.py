@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pilekit.artifacts.atomic_write import check_target
-from pilekit.corpus import Corpus, Part
+from pilekit.corpus import Corpus, Described, Part, Source
 from pilekit.corpus.find import ENVIRONMENT
 from pilekit.corpus.shard import STANDARD_INPUT, is_url, looks_like_shard, make_shard
 from pilekit.corpus.sidecar_files import SUMS_FILES
@@ -77,13 +77,14 @@ class Verification:
 
 
 def verify_corpus(
-    corpus: Corpus | str | Path | Sequence[str | Path],
+    corpus: Corpus | Source,
     *,
     sums: str | Path | None = None,
     write_sums: bool = False,
     use_manifest_sums: bool = False,
     whole: bool | None = None,
     jobs: int | None = None,
+    manifest: Described = None,
     advance: Advance | None = None,
     part: Part | None = None,
     engine: Ray | None = None,
@@ -97,15 +98,16 @@ def verify_corpus(
     use_manifest_sums   apply the manifest's sums to all files; else only to files of exactly the listed size
     whole               a listed file that is missing is a finding; None: if `corpus` is the path of a folder
     jobs                shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
+    manifest            describes the corpus at a path, as for `Corpus`
     advance             called with the number of stored bytes done since the last call
     part                (I, N): only the shards of `corpus.part(part)`; part 1 finds the listed files that are missing
     engine              a cluster instead of local processes
 
     Problems of shards are in the result. A bad sums file, or a named sums file that is missing, is a `PilekitError`.
     """
-    if not isinstance(corpus, Corpus):
-        source, corpus = corpus, Corpus(corpus)
-        whole = is_whole(source, corpus) if whole is None else whole
+    source, corpus = corpus, Corpus.of(corpus, manifest)
+    if whole is None and not isinstance(source, Corpus):
+        whole = is_whole(source, corpus)
     if any(shard.path == STANDARD_INPUT for shard in corpus.shards):
         raise PilekitError("standard input (-) cannot be verified, as it cannot be read again; save it to a file first")
     if write_sums and part is not None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -29,7 +29,7 @@ import xxhash
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.job_folder import Output
-from pilekit.corpus import Corpus, Manifest, Part, Shard
+from pilekit.corpus import Corpus, Described, Manifest, Part, Shard, Source
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.engine import Advance, Ray
 from pilekit.errors import PilekitError, visible
@@ -88,12 +88,13 @@ class ReframeResult:
 
 
 def reframe_corpus(
-    corpus: Corpus | str | Path | Sequence[str | Path],
+    corpus: Corpus | Source,
     out: str | Path,
     *,
     frame_bytes: int = FRAME_BYTES,
     level: int = 3,
     jobs: int | None = None,
+    manifest: Described = None,
     advance: Advance | None = None,
     part: Part | None = None,
     engine: Ray | None = None,
@@ -104,6 +105,7 @@ def reframe_corpus(
     frame_bytes   the least text in a frame: a frame ends with the line that reaches it
     level         zstd compression level
     jobs          the number of processes; None: the usable CPUs, or fewer for a small corpus
+    manifest      describes the corpus at a path, as for `Corpus`
     advance       called with the number of the input's stored bytes done since the last call
     part          (I, N): only the shards of `corpus.part(part)`; a call without it does the rest and finishes
     engine        a cluster instead of local processes
@@ -111,7 +113,7 @@ def reframe_corpus(
     Resumes an earlier run of the same job in `out`. Raises `PilekitError` for input that is damaged, is Parquet or
     standard input, or is inside `out`, and for output that cannot be written or does not read back.
     """
-    corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
+    corpus = Corpus.of(corpus, manifest)
     if frame_bytes not in FRAME_SIZES:
         least, most = FRAME_SIZES[0], FRAME_SIZES[-1]
         raise PilekitError(f"frames hold {least:,} to {most:,} bytes of text, not {frame_bytes:,}")

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from pilekit.documents import Document
 from pilekit.errors import PilekitError
 from pilekit.progress import Reached
-from pilekit.shards.random_access.document_reader import StoredDocument
 from pilekit.shuffle import Int64
 from pilekit.stream.batch.batch import BatchWriter
 from pilekit.stream.order.lane_grid import Grid, Share
@@ -29,13 +29,13 @@ from pilekit.stream.record import batch_state
 from pilekit.tokenize import Tokenizer
 
 
-class RawDocument(StoredDocument):
+class RawDocument(Document):
     """An untokenized document with its `stream_state`, int64, for `PileStream.advance`."""
 
     stream_state: Int64 | None = None
 
 
-class RawBatch(list[StoredDocument]):
+class RawBatch(list[Document]):
     """Several untokenized documents with their `stream_state`."""
 
     stream_state: Int64 | None = None

@@ -16,8 +16,8 @@ from typing import Literal, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from pilekit.documents import Document
 from pilekit.errors import PilekitError
-from pilekit.shards.random_access.document_reader import StoredDocument
 from pilekit.shuffle import Int64, UInt64, mix
 from pilekit.stream.pack.packings import Rows, best_fit, concat, separate, unused
 from pilekit.stream.read.lane_documents import NUMBER, ORDER, POSITION, SHARD, SKIPPED, Table, document_table
@@ -85,7 +85,7 @@ class TokenizedDocuments:
     ids: npt.NDArray[np.uint32]
     offsets: Int64
     table: Table
-    stored: Sequence[StoredDocument] = ()
+    stored: Sequence[Document] = ()
 
     def __len__(self) -> int:
         return len(self.table)

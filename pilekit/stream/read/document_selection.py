@@ -21,7 +21,6 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import orjson
 import xxhash
 
 from pilekit.corpus import UNLABELLED, Corpus
@@ -31,7 +30,7 @@ from pilekit.documents import DocumentBatch, check_labels
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage, described
 from pilekit.shards.index.format import warn_of_bad_lines
-from pilekit.shards.random_access.document_reader import OpenReaders, StoredDocument, meta_of
+from pilekit.shards.random_access.document_reader import OpenReaders
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.random_access.selected_lines import SelectedDocuments, SelectedLines, lines_of_subsets
 from pilekit.shards.read.reader import OnError
@@ -187,15 +186,11 @@ class DocumentSelection:
     def placed(self, batch: DocumentBatch, shard: int, position: int, orders: Int64) -> LaneDocuments:
         """The batch, which is of shard number `shard`, as documents of a lane, with `orders` in the unit.
 
-        If the stream gives whole documents, their texts are `StoredDocument`s.
+        If the stream gives whole documents, their texts are `Document`s.
         """
         columns = {"order": orders, "shard": shard, "number": batch.numbers, "subset": self.ids_of(batch.subsets)}
         table = document_table(len(batch), position=position, **columns)
-        if not self.raw:
-            return LaneDocuments(table, batch.texts)
-        metas = (meta_of(orjson.loads(line), self.corpus.manifest.text_field) for line in batch.raw_lines())
-        stored = zip(batch.texts, metas, batch.subsets, batch.numbers.tolist(), strict=True)
-        return LaneDocuments(table, [StoredDocument(*document, batch.shard) for document in stored])
+        return LaneDocuments(table, list(batch) if self.raw else batch.texts)
 
     @property
     def skipped(self) -> int | None:

@@ -42,7 +42,7 @@ class LaneDocuments:
 
     table      [n], with increasing orders
     texts      list of str, [n]; of documents in token files, list of their ids; for a stream of untokenized documents,
-               list of `StoredDocument`
+               list of `Document`
     """
 
     table: Table

@@ -66,5 +66,5 @@ def _permuted(held: list[LaneDocuments], permute: Callable[[int, int], Int64]) -
 
 
 def _characters(document: object) -> int:
-    """Of a text, or of a `StoredDocument`."""
+    """Of a text, or of a `Document`."""
     return len(document if isinstance(document, str) else document.text)  # type: ignore[attr-defined]

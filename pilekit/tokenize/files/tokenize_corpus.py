@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.job_folder import Output
-from pilekit.corpus import MAX_SUBSETS, Corpus, Part, Shard, resolve_subsets
+from pilekit.corpus import MAX_SUBSETS, Corpus, Described, Part, Shard, Source, resolve_subsets
 from pilekit.documents import DocumentBatch, added, check_labels
 from pilekit.engine import Advance, Ray
 from pilekit.engine.in_threads import map_in_threads
@@ -70,7 +70,7 @@ class TokenizedCorpus(TableResult):
 
 
 def tokenize_corpus(
-    corpus: Corpus | str | Path | Sequence[str | Path],
+    corpus: Corpus | Source,
     out: str | Path,
     tokenizer: Tokenizer | str | Path,
     *,
@@ -82,6 +82,7 @@ def tokenize_corpus(
     tokens_per_file: int | None = None,
     on_error: OnError = "raise",
     jobs: int | None = None,
+    manifest: Described = None,
     advance: Advance | None = None,
     part: Part | None = None,
     engine: Ray | None = None,
@@ -98,6 +99,7 @@ def tokenize_corpus(
     tokens_per_file   the most tokens in a file, unless one document is longer; None: the format's default
     on_error          "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
     jobs              shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
+    manifest          describes the corpus at a path, as for `Corpus`
     advance           called with the number of stored bytes newly done
     part              (I, N): only the shards of `corpus.part(part)`; a call without it does the rest and finishes
     engine            a cluster instead of local processes makes the ids of the shards; this process appends them
@@ -105,7 +107,7 @@ def tokenize_corpus(
     A document without tokens gets no sequence, row or EOD. Raises `PilekitError` if no document has tokens, for a
     finished output of another job, and for a file of that name that is not ours.
     """
-    corpus = (corpus if isinstance(corpus, Corpus) else Corpus(corpus)).without_held_out()
+    corpus = Corpus.of(corpus, manifest).without_held_out()
     if subsets is not None:
         subsets = resolve_subsets(*([subsets] if isinstance(subsets, str) else subsets), manifest=corpus.manifest)
     if Pipeline(stages).stateful:

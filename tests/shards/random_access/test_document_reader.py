@@ -18,13 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.corpus import load_manifest, shard_of
-from pilekit.documents import DocumentBatch
+from pilekit.documents import Document, DocumentBatch
 from pilekit.errors import PilekitError
 from pilekit.shards.index import scan as index_scan
 from pilekit.shards.index.build import index_of
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access import frame_lru, lines_by_number, rows_by_number
-from pilekit.shards.random_access.document_reader import DocumentReader, StoredDocument, read_documents
+from pilekit.shards.random_access.document_reader import DocumentReader, read_documents
 from pilekit.shards.random_access.pile_documents import PileDocuments
 from pilekit.shards.read.zstd_frames import decompress_whole
 from tests.shards.making import LABELS, lines, record, some_lines, write_shard, zstd_frame
@@ -32,12 +32,12 @@ from tests.shards.reading import error, value_and_memory
 from tests.web_server import serving
 
 
-def slow_document(line: bytes, number: int, shard: str = "a.jsonl") -> StoredDocument:
+def slow_document(line: bytes, number: int, shard: str = "a.jsonl") -> Document:
     """The document of a line, by the standard library."""
     record = json.loads(line)
     subset = record.get("meta", {}).get("pile_set_name", "(none)")
     meta = record["meta"] if "meta" in record else {key: value for key, value in record.items() if key != "text"}
-    return StoredDocument(record["text"], meta, subset, number, shard)
+    return Document(record["text"], meta, subset, number, shard)
 
 
 def refused(path: Path | str, number: int) -> str:
@@ -111,8 +111,8 @@ def test_numbers_and_shards_are_taken_as_they_come(tmp_path: Path) -> None:
     path.write_bytes(zstd_frame(b'{"content": "a", "source": {"name": "web"}, "meta": "no object", "url": null}\n'))
     (document,) = read_documents(path, [0], manifest=load_manifest(about))
     fields = {"source": {"name": "web"}, "meta": "no object", "url": None}
-    assert document == StoredDocument("a", fields, "web", 0, "a.jsonl")
-    assert repr(document) == "StoredDocument('a.jsonl', 0, 'web', 1 character)"
+    assert document == Document("a", fields, "web", 0, "a.jsonl")
+    assert repr(document) == "Document('a.jsonl', 0, 'web', 1 character)"
 
 
 def test_a_line_that_is_no_document_says_why(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_line_that_is_no_document_says_why(tmp_path: Path) -> None:
     assert "has no document -1: numbers begin at 0" in refused(path, -1)
     with pytest.raises(PilekitError, match="a document's number is an integer, not '7'"):
         list(read_documents(path, ["7"]))  # type: ignore[list-item]
-    assert list(read_documents(path, [7])) == [StoredDocument("b", {}, "(none)", 7, "a.jsonl")]
+    assert list(read_documents(path, [7])) == [Document("b", {}, "(none)", 7, "a.jsonl")]
     assert rows(batch_of(path, [0, 7])) == [(0, "a", "Github"), (7, "b", "(none)")]
     for numbers, line, why in (([0, 1, 2], 2, "is blank"), ([2, 7], 3, "is not JSON"), ([0, 3], 4, 'field "text"')):
         with pytest.raises(PilekitError, match="its index has a document there") as raised:
@@ -264,7 +264,7 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pq.write_table(pa.table({"text": texts, "meta.pile_set_name": labels, "other": others}), flat, row_group_size=77)
     asked = [999, 0, 129, 130, 130, 131, 5, 500, 4]
     every = [(i, row["text"], row["meta"]["pile_set_name"] or "(none)") for i, row in enumerate(some)]
-    expected = [StoredDocument(every[i][1], some[i]["meta"], every[i][2], i, "a.parquet") for i in asked]
+    expected = [Document(every[i][1], some[i]["meta"], every[i][2], i, "a.parquet") for i in asked]
     for held in (1 << 26, 500, 0):
         for module in (frame_lru, rows_by_number):
             monkeypatch.setattr(module, "HELD_BYTES", held)

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from pilekit.corpus import Corpus, shard_of
+from pilekit.documents import Document
 from pilekit.errors import PilekitError
 from pilekit.shards.index.build import index_corpus, index_of
 from pilekit.shards.random_access import selected_lines
-from pilekit.shards.random_access.document_reader import OPEN_SHARDS, StoredDocument
+from pilekit.shards.random_access.document_reader import OPEN_SHARDS
 from pilekit.shards.random_access.pile_documents import PileDocuments
 from pilekit.shards.random_access.selected_lines import Int64, SelectedLines, lines_of_subsets
 from pilekit.shards.read.reader import read_corpus
@@ -38,7 +39,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def identities(documents: Sequence[StoredDocument]) -> list[tuple[str, int]]:
+def identities(documents: Sequence[Document]) -> list[tuple[str, int]]:
     return [(document.shard, document.number) for document in documents]
 
 
@@ -51,7 +52,7 @@ def slow_corpus(data: Path | list[Path]) -> list[tuple[str, int, str, str]]:
     return found
 
 
-def fast_corpus(documents: Sequence[StoredDocument]) -> list[tuple[str, int, str, str]]:
+def fast_corpus(documents: Sequence[Document]) -> list[tuple[str, int, str, str]]:
     return [(document.shard, document.number, document.text, document.subset) for document in documents]
 
 
@@ -127,7 +128,7 @@ def test_a_stock_data_loader(corpus: Path, start: str) -> None:
     documents, every = PileDocuments(corpus), slow_corpus(corpus)
     documents[17]  # A file is open, and a frame is held, when the workers start.
     batches = list(DataLoader(documents, batch_size=8, num_workers=2, multiprocessing_context=start))
-    assert isinstance(batches[0], StoredDocument)
+    assert isinstance(batches[0], Document)
     assert batches[0].meta == {"pile_set_name": [LABELS[i % 3] for i in range(8)]}
     found = [
         (shard, int(number), text, subset)
