@@ -8,9 +8,14 @@ torch; import those by name.
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+for _name in ("torchao", "torch.utils._pytree"):  # transformers imports torchao, which warns of each CUDA library
+    if logging.getLogger(_name).level == logging.NOTSET:
+        logging.getLogger(_name).setLevel(logging.ERROR)
 
 if TYPE_CHECKING:
     from pilekit.assemble.assemble_corpus import AssembledCorpus as AssembledCorpus

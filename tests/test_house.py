@@ -59,6 +59,14 @@ def test_importing_pilekit_loads_nothing_heavy_and_all_names_at_once_no_torch() 
         assert subprocess.check_output([sys.executable, "-c", loaded], text=True, cwd=ROOT) == "\n"
 
 
+def test_importing_the_trainer_prints_nothing() -> None:
+    """transformers imports torchao, which would warn of each CUDA library that does not fit."""
+    pytest.importorskip("torchao")
+    statement = "import pilekit.train.trainer"
+    done = subprocess.run([sys.executable, "-c", statement], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout + done.stderr == ""
+
+
 def test_results_tell_all_as_a_dict_of_json_types(tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_bytes(b'{"text":"some <words>","meta":{"pile_set_name":"<b>ArXiv"}}\n' * 3)
     corpus = pilekit.Corpus(tmp_path / "data.jsonl")

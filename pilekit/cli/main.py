@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
-import logging
 import os
 import signal
 import sys
@@ -64,7 +63,7 @@ GROUPS = {
         "report": "Show corpora, and results made from them, on one HTML page.",
     },
     "Find out what works here; begin with demo": {
-        "doctor": "Check the installed packages, and measure this machine.",
+        "doctor": "Check the installed packages, and name the hardware.",
         "demo": "Run everything on a small corpus of text that Python ships.",
     },
 }
@@ -144,8 +143,6 @@ def pilekit(debug: bool) -> None:
     Every command that takes a corpus takes a file, a folder, a glob or a URL; without one it looks in $PILEKIT_DATA, in
     ./data and in the current folder.
     """
-    for name in ("torchao", "torch.utils._pytree"):  # transformers imports torchao, which warns of each CUDA library
-        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def main() -> NoReturn:

@@ -32,17 +32,18 @@ class Fact(NamedTuple):
     """A line of the report: its name, the finding, and whether it is a fault."""
 
     name: str
-    found: Any
+    found: str
     bad: bool = False
 
 
-def facts(finders: Mapping[str, Callable[[], Any]], failed: str) -> Iterator[Fact]:
-    """The result of each finder, or its error as a fault: a `PilekitError` as it is, any other after `failed`."""
+def _facts(finders: Mapping[str, Callable[[], str]]) -> Iterator[Fact]:
+    """The result of each finder, or its error as a fault."""
     for name, find in finders.items():
         try:
             yield Fact(name, find())
         except Exception as error:
-            yield Fact(name, str(error) if isinstance(error, PilekitError) else f"{failed}: {_reason(error)}", bad=True)
+            told = str(error) if isinstance(error, PilekitError) else f"cannot be told: {_reason(error)}"
+            yield Fact(name, told, bad=True)
 
 
 def _reason(error: Exception) -> str:
@@ -50,7 +51,7 @@ def _reason(error: Exception) -> str:
     return visible(f"{type(error).__name__}: {error}".split("\n", 1)[0], 200)
 
 
-def import_of(name: str) -> Any:
+def _import_of(name: str) -> Any:
     """The module; an exception whatever goes wrong."""
     try:
         return importlib.import_module(name)
@@ -61,8 +62,10 @@ def import_of(name: str) -> Any:
 
 
 def packages() -> Iterator[Fact]:
-    """pilekit's own version, then each required package with its version and any fault, then the extras."""
-    yield Fact("pilekit", f"{__version__}, Python {platform.python_version()}, {platform.platform()}")
+    """pilekit, Python and the system, then each required package with its version and any fault, then the extras."""
+    yield Fact("pilekit", __version__)
+    yield Fact("Python", platform.python_version())
+    yield Fact("system", platform.platform())
     try:
         needed = metadata.requires("pilekit") or []
     except metadata.PackageNotFoundError:
@@ -75,7 +78,7 @@ def packages() -> Iterator[Fact]:
             finders[name] = partial(_required, name, line)
         elif extra[1] not in _NOT_LISTED:
             finders[name] = partial(_extra, name, extra[1])
-    yield from facts(finders, "cannot be told")
+    yield from _facts(finders)
 
 
 def _required(name: str, needed: str) -> str:
@@ -84,7 +87,7 @@ def _required(name: str, needed: str) -> str:
     except metadata.PackageNotFoundError:
         raise PilekitError("missing; run `pip install .` again") from None
     try:
-        import_of(_MODULES.get(name, name.replace("-", "_")))
+        _import_of(_MODULES.get(name, name.replace("-", "_")))
     except Exception as error:
         raise PilekitError(f"{version}, cannot be imported: {_reason(error)}") from error
     from packaging.requirements import Requirement
@@ -102,33 +105,30 @@ def _extra(name: str, extra: str) -> str:
         return f"not installed; pip install '.[{extra}]'"
 
 
-def machine(folder: Path, tokenizer: str | None) -> Iterator[Fact]:
-    """Cores, memory, the disk of `folder`, torch's build, GPU, and the backend of the tokenizer."""
+def machine(tokenizer: str | None) -> Iterator[Fact]:
+    """Cores, memory, the disk of the current folder, torch's build, GPU, and the backend of the tokenizer."""
     finders: dict[str, Callable[[], str]] = {
         "cores": _cores,
         "memory": _memory,
-        "disk": partial(_disk, folder),
+        "disk": _disk,
         "torch build": _torch,
         "GPU": _gpus,
         "tokenizer backend": partial(_backend, tokenizer),
     }
-    return facts(finders, "cannot be told")
-
-
-def usable_cpus() -> int:
-    """The CPUs as `pilekit.engine` counts them; that module needs packages that may be missing."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return _facts(finders)
 
 
 def _cores() -> str:
-    cpus, installed = usable_cpus(), os.cpu_count() or 1
+    """The CPUs as `pilekit.engine` counts them; that module needs packages that may be missing."""
+    installed = os.cpu_count() or 1
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else installed
     others = f" of {installed}: the others are not for this process" if cpus < installed else ""
     load = os.getloadavg()[0]
-    return f"{cpus}{others}; load {load:.1f}" + (": busy, so expect less than the estimates" if load > cpus else "")
+    return f"{cpus}{others}; load {load:.1f}" + (": busy" if load > cpus else "")
 
 
-def _disk(folder: Path) -> str:
-    return f"{shutil.disk_usage(folder).free / 1e9:,.1f} GB free in {visible(folder.resolve())}"
+def _disk() -> str:
+    return f"{shutil.disk_usage('.').free / 1e9:,.1f} GB free in {visible(Path.cwd())}"
 
 
 def _torch() -> str:
@@ -161,10 +161,10 @@ def _backend(tokenizer: str | None) -> str:
     """The tokenizer's backend; without a tokenizer, whether the fast backend can be loaded."""
     if tokenizer is None:
         try:
-            import_of("fastokens")
+            _import_of("fastokens")
         except Exception as error:
             why = _reason(error)
             raise PilekitError(f"tokenizers alone, which is slow: fastokens fails: {why}") from error
-        return "fastokens, for each tokenizer for which it gives the ids of tokenizers"
-    loaded = import_of("pilekit.tokenize").load_tokenizer(tokenizer)
+        return "fastokens, if its ids are those of tokenizers"
+    loaded = _import_of("pilekit.tokenize").load_tokenizer(tokenizer)
     return f"{loaded.backend} for {visible(loaded.path)}"
