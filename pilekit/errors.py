@@ -3,15 +3,23 @@
 Everything that a user can cause (a damaged shard, a misspelt subset, a manifest with an unknown field) is raised as a
 `PilekitError`. Its text is one clear line: the problem, the place (file, frame, line, field), and the remedy. The
 command line prints that line and exits with 1. Any other exception is a bug and keeps its traceback.
+
+Document text, labels and file names may hold escape sequences, which must not reach a terminal. `PilekitError` and the
+filter of `message_logger` spell them out, so a message is a plain f-string. Output that is neither, as a table's cell,
+uses `visible`. Spelling out twice changes nothing.
 """
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 
 class PilekitError(Exception):
-    """Bad input or a wrong argument, in one line that names the place and the remedy."""
+    """Bad input or a wrong argument, in one line that names the place and the remedy, with `visible` text."""
+
+    def __init__(self, message: str | BaseException = "") -> None:
+        super().__init__(visible(message))
 
 
 class ToldElsewhere(PilekitError):
@@ -38,15 +46,29 @@ def counted(number: int, noun: str = "document", plural: str | None = None) -> s
 def visible(text: str | Path | BaseException, limit: int | None = None) -> str:
     """`text`, a path or an error's message, with control and invisible format characters spelt out.
 
-    Document text, labels and file names may hold escape sequences, which must not reach the terminal.
     With `limit`, at most that many characters of the original are shown, followed by an ellipsis.
     """
+    return (str(text) if limit is None else shortened(text, limit)).translate(_ESCAPES)
+
+
+def shortened(text: object, limit: int) -> str:
+    """At most `limit` characters of `text`, a path or an error's message; an ellipsis stands for the rest."""
     text = str(text)
-    if limit is not None and len(text) > limit:
-        return text[:limit].translate(_ESCAPES) + "…"
-    return text.translate(_ESCAPES)
+    return text if len(text) <= limit else text[:limit] + "…"
 
 
 def visible_lines(text: str) -> str:
     """`text` as `visible` shows it, but with its line breaks and tabs as they are."""
     return text.translate(_ESCAPES_IN_LINES)
+
+
+def message_logger(name: str) -> logging.Logger:
+    """The logger of a module; its messages have `visible` text, whichever handler prints them."""
+    logger = logging.getLogger(name)
+    logger.addFilter(_make_visible)
+    return logger
+
+
+def _make_visible(record: logging.LogRecord) -> bool:
+    record.msg, record.args = visible(record.getMessage()), None
+    return True

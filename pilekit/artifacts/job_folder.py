@@ -18,7 +18,6 @@ finished. The next run with the same parameters and inputs processes the shards 
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -33,9 +32,9 @@ from pilekit.artifacts.atomic_write import PARTIAL, write_atomically
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.header import HEADER_FILE, Header, read_header, write_header
 from pilekit.artifacts.own_file import read_own, refuse_linked_folders
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, message_logger, visible
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 LOCK_FILE = ".lock"
 NOTES = ".unfinished"

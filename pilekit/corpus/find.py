@@ -11,7 +11,6 @@ accident. For the same reason, files that pilekit writes beside shards are dropp
 from __future__ import annotations
 
 import heapq
-import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -36,9 +35,9 @@ from pilekit.corpus.shard import (
     without_query,
 )
 from pilekit.corpus.sidecar_files import written_beside
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted, message_logger, visible
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 ENVIRONMENT = "PILEKIT_DATA"
 

@@ -9,14 +9,13 @@ Here the silence between two bytes is limited. Other stores (S3, GCS) have limit
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from pilekit.errors import visible
+from pilekit.errors import message_logger, visible
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 RETRY_AFTER = (0.5, 2.0, 8.0)
 """Seconds to wait before each further attempt."""

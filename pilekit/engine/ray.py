@@ -34,12 +34,12 @@ from typing import Any, TypeVar
 
 from pilekit.engine.local import Advance, raise_first
 from pilekit.engine.ray_worker import MOST_BYTES, SHARE, Progress, Report, RollCall, appears, run_task, versions
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted, message_logger, visible
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 TASK_BYTES, TASK_ITEMS = 256 << 20, 16
 """The most stored bytes, and the most shards, of a task of several small shards."""

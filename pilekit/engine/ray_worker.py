@@ -29,7 +29,7 @@ import zstandard
 
 from pilekit import __version__
 from pilekit.engine.worker import portable
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, message_logger, visible
 
 MOST_BYTES = 1 << 20
 """The largest pickled item or result. Larger data must go through files."""
@@ -203,4 +203,4 @@ def _find_lock(lock: Path, nonce: str) -> None:
     except OSError:
         pass
     text = "%s: locks do not reach other machines; run no second command that writes there"
-    logging.getLogger(__name__).warning(text, folder)
+    message_logger(__name__).warning(text, folder)

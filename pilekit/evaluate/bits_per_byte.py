@@ -12,7 +12,6 @@ take minutes. If all documents are recorded, the weights are never read.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -24,7 +23,7 @@ from transformers import PreTrainedModel
 
 from pilekit.artifacts.atomic_write import write_json
 from pilekit.corpus import Corpus, Described
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm, load_masked_lm
 from pilekit.evaluate.masked.pseudo_nll import masked_scoring
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, load_causal_lm, predicting
@@ -44,7 +43,7 @@ from pilekit.evaluate.training_copies import count_training_copies
 from pilekit.shards.read.reader import OnError
 from pilekit.tokenize import Tokenizer
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 
 def bits_per_byte(

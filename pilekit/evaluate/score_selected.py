@@ -8,7 +8,6 @@ Ranks share nothing while they score, and meet at the end. The folder of records
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from itertools import chain
@@ -19,7 +18,7 @@ import numpy.typing as npt
 
 from pilekit.documents import DocumentBatch
 from pilekit.engine.ranks import Ranks
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted, message_logger, visible
 from pilekit.evaluate.plan import Plan
 from pilekit.evaluate.ranks import apart
 from pilekit.evaluate.results.records import Records, ScoredDocument
@@ -31,7 +30,7 @@ from pilekit.shards.read.unchanged import check_version
 
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 MOST_OTHERS = 30
 """The protocol lists at most this many labels unknown to the manifest."""

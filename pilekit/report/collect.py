@@ -10,7 +10,6 @@ CORPUS stands for an input whose path the artefact does not hold.
 
 from __future__ import annotations
 
-import logging
 import os
 import shlex
 from collections.abc import Iterator, Sequence
@@ -21,14 +20,14 @@ from typing import Any
 
 from pilekit.artifacts.header import HEADER_FILE, Header, read_header
 from pilekit.corpus.shard import is_url
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.evaluate.results.result import RESULT_FILE
 from pilekit.evaluate.results.result_folder import read_result
 from pilekit.report.corpus import read_output
 from pilekit.shards.verify.findings import some_names
 from pilekit.stats.summary import CorpusStats
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 KINDS = {
     "stats": ("Corpus", "stats"),

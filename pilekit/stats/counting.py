@@ -9,7 +9,6 @@ The rows of a block are counted with a handful of numpy calls. Only hashes of te
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from pilekit.corpus import Manifest, Shard, SubsetNames
 from pilekit.documents import check_labels
 from pilekit.engine import Advance
+from pilekit.errors import message_logger
 from pilekit.shards.index.document_rows import DocumentRows, document_rows, rows_of
 from pilekit.shards.index.format import IndexDamage, ShardIndex, bad_lines
 from pilekit.shards.read.damage import SkippedLines
@@ -32,7 +32,7 @@ from pilekit.stats.histogram import BINS, bin_of
 if TYPE_CHECKING:
     from pilekit.tokenize import Tokenizer
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 Int64 = npt.NDArray[np.int64]
 TextHashes = list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int16]]]

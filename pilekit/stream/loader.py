@@ -7,7 +7,6 @@ Every iteration starts new workers from the record. It starts only as many worke
 from __future__ import annotations
 
 import fcntl
-import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.stream.arguments import check_number
 from pilekit.stream.batch.batch import Batch
 from pilekit.stream.batch.build_batches import Item
@@ -23,7 +22,7 @@ from pilekit.stream.batch.build_batches import Item
 if TYPE_CHECKING:
     from pilekit.stream.pile_stream import PileStream
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 _PREFETCH_BYTES = 64 << 20
 _BYTES_OF_TOKEN = 40

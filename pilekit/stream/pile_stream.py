@@ -14,7 +14,6 @@ the stream in one process records them too. With a stock DataLoader, `stream.adv
 from __future__ import annotations
 
 import importlib.metadata
-import logging
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -26,7 +25,7 @@ import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
 from pilekit.corpus import Corpus, subsets_or_all
-from pilekit.errors import PilekitError, counted
+from pilekit.errors import PilekitError, counted, message_logger
 from pilekit.pipeline.pipeline import Stage
 from pilekit.progress import Reached, byte_progress
 from pilekit.shards.random_access.frame_cache import FrameCache
@@ -60,7 +59,7 @@ from pilekit.stream.state import (
 )
 from pilekit.tokenize import Tokenizer
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 
 class PileStream(IterableDataset[Batch]):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import logging
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 import orjson
 import tokenizers
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.tokenize.probe import probe_texts
 from pilekit.tokenize.tokenizer import (
     Backend,
@@ -31,7 +30,7 @@ from pilekit.tokenize.tokenizer import (
 )
 from pilekit.tokenize.tokenizer_file import plain_content, roles_beside, tokenizer_file
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 # Usual names of these tokens, tried in this order if no config beside the file names one.
 _COMMON_NAMES = {

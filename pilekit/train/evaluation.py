@@ -11,12 +11,11 @@ rank without a batch in the last round repeats the last batch, and its result is
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 
 from pilekit.corpus import Corpus, load_manifest
 from pilekit.engine.ranks import Ranks, lost_rank
-from pilekit.errors import PilekitError
+from pilekit.errors import PilekitError, message_logger
 from pilekit.evaluate.bits_per_byte import score_corpus
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.evaluate.results.result import BitsPerByte
@@ -28,7 +27,7 @@ from pilekit.train.config.check import naming_field
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.step.engine import Engine
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 
 def open_held_out(config: TrainConfig) -> Corpus | None:

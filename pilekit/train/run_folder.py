@@ -24,7 +24,6 @@ run keeps its own checkpoints and resumes from these, so the same command can be
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Iterator
@@ -39,12 +38,12 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.header import HEADER_FILE, read_header, write_header
 from pilekit.artifacts.own_file import refuse_linked_folders
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.train.config.check import shown
 from pilekit.train.config.file import load_config, to_toml
 from pilekit.train.config.sections import TrainConfig, differences
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 KIND, STARTS = "run", "starts"
 LOCK_FILE = ".lock"

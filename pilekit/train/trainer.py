@@ -14,7 +14,6 @@ the same number of ranks and threads, which a checkpoint records.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +28,7 @@ import xxhash
 from transformers import PreTrainedModel
 
 from pilekit.engine.ranks import join
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.evaluate.masked.model import MaskedLM, keeps_documents_apart
 from pilekit.evaluate.model.causal import CausalLM, isolates_documents
 from pilekit.stream.batch.batch import Batch
@@ -64,7 +63,7 @@ from pilekit.train.step.schedule import learning_rate
 from pilekit.train.step.sharding import own_part
 from pilekit.train.step.teacher import check_heads
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 NO_UPDATE = Update(grad_norm=math.nan, skipped=True)
 """The update of a step that has no token to predict, or whose loss is not a number."""

@@ -11,7 +11,6 @@ alone unless the caller names an adapter, so figures do not depend on what is in
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 import warnings
@@ -30,14 +29,14 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.evaluate.model.adapter import with_adapter
 from pilekit.evaluate.model.folder import ADAPTER_CONFIG, INDEX, WEIGHTS, check_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig  # transformers 4 has it under another name
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 _LOGGING: Any = transformers_logging  # its type hints are incomplete
 

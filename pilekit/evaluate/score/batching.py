@@ -11,7 +11,6 @@ hold it.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted, message_logger, visible
 from pilekit.evaluate.model.device import is_out_of_memory
 from pilekit.evaluate.results.records import ScoredDocument
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 Float64 = npt.NDArray[np.float64]
 

@@ -7,7 +7,6 @@ appears under its name when it is complete. Of several processes that want it, o
 from __future__ import annotations
 
 import functools
-import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
@@ -24,7 +23,7 @@ from pilekit.corpus import Corpus, Described, Manifest, Part, Shard, Source, sub
 from pilekit.corpus.shard import is_url
 from pilekit.documents import RecordFormat, check_labels
 from pilekit.engine import Advance, Ray
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.shards.each_shard import await_files, each_shard, part_of
 from pilekit.shards.fingerprint import Fingerprint, changed_at, fingerprint
 from pilekit.shards.index.document_rows import DocumentRows
@@ -39,7 +38,7 @@ from pilekit.shards.read.unchanged import check_version, version_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 WRITTEN_BYTES = 64 << 20
 """Rows are written once they take this much memory, even if they are few: labels may be long."""

@@ -13,7 +13,6 @@ a sum, and contradicting numbers are refused. So a damaged or forged index is an
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +33,7 @@ from pilekit.corpus import Corpus, Manifest, Shard, SubsetNames, subset_names
 from pilekit.corpus.shard import STANDARD_INPUT, is_url, without_query
 from pilekit.corpus.sidecar_files import INDEX_SUFFIX as INDEX_SUFFIX
 from pilekit.corpus.sidecar_files import index_name
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted, message_logger, visible
 from pilekit.shards.fingerprint import Fingerprint, changed_at, fingerprint
 from pilekit.shards.index.document_rows import DocumentRows
 from pilekit.shards.index.metadata import FORMAT, LaterFormat, read_metadata
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 REMOTE_AT_ONCE = 32
 """Remote shards whose indexes are looked up at the same time."""

@@ -16,7 +16,6 @@ fsspec's caches (`blockcache::`, `filecache::`, `simplecache::`) have no bound.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from contextlib import suppress
@@ -27,9 +26,9 @@ import xxhash
 
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.own_file import open_own
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, message_logger, visible
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 _IS_FRAME = re.compile(r"[0-9a-f]{32}\.frame").fullmatch
 _SUM_BYTES = 16

@@ -12,7 +12,6 @@ and the fingerprint of the documents.
 from __future__ import annotations
 
 import json
-import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ from pilekit.corpus import UNLABELLED, Corpus
 from pilekit.corpus.shard import is_url
 from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.documents import DocumentBatch, check_labels
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted, message_logger, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage, described
 from pilekit.shards.index.format import warn_of_bad_lines
 from pilekit.shards.random_access.document_reader import OpenReaders
@@ -47,7 +46,7 @@ from pilekit.stream.read.random_access import RandomAccess
 from pilekit.stream.read.token_files import TokenCorpus, TokenIndex
 from pilekit.tokenize import Tokenizer
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 OTHER = "(other)"
 """The subset of documents whose label is not in the stream's `subset_names`."""

@@ -10,7 +10,6 @@ length of the first frame. For random access, missing indexes are made, and the 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -20,7 +19,7 @@ import numpy as np
 from pilekit.corpus import Corpus, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.engine import Advance
-from pilekit.errors import visible
+from pilekit.errors import message_logger, visible
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.index.format import ShardIndex, bad_lines, find_indexes
 from pilekit.shards.random_access.frame_lru import HELD_BYTES
@@ -33,7 +32,7 @@ from pilekit.shards.write.seek_table import read_seek_table
 from pilekit.shuffle import Int64
 from pilekit.stream.order import lane_grid as grid
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 MOST_DECODED = 8 << 20
 """The most bytes of text decoded to reach a document, on average: 6 ms. `pilekit reframe` makes frames of 1 MiB."""

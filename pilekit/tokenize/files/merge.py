@@ -8,7 +8,6 @@ whole. Memory does not grow with the files, which are read in pieces.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +23,7 @@ from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Shard
 from pilekit.documents import added
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.progress import Report
 from pilekit.shards.fingerprint import Inputs
 from pilekit.table_result import TableResult
@@ -34,7 +33,7 @@ from pilekit.tokenize.files.joined import Joined
 from pilekit.tokenize.files.output import finished_output
 from pilekit.tokenize.files.token_file import TokenFile, index_paths
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 
 @dataclass(frozen=True, repr=False)

@@ -8,7 +8,6 @@ job, or a file that is not ours, is an error.
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
@@ -22,12 +21,12 @@ from pilekit.artifacts.job_folder import LOCK_FILE, Output, check_same_job, outp
 from pilekit.artifacts.own_file import refuse_linked_folders
 from pilekit.corpus import Shard
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.shards.fingerprint import Inputs, inputs_for
 from pilekit.tokenize.files.formats import TokenFiles
 from pilekit.tokenize.files.token_file import KIND
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 DONE = "/done"
 """The name of the note about the whole job; no shard's name begins with a slash."""

@@ -11,7 +11,6 @@ and restarts. The table of documents is made from the records, and everything be
 from __future__ import annotations
 
 import functools
-import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,7 +27,7 @@ from pilekit.corpus import MAX_SUBSETS, Corpus, Described, Part, Shard, Source, 
 from pilekit.documents import DocumentBatch, added, check_labels
 from pilekit.engine import Advance, Ray
 from pilekit.engine.in_threads import map_in_threads
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage, described
 from pilekit.shards.each_shard import finish_shards, part_of
 from pilekit.shards.fingerprint import Inputs
@@ -42,7 +41,7 @@ from pilekit.tokenize.files.output import finished_output
 from pilekit.tokenize.stage import Tokenize
 from pilekit.tokenize.tokenizer import Tokenizer
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 TOKENS_PER_STORED_BYTE = 0.5
 """Fewer than any compressed text has, so that no run that might fit is refused."""

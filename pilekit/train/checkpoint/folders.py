@@ -14,7 +14,6 @@ rank 0 changes this folder, and the run's lock admits one job, so a `.partial` i
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 from collections.abc import Iterable, Sequence
@@ -23,11 +22,11 @@ from pathlib import Path
 
 from pilekit.artifacts.atomic_write import PARTIAL, flush, write_atomically
 from pilekit.engine.ranks import Ranks
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.train.checkpoint.manifest import Damaged, verify
 from pilekit.train.run_folder import steps_in
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 
 def find_checkpoint(

@@ -13,7 +13,6 @@ Torch's random state is not saved, because every step seeds torch from (train.se
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,14 +27,14 @@ from torch.optim import Optimizer
 
 from pilekit.artifacts.atomic_write import PARTIAL, flush
 from pilekit.engine.ranks import Ranks, lost_rank
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.train.checkpoint.folders import find_checkpoint, finish_killed_saves, point_to, prune, put_in_place, remove
 from pilekit.train.checkpoint.manifest import Damaged, Progress, own_sums, verify, write_state
 from pilekit.train.checkpoint.tensors import TensorSave, load_tensors, state_tensors, write_tensors
 from pilekit.train.config.sections import CheckpointConfig
 from pilekit.train.run_folder import steps_in
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 T = TypeVar("T")
 

@@ -17,17 +17,17 @@ A resumed run reads the earlier losses from metrics.jsonl.
 
 from __future__ import annotations
 
-import logging
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
+from pilekit.errors import message_logger
 from pilekit.fitted_table import rounded_bytes
 from pilekit.stream.pile_stream import PileStream
 from pilekit.train.log.metrics import StepMetrics
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 SPAN = 50
 """Steps over which time and loss are averaged and the lowest memory is taken; also the steps for which a loss must stay

@@ -11,7 +11,6 @@ whose gradient overflowed in fp16 or which had no token to predict, has `grad_no
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import resource
@@ -26,12 +25,12 @@ import msgspec
 
 from pilekit.artifacts.atomic_write import check_target, write_atomically
 from pilekit.artifacts.own_file import open_own
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, message_logger, visible
 
 if TYPE_CHECKING:
     import torch  # imported on use: reading metrics does not need it, and it takes seconds
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 
 class StepBitsPerByte(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,6 @@ and torch's table of the costliest operations. `part` costs some microseconds wh
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -19,10 +18,10 @@ from torch.profiler import profile as torch_profile
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.engine.ranks import Ranks
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.train.config.sections import TrainConfig
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 TRACE_FILE = "trace-rank0.json.gz"
 BREAKDOWN_FILE = "breakdown.txt"

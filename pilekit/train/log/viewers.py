@@ -11,7 +11,6 @@ and sends no step again: a resumed run computes the figures that the page shows 
 from __future__ import annotations
 
 import importlib.util
-import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -20,11 +19,11 @@ from typing import Any
 
 import msgspec
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.log.metrics import StepMetrics, numbers_of
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 FLUSH_SECONDS = 10
 """A killed run may lose TensorBoard's figures of this many seconds; it writes them again when it resumes."""

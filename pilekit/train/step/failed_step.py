@@ -6,7 +6,6 @@ before, and are saved: the next run resumes there. `failed-step-N.json` names al
 
 from __future__ import annotations
 
-import logging
 import math
 import sys
 from collections.abc import Iterator
@@ -19,12 +18,12 @@ import torch
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.engine.ranks import Ranks, lost_rank
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.evaluate.model.device import is_out_of_memory
 from pilekit.stream.batch.batch import Batch
 from pilekit.train.run_folder import RunFolder
 
-logger = logging.getLogger(__name__)
+logger = message_logger(__name__)
 
 SHOWN_DOCUMENTS = 5
 
