@@ -36,6 +36,8 @@ from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.reader import OnError
 
 CLEAN, SCRATCH, FOUND = "clean", "scratch", "/found"
+PATHS, EVALUATION_PATHS = "paths", "evaluation_paths"
+"""In the note of what was found: where each shard, and each file of an evaluation, was read."""
 PARTS = ("untouched", "cut", "dropped")
 COUNTS = (*PARTS, "pieces", "spans", "characters_removed")
 
@@ -80,8 +82,7 @@ class CutJob:
     @property
     def paths(self) -> dict[str, str]:
         """Where each shard is, by its name."""
-        places = {shard.name: shard.path for shard in self.corpus.shards}
-        return {name: path if is_url(path) else str(Path(path).absolute()) for name, path in places.items()}
+        return places_of(self.corpus)
 
     @property
     def stored(self) -> int:
@@ -170,7 +171,7 @@ def cut_corpus(
             found = output.result(FOUND)
             if found is None:
                 found, files = find(job)
-                output.note(FOUND, found | {"paths": job.paths}, *files)
+                output.note(FOUND, found | {PATHS: job.paths}, *files)
             shutil.rmtree(job.scratch, ignore_errors=True)
             spans, before = output.folder / table, found["read"]
             options = {"table": spans, "write": write, "before": before, "pieces": pieces, "check": inputs.check}
@@ -181,6 +182,12 @@ def cut_corpus(
         if on_error == "raise" and skipped.count:  # An earlier run skipped lines that are errors now.
             raise bad_line_error(skipped.examples[0])
         return output.folder, msgspec.json.decode((output.folder / SUMMARY).read_bytes()), skipped
+
+
+def places_of(corpus: Corpus) -> dict[str, str]:
+    """Where each shard is, by its name."""
+    places = {shard.name: shard.path for shard in corpus.shards}
+    return {name: path if is_url(path) else str(Path(path).absolute()) for name, path in places.items()}
 
 
 def _path(output: Output, name: str, shard: Shard) -> Path:

@@ -17,7 +17,7 @@ from typing import Any
 
 from pilekit.artifacts.header import Header, finished_header
 from pilekit.corpus import Corpus, Described, Source
-from pilekit.cutting.cut_job import CutJob, Remove, cut_corpus
+from pilekit.cutting.cut_job import EVALUATION_PATHS, CutJob, Remove, cut_corpus, places_of
 from pilekit.cutting.cut_result import DecontaminationResult
 from pilekit.cutting.cut_shards import pieces_around, spans_of
 from pilekit.cutting.evaluation_texts import Texts
@@ -105,7 +105,7 @@ def _find(
     read = job.each_shard("searching", "hits", find_hits, ngrams.save(job.scratch), ngrams=job.scratch)
     parts = {name: (path, read[name]["labels"]) for name, path in zip(read, job.files("hits"), strict=True)}
     counts, files = decide(job.output.folder, parts, ngrams, texts, common)
-    return {"read": read, "summary": {"evaluations": counts}}, files
+    return {"read": read, "summary": {"evaluations": counts}, EVALUATION_PATHS: places_of(evaluations)}, files
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ A record's texts are the values of the given fields. If there are several fields
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,24 +36,13 @@ class Texts(NamedTuple):
     def read(self, corpus: Corpus, fields: Sequence[str], least: int) -> Iterator[tuple[bytes, int]]:
         """Take in all records in order; yield the words of each text of at least `least` words, and their number.
 
-        An evaluation's name is the stem of its file, with folders if two stems are equal. PilekitError for a bad line,
-        and if no record of a file has any of the fields.
+        PilekitError for a bad line, and if no record of a file has any of the fields.
         """
-        names = [stem(shard) for shard in corpus.shards]
-        short = [Path(name).name for name in names]
-        for evaluation, shard in zip(short if len(set(short)) == len(short) else names, corpus.shards, strict=True):
+        for evaluation, shard in zip(evaluation_names(corpus.shards), corpus.shards, strict=True):
             found = False
             for number, raw in enumerate(_raw_records(shard, fields)):
-                texts = {field: raw[field] for field in fields if raw.get(field) is not None}
-                for field, value in texts.items():
-                    if not isinstance(value, str):
-                        raise PilekitError(
-                            f"{visible(shard.path)}, record {number:,}: {visible(field)} is no text but "
-                            f"{visible(value, 60)}; name other --fields"
-                        )
+                texts = _texts_of(raw, fields, shard, number)
                 found = found or bool(texts)
-                if len(texts) > 1:
-                    texts[",".join(texts)] = " ".join(texts.values())
                 record = evaluation, number, None if raw.get("id") is None else str(raw["id"])
                 for field, text in texts.items():
                     words, count = compacted(text)
@@ -70,7 +60,38 @@ class Texts(NamedTuple):
                 )
 
 
-def _raw_records(shard: Shard, fields: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def evaluation_names(shards: Sequence[Shard]) -> list[str]:
+    """The name of each evaluation: the stem of its file, with folders if two stems are equal."""
+    names = [stem(shard) for shard in shards]
+    short = [Path(name).name for name in names]
+    return short if len(set(short)) == len(short) else names
+
+
+def record_texts(shard: Shard, fields: Sequence[str], numbers: Collection[int]) -> dict[int, dict[str, str]]:
+    """The texts of some records of a file by field, a joined text under all their names; reads up to the last one."""
+    found = {}
+    with closing(_raw_records(shard, fields)) as records:
+        for number, raw in enumerate(islice(records, max(numbers, default=-1) + 1)):
+            if number in numbers:
+                found[number] = _texts_of(raw, fields, shard, number)
+    return found
+
+
+def _texts_of(raw: Mapping[str, Any], fields: Sequence[str], shard: Shard, number: int) -> dict[str, str]:
+    """The texts of a record by field, and of several fields all joined; PilekitError if a value is no text."""
+    texts = {field: raw[field] for field in fields if raw.get(field) is not None}
+    for field, value in texts.items():
+        if not isinstance(value, str):
+            raise PilekitError(
+                f"{visible(shard.path)}, record {number:,}: {visible(field)} is no text but "
+                f"{visible(value, 60)}; name other --fields"
+            )
+    if len(texts) > 1:
+        texts[",".join(texts)] = " ".join(texts.values())
+    return texts
+
+
+def _raw_records(shard: Shard, fields: Sequence[str]) -> Generator[Mapping[str, Any], None, None]:
     """The records of a file."""
     with closing(decoded_records(shard.path, {*fields, "id"})) as blocks:
         for numbers, records, _ in blocks:

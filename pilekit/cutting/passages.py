@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset
 import pyarrow.parquet as pq
@@ -32,14 +33,28 @@ class Passage:
 
 
 def frequent_passages(
-    table: Path, paths: Mapping[str, str], manifest: Manifest, *, most: int, rows: int, scratch: Path, memory: int
+    table: Path,
+    paths: Mapping[str, str],
+    manifest: Manifest,
+    *,
+    most: int,
+    rows: int,
+    scratch: Path,
+    memory: int,
+    subset: str | None = None,
 ) -> list[Passage]:
-    """The `most` passages that occur most often, each with up to `rows` rows; `paths`: where each shard is."""
+    """The `most` passages that occur most often, each with up to `rows` rows; `paths`: where each shard is.
+
+    subset   only cuts in its documents; exact name
+    """
     codes, best = dict[str, int](), Counter[int]()  # best: rows of some passages, by the first row of each
+    before, of_subset = 0, pc.scalar(True) if subset is None else pc.field("subset") == subset
     with RowSort(scratch, 4, memory) as sort, pq.ParquetFile(table) as file:
-        for batch in file.iter_batches(1 << 14, columns=_PLACE):
-            shards = [codes.setdefault(name, len(codes)) for name in batch[0].to_pylist()]
-            columns = (shards, batch[1], batch[2], np.arange(sort.count, sort.count + len(batch)))
+        for batch in file.iter_batches(1 << 14, columns=[*_PLACE, "subset"]):
+            numbered = batch.append_column("row", pa.array(np.arange(before, before + len(batch))))
+            before, chosen = before + len(batch), pa.table(numbered).filter(of_subset).to_pydict()
+            shards = [codes.setdefault(name, len(codes)) for name in chosen["first_shard"]]
+            columns = (shards, chosen["first_number"], chosen["first_start"], chosen["row"])
             sort.add(np.stack([np.asarray(column).astype(np.uint64) for column in columns]))
         for _, first in with_first(sort.chunks(), 3):
             row, counts = np.unique(first[3], return_counts=True)
@@ -51,7 +66,7 @@ def frequent_passages(
     wanted = defaultdict[str, set[int]](set)
     for place in dataset.take([number for number, _ in largest], columns=_PLACE).to_pylist():
         fields = [pc.field(name) == value for name, value in place.items()]
-        held.append(dataset.head(rows, filter=fields[0] & fields[1] & fields[2]).to_pylist())
+        held.append(dataset.head(rows, filter=fields[0] & fields[1] & fields[2] & of_subset).to_pylist())
         wanted[held[-1][0]["shard"]].add(held[-1][0]["number"])
     for name, numbers in wanted.items():
         shard = Shard(name, paths[name], None)

@@ -21,7 +21,7 @@ from pilekit.corpus import Manifest, Shard, load_manifest
 from pilekit.dedup.sketch.sketch_format import SUFFIX as SKETCH_SUFFIX
 from pilekit.dedup.sketch.sketch_format import ShardSketch, load_sketch
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.fingerprint import Fingerprint, fingerprint
+from pilekit.shards.fingerprint import unchanged_shard
 from pilekit.shards.keep_mask import SUFFIX as MASK_SUFFIX
 from pilekit.shards.keep_mask import KeepMask, read_mask
 
@@ -97,23 +97,13 @@ def runs_before(run: EarlierRun) -> list[EarlierRun]:
 def finished_run(folder: str | Path) -> EarlierRun:
     """The run in `folder`; PilekitError if it is not finished, or if one of its shards is gone or changed."""
     folder = Path(folder)
-    shown = visible(folder)
     header = finished_header(folder)
     try:
         paths = {name: header.results[name]["result"]["path"] for name in sorted(header.inputs)}
         against = header.results[DONE]["result"]["against"]
     except (KeyError, TypeError) as error:
-        raise PilekitError(f"{shown}: its header is damaged: it has no {visible(error)}") from error
-    shards = []
-    for name, path in paths.items():
-        before = Fingerprint(*header.inputs[name])
-        try:
-            now = fingerprint(path)
-        except PilekitError as error:
-            raise PilekitError(f"{shown}: its shard {visible(name)} is not where it was: {error}") from error
-        if now != before:
-            raise PilekitError(f"{visible(path)}: has changed since {shown} was made from it; restore it")
-        shards.append(Shard(name, path, before.size))
+        raise PilekitError(f"{visible(folder)}: its header is damaged: it has no {visible(error)}") from error
+    shards = [unchanged_shard(folder, name, path, header.inputs[name]) for name, path in paths.items()]
     return EarlierRun(folder, shards, header.parameters, identity_of(header), against)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,20 @@ def fingerprint(path: str) -> Fingerprint:
     except ShardDamage as damage:
         raise PilekitError(f"{visible(path)}: {damage.reason} (byte {damage.byte:,} of the file)") from damage
     return Fingerprint(size, hash.hexdigest())
+
+
+def unchanged_shard(folder: str | Path, name: str, path: str, before: Sequence[Any]) -> Shard:
+    """The shard that a run read at `path`; PilekitError if it is gone or changed since the run made `folder`.
+
+    before   size and sample of its fingerprint, from the folder's header
+    """
+    try:
+        now = fingerprint(path)
+    except PilekitError as error:
+        raise PilekitError(f"{visible(folder)}: its shard {visible(name)} is not where it was: {error}") from error
+    if now != Fingerprint(*before):
+        raise PilekitError(f"{visible(path)}: has changed since {visible(folder)} was made from it; restore it")
+    return Shard(name, path, now.size)
 
 
 def changed_at(path: str) -> int:

@@ -259,12 +259,13 @@ def test_the_command_warns_prints_and_shows_passages(data: Path, tmp_path: Path)
     assert rows[-1] == f"clean shards and repeats.parquet in {out}".split()
     shown = run("duplicates", out, "-n", "2", exit_code=0).stdout
     assert f"1 of 2: {found['passages'][0]['count']} times" in shown
-    assert found["passages"][0]["text"][:60] in shown
+    assert shown.count(found["passages"][0]["text"][:20]) >= 2
     held = run_json("duplicates", out, "-n", "2")[0]["documents"]
     assert len(held) == 10
     first = next(row for row in pq.read_table(out / "repeats.parquet").to_pylist() if row == held[0])
-    assert f"cut:   {first['shard']} {first['number']}, {first['subset']} from {first['start']} to" in shown
-    assert "are for what `pilekit dedup` removed" in run("duplicates", out, "--subset", "ArXiv", exit_code=2).stderr
+    assert f"cut: {first['shard']} {first['number']}, {first['subset']} from {first['start']} to" in shown
+    few = run("duplicates", out, "--min-similarity", "0.9", exit_code=2)
+    assert "is for what `pilekit dedup` removed" in few.stderr
     assert "--only needs --subsets" in run("substrings", data, "--only", exit_code=2).stderr
     for options, message in (
         ({"min_bytes": 7}, ">= 8"),

@@ -30,16 +30,22 @@ _LOOKS = ("bold green", "{+", "+}"), ("bold red", "[-", "-]")
 """The look of words that only the kept document has, then of words that only the removed one has."""
 
 
-def side_by_side(diff: WordDiff, titles: tuple[str, str], *, colour: bool) -> RenderableType:
+def side_by_side(
+    diff: WordDiff, titles: tuple[str, str], *, colour: bool, around: Sequence[tuple[str, str]] = ()
+) -> RenderableType:
     """The kept document (`one` of the diff) on the left, the removed one on the right.
 
     titles   headings of the two columns, with control characters made visible
     colour   mark differences by colour, not by brackets in the text
+    around   the text of both before the diff and behind it, which is not compared
     """
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1), expand=True)
     for title in titles:
         table.add_column(Text(title), ratio=1, overflow="fold")
-    for row in diff_rows(diff):
+    beside: list[tuple[Cell, Cell]] = [
+        ([(_shown([one]), "left out")], [(_shown([two]), "left out")]) for one, two in around
+    ]
+    for row in (*beside[:1], *diff_rows(diff), *beside[1:]):
         if isinstance(row, str):
             table.add_row(Text(row, style="dim"), Text())
         else:

@@ -14,10 +14,11 @@ from click.testing import Result
 from rich.cells import cell_len
 
 from pilekit.cutting.decontaminate import decontaminate_corpus
+from pilekit.cutting.substrings import substrings_corpus
 from pilekit.dedup.run import dedup_corpus
 from pilekit.dedup.show import removed_pairs
 from pilekit.dedup.show.removed_pairs import spread_pairs
-from pilekit.errors import PilekitError
+from pilekit.errors import PilekitError, visible
 from tests.cli import running
 from tests.dedup import reference
 from tests.dedup.planted import planted
@@ -165,8 +166,68 @@ def test_a_record_that_is_gone_or_damaged_is_an_error(dedup: Path, tmp_path: Pat
 
 
 def test_a_folder_of_another_command_is_told_with_what_to_name(tmp_path: Path) -> None:
-    path, evaluation = shard(tmp_path / "data" / "00.jsonl.zst", ["one text"]), tmp_path / "evaluation.jsonl"
-    evaluation.write_text('{"text": "one two three four five six seven eight nine ten"}')
-    decontaminate_corpus(path, against=evaluation, out=tmp_path / "cut", jobs=1)
-    message = 'cut: holds a "decontamination", not a "dedup"; name a folder that `pilekit dedup` wrote'
-    running.refused(message, "duplicates", tmp_path / "cut")
+    path = shard(tmp_path / "data" / "00.jsonl.zst", ["one text"])
+    running.run("select", path, "--min-bytes", 1, "--out", tmp_path / "chosen", exit_code=0)
+    message = 'chosen: holds a "selection", not a "dedup"; name a folder that `pilekit dedup` wrote'
+    running.refused(message, "duplicates", tmp_path / "chosen")
+
+
+QUESTION = "Why does the large grey heron stand so still and so long in the cold shallow river at dawn?"
+
+
+@pytest.fixture
+def cut(tmp_path: Path) -> Path:
+    """`data/`, `quiz.jsonl`, `dec/` that cut the quiz out of the data, and `sub/` that cut a passage."""
+    passage = " ".join(f"passage{number}" for number in range(40)) + " \x1b[31mred"
+    texts = [f"{'before ' * 9}{passage} {'after ' * 9} {number}" for number in range(5)]
+    texts += [f"{'around ' * 40}{QUESTION.upper()} \u202e[bold] {'behind ' * 40}", QUESTION]
+    shard(tmp_path / "data" / "00.jsonl.zst", texts)
+    records = [{"id": 7, "q": "short", "a": "x"}, {"id": 8, "q": f"Tell: {QUESTION}", "a": "It waits for fish."}]
+    (tmp_path / "quiz.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    decontaminate_corpus(
+        tmp_path / "data", against=tmp_path / "quiz.jsonl", fields=["q", "a"], out=tmp_path / "dec", jobs=1
+    )
+    substrings_corpus(tmp_path / "data", out=tmp_path / "sub", jobs=1)
+    return tmp_path
+
+
+def test_spans_of_evaluations_stand_beside_their_record(cut: Path) -> None:
+    rows = pq.read_table(cut / "dec" / "hits.parquet").to_pylist()
+    assert [row["number"] for row in rows] == [5, 6]
+    assert json.loads(run(cut / "dec", "--json").stdout) == {"spans": 2, "cuts": rows}
+    out = run(cut / "dec", width=160).stdout
+    assert out.count("stays: quiz record 1, q") == 2
+    assert f"cut: 00.jsonl 5, {visible(LABELS[2])} from {rows[0]['start']} to {rows[0]['end']}" in out
+    assert "Why does the large grey heron" in out
+    assert "WHY DOES THE LARGE GREY HERON" in out
+    assert "…Tell:" in out
+    assert out.endswith("2 of 2 spans; 200 characters on each side of a span went with it\n")
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", out)
+    assert "\\u202e[bold]" in out
+    assert "1 of 1 span;" in run(cut / "dec", "--subset", "ArXiv").stdout
+    running.refused("no document of subset", "duplicates", cut / "dec", "--subset", "Enron Emails")
+    running.run("duplicates", cut / "dec", "--min-similarity", "0.5", exit_code=2)
+    for width in (40, 80):
+        assert max(map(cell_len, run(cut / "dec", width=width).stdout.splitlines()[:-1])) <= width
+    with (cut / "quiz.jsonl").open("a") as file:
+        file.write("\n")
+    running.refused(r"quiz\.jsonl: has changed since .*dec was made from it", "duplicates", cut / "dec")
+    header = cut / "dec" / "pilekit.json"
+    header.write_text(header.read_text().replace("evaluation_paths", "unknown"))
+    running.refused("does not tell where its files were, as an earlier pilekit wrote it", "duplicates", cut / "dec")
+
+
+def test_repeated_passages_stand_beside_the_earlier_document(cut: Path) -> None:
+    rows = pq.read_table(cut / "sub" / "repeats.parquet").to_pylist()
+    assert [row["number"] for row in rows] == [1, 2, 3, 4]
+    out = run(cut / "sub", width=160).stdout
+    first = rows[0]
+    assert out.startswith(f"1 of 1: 5 times, {first['bytes']} bytes\n")
+    assert f"stays: 00.jsonl 0 from {first['first_start']}" in out
+    assert f"cut: 00.jsonl 1, {LABELS[1]} from {first['start']} to {first['end']}" in out
+    assert out.count("cut too: ") == 3
+    assert "No word differs." in out
+    assert "\\x1b[31mred" in out
+    assert "\x1b" not in out
+    arxiv = json.loads(run(cut / "sub", "--subset", "arxiv", "--json").stdout)
+    assert [(one["count"], one["documents"]) for one in arxiv] == [(2, [row for row in rows if row["number"] == 3])]
