@@ -69,13 +69,22 @@ def read_header(folder: str | Path, kind: str | None = None, name: str = HEADER_
     path = Path(folder) / name
     shown = visible(path)
     try:
-        header = msgspec.json.decode(read_own(path), type=Header)
+        header = decode_header(read_own(path), shown)
     except FileNotFoundError:
         why = f"was not written by pilekit (it has no {visible(name)})"
         why = why if Path(folder).is_dir() else "there is no such folder; check the path"
         raise PilekitError(f"{visible(folder)}: {why}") from None
     except OSError as error:
         raise PilekitError(f"{shown}: cannot be read: {error.strerror}") from error
+    if kind is not None and header.kind != kind:
+        raise PilekitError(f'{shown}: is the header of kind "{visible(header.kind, 60)}", not "{kind}"')
+    return header
+
+
+def decode_header(encoded: bytes, shown: str) -> Header:
+    """The header of a file's bytes; raises PilekitError, which calls the file `shown`, if it is damaged or newer."""
+    try:
+        header = msgspec.json.decode(encoded, type=Header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PilekitError(f"{shown}: is not a header of pilekit: {visible(error, 200)}") from error
     if header.format != FORMAT:
@@ -83,8 +92,6 @@ def read_header(folder: str | Path, kind: str | None = None, name: str = HEADER_
             f"{shown}: has format {header.format}, this pilekit {__version__} reads format {FORMAT}; "
             f"it was written by pilekit {visible(header.pilekit, 40)}"
         )
-    if kind is not None and header.kind != kind:
-        raise PilekitError(f'{shown}: is the header of kind "{visible(header.kind, 60)}", not "{kind}"')
     return header
 
 

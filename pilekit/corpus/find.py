@@ -1,8 +1,9 @@
 """`Corpus`: the shards at a file, a folder, a glob, a URL, several of these, or the default places.
 
 Shards are ordered by name, so the order depends neither on the file system nor on the shell. A search skips hidden
-folders, symlinked folders, and folders that pilekit wrote (unless named directly), so output never becomes input by
-accident. For the same reason, files that pilekit writes beside shards are dropped from a list of paths.
+folders, symlinked folders, and folders that pilekit wrote, so output never becomes input by accident. Named directly,
+the folder of a finished job stands for its shards (job_shards). Files that pilekit writes beside shards are dropped
+from a list of paths.
 """
 
 # Paths are strings here, as they were given: a Path would change URLs and remove `./`
@@ -20,6 +21,7 @@ from typing import Literal, Self, TypeAlias, get_args
 
 from pilekit.artifacts.header import HEADER_FILE, read_header
 from pilekit.corpus import local, remote
+from pilekit.corpus.job_shards import UNFINISHED
 from pilekit.corpus.manifest import Described, Manifest, load_manifest
 from pilekit.corpus.shard import (
     FILE_SUFFIXES,
@@ -40,9 +42,6 @@ from pilekit.errors import PilekitError, counted, message_logger, visible
 logger = message_logger(__name__)
 
 ENVIRONMENT = "PILEKIT_DATA"
-
-HAVE_TABLES = ("dedup", "decontamination", "substrings")
-"""The kinds of folders with tables that are no shards; the shards are in `clean/`."""
 
 Source: TypeAlias = str | Path | Sequence[str | Path]
 """A path, glob or URL, or several."""
@@ -233,9 +232,8 @@ def _default() -> tuple[str, list[Shard]]:
         if os.path.isdir(folder):
             search = local.search_folder(folder)
             if search.files:
-                _refuse_tables(folder)
                 _warn_of_links(search)
-                return folder, [make_shard(*file) for file in search.files]
+                return search.root, [make_shard(*file) for file in search.files]
             ours += search.ours
     raise _nothing_found([f"${ENVIRONMENT} (not set)", "./data", f"the current folder ({os.getcwd()})"], ours)
 
@@ -253,7 +251,6 @@ def _search(sources: list[str]) -> tuple[str, list[Shard]]:
         search = remote.search(source) if is_url(source) else local.search(source)
         if not search.files:
             raise _nothing_found([source], search.ours)
-        _refuse_tables(source)
         _warn_of_links(search)
         found.append((source, search))
     if len(found) > 1 or not os.path.isfile(found[0][0]):
@@ -278,18 +275,6 @@ def _without_sidecars(sources: list[str]) -> list[str]:
     return kept
 
 
-def _refuse_tables(source: str) -> None:
-    """Raise PilekitError for the folder of a result whose tables would be taken for shards."""
-    kind = None
-    with suppress(PilekitError):  # no such folder of ours
-        kind = None if is_url(source) else read_header(source).kind
-    if kind in HAVE_TABLES:
-        clean = visible(os.path.join(source, "clean"))  # noqa: PTH118
-        raise PilekitError(
-            f'{visible(source)}: holds the tables of a "{kind}"; its shards, if it has any, are in {clean}: give that'
-        )
-
-
 def _warn_of_unfinished(folders: Iterable[str]) -> None:
     """Log a warning for each unfinished output of pilekit that holds one of these folders."""
     unfinished = set()
@@ -300,10 +285,7 @@ def _warn_of_unfinished(folders: Iterable[str]) -> None:
             if place is not None and read_header(place).finished is False:
                 unfinished.add(str(place))
     for name in sorted(unfinished):
-        logger.warning(
-            "%s: is not finished, so shards may be missing; run the command that wrote it again to finish it",
-            visible(name),
-        )
+        logger.warning("%s: %s", visible(name), UNFINISHED)
 
 
 def _warn_of_links(search: local.Search) -> None:

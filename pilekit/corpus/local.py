@@ -5,7 +5,7 @@ a folder of 100,000 files is listed in a fraction of a second.
 """
 
 # A Path for each entry would take most of the time
-# ruff: noqa: PTH112, PTH116, PTH118, PTH206
+# ruff: noqa: PTH112, PTH114, PTH116, PTH118, PTH206
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 
 from pilekit.artifacts.atomic_write import PARTIAL
 from pilekit.artifacts.header import HEADER_FILE
+from pilekit.artifacts.own_file import read_own
+from pilekit.corpus.job_shards import folder_of_shards
 from pilekit.corpus.shard import looks_like_shard
 from pilekit.corpus.sidecar_files import holds_ids, written_beside
 from pilekit.errors import PilekitError, visible
@@ -51,7 +53,19 @@ def search(source: str, *, every: bool = False) -> Search:
 
 
 def search_folder(folder: str, *, every: bool = False) -> Search:
-    """All shards (or `every` file) in a folder and below."""
+    """All shards (or `every` file) in a folder and below; of a folder that a job of pilekit wrote, its shards."""
+    header = os.path.join(folder, HEADER_FILE)
+    if os.path.lexists(header):
+        try:
+            encoded = read_own(header)
+        except OSError as error:
+            raise PilekitError(f"{visible(header)}: cannot be read: {error.strerror}") from error
+        if inner := folder_of_shards(folder, encoded):
+            folder = os.path.join(folder, inner)
+            if not os.path.lexists(folder):
+                raise PilekitError(f"{visible(folder)}: is gone; run the command that wrote it again")
+            if os.path.islink(folder):
+                raise PilekitError(f"{visible(folder)}: is a link and is not searched; name it to read it")
     found = Search(folder, every=every)
     _walk(found, folder, (), ("**", "*"))
     return found

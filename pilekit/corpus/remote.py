@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from pilekit.artifacts.header import HEADER_FILE
+from pilekit.corpus.job_shards import folder_of_shards
 from pilekit.corpus.local import Search
 from pilekit.corpus.local import search as search_local
 from pilekit.corpus.shard import FILE_SUFFIXES, is_url, looks_like_shard, without_query
@@ -47,6 +48,7 @@ def _search_store(url: str) -> Search:
     store, path = store_of(url)
     first, chain, outer = url.partition("::")
     scheme, _, place = without_query(first).partition("://")
+    header = None
     if "*" in place:
         place = place[: place.index("*")].rpartition("/")[0]
         base = path[: path.index("*")].rpartition("/")[0]
@@ -58,17 +60,25 @@ def _search_store(url: str) -> Search:
             return Search(f"{scheme}://{folder}{chain}{outer}", [(name, url, about.get("size"))])
         base = path
         listing = store.find(path, detail=True)
+        header = next((stored for stored in listing if _below(base, stored) == HEADER_FILE), None)
+    if header is not None and (inner := folder_of_shards(url, store.cat_file(header))):
+        listing = {stored: about for stored, about in listing.items() if _below(base, stored).startswith(f"{inner}/")}
+        base, place = f"{base.rstrip('/')}/{inner}", f"{place.rstrip('/')}/{inner}".lstrip("/")
     prefix = f"{scheme}://{place.rstrip('/')}"
     found = Search(prefix + chain + outer)
-    base = base.strip("/")
     for stored, about in listing.items():
-        name = stored.strip("/").removeprefix(base).strip("/")
+        name = _below(base, stored)
         hidden = any(part.startswith(".") and part != ".." for part in name.split("/"))
         if about.get("type") == "file" and looks_like_shard(name) and not hidden:
             below = name if prefix.endswith("://") else f"/{name}"
             found.files.append((name, f"{prefix}{below}{chain}{outer}", about.get("size")))
-    _drop_ours(found, store, base)
+    _drop_ours(found, store, base.strip("/"))
     return found
+
+
+def _below(base: str, stored: str) -> str:
+    """The path of a stored file below the folder `base`."""
+    return stored.strip("/").removeprefix(base.strip("/")).strip("/")
 
 
 def _drop_ours(found: Search, store: Any, base: str) -> None:

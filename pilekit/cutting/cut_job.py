@@ -20,6 +20,7 @@ import msgspec
 from pilekit.artifacts.atomic_write import write_json
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Shard, subsets_or_all
+from pilekit.corpus.job_shards import CLEAN
 from pilekit.corpus.shard import STANDARD_INPUT, check_stems, is_url, stem
 from pilekit.cutting.cut_result import SUMMARY
 from pilekit.cutting.cut_shards import Selection, Spans, cut_shard
@@ -35,7 +36,7 @@ from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.reader import OnError
 
-CLEAN, SCRATCH, FOUND = "clean", "scratch", "/found"
+SCRATCH, FOUND = "scratch", "/found"
 PATHS, EVALUATION_PATHS = "paths", "evaluation_paths"
 """In the note of what was found: where each shard, and each file of an evaluation, was read."""
 PARTS = ("untouched", "cut", "dropped")

@@ -26,6 +26,7 @@ from pilekit.artifacts.atomic_write import write_json
 from pilekit.artifacts.free_disk import bytes_below, check_free_disk
 from pilekit.artifacts.job_folder import LOCK_FILE, Output
 from pilekit.corpus import Corpus, Described, HeldOutShards, Manifest, Shard, Source, resolve_subsets
+from pilekit.corpus.job_shards import CLEAN
 from pilekit.corpus.shard import STANDARD_INPUT, check_stems, is_url, stem
 from pilekit.dedup.compare.store_shingles import store_shingles
 from pilekit.dedup.match.candidates import find_candidates
@@ -54,7 +55,7 @@ from pilekit.shards.read.damage import LISTED_BAD_LINES, BadLine
 from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.reader import OnError
 
-CLEAN, SCRATCH = "clean", "scratch"
+SCRATCH = "scratch"
 
 _KEY_BYTES, _ROW_BYTES = 8, 24
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
 
+from pilekit.artifacts.header import write_header
 from pilekit.corpus import Corpus, Shard, shard_of
 from pilekit.errors import PilekitError
 from tests.corpus.test_find import names
@@ -20,9 +22,10 @@ def memory() -> Iterator[str]:
     """A small store: a corpus, something that pilekit wrote, hidden files."""
     store = fsspec.filesystem("memory")
     shards = ["train/00.jsonl.zst", "train/01.jsonl.zst", "val.jsonl.zst"]
-    others = ["README.md", "00.index.parquet", ".hidden/02.jsonl", "clean/pilekit.json", "clean/train/00.jsonl.zst"]
+    others = ["README.md", "00.index.parquet", ".hidden/02.jsonl", "clean/train/00.jsonl.zst"]
     for name in (*shards, *others):
         store.pipe(f"/pile/{name}", name.encode())
+    store.pipe("/pile/clean/pilekit.json", b'{"format":1,"pilekit":"1","kind":"selection"}')
     yield "memory://pile"
     store.rm("/pile", recursive=True)
 
@@ -69,6 +72,42 @@ def test_an_archive_and_a_cache(memory: str, tmp_path: Path) -> None:
     corpus = Corpus(f"simplecache::{memory}/train")
     assert (names(corpus), corpus.shards[0].split) == (["00.jsonl", "01.jsonl"], "train")
     assert fsspec.open(corpus.shards[0].path).open().read() == b"train/00.jsonl.zst"
+
+
+def test_the_folder_of_a_finished_job_is_its_shards(memory: str, tmp_path: Path) -> None:
+    """In a store as in a local folder, inside an archive and through a cache too."""
+    local = tmp_path / "unique"
+    for name in ("clean/train/00.jsonl", "clean/val.jsonl"):
+        (local / name).parent.mkdir(parents=True, exist_ok=True)
+        (local / name).write_text("{}\n")
+    (local / "removed.parquet").write_bytes(b"no shard")
+    archive, store = tmp_path / "unique.zip", fsspec.filesystem("memory")
+
+    def stored(**header: Any) -> list[str]:
+        write_header(local, kind="dedup", inputs={}, **header)
+        with zipfile.ZipFile(archive, "w") as file:
+            for path in local.rglob("*"):
+                file.write(path, path.relative_to(local))
+                if path.is_file():
+                    store.pipe(f"/pile/unique/{path.relative_to(local)}", path.read_bytes())
+        return [f"{memory}/unique", f"{memory}/unique/", f"zip://::{archive}", f"simplecache::{memory}/unique"]
+
+    for url in stored(parameters={"write": True}, finished=True):
+        corpus = Corpus(url)
+        assert names(corpus) == ["train/00.jsonl", "val.jsonl"]
+        assert [shard.split for shard in corpus] == ["train", "val"]
+        for shard in corpus:
+            with fsspec.open(shard.path) as file:
+                assert file.read() == b"{}\n"
+    assert names(Corpus(f"{memory}/unique/clean")) == ["train/00.jsonl", "val.jsonl"]
+    with pytest.raises(PilekitError, match=r"not searched, .*pilekit wrote them: memory://pile/unique;"):
+        Corpus(f"{memory}/uniqu*/**")
+    for url in stored(parameters={"write": False}, finished=True):
+        with pytest.raises(PilekitError, match="holds no shards, as it was made with --no-write; give the corpus that"):
+            Corpus(url)
+    for url in stored(parameters={"write": True}, finished=False):
+        with pytest.raises(PilekitError, match="is not finished, so shards may be missing; run the command that wrote"):
+            Corpus(url)
 
 
 def test_errors(memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

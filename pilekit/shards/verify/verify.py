@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pilekit.artifacts.atomic_write import check_target
 from pilekit.corpus import Corpus, Described, Part, Source
 from pilekit.corpus.find import ENVIRONMENT
+from pilekit.corpus.job_shards import CLEAN
 from pilekit.corpus.shard import STANDARD_INPUT, is_url, looks_like_shard, make_shard
 from pilekit.corpus.sidecar_files import SUMS_FILES
 from pilekit.engine import Advance, Ray
@@ -139,8 +140,9 @@ def verify_corpus(
 def is_whole(source: str | Path | Sequence[str | Path] | None, corpus: Corpus) -> bool:
     """Whether `corpus`, made from `source` (nothing: the default places), holds all shards of its root folder."""
     sources = [source] if isinstance(source, str | Path) else source or [os.environ.get(ENVIRONMENT) or corpus.root]
-    root = corpus.root.rstrip("/")
-    return any(os.path.expanduser(place).rstrip("/") == root for place in sources)  # noqa: PTH111 (as it was given)
+    root = corpus.root.rstrip("/")  # Of a job, it may be the folder of its shards.
+    places = [os.path.expanduser(place).rstrip("/") for place in sources]  # noqa: PTH111 (as it was given)
+    return any(root in (place, f"{place}/{CLEAN}") for place in places)
 
 
 def _target(corpus: Corpus) -> tuple[Path, dict[str, str]]:
