@@ -1,8 +1,9 @@
 """The progress line on stderr: the part that is done, the rate, the time elapsed and left. Silent without a terminal.
 
-It appears after half a second, so that quick commands stay quiet, and vanishes at the end. Readers report from their
-decoding thread, which may run for a moment after the work has stopped. Reports after the end do not bring the line
-back.
+It appears after half a second, even if nothing has been reported yet: imports, compilers and the weights of a model
+take seconds. So quick commands stay quiet, and no other is silent for long. It vanishes at the end. Readers report from
+their decoding thread, which may run for a moment after the work has stopped. Reports after the end do not bring the
+line back. While a line is open inside of another, only the inner one is shown.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from pilekit.errors import visible
 
@@ -52,6 +54,7 @@ def step_progress() -> Iterator[Report]:
     lock = threading.Lock()
     lines: dict[str, Advance] = {}
     with ExitStack() as shown:
+        shown.enter_context(waiting("starting", QUIET_SECONDS))
 
         def advance(step: str, amount: int, total: int) -> None:
             with lock:
@@ -85,13 +88,12 @@ def count_progress(what: str) -> Iterator[Reached]:
 
 
 @contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """Show at once that work without progress reports is running, such as the import of torch."""
+def waiting(what: str, quiet: float = 0.0) -> Iterator[None]:
+    """Show, at once or after `quiet` seconds, that work without progress reports is running, such as an import."""
     if not sys.stderr.isatty():
         yield
         return
-    with _line(what, None, *_clock(left=False), quiet=0.0) as update:
-        update()
+    with _line(what, None, *_clock(left=False), quiet=quiet):
         yield
 
 
@@ -103,11 +105,15 @@ def _clock(*, left: bool = True) -> list[ProgressColumn]:
     return [*elapsed, TimeRemainingColumn(), TextColumn("left")] if left else elapsed
 
 
+_open: list[Callable[[bool], None]] = []
+"""Shows or hides each line that is open, the innermost last."""
+
+
 @contextmanager
 def _line(
-    what: str, total: int | None, *columns: ProgressColumn, quiet: float = QUIET_SECONDS
+    what: str, total: int | None, *columns: ProgressColumn, quiet: float | None = None
 ) -> Iterator[Callable[..., None]]:
-    """A line of rich. Yields its update function."""
+    """A line of rich, shown after `quiet` seconds (None: `QUIET_SECONDS`). Yields its update function."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
@@ -115,19 +121,40 @@ def _line(
     console = Console(stderr=True)
     progress = Progress(text, BarColumn(bar_width=None), *columns, console=console, transient=True, expand=True)
     task = progress.add_task(visible(what), total=total)
-    started = time.monotonic()
     lock = threading.Lock()
-    ended = False
+    is_due = is_hidden = False
 
-    def update(**changes: Any) -> None:
-        progress.update(task, **changes)
+    def show() -> None:
+        nonlocal is_due
         with lock:
-            if not ended and time.monotonic() - started >= quiet:
+            is_due = True
+            if not is_hidden:
                 progress.start()
 
-    try:
-        yield update
-    finally:
+    def hide(hidden: bool) -> None:
+        nonlocal is_hidden
         with lock:
-            ended = True
-        progress.stop()
+            is_hidden = hidden
+            if hidden:
+                progress.stop()
+            elif is_due:
+                progress.start()
+
+    quiet = QUIET_SECONDS if quiet is None else quiet
+    timer = threading.Timer(quiet, show)
+    timer.daemon = True
+    for outer in _open[-1:]:
+        outer(True)
+    _open.append(hide)
+    try:
+        if quiet:
+            timer.start()
+        else:
+            show()
+        yield partial(progress.update, task)
+    finally:
+        timer.cancel()
+        hide(True)
+        _open.remove(hide)
+        for outer in _open[-1:]:
+            outer(False)

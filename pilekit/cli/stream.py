@@ -107,7 +107,8 @@ def command(
         from pilekit.fitted_table import rounded_count
         from pilekit.stream.pile_stream import PileStream
 
-    stream = PileStream(corpus, rank=0, outputs=("input_ids", "doc_ids", "subset_ids"), **options)
+    with waiting("opening the corpus"):
+        stream = PileStream(corpus, rank=0, outputs=("input_ids", "doc_ids", "subset_ids"), **options)
     if state is not None:
         stream.load_state_dict(loaded)
     console = terminal()

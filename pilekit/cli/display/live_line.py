@@ -3,8 +3,8 @@
     step 900/1000  loss 3.215  lr 2.5e-04  12.3k tokens/s  wait 1%  3 min left
 
 "wait" is the share of the step's time spent waiting for data. A skipped step without a loss shows the last loss. If
-there is room, the number of skipped steps and the newest bits per byte follow. The line appears with the first step
-and vanishes at the end. Warnings are printed above it.
+there is room, the number of skipped steps and the newest bits per byte follow. Until the first step is done, the line
+says so. It vanishes at the end. Warnings are printed above it.
 
 The time left is the number of remaining steps times the mean step time, in which recent steps weigh more. One slow step
 (a checkpoint, a cold cache) hardly changes it.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -22,6 +22,7 @@ from rich.live import Live
 from rich.text import Text
 
 from pilekit.fitted_table import rounded_count
+from pilekit.progress import waiting
 
 if TYPE_CHECKING:
     from pilekit.train.log.metrics import StepMetrics
@@ -44,6 +45,7 @@ def live_line(steps: int) -> Iterator[Callable[[StepMetrics], None]]:
 
     def show(metrics: StepMetrics) -> None:
         nonlocal mean_seconds, seen, loss, bpb
+        first.close()
         seen += 1
         loss = metrics.loss if metrics.loss is not None else loss
         bpb = (metrics.bpb and metrics.bpb.overall) or bpb  # most steps have no new value
@@ -52,10 +54,12 @@ def live_line(steps: int) -> Iterator[Callable[[StepMetrics], None]]:
         live.update(Text(line_of(metrics, steps, mean_seconds, loss, bpb, console.width)))
         live.start()  # does nothing after the first step
 
-    try:
-        yield show
-    finally:
-        live.stop()
+    with ExitStack() as first:
+        first.enter_context(waiting("starting the first step"))
+        try:
+            yield show
+        finally:
+            live.stop()
 
 
 def line_of(

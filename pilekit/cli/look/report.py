@@ -27,8 +27,8 @@ def command(paths: tuple[str, ...], manifest: Described, tokenizer: str | None, 
       pilekit stats data/ --copies --json > stats.json
       pilekit report stats.json unique runs/run runs/run/bpb --out report.html
     """
-    from pilekit.report.page import write_report
-
     with step_progress() as advance:
+        from pilekit.report.page import write_report
+
         sections = write_report(paths, out, manifest=manifest, tokenizer=tokenizer, advance=advance)
     click.echo(f"{visible(out)}: {', '.join(sections)}")

@@ -9,14 +9,13 @@ import json
 import logging
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pilekit.cli.display.output import print_fitted, terminal
-from pilekit.cli.models.ranks import progress, rank, told_once
+from pilekit.cli.models.ranks import progress, rank, told_once, waits
 from pilekit.cli.options import (
     Described,
     adapter_option,
@@ -27,7 +26,6 @@ from pilekit.cli.options import (
     open_corpus,
 )
 from pilekit.errors import PilekitError, visible
-from pilekit.progress import waiting
 
 if TYPE_CHECKING:
     from pilekit.corpus import Corpus
@@ -192,7 +190,7 @@ def _compare(
 
 def scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: Path | None, what: str) -> BitsPerByte:
     """Score a model, and print its speed and the size of its weights on stderr."""
-    with nullcontext() if rank() else waiting("loading torch"):
+    with waits("loading torch"):
         from pilekit.evaluate.bits_per_byte import bits_per_byte
 
     assert corpus is not None

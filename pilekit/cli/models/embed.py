@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
 from pilekit.cli.display.output import print_fitted
-from pilekit.cli.models.ranks import progress, rank, told_once
+from pilekit.cli.models.ranks import progress, rank, told_once, waits
 from pilekit.cli.options import Described, adapter_option, corpus_argument, exact_subsets, on_error_option, open_corpus
 from pilekit.errors import PilekitError, visible
-from pilekit.progress import waiting
 
 _COUNT = click.IntRange(min=1)
 
@@ -87,7 +85,7 @@ def command(
             tokenizer_file(model_dir)
             corpus = open_corpus(paths, manifest).only_held_out()
             rules["subsets"] = exact_subsets(subsets, corpus)
-        with nullcontext() if rank() else waiting("loading torch"):
+        with waits("loading torch"):
             from pilekit.evaluate.embed.embed_corpus import embed_corpus
         with progress("embedding", None if rules["limit"] else corpus.size) as advance:
             found = embed_corpus(model_dir, corpus, out, advance=advance, **rules)

@@ -74,7 +74,8 @@ def command(
     with waiting("loading torch"):
         from pilekit.evaluate.generate import generate, prompts_of
     if corpus is not None:
-        given = prompts_of(corpus, model_dir, tokens=prompt_tokens, per_subset=per_subset, subsets=names)
+        with waiting("looking for prompts"):
+            given = prompts_of(corpus, model_dir, tokens=prompt_tokens, per_subset=per_subset, subsets=names)
     with count_progress("generating") as reached:
         made = generate(model_dir, given, reached=reached, **rules)
     lines = [orjson.dumps(one.to_dict(), option=orjson.OPT_APPEND_NEWLINE) for one in made]

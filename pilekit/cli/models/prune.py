@@ -60,7 +60,8 @@ def command(
     rules: dict[str, Any] = {"limit": limit, "subsets": None if corpus is None else exact_subsets(subsets, corpus)}
     with waiting("loading torch"):
         from pilekit.train.model.prune import prune_model
-    pruned = prune_model(model_dir, out, magnitude=magnitude, heads=heads, adapter=adapter)
+    with waiting("pruning"):
+        pruned = prune_model(model_dir, out, magnitude=magnitude, heads=heads, adapter=adapter)
     both = ((model_dir, rules | {"adapter": adapter}), (str(out), rules))
     results = [] if corpus is None else [scored(one, corpus, of, None, "scoring") for one, of in both]
     costs = [result.cost for result in results if result.cost is not None]

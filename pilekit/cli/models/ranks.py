@@ -9,12 +9,17 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import click
 
 from pilekit.errors import PilekitError, ToldElsewhere
-from pilekit.progress import Advance, byte_progress
+from pilekit.progress import Advance, byte_progress, waiting
 
 
 def progress(what: str, total: int | None) -> AbstractContextManager[Advance]:
     """The progress line, shown only by rank 0."""
     return nullcontext(lambda amount: None) if rank() else byte_progress(what, total)
+
+
+def waits(what: str) -> AbstractContextManager[None]:
+    """The line of work without progress reports, shown only by rank 0."""
+    return nullcontext() if rank() else waiting(what)
 
 
 @contextmanager

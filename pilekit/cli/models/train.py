@@ -16,15 +16,14 @@ import os
 import shlex
 import signal
 import warnings
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from pilekit.cli.display.output import print_fitted
+from pilekit.cli.models.ranks import waits
 from pilekit.errors import PilekitError, ToldElsewhere, counted, visible
-from pilekit.progress import waiting
 
 if TYPE_CHECKING:
     from pilekit.train.config.sections import TrainConfig
@@ -137,7 +136,9 @@ def command(
     if estimate:
         _print_estimate(config, world_size, as_json=as_json)
     elif dry_run:
-        for topic, text in _plan(config, run, world_size):
+        with waits("checking the run"):
+            plan = _plan(config, run, world_size)
+        for topic, text in plan:
             click.echo(f"{topic:<11}{text}")
     elif world_size == 1 and not max_restarts:
         _train(config, run)
@@ -191,7 +192,8 @@ def _train_as_rank(config_file: str, changes: tuple[str, ...], out: str | None) 
     from pilekit.train.launch.interrupt import ended_by_sigterm, unhandled_signals
 
     with unhandled_signals():
-        from pilekit.engine.ranks import join
+        with waits("loading torch"):
+            from pilekit.engine.ranks import join
 
         ranks = join()
     with ended_by_sigterm():
@@ -219,12 +221,13 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
 
     with ended_by_sigterm():
         # Importing torch takes seconds, which a wrong config should not cost.
-        with held_signals(), nullcontext() if os.environ.get("RANK") else waiting("loading torch"):
+        with held_signals(), waits("loading torch"):
             from pilekit.engine.ranks import join
             from pilekit.train.launch.environment import described
             from pilekit.train.trainer import Trainer
         ranks = join()
-        trainer = Trainer(config, run.path)
+        with waits("preparing the model and its data"):
+            trainer = Trainer(config, run.path)
         if not ranks.is_first:
             trainer.fit()
             return
@@ -259,9 +262,10 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
 def _print_estimate(config: TrainConfig, world_size: int, *, as_json: bool) -> None:
     import msgspec
 
-    from pilekit.train.estimate import estimate, table
+    with waits("loading torch"):
+        from pilekit.train.estimate import estimate, table
 
-    found = estimate(config, world_size)
+        found = estimate(config, world_size)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))
         return

@@ -26,6 +26,7 @@ from types import FrameType
 
 import pilekit
 from pilekit.errors import PilekitError, counted
+from pilekit.progress import waiting
 from pilekit.train.launch.interrupt import Handler
 
 LAUNCHER = "PILEKIT_LAUNCHER"
@@ -61,13 +62,14 @@ def _exit_codes(nproc: int, arguments: list[str], max_restarts: int, received: l
 
     Appends the signals that arrive to `received`.
     """
-    from torch.distributed.elastic.agent.server.api import WorkerSpec
-    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-    from torch.distributed.elastic.rendezvous import RendezvousParameters
-    from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+    with waiting(f"starting {counted(nproc, 'rank')}"):
+        from torch.distributed.elastic.agent.server.api import WorkerSpec
+        from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+        from torch.distributed.elastic.rendezvous import RendezvousParameters
+        from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
-    check_gpus(nproc, "--nproc-per-node")
+        check_gpus(nproc, "--nproc-per-node")
     logging.disable()  # the agent's messages: one line of ours replaces them
     os.environ.update(rank_environment(nproc))
     os.environ.update({LAUNCHER: str(os.getpid()), "TORCHELASTIC_SIGNALS_TO_HANDLE": ""})

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import pty
 import random
 import re
 import signal
+import subprocess
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -55,6 +58,24 @@ def undisturbed(made: Path, tmp_path_factory: pytest.TempPathFactory, process_gr
     run = tmp_path_factory.mktemp("undisturbed") / "run"
     assert [one.finished for one in process_group(2).run(fit, made, run, ())] == [(STEPS, False)] * 2
     return run
+
+
+def test_a_terminal_shows_each_phase_of_the_start(made: Path, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "CUDA_VISIBLE_DEVICES": ""}
+    start = [sys.executable, "-m", "pilekit", "train", "--nproc-per-node", "2", made / "tiny.toml", "--out", tmp_path]
+    with subprocess.Popen([*start, "--set", "train.steps=2"], stdout=theirs, stderr=theirs, env=environment) as train:
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # the last process has closed it
+            while piece := os.read(ours, 65536):
+                shown += piece
+        os.close(ours)
+    assert train.returncode == 0, shown
+    phases = "starting 2 ranks", "loading torch", "preparing the model", "starting the first step", "2 steps done"
+    places = [shown.find(phase.encode()) for phase in phases]
+    assert -1 not in places
+    assert places == sorted(places)
 
 
 @pytest.mark.parametrize(("launcher", "victim", "kills"), [("pilekit", 1, 2), ("torchrun", 0, 1)])

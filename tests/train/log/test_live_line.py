@@ -72,5 +72,7 @@ def test_only_a_terminal_shows_it_and_it_vanishes_at_the_end() -> None:
     shown = os.read(ours, 65536).decode()
     os.close(ours)
     assert on_terminal.stdout == b"done\n"
+    assert shown.index("starting the first step") < shown.index("step 3/3")
+    assert "starting" not in shown[shown.index("step 3/3") :]
     assert "step 3/3  loss 2.500  lr 1.0e-01  1.00M tokens/s  wait 50%  0 s left  bpb 1.5000" in shown
     assert shown.rstrip().endswith("\x1b[2K")  # Its last act is to clear the line.
