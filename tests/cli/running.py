@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
 import signal
+import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +38,25 @@ def run(name: str, *arguments: object, exit_code: int | None = None, **environme
         raise result.exception
     assert exit_code is None or result.exit_code == exit_code, result.output
     return result
+
+
+def on_terminal(*arguments: object, columns: int = 80) -> str:
+    """All that `pilekit ARGUMENTS` prints on a terminal of this width."""
+    ours, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, columns))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    command = [*PILEKIT, *map(str, arguments)]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=terminal, stderr=terminal, env={**environment, "TERM": "xterm"}
+    ):
+        os.close(terminal)
+        printed = b""
+        try:
+            while part := os.read(ours, 1 << 16):
+                printed += part
+        except OSError:  # The end of a terminal, on Linux.
+            os.close(ours)
+    return printed.decode().replace("\r\n", "\n")
 
 
 def run_json(name: str, *arguments: object, exit_code: int | None = 0) -> Any:

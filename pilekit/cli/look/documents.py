@@ -13,6 +13,9 @@ from pilekit.cli.display.output import print_text
 from pilekit.cli.options import corpus_argument, on_error_option, open_subsets, together
 from pilekit.errors import counted, visible
 
+LONGEST = 2000
+"""Characters of a text that a terminal shows without --full."""
+
 if TYPE_CHECKING:
     from pilekit.corpus import Corpus
     from pilekit.documents import DocumentBatch
@@ -28,9 +31,10 @@ document_options = together(
     click.option("--match", metavar="REGEX", help="Only documents in whose text this is found (Python's re)."),
     min_bytes_option,
     on_error_option(),
+    click.option("--full", is_flag=True, help=f"On a terminal too, print texts of over {LONGEST:,} characters whole."),
     click.option("--json", "as_json", is_flag=True, help="A line of JSON each: shard, number, subset, the record."),
 )
-"""Adds `paths`, `subsets`, `manifest`, `count`, `match`, `min_bytes`, `on_error` and `as_json` to a command."""
+"""Adds `paths`, `subsets`, `manifest`, `count`, `match`, `min_bytes`, `on_error`, `full` and `as_json` to a command."""
 
 
 def chosen(paths: Sequence[str], options: dict[str, Any]) -> tuple[Corpus, tuple[str, ...] | None, list[Stage]]:
@@ -49,8 +53,12 @@ def tell_if_none(found: bool) -> None:
         click.echo("no document passes all conditions", err=True)
 
 
-def print_documents(batch: DocumentBatch, as_json: bool) -> None:
-    """Print all documents of `batch`. JSON lines keep the record byte for byte, so pilekit reads them as a shard."""
+def print_documents(batch: DocumentBatch, *, as_json: bool, full: bool) -> None:
+    """Print all documents of `batch`. JSON lines keep the record byte for byte, so pilekit reads them as a shard.
+
+    full   a terminal too gets texts of over `LONGEST` characters whole
+    """
+    longest = None if full or not sys.stdout.isatty() else LONGEST
     sizes: Sequence[int] = batch.text_bytes().tolist()
     for line, text, subset, number, size in zip(
         batch.raw_lines(), batch.texts, batch.subsets, batch.numbers.tolist(), sizes, strict=True
@@ -63,4 +71,6 @@ def print_documents(batch: DocumentBatch, as_json: bool) -> None:
             sys.stdout.buffer.write(b"%s%s\n" % (opening, bytes(line).partition(b"{")[2]))
             continue
         click.echo(f"==> {visible(batch.shard)} {number} | {visible(subset, 60)} | {counted(size, 'byte')} <==")
-        print_text(text, ending=True)
+        print_text(text[:longest], ending=True)
+        if longest is not None and len(text) > longest:
+            click.echo(f"[{counted(len(text) - longest, 'character')} more; --full prints them]")

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @document_options
-def command(paths: tuple[str, ...], count: int, on_error: OnError, as_json: bool, **options: Any) -> None:
+def command(paths: tuple[str, ...], count: int, on_error: OnError, as_json: bool, full: bool, **options: Any) -> None:
     """Print the first documents that pass all conditions.
 
-    Reading stops there. A file or a pipe gets each text byte for byte below its heading; a terminal gets control
-    characters spelt out. `-` reads standard input.
+    Reading stops there. A file or a pipe gets each text byte for byte below its heading. A terminal gets its first
+    2,000 characters, unless --full is given, with control characters spelt out. `-` reads standard input.
 
     \b
     Example:
@@ -34,7 +34,7 @@ def command(paths: tuple[str, ...], count: int, on_error: OnError, as_json: bool
     left = count
     with read_corpus(corpus, names, on_error) as reader:
         for batch in Pipeline(stages)(reader):
-            print_documents(batch.take(range(min(left, len(batch)))), as_json)
+            print_documents(batch.take(range(min(left, len(batch)))), as_json=as_json, full=full)
             left -= len(batch)
             if left <= 0:
                 break

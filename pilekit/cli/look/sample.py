@@ -17,11 +17,12 @@ from pilekit.progress import byte_progress
 @click.option("--seed", type=int, default=0, help="Another seed draws other documents.")
 @jobs_option
 @engine_option
-def command(paths: tuple[str, ...], as_json: bool, **options: Any) -> None:
+def command(paths: tuple[str, ...], as_json: bool, full: bool, **options: Any) -> None:
     """Print documents drawn at random from the whole corpus, in its order.
 
     Every document that passes all conditions is equally likely. The same seed draws the same documents, and a larger
-    sample holds a smaller one. All shards are read. To write a share of a corpus as shards, use `select --sample`.
+    sample holds a smaller one. All shards are read. To write a share of a corpus as shards, use `select --sample`. A
+    terminal gets the first 2,000 characters of each text, unless --full is given.
 
     \b
     Example:
@@ -35,6 +36,6 @@ def command(paths: tuple[str, ...], as_json: bool, **options: Any) -> None:
     with byte_progress("drawing", corpus.size) as advance:
         documents, skipped = sample_documents(corpus, subsets=names, stages=stages, advance=advance, **options)
     for document in documents:
-        print_documents(document, as_json)
+        print_documents(document, as_json=as_json, full=full)
     tell_if_none(bool(documents))
     report_skipped(skipped)

@@ -32,6 +32,17 @@ _SUFFIXES: dict[str, Storage] = {
     ".json": "plain",
     ".ndjson": "plain",
 }
+_MAGICS: tuple[tuple[bytes, str, str], ...] = (
+    (FRAME_MAGIC, "zstd", "rename it to .jsonl.zst"),
+    (b"\x1f\x8b", "gzip", "rename it to .jsonl.gz"),
+    (b"PAR1", "parquet", "rename it to .parquet"),
+    (b"{", "plain", "rename it to .jsonl"),
+    (b"\xfd7zXZ\0", "xz", "pilekit does not read that: xz -dc FILE | zstd -o NEW.jsonl.zst"),
+    (b"BZh", "bzip2", "pilekit does not read that: bzip2 -dc FILE | zstd -o NEW.jsonl.zst"),
+    (b"PK\3\4", "zip", "pilekit does not read that: unzip -p FILE | zstd -o NEW.jsonl.zst"),
+)
+"""The first bytes of a file, how it is stored then, and what to do if its name says otherwise."""
+_SHOWN = {"plain": "JSON without compression", "parquet": "Parquet"}
 
 
 def storage_of(path: str) -> Storage:
@@ -59,11 +70,13 @@ class _StoredFile(io.RawIOBase):
 
     size      the size of a file in a store that allows random access; None: reads are not retried
     on_read   called with all bytes that are read
+    storage   how the file is stored by its name. Its first bytes may say otherwise: that is `ShardDamage` too
     """
 
     def __init__(self, file: BinaryIO, path: str = "", size: int | None = None):
         self.file, self.path, self.size, self.position, self.moved = file, path, size, 0, False
         self.on_read: Callable[[bytes], None] | None = None
+        self.storage: Storage | None = None
 
     def read(self, size: int = -1, /) -> bytes:
         try:
@@ -73,6 +86,8 @@ class _StoredFile(io.RawIOBase):
                 raise self._unreadable(error) from error
             self._read_on()
             return self.read(size)
+        if self.position == 0 and self.storage is not None:
+            _check_start(data, self.storage)
         self.position += len(data)
         if self.on_read is not None:
             self.on_read(data)
@@ -131,6 +146,16 @@ class _StoredFile(io.RawIOBase):
         return ShardDamage(reason, frame=None, byte=self.position)
 
 
+def _check_start(data: bytes, storage: Storage) -> None:
+    """Raise `ShardDamage` if a file that begins with `data` is known to be stored in another way than its name says."""
+    start = data[:8].lstrip()
+    for magic, found, remedy in _MAGICS:
+        begins = start.startswith(magic) or (len(start) == 2 and magic.startswith(start))  # gzip's first read is short
+        if begins and found != storage:
+            what, named = _SHOWN.get(found, found), _SHOWN.get(storage, storage)
+            raise ShardDamage(f"is {what}, not {named}; {remedy}", frame=None, byte=0)
+
+
 def open_stored(path: str, *, scattered: bool = False) -> tuple[BinaryIO, Storage]:
     """Open a shard's stored bytes; the first bytes of standard input (`-`) show how it is stored.
 
@@ -139,7 +164,9 @@ def open_stored(path: str, *, scattered: bool = False) -> tuple[BinaryIO, Storag
     if path == STANDARD_INPUT:
         return _open_standard_input()
     storage = storage_of(path)
-    return open_file(path, scattered=scattered), storage
+    file = open_file(path, scattered=scattered)
+    file.storage = storage  # type: ignore[attr-defined]
+    return file, storage
 
 
 def open_file(path: str, *, scattered: bool = False) -> BinaryIO:
@@ -193,7 +220,7 @@ def _open_standard_input() -> tuple[BinaryIO, Storage]:
         magic = file.peek(4)[:4]
     except OSError as error:
         raise PilekitError(f"standard input (-) cannot be read: {error.strerror}; pipe a shard into it") from error
-    stored = cast(BinaryIO, _StoredFile(cast(BinaryIO, file)))
-    if magic == FRAME_MAGIC or is_skippable(magic):
-        return stored, "zstd"
-    return stored, "gzip" if magic[:2] == b"\x1f\x8b" else "plain"
+    stored = _StoredFile(cast(BinaryIO, file))
+    is_zstd = magic == FRAME_MAGIC or is_skippable(magic)
+    stored.storage = "zstd" if is_zstd else "gzip" if magic[:2] == b"\x1f\x8b" else "plain"
+    return cast(BinaryIO, stored), stored.storage

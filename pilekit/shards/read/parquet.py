@@ -171,7 +171,11 @@ def open_table(file: BinaryIO, size: int) -> pq.ParquetFile:
     if not size:
         raise ShardDamage("is empty (0 bytes), not a Parquet file; fetch it again", frame=None, byte=0)
     file.seek(max(0, size - 8))
-    footer_bytes = int.from_bytes(file.read(4), "little") + 8
+    end = file.read(8)
+    if not end.endswith(b"PAR1"):
+        file.seek(0)
+        file.read(8)  # `ShardDamage` if the file is known to be stored in another way.
+    footer_bytes = int.from_bytes(end[:4], "little") + 8
     file.seek(max(0, size - footer_bytes))
     footer = file.read(footer_bytes).replace(b"ARROW:schema", b"ARROW-schema")
     metadata = pq.read_metadata(pa.BufferReader(b"PAR1" + footer))

@@ -176,9 +176,7 @@ def walk_frames(stored: Stored, max_window: int) -> Iterator[Blocks]:
         elif len(magic) < 4 and (FRAME_MAGIC.startswith(magic) or _may_be_skippable(magic)):
             raise _truncated(stored, number)
         elif number == 0 and begin == 0:
-            raise ShardDamage(
-                "is not a zstd file; rename it if it is not compressed, or fetch it again", frame=0, byte=0
-            )
+            raise ShardDamage("is not a zstd file; fetch it again", frame=0, byte=0)
         else:
             raise ShardDamage(
                 f"what follows frame {number - 1} is not a zstd frame (garbage, or a file damaged in copying); "

@@ -18,7 +18,7 @@ from pilekit.shards.index.format import ShardIndex, index_places, load_index
 from pilekit.shards.index.scan import MARK_BYTES, ShardScan
 from pilekit.shards.read.damage import ShardDamage
 from pilekit.shards.read.lines import LineTooLong
-from pilekit.shards.read.open import exists, open_stored, storage_of
+from pilekit.shards.read.open import exists, open_file, open_stored, storage_of
 from pilekit.shards.read.unchanged import check_version, version_of
 from pilekit.shards.read.zstd_frames import LARGEST_HEADER, parse_frame_header
 from pilekit.shards.verify.checks import IndexComparison, UnknownLabels
@@ -69,7 +69,7 @@ def verify_shard(
 
     try:
         version = version_of(shard.path)
-        with open_stored(shard.path, scattered=True)[0] as file:
+        with open_file(shard.path, scattered=True) as file:
             verdict = _ShardCheck(shard, file, manifest, expected, hashed).run(tell, ahead)
         check_version(shard.path, version)
         size = verdict.size
@@ -246,7 +246,7 @@ class _ShardCheck:
         if self.hash is None:
             return None
         try:
-            with open_stored(self.shard.path)[0] as file:
+            with open_file(self.shard.path) as file:
                 file.seek(self.hashed_bytes)
                 while piece := file.read(READ_BYTES):
                     self.hash.update(piece)

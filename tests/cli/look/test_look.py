@@ -13,7 +13,7 @@ import xxhash
 from pilekit import Corpus, corpus_stats, read
 from pilekit.errors import PilekitError
 from pilekit.pipeline.find_text import Counts, find_text
-from tests.cli.running import invoked, refused, run, run_json
+from tests.cli.running import invoked, on_terminal, refused, run, run_json
 from tests.dedup.checking import write_corpus
 from tests.shards import making
 
@@ -69,6 +69,26 @@ def test_head_prints_the_first_documents_and_its_json_is_a_shard(data: Path, tmp
     stats = corpus_stats(tmp_path / "again.jsonl").to_dict()
     assert (stats["documents"], set(stats["subsets"])) == (7, {"ArXiv", "Github"})
     assert places(run("head", data, "-n", "1000000", "--json").stdout) == everything
+
+
+def test_a_terminal_gets_the_beginning_of_a_long_text_and_a_file_all_of_it(tmp_path: Path) -> None:
+    texts = ["short\n", "w" * 2000, "x" * 1999 + "\ny", "é z\n" * 25_000]
+    making.write_shard(tmp_path / "00.jsonl.zst", [making.record(text, "ArXiv") for text in texts])
+    for command in ("head", "sample"):
+        cut = on_terminal(command, tmp_path)
+        printed = [part.split("<==\n")[1] for part in cut.split("==> ")[1:]]
+        assert printed == [
+            "short\n",
+            "w" * 2000 + "\n",
+            "x" * 1999 + "\n[1 character more; --full prints them]\n",
+            "é z\n" * 500 + "[98,000 characters more; --full prints them]\n",
+        ]
+        assert on_terminal(command, tmp_path, "--full").count("é z\n") == 25_000
+        piped = run(command, tmp_path).stdout
+        assert [part.split("<==\n")[1] for part in piped.split("==> ")[1:]] == [
+            text if text.endswith("\n") else text + "\n" for text in texts
+        ]
+        assert len(places(on_terminal(command, tmp_path, "--json"))[3][3]) == 100_000
 
 
 def test_json_lines_hold_the_record_byte_for_byte(tmp_path: Path) -> None:

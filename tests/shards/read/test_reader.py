@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import io
+import lzma
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import fsspec
@@ -102,13 +106,54 @@ def test_damage_is_named_by_frame_line_and_byte(tmp_path: Path) -> None:
     assert "damaged" in error(tmp_path / "b.jsonl.gz")
 
 
+@pytest.mark.parametrize("named", ["jsonl.zst", "jsonl.gz", "jsonl", "parquet", "-"])
+def test_a_file_under_the_name_of_another_storage_is_told_as_such(
+    tmp_path: Path, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (record("some words") + b"\n") * 50
+    table = io.BytesIO()
+    pq.write_table(pa.table({"text": ["some words"]}), table)
+    zipped = io.BytesIO()
+    with zipfile.ZipFile(zipped, "w") as archive:
+        archive.writestr("a.jsonl", text)
+    stored = {
+        "zstd": ("jsonl.zst", zstandard.compress(text)),
+        "gzip": ("jsonl.gz", gzip.compress(text)),
+        "JSON without compression": ("jsonl", b"\n " + text),
+        "Parquet": ("parquet", table.getvalue()),
+        "xz": ("", lzma.compress(text)),
+        "bzip2": ("", bz2.compress(text)),
+        "zip": ("", zipped.getvalue()),
+    }
+    for what, (right, content) in stored.items():
+        path = tmp_path / f"{what}.{named}"
+        path.write_bytes(content)
+        if named == "-":
+            if right and what != "Parquet":
+                continue
+            with path.open("rb") as piped:
+                monkeypatch.setattr(sys, "stdin", piped)
+                with pytest.raises(PilekitError) as raised:
+                    list(read("-", on_error="skip"))
+                message = str(raised.value)
+        elif right == named:
+            assert len(documents(read(path))) == (1 if named == "parquet" else 50)
+            continue
+        else:
+            with pytest.raises(PilekitError) as raised:
+                list(read(path, on_error="skip"))
+            message = str(raised.value)
+        assert f": is {what}, not " in message
+        assert f"rename it to .{right}" in message if right else "; pilekit does not read that: " in message
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "folder.jsonl").mkdir()
     for name, content, why in (
         ("a.jsonl.zst", b"", "is empty (0 bytes)"),
         ("a.jsonl.gz", b"", "is empty (0 bytes)"),
         ("a.jsonl", b"", "is empty (0 bytes)"),
-        ("b.jsonl.zst", record("a"), "is not a zstd file"),
+        ("b.jsonl.zst", b"<html>", "is not a zstd file; fetch it again"),
         ("c.txt", record("a"), "not named like a shard"),
         ("d.jsonl", None, "no such file"),
         ("folder.jsonl", None, "no shards"),
