@@ -119,7 +119,7 @@ def test_a_file_under_the_name_of_another_storage_is_told_as_such(
     stored = {
         "zstd": ("jsonl.zst", zstandard.compress(text)),
         "gzip": ("jsonl.gz", gzip.compress(text)),
-        "JSON without compression": ("jsonl", b"\n " + text),
+        "JSON without compression": ("jsonl", text),
         "Parquet": ("parquet", table.getvalue()),
         "xz": ("", lzma.compress(text)),
         "bzip2": ("", bz2.compress(text)),
