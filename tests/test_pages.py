@@ -200,7 +200,7 @@ def test_a_model_of_ones_own_shard(after_the_demo: Path, monkeypatch: pytest.Mon
     shutil.copy(after_the_demo / "demo/corpus/train/00.jsonl.zst", mine)
     shutil.copy(after_the_demo / "demo/corpus/val.jsonl.zst", mine)
     text = (ROOT / "README.md").read_text("utf-8").split(FROM_README)[1].split("\n## ")[0]
-    text = text.replace("train.steps=300", "train.steps=2 --set schedule.warmup=1").replace("--limit 50", "--limit 2")
+    text = text.replace("train.steps=300", "train.steps=2").replace("--limit 50", "--limit 2")
     assert run_page(text, after_the_demo, monkeypatch) == {"stats", "train-tokenizer", "train", "bpb"}
 
 

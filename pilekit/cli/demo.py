@@ -147,7 +147,7 @@ def command(out: Path) -> None:
     with write_atomically(out / "train.toml") as file:
         file.write(CONFIG.format(corpus=json.dumps(f"{train}"), tokenizer=json.dumps(f"{tokenizer}")).encode())
     held_out = (corpus / "val.jsonl.zst", *demo, "--limit", "10")
-    one_step = ("--set", "train.steps=1", "--set", "schedule.warmup=1")
+    one_step = ("--set", "train.steps=1")
     scores = [out / "one-step" / "bpb", out / "trained" / "bpb"]
     for score, changes in zip(scores, (one_step, ("--nproc-per-node", "2")), strict=True):
         run("train", out / "train.toml", *changes, "--out", score.parent)

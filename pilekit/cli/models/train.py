@@ -145,6 +145,8 @@ def command(
     else:
         from pilekit.train.launch.launch import launch
 
+        if changes:  # a warmup that they shortened was told here
+            changes += (f"schedule.warmup={config.schedule.warmup}",)
         arguments = [config_file, *(word for change in changes for word in ("--set", change))]
         code = launch(world_size, [*arguments, "--out", str(run.path)], max_restarts)
         if code == 130:

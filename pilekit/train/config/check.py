@@ -19,9 +19,9 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from pilekit.errors import PilekitError, counted, visible
-from pilekit.train.config.sections import TEXT, TrainConfig, fields, values
+from pilekit.train.config.sections import SECTIONS, TEXT, TrainConfig, fields, values
 from pilekit.train.model.presets import MASKED_PRESETS, PRESETS
-from pilekit.train.step.schedule import decay_steps
+from pilekit.train.step.schedule import most_warmup
 
 MOST_RANKS = 2**16
 """Larger world sizes are not listed."""
@@ -60,7 +60,28 @@ def typed(name: str, value: Any) -> Any:
         choices = [
             choice for part in (hint, *get_args(hint)) if get_origin(part) is Literal for choice in get_args(part)
         ]
-        raise wrong(name, value, f"must be {_either(choices)}" if "enum" in rule else rule) from None
+        rule = f"must be {_either(choices)}" if "enum" in rule else rule
+        raise wrong(name, value, f"{rule}; for example {_example(name)}" if ", got " in rule else rule) from None
+
+
+_EXAMPLES = {
+    "subsets": '["ArXiv", "GitHub"]',
+    "path": '"data"',
+    "dict[": "{ArXiv = 2.5, GitHub = 1}",
+    "tuple[": "[10, 20]",
+    "list[": '["name"]',
+    "int": "100",
+    "": '"name"',
+}
+"""Examples for fields without a default, as TOML. The first key that is in the field's name and type counts."""
+
+
+def _example(name: str) -> str:
+    """A right value of the field `name`, as TOML: its default, if it has one."""
+    section, _, field = name.partition(".")
+    default = next(one.default for one in msgspec.structs.fields(SECTIONS[section]) if one.name == field)
+    hint = f"{field} {fields(section)[field]!r}"
+    return shown(default) if default is not None else next(_EXAMPLES[part] for part in _EXAMPLES if part in hint)
 
 
 def _without_path(value: Any) -> Any:
@@ -169,10 +190,11 @@ def _rules(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
     rule = 'bits per byte need a causal model; with train.objective = "mlm" it must be 0'
     yield "train.eval_every", not (is_mlm and train.eval_every), rule
 
-    falling = decay_steps(steps, schedule.decay_share) if schedule.kind == "wsd" else 0
+    most = most_warmup(steps, schedule)
+    falling = steps - most
     why = f", because the rate falls in the last {falling} of {steps}" if falling else ""
-    rule = f"must be at most {counted(steps - falling, 'step')}{why}"
-    yield "schedule.warmup", schedule.warmup <= steps - falling, rule
+    rule = f"must be at most {counted(most, 'step')}{why}"
+    yield "schedule.warmup", schedule.warmup <= most, rule
     lr = config.optimizer.lr
     yield "schedule.min_lr", schedule.min_lr <= lr, f"must be at most optimizer.lr = {lr}"
     rule = f'"exponential" never reaches 0; give a higher rate, such as {lr / 100:g}'

@@ -5,6 +5,7 @@ The written file has every field with a value, defaults included, and loads to a
 
 from __future__ import annotations
 
+import logging
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,9 +15,12 @@ from typing import Any
 import msgspec
 import tomli_w
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, counted, visible
 from pilekit.train.config.check import check, check_versions, closest, naming_field, typed, wrong
 from pilekit.train.config.sections import SECTIONS, Objective, TrainConfig, fields
+from pilekit.train.step.schedule import most_warmup
+
+logger = logging.getLogger(__name__)
 
 _ALTERNATIVES = (("model.preset", "model.config", "model.path", "model.from_teacher"), ("train.steps", "train.tokens"))
 """A config has one field of each group, so `--set` with one field removes the file's others of its group."""
@@ -31,8 +35,10 @@ def load_config(
 
     `source` is a TOML file, its content as dicts ({"train": {"steps": 100}, ...}), or a config to be changed. Changes
     are values by field, {"train.steps": 50}, or lines as for `--set`, ["train.steps=50"]. The value of a line is TOML.
-    Text needs no quotes there: `model.path=00/model`. Paths in a config may be `Path`s, and are relative to the current
-    folder. PilekitError names the file or the changes, and the field that is wrong.
+    Text needs no quotes there, and a list of names no brackets: `model.path=00/model`, `data.subsets=ArXiv,GitHub`. If
+    the file's warmup does not fit into fewer steps, it is shortened in proportion, which a warning tells. Paths in a
+    config may be `Path`s, and are relative to the current folder. PilekitError names the file or the changes, and the
+    field that is wrong.
     """
     check_versions()  # here, because the error names no file
     is_file = isinstance(source, str | Path)
@@ -47,22 +53,49 @@ def load_config(
                 _check_name(f"key of {section}", field, fields(section))
                 given[f"{section}.{field}"] = typed(f"{section}.{field}", value)
         place = by = "changes" if isinstance(changes, Mapping) else "--set"
+        before, changed = _config(given).steps, set[str]()
         for change in changes.items() if isinstance(changes, Mapping) else changes:
             field, value = _change(change)
             for group in _ALTERNATIVES:
                 for other in group if field in group and value is not None else ():
                     given.pop(other, None)
             given[field] = value
+            changed.add(field)
         place = f"{name} with {by}" if changes else name
-        tables: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
-        for field, value in given.items():
-            section, _, key = field.partition(".")
-            tables[section][key] = value
-        sections: dict[str, Any] = {section: kind(**tables[section]) for section, kind in SECTIONS.items()}
-        check(config := _with_objective(TrainConfig(**sections)))
+        if "schedule.warmup" not in changed:
+            _shorten_warmup(given, before)
+        check(config := _with_objective(_config(given)))
     except PilekitError as error:
         raise PilekitError(f"{place}: {error}") from None
     return config
+
+
+def _config(given: Mapping[str, Any]) -> TrainConfig:
+    """The config with these values by `section.field`, unchecked."""
+    tables: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    for field, value in given.items():
+        section, _, key = field.partition(".")
+        tables[section][key] = value
+    sections: dict[str, Any] = {section: kind(**tables[section]) for section, kind in SECTIONS.items()}
+    return TrainConfig(**sections)
+
+
+def _shorten_warmup(given: dict[str, Any], before: int) -> None:
+    """Shorten the warmup in proportion if it fits the `before` steps of the file, and not the fewer steps of changes.
+
+    Any other warmup stays, so that a longer run, or one that resumes with more steps, has the same rates as before.
+    """
+    config = _config(given)
+    warmup, steps, schedule = config.schedule.warmup, config.steps, config.schedule
+    if most_warmup(steps, schedule) < warmup <= most_warmup(before, schedule):
+        given["schedule.warmup"] = min(warmup * steps // before, most_warmup(steps, schedule))
+        logger.warning(
+            "schedule.warmup = %d instead of %d, in proportion to %s instead of %s; set it to have another",
+            given["schedule.warmup"],
+            warmup,
+            counted(steps, "step"),
+            f"{before:,}",
+        )
 
 
 def _with_objective(config: TrainConfig) -> TrainConfig:
@@ -130,8 +163,10 @@ def _change(change: str | tuple[str, Any]) -> tuple[str, Any]:
     except (ValueError, RecursionError):
         parsed = {}
     value = parsed["value"] if parsed.keys() == {"value"} else text
-    # A number or a date may be text without its quotes.
-    for candidate in (value,) if isinstance(value, str | list | dict) else (value, text):
+    # A number or a date may be text without its quotes, and a list of names the names with commas.
+    candidates = (value,) if isinstance(value, str | list | dict) else (value, text)
+    names = value.split(",") if isinstance(value, str) and not value.startswith("[") else []
+    for candidate in (*candidates, [name.strip() for name in names]):
         with suppress(PilekitError):
             return name, typed(name, candidate)
     return name, typed(name, value)  # raises

@@ -39,6 +39,11 @@ def learning_rate(step: int, *, steps: int, lr: float, schedule: ScheduleConfig)
     return schedule.min_lr + (lr - schedule.min_lr) * share
 
 
+def most_warmup(steps: int, schedule: ScheduleConfig) -> int:
+    """The longest warmup in a run of `steps`; "wsd" falls behind it."""
+    return steps - (decay_steps(steps, schedule.decay_share) if schedule.kind == "wsd" else 0)
+
+
 def decay_steps(steps: int, share: float) -> int:
     """Number of steps at the end of a "wsd" schedule in which the rate falls, at least one."""
     return max(1, round(steps * share))

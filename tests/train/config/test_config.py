@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
@@ -109,6 +109,49 @@ def test_any_other_file_is_refused_in_one_line(content: bytes, tmp_path_factory:
     assert refusal(file).startswith(":")
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # caplog, which the test clears
+@given(
+    kind=st.sampled_from(["constant", "linear", "cosine", "wsd"]),
+    warmup=st.integers(0, 60),
+    before=st.integers(1, 60),
+    after=st.integers(1, 60),
+    share=st.sampled_from([0.1, 0.5, 0.9]),
+)
+def test_a_warmup_of_the_file_is_shortened_only_if_a_change_leaves_no_room(
+    kind: str, warmup: int, before: int, after: int, share: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    def room(steps: int) -> int:
+        return steps - (max(1, round(share * steps)) if kind == "wsd" else 0)
+
+    of = {"data": {"tokenizer": "t"}, "model": {"preset": "pythia-14m"}, "train": {"steps": before}}
+    of["schedule"] = {"kind": kind, "warmup": warmup, "decay_share": share}
+    caplog.clear()
+    if warmup > max(room(before), room(after)) or room(before) < warmup > room(after):
+        with pytest.raises(PilekitError, match=r"schedule\.warmup = .*must be at most"):
+            load_config(of, [f"train.steps={after}"])
+        return
+    found = load_config(of, [f"train.steps={after}"])
+    assert found == load_config(of, {"train.steps": after})
+    if warmup <= room(after):
+        assert found.schedule.warmup == warmup
+        assert not caplog.records
+        return
+    assert found.schedule.warmup == min(math.floor(warmup * after / before), room(after)) < warmup
+    said = f"schedule.warmup = {found.schedule.warmup} instead of {warmup}, in proportion to {after} step"
+    assert caplog.records[0].getMessage().startswith(said)
+    assert load_config(found) == found, "the run's own config says the same, without a warning"
+    with pytest.raises(PilekitError, match=r"schedule\.warmup = .*must be at most"):
+        load_config(of, [f"train.steps={after}", f"schedule.warmup={warmup}"])
+
+
+def test_names_need_no_brackets(good: Path) -> None:
+    for text in ("ArXiv,GitHub", "ArXiv, GitHub", '"ArXiv,GitHub"', '["ArXiv", "GitHub"]'):
+        assert load_config(good, [f"data.subsets={text}"]).data.subsets == ["ArXiv", "GitHub"]
+    assert load_config(good, ["data.subsets=Wikipedia (en)"]).data.subsets == ["Wikipedia (en)"]
+    assert load_config(good, ["model.freeze=*.embed_in.*"]).model.freeze == ["*.embed_in.*"]
+    assert load_config(good, ["data.path=a,b"]).data.path == "a,b", "a path may have a comma"
+
+
 def test_changes(good: Path, tmp_path: Path) -> None:
     changed = load_config(
         good,
@@ -175,7 +218,11 @@ def test_impossible_values_are_named_with_the_rule(good: Path) -> None:
     cases: tuple[tuple[str | tuple[str, ...], str], ...] = (
         ("train.steps", "train.steps: must be section.field=value, such as train.steps=50"),
         ("train.stesp=5", 'unknown key of train, "stesp": did you mean "steps"?'),
-        ("data.subsets=ArXiv", 'data.subsets = "ArXiv": Expected `array'),
+        ("data.subsets=5", 'data.subsets = 5: Expected `array | null`, got `int`; for example ["ArXiv", "GitHub"]'),
+        ('data.subsets=["ArXiv"', r'data.subsets = "[\"ArXiv\"": Expected `array'),
+        ("data.subsets=ArXiv,", 'data.subsets = "ArXiv,": Expected `array'),
+        ("train.steps=many", 'train.steps = "many": Expected `int | null`, got `str`; for example 100'),
+        ("optimizer.lr=high", 'optimizer.lr = "high": Expected `float`, got `str`; for example 0.0003'),
         ("train.steps=9007199254740993", "train.steps = 9007199254740993: Expected `int` <= 9007199254740992"),
         ("train.clip_norm=nan", "train.clip_norm = NaN: Expected `float` > 0"),
         ("optimizer.lr=1e999", "optimizer.lr = Infinity: Expected `float` <= "),
