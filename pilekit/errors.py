@@ -30,6 +30,22 @@ class RankLost(ToldElsewhere):
     """A connection to another rank of this machine broke. The program that started the ranks tells which one died."""
 
 
+_OUT_OF_MEMORY = (
+    *("can't allocate memory", "Cannot allocate memory", "out of memory", "bad_alloc", "ALLOC_FAILED"),
+    *("failed to map segment from shared object", "can't start new thread"),
+)
+"""Words in errors of libraries that have no class of their own: from a CPU, the system, the GPU's driver, C++, cuBLAS,
+and from what loads libraries and starts threads, which take memory too."""
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error says that the machine, a limit of this process or a GPU has run out of memory."""
+    if isinstance(error, RuntimeError | ImportError | OSError):
+        own = any(words in str(error) for words in _OUT_OF_MEMORY)
+        return own or (isinstance(error, OSError) and is_out_of_memory(error.__context__))
+    return isinstance(error, MemoryError)
+
+
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
 # Direction overrides and other invisible format characters can make a terminal show another text than the real one.
 # Lone surrogates (bytes of a file name that are not UTF-8) could not be printed at all.

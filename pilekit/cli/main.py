@@ -21,7 +21,7 @@ import click
 
 from pilekit import __version__
 from pilekit.cli.standard_streams import flush_standard_output, prepare_standard_streams
-from pilekit.errors import PilekitError, RankLost, ToldElsewhere, visible
+from pilekit.errors import PilekitError, RankLost, ToldElsewhere, is_out_of_memory, visible
 
 GROUPS = {
     "Look at a corpus; begin with stats and head": {
@@ -166,16 +166,20 @@ def main() -> NoReturn:
         how = "resumes" if resumes else "begins again" if arguments[0] != "bpb" else "begins again; --out would resume"
         click.echo(f"interrupted; the same command {how}", err=True)
         sys.exit(130)
-    except (PilekitError, OSError, MemoryError) as error:
-        if debug:
+    except Exception as error:
+        lacks_memory = is_out_of_memory(error)
+        if debug or not (lacks_memory or isinstance(error, PilekitError | OSError)):
             raise
         if _is_told_elsewhere(error):
             with contextlib.suppress(KeyboardInterrupt):
                 time.sleep(REPORT_SECONDS)
         else:
-            # What Python and numpy say of memory is nothing, or the shape of an array.
-            told = "memory ran out; free some, or raise its limit" if isinstance(error, MemoryError) else visible(error)
+            # What libraries say of memory is nothing, the shape of an array, or that they are not installed.
+            told = "memory ran out; free some, or raise its limit" if lacks_memory else visible(error)
             click.echo(f"error: {told}", err=True)
+        if isinstance(error, ImportError):  # Python would crash in the library that is half there, as it ends.
+            flush_standard_output()
+            os._exit(1)
         sys.exit(1)
 
 

@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pilekit.engine.worker import work
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, is_out_of_memory, visible
 
 if TYPE_CHECKING:
     from pilekit.engine.ray import Ray
@@ -193,8 +193,8 @@ def raise_first(errors: dict[int, Exception], labels: Sequence[str], places: Map
     hidden = f" and {len(others) - 5} more" if len(others) > 5 else ""
     more = f" (on {places[first]})" if places else ""
     more += f" (also failed: {', '.join(others[:5])}{hidden})" if others else ""
-    if isinstance(error, PilekitError | OSError | MemoryError):
-        text = "ran out of memory; use fewer jobs" if isinstance(error, MemoryError) else str(error)
+    if (lacks_memory := is_out_of_memory(error)) or isinstance(error, PilekitError | OSError):
+        text = "ran out of memory; use fewer jobs" if lacks_memory else str(error)
         is_named = re.search(rf"(?<!\w){re.escape(label)}(?!\w)", text)
         raise PilekitError(f"{text if is_named else f'{label}: {text}'}{more}") from error
     raise RuntimeError(f"{label}: {type(error).__name__}: {error}{more}") from error

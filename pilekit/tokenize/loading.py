@@ -81,7 +81,7 @@ def load_tokenizer(
             with suppress(Exception):  # It may not know the text. But a crafted normaliser panics at any text.
                 reference.encode(text, add_special_tokens=False)
     except BaseException as error:  # tokenizers raises Exception itself, and PanicException, which is none
-        if isinstance(error, KeyboardInterrupt | SystemExit):
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
             raise
         raise PilekitError(
             f"{shown} is not a tokenizer.json that the tokenizers library can read ({visible(error, 200)}); give "

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import click
 import pytest
+import zstandard
 from click.testing import CliRunner
 
 from pilekit import __version__
@@ -194,16 +195,31 @@ def test_exit_codes_and_which_rank_prints_the_error(
     assert [seconds > 5 for seconds in waited] == [True]
 
 
-def test_memory_that_runs_out_is_one_line(tmp_path: Path) -> None:
-    """There is no room for a line of 100 MB."""
-    (tmp_path / "long.jsonl").write_bytes(b'{"text": "' + b"x" * 100_000_000 + b'"}\n')
-    script = """if 1:
-        import resource, sys
+@pytest.mark.parametrize(
+    ("command", "stack"),
+    [
+        ("show long.jsonl 0", 0),  # a line of 200 MB
+        ("show window.jsonl.zst 0", 0),  # a frame whose window has 128 MiB; it is not damaged
+        ("stream long.jsonl --tokenizer nosuch", 0),  # torch's libraries
+        ("show short.jsonl.zst 0", 1 << 30),  # the stack of a thread
+    ],
+    ids=["line", "window", "library", "thread"],
+)
+def test_memory_that_runs_out_is_one_line(command: str, stack: int, tmp_path: Path) -> None:
+    line = b'{"text": "' + b"x" * 200_000_000 + b'"}\n'
+    (tmp_path / "long.jsonl").write_bytes(line)
+    wide = zstandard.ZstdCompressionParameters.from_level(1, window_log=27)
+    packer = zstandard.ZstdCompressor(compression_params=wide).compressobj()  # does not know the size beforehand
+    (tmp_path / "window.jsonl.zst").write_bytes(packer.compress(line[-9:]) + packer.flush())
+    (tmp_path / "short.jsonl.zst").write_bytes(zstandard.compress(line[-9:]))
+    script = f"""if 1:
+        import resource, sys, threading
         from pathlib import Path
-        import pilekit.cli.look.show, pilekit.cli.main, pilekit.shards.read.reader
+        import pilekit.cli.look.show, pilekit.cli.stream, pilekit.cli.main, pilekit.shards.read.reader
         taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (taken + 60_000_000,) * 2)
-        sys.argv = ["pilekit", "show", "long.jsonl", "0"]
+        resource.setrlimit(resource.RLIMIT_AS, (taken + 100_000_000,) * 2)
+        threading.stack_size({stack})
+        sys.argv = ["pilekit", *{command.split()}]
         pilekit.cli.main.main()
     """
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)

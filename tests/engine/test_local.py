@@ -105,6 +105,7 @@ FAILURES: dict[str, Exception] = {
     "bug": ZeroDivisionError("division by zero"),
     "disk": OSError(28, "No space left on device"),
     "memory": MemoryError(),
+    "threads": RuntimeError("can't start new thread"),
     "odd": OddError("one", "two"),
 }
 
@@ -129,6 +130,7 @@ def test_a_failure_names_its_item_after_the_others_are_through(tmp_path: Path) -
                 ("bug", RuntimeError, "b.zst: ZeroDivisionError: division by zero"),
                 ("disk", PilekitError, "b.zst: [Errno 28] No space left on device"),
                 ("memory", PilekitError, "b.zst: ran out of memory; use fewer jobs"),
+                ("threads", PilekitError, "b.zst: ran out of memory; use fewer jobs"),
                 ("odd", RuntimeError, "b.zst: RuntimeError: OddError: one and two"),
                 ("unpicklable", RuntimeError, "b.zst: TypeError: cannot pickle '_thread.lock' object"),
             ],

@@ -11,9 +11,6 @@ from pilekit.errors import PilekitError, visible
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-_OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "bad_alloc", "ALLOC_FAILED")
-"""Words in out-of-memory errors that have no class of their own: from a CPU, the GPU's driver, C++ and cuBLAS."""
-
 
 def device_of(given: str, ranks: Ranks) -> torch.device:
     """The device that "auto", "cpu", "cuda" or "cuda:N" means for this rank; each of several ranks has its own GPU.
@@ -54,10 +51,3 @@ def dtype_of(given: str, device: torch.device, stored: torch.dtype) -> torch.dty
     if given not in _DTYPES:
         raise PilekitError(f"dtype is auto, fp32, bf16, fp16, int8 or int4, not {visible(given, 40)!r}")
     return _DTYPES[given]
-
-
-def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error says that the machine or a GPU has run out of memory."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)

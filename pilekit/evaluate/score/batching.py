@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pilekit.errors import PilekitError, counted, message_logger, visible
-from pilekit.evaluate.model.device import is_out_of_memory
+from pilekit.errors import PilekitError, counted, is_out_of_memory, message_logger, visible
 from pilekit.evaluate.results.records import ScoredDocument
 
 logger = message_logger(__name__)

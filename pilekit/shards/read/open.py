@@ -140,7 +140,9 @@ class _StoredFile(io.RawIOBase):
             self.file.close()
         super().close()
 
-    def _unreadable(self, error: Exception) -> ShardDamage:
+    def _unreadable(self, error: Exception) -> Exception:
+        if isinstance(error, MemoryError):
+            return error
         why = reason_of(error)
         reason = f"cannot be read further ({why}); check the connection or disk and try again, or copy the file first"
         return ShardDamage(reason, frame=None, byte=self.position)

@@ -233,6 +233,8 @@ def decode(blocks: Blocks, max_window: int) -> Iterator[bytes]:
             piece = decoder.read(PIECE_BYTES)
         except zstandard.ZstdError as error:
             why = str(error).removeprefix("zstd decompress error: ")
+            if "not enough memory" in why:  # The frame may be right, and must not be called damaged.
+                raise MemoryError from error
             raise _damaged(blocks.number, why, blocks.first, blocks.position) from error
         if piece:
             yield piece

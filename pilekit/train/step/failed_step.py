@@ -18,8 +18,7 @@ import torch
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.engine.ranks import Ranks, lost_rank
-from pilekit.errors import PilekitError, message_logger, visible
-from pilekit.evaluate.model.device import is_out_of_memory
+from pilekit.errors import PilekitError, is_out_of_memory, message_logger, visible
 from pilekit.stream.batch.batch import Batch
 from pilekit.train.run_folder import RunFolder
 

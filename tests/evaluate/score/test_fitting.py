@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from pilekit.errors import PilekitError
+from pilekit.errors import PilekitError, is_out_of_memory
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm
-from pilekit.evaluate.model.device import is_out_of_memory
 from pilekit.evaluate.score.batching import Fitting, Row
 from tests.evaluate.score.making import documents, note_shapes, scored
 from tests.memory_limit import NO_HOLES
