@@ -78,6 +78,10 @@ class CutFolder:
         """Where each shard was, by its name."""
         return self._noted(PATHS)
 
+    def shards(self) -> list[Shard]:
+        """The shards that were searched; PilekitError if one is gone or changed."""
+        return [self._shard(name, path) for name, path in self.paths.items()]
+
     def count(self, subset: str | None = None) -> int:
         """The number of rows of the table, of a subset alone by its exact name."""
         with readable(self.table, self.command) as table:

@@ -38,9 +38,9 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 
-QUESTIONS = ("corpus", "documents", "search", "document", "scored", "pairs", "pair")
+QUESTIONS = ("corpus", "documents", "search", "document", "scored", "pairs", "pair", "cuts", "cut")
 """Methods of `Sources` that the page calls, with its query as their arguments."""
-NUMBERS = ("start", "number", "place")
+NUMBERS = ("start", "number", "place", "folder")
 
 
 def make_app(sources: Sources, hosts: tuple[str, ...], token: str) -> Starlette:

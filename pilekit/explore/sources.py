@@ -1,4 +1,4 @@
-"""The page's questions about a corpus, a dedup folder, a result of `pilekit bpb` and a tokenizer, answered as JSON.
+"""The page's questions about a corpus, results made from it and a tokenizer, answered as JSON.
 
 A document is reached through its shard's index, so the size of a shard does not matter. A search goes through the
 documents in their order, for one second at a time; the page asks again from where it ended. Control characters and
@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import re
 import time
-from dataclasses import asdict
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,13 @@ import pyarrow.compute as pc
 
 from pilekit.corpus import Corpus
 from pilekit.corpus.sidecar_files import TOKENS_FILE
-from pilekit.dedup.previous_runs import finished_run, manifest_of
-from pilekit.dedup.result import REMOVED
-from pilekit.dedup.show.removed_pairs import RemovedPair, pair_texts, readable, spread_pairs, subsets_of
+from pilekit.dedup.show.removed_pairs import readable
 from pilekit.documents import Document
 from pilekit.errors import PilekitError, visible, visible_lines
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result_folder import read_result
-from pilekit.explore.comparison import compared
-from pilekit.shards.index.build import index_of
+from pilekit.explore.cuts import Cuts
+from pilekit.explore.removals import Removals
 from pilekit.shards.random_access.pile_documents import PileDocuments
 from pilekit.stats.summary import corpus_stats
 from pilekit.tokenize import Tokenizer, load_tokenizer
@@ -49,7 +47,8 @@ SEARCH_SECONDS, AT_ONCE = 1.0, 1024
 class Sources:
     """The corpus at `data`, and the other sources.
 
-    dedup       a folder of `pilekit dedup`; its shards get an index if they have none
+    dedup       a folder of `pilekit dedup`
+    cuts        folders of `pilekit decontaminate` and `pilekit substrings`
     bpb         a folder of `pilekit bpb --out DIR --per-token`
     tokenizer   shows its tokens; None with `bpb`: that of its model
 
@@ -61,14 +60,13 @@ class Sources:
         data: str | Path | Corpus,
         *,
         dedup: Path | None = None,
+        cuts: Sequence[Path] = (),
         bpb: Path | None = None,
         tokenizer: str | None = None,
     ):
         self._documents = PileDocuments(data)
-        self._run = None if dedup is None else finished_run(dedup)
-        if self._run is not None:
-            for shard in self._run.shards:
-                index_of(shard, manifest=manifest_of(self._run.parameters), on_error="skip")
+        self._removals = None if dedup is None else Removals(dedup, self._documents.corpus)
+        self._cuts = [Cuts(folder, self._documents.corpus) for folder in cuts]
         self._result = None if bpb is None else read_result(bpb)
         self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
         if bpb is not None and self._result is not None:
@@ -78,19 +76,20 @@ class Sources:
                 self._bits = bits
             self._tokenizer = _tokenizer_of(self._result.protocol, self._tokenizer)
         self._labelled = functools.lru_cache(maxsize=64)(self._documents.labelled)
-        self._pairs = functools.lru_cache(maxsize=16)(self._spread)
 
     def corpus(self) -> dict[str, Any]:
         """The subsets, the largest first, and the sources."""
         stats = corpus_stats(self._documents.corpus, on_error="skip")
         names = [one.name for one in stats.subsets]
-        removed = [] if self._run is None else subsets_of(self._run.folder / REMOVED)
+        removed = None if self._removals is None else self._removals.subsets()
+        cut = [name for one in self._cuts for name in one.subsets]
         return {
             "shards": [visible(shard.path) for shard in self._documents.corpus.shards],
             "subsets": [{"label": one.name, "documents": one.documents, "bytes": one.bytes} for one in stats.subsets],
             "documents": len(self._documents),
-            "shown": {name: visible(name, 80) for name in {*names, *removed}},
-            "removed": None if self._run is None else removed,
+            "shown": {name: visible(name, 80) for name in {*names, *(removed or ()), *cut}},
+            "removed": removed,
+            "cuts": [{"title": one.title, "subsets": one.subsets} for one in self._cuts],
             "bits": self._result is not None,
             "tokens": None if self._tokenizer is None else visible(self._tokenizer.path),
         }
@@ -123,14 +122,17 @@ class Sources:
         return {"documents": found, "next": place if place < len(of) else None, "of": len(of)}
 
     def document(self, shard: str, number: int) -> dict[str, Any]:
-        """A document: its text, or its tokens as [text, id, bytes, bits]; bits are null where there are none.
+        """A document, with its duplicates and cuts: its text, or its tokens as [text, id, bytes, bits].
 
+        Bits are null where there are none.
         A text without tokens is shown as it is. `rate` is the bits per byte of a scored document.
         """
         document = self._documents.document(shard, number)
         text = document.text[:MOST_SHOWN]
         shown: dict[str, Any] = {**_listed(document), "characters": len(document.text), "shown": len(text)}
         shown["meta"] = {visible(key, 80): visible(value, 500) for key, value in document.meta.items()}
+        shown["duplicates"] = None if self._removals is None else self._removals.of(shard, number)
+        shown["cuts"] = [{"title": one.title, **one.of(shard, number)} for one in self._cuts]
         if self._tokenizer is None:
             return {**shown, "text": visible_lines(text)}
         ids, spans = self._tokenizer.encode_with_spans(text)
@@ -154,22 +156,35 @@ class Sources:
 
     def pairs(self, subset: str | None = None) -> dict[str, Any]:
         """Removed documents, evenly over the similarities, the least similar first."""
-        pairs, total = self._pairs(subset)
-        return {"pairs": [_shown_pair(pair) for pair in pairs], "of": total}
+        return self._removed.pairs(subset)
 
-    def pair(self, place: int, subset: str | None = None) -> dict[str, Any]:
-        """One of `pairs`: the kept and the removed text, compared."""
-        pair = self._pairs(subset)[0][place]
-        assert self._run is not None
-        return {**_shown_pair(pair), **compared(*pair_texts([pair], self._run)[0])}
+    def pair(self, shard: str, number: int) -> dict[str, Any]:
+        """A removed document and the kept one, compared; `shard` is the name in the run."""
+        return self._removed.pair(shard, number)
+
+    def cuts(self, folder: int, start: int, subset: str | None = None) -> dict[str, Any]:
+        """A page of the cuts of a folder, by its place among those given."""
+        return self._cuts[folder].listed(start, subset)
+
+    def cut(
+        self,
+        folder: int,
+        place: int,
+        subset: str | None = None,
+        shard: str | None = None,
+        number: int | None = None,
+    ) -> dict[str, Any]:
+        """A cut by its place among those of the subset or of the document, beside what it repeats."""
+        return self._cuts[folder].cut(place, subset=subset, shard=shard, number=number)
+
+    @property
+    def _removed(self) -> Removals:
+        if self._removals is None:
+            raise PilekitError("no folder of `pilekit dedup` was given with --dedup")
+        return self._removals
 
     def _of(self, subset: str | None) -> PileDocuments:
         return self._documents if subset is None else self._labelled(subset)
-
-    def _spread(self, subset: str | None) -> tuple[list[RemovedPair], int]:
-        if self._run is None:
-            raise PilekitError("no folder of `pilekit dedup` was given with --dedup")
-        return spread_pairs(self._run.folder / REMOVED, PAGE, subset=subset)
 
     def _rate(self, document: Document) -> float | None:
         """The document's bits per byte in its record; None if it was not scored."""
@@ -230,7 +245,3 @@ def _pieces(text: str, ids: list[int], spans: list[tuple[int, int]], bits: dict[
         [visible_lines(text[first:after]), token, end - begin, bits.get(place)]
         for place, ((first, after), token, (begin, end)) in enumerate(zip(pairwise(cuts), ids, spans, strict=True))
     ]
-
-
-def _shown_pair(pair: RemovedPair) -> dict[str, Any]:
-    return {name: visible(value, 100) if isinstance(value, str) else value for name, value in asdict(pair).items()}

@@ -22,9 +22,14 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def everything(given: Path) -> Sources:
+    cuts = [given / "dec", given / "sub"]
+    return Sources(given / "corpus", dedup=given / "dedup", cuts=cuts, bpb=given / "scores")
+
+
 @pytest.fixture(scope="session")
 def sources(given: Path) -> Sources:
-    return Sources(given / "corpus", dedup=given / "dedup", bpb=given / "scores")
+    return everything(given)
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +37,7 @@ def address(given: Path) -> Iterator[str]:
     """The page of everything."""
     from tests.explore.making import served
 
-    with served(Sources(given / "corpus", dedup=given / "dedup", bpb=given / "scores")) as found:
+    with served(everything(given)) as found:
         yield found
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pilekit.cutting.decontaminate import decontaminate_corpus
+from pilekit.cutting.substrings import substrings_corpus
 from pilekit.dedup.run import dedup_corpus
 from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.explore.server import serve
@@ -20,6 +23,7 @@ CLOSING = "</script></pre><svg onload=window.hacked=3>"
 BIDI = "before \u202eesrever\u2069 \x1b[31mred\x07 zero\u200bwidth"
 HOSTILE = (SCRIPT, IMAGE, CLOSING, BIDI)
 LABELS = ["ArXiv", f"{SCRIPT}", IMAGE, "\u202eGitlab"]
+QUIZ = f"a question {SCRIPT}"
 NAME = '"><img src=x onerror=hacked=4>.jsonl.zst'
 
 
@@ -36,10 +40,15 @@ def texts() -> list[str]:
 
 
 def make(folder: Path) -> None:
-    """`corpus/` with one shard, `dedup/`, `model/` and `scores/`."""
+    """`corpus/` with one shard, `dedup/`, `dec/`, `sub/`, `model/` and `scores/`."""
     every = texts()
     write_shard(folder / "corpus" / NAME, every, [LABELS[number % 4] for number in range(len(every))])
     dedup_corpus(str(folder / "corpus"), out=folder / "dedup", write=False, jobs=1)
+    records = [{"text": f"{QUIZ} {every[3]}"}, {"text": f"{IMAGE} {words(200)} {IMAGE}"}, {"text": words(1)[:300]}]
+    (folder / "quiz.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    options = {"common": 0, "write": False, "jobs": 1}
+    decontaminate_corpus(folder / "corpus", against=folder / "quiz.jsonl", out=folder / "dec", **options)
+    substrings_corpus(folder / "corpus", out=folder / "sub", write=False, jobs=1)
     tiny_model_dir(folder / "model", max_length=256)
     bits_per_byte(folder / "model", folder / "corpus", out=folder / "scores", per_token=True, limit=10)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,48 @@ def test_duplicates_stand_side_by_side_with_their_differences_marked(page: Brows
     left, right = page.all(".pair > pre")[:2]
     assert left.location["y"] < right.location["y"]
     assert page.driver.execute_script("return document.documentElement.scrollWidth") <= 390
+
+
+def test_a_document_shows_its_duplicates_and_cluster(page: Browser) -> None:
+    click(page, "#views button", "Duplicates")
+    click(page, "#found button", "similarity")
+    page.wait(lambda: page.all(".pair"))
+    click(page, ".pair h3 button", " ")  # the kept document
+    said = page.wait(
+        lambda: re.search(r"Kept: (\d+) documents? (was|were) removed for it\.", page.all("#shown")[0].text)
+    )
+    members = page.all(".fate")[0].find_elements("css selector", "li")
+    assert [one.text.split()[0] for one in members] == ["kept:", *["removed,"] * int(said[1])]
+    shot(page, "cluster")
+    members[1].find_elements("css selector", "button")[0].click()
+    page.wait(lambda: "Removed: it resembles a kept document" in page.all("#shown")[0].text)
+    assert sum("removed, this document, " in one.text for one in page.all(".fate li")) == 1
+    click(page, ".fate button", "Compare")
+    page.wait(lambda: page.all(".pair"))
+
+
+@pytest.mark.parametrize(("view", "source"), [("Decontaminated", "quiz record"), ("Repeated passages", ".jsonl")])
+def test_cuts_stand_beside_their_source(page: Browser, view: str, source: str) -> None:
+    click(page, "#views button", view)
+    page.wait(lambda: "1 to" in status(page) and source in page.all("#found small")[0].text)
+    for button in page.all("#found button")[:12]:
+        number = button.text.rsplit(" ", 1)[1]
+        button.click()
+
+        def headings(number: str = number) -> list[str]:
+            texts = [one.text for one in page.all(".pair > h3")]
+            return texts if f" {number}, " in texts[1] else []
+
+        stays, cut = page.wait(headings)
+        assert stays.startswith("stays:")
+        assert source in stays
+        assert cut.startswith("cut:")
+        assert page.all(".pair .around")
+    shot(page, view.split()[0].lower())
+    click(page, ".pair h3:nth-child(2) button", "onerror")
+    page.wait(lambda: f"{view}: " in page.all("#shown")[0].text)
+    click(page, ".fate button", "Compare")
+    page.wait(lambda: page.all(".pair"))
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ def ask(address: str, path: str = "", method: str = "GET", **headers: str) -> tu
 
 
 def test_the_page_and_its_questions_are_answered_with_the_policy(address: str) -> None:
-    for path in ("", "explore.js", "explore.css", "api/corpus", "api/documents?start=0"):
+    for path in ("", "explore.js", "compare.js", "explore.css", "api/corpus", "api/documents?start=0"):
         status, headers, content = ask(address, path)
         assert status == 200
         assert content
@@ -61,7 +61,13 @@ def test_nothing_of_the_disk_is_served_and_nothing_is_changed(address: str) -> N
 
 def test_a_question_that_the_page_does_not_ask_is_an_error_in_one_line(address: str) -> None:
     of_documents = ("documents", "documents?start=-1", "documents?start=x", "document?shard=a", "search?text=a")
-    for question in (*of_documents, f"document?shard={quote('/etc/passwd')}&number=0", "pair?place=100000"):
+    for question in (
+        *of_documents,
+        f"document?shard={quote('/etc/passwd')}&number=0",
+        "pair?shard=a&number=1",
+        "cuts?folder=9&start=0",
+        "cut?folder=0&place=99999",
+    ):
         status, _, content = ask(address, f"api/{question}")
         assert (status, [*json.loads(content)]) == (400, ["error"])
     status, _, content = ask(address, "api/documents?start=" + "9" * 30)

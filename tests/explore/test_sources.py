@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from pilekit.dedup.run import dedup_corpus
 from pilekit.errors import PilekitError, visible, visible_lines
 from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.explore import sources as module
@@ -121,16 +122,96 @@ def test_pairs_are_the_removed_documents_with_both_texts(sources: Sources, given
     text = {number: of for number, of, _ in every}
     pairs = sources.pairs()
     assert pairs["of"] == len(removed) == len(pairs["pairs"]) >= 6
-    for place, pair in enumerate(pairs["pairs"]):
-        parts = sources.pair(place)["parts"]
+    for pair in pairs["pairs"]:
+        parts = sources.pair(pair["key"], pair["number"])["parts"]
         assert "".join(part[1] for part in parts) == visible(text[pair["kept_number"]])
         assert "".join(part[2] for part in parts) == visible(text[pair["number"]])
     labels = {row["subset"] for row in removed}
     assert sum(sources.pairs(label)["of"] for label in labels) == len(removed)
 
 
+def test_a_document_has_its_duplicates_and_its_cluster(sources: Sources, given: Path, every: Every) -> None:
+    removed = pq.read_table(given / "dedup" / "removed.parquet").to_pylist()
+    own = {row["number"]: row for row in removed}
+    sizes = set()
+    for number, _, _ in every:
+        found = sources.document(NAME.removesuffix(".zst"), number)["duplicates"]
+        kept = own[number]["kept_number"] if number in own else number
+        cluster = sorted((row for row in removed if row["kept_number"] == kept), key=lambda row: -row["similarity"])
+        assert (found["removed"] is not None) == (number in own)
+        if number in own:
+            assert found["removed"]["similarity"] == own[number]["similarity"]
+        assert found["of"] == len(cluster)
+        assert [one["similarity"] for one in found["cluster"]] == [row["similarity"] for row in cluster]
+        assert {one["number"] for one in found["cluster"]} == {row["number"] for row in cluster}
+        assert all(one["here"] == one["kept_here"] == NAME.removesuffix(".zst") for one in found["cluster"])
+        sizes.add(len(cluster))
+    assert len(sizes) > 1
+
+
+def test_clusters_are_those_of_the_same_file_and_of_the_same_run(tmp_path: Path) -> None:
+    """A corpus browsed from a folder above, a shard that was not deduplicated, and kept documents of an earlier run."""
+    long = [" ".join(f"{letter}{place}" for place in range(60)) for letter in "abcdefgh"]
+    write_shard(tmp_path / "first" / "00.jsonl", long)
+    write_shard(tmp_path / "all" / "second" / "00.jsonl", [f"{long[0]} x", "other words", long[1], "other words"])
+    write_shard(tmp_path / "all" / "third" / "00.jsonl", long)
+    dedup_corpus(tmp_path / "first", out=tmp_path / "one", write=False, jobs=1)
+    dedup_corpus(tmp_path / "all" / "second", against=tmp_path / "one", out=tmp_path / "two", write=False, jobs=1)
+    sources = Sources(tmp_path / "all", dedup=tmp_path / "two")
+    assert sources.document("third/00.jsonl", 0)["duplicates"] is None
+    removed = sources.document("second/00.jsonl", 0)["duplicates"]
+    assert (removed["removed"]["kept_corpus"], removed["removed"]["kept_here"], removed["of"]) == ("against", None, 1)
+    assert removed["removed"]["here"] == "second/00.jsonl"
+    kept = sources.document("second/00.jsonl", 1)["duplicates"]
+    assert (kept["removed"], [one["number"] for one in kept["cluster"]]) == (None, [3])
+    assert sources.pair("00.jsonl", 2)["kept_number"] == 1
+    with pytest.raises(PilekitError, match=r"00\.jsonl 1: was not removed"):
+        sources.pair("00.jsonl", 1)
+
+
+@pytest.mark.parametrize(("folder", "table"), [(0, "dec/hits.parquet"), (1, "sub/repeats.parquet")])
+def test_cuts_are_the_rows_of_the_table_with_both_texts(
+    sources: Sources, given: Path, every: Every, folder: int, table: str
+) -> None:
+    rows = pq.read_table(given / table).to_pylist()
+    text = {number: of for number, of, _ in every}
+    assert len(rows) > 3
+    listed = sources.cuts(folder, 0)
+    assert (listed["of"], [one["number"] for one in listed["cuts"]]) == (
+        len(rows),
+        [row["number"] for row in rows[:50]],
+    )
+    for label in {row["subset"] for row in rows}:
+        numbers = [row["number"] for row in rows if row["subset"] == label]
+        assert [one["number"] for one in sources.cuts(folder, 0, label)["cuts"]] == numbers[:50]
+        assert sources.cut(folder, len(numbers) - 1, label)["number"] == numbers[-1]
+        assert sources.cuts(folder, 1, label)["cuts"] == sources.cuts(folder, 0, label)["cuts"][1:]
+    for place, row in enumerate(rows):
+        cut = sources.cut(folder, place)
+        passage = text[row["number"]][row["start"] : row["end"]]
+        assert "".join(part[2] for part in cut["parts"][1:-1]) == visible_lines(passage)
+        around = [cut["parts"][at][2] for at in (0, -1)]
+        whole = visible_lines(text[row["number"]])
+        assert around[0] + visible_lines(passage) + around[1] in whole
+        assert cut["parts"][0][0] == cut["parts"][-1][0] == "around"
+        alike = sum(len(part[2]) for part in cut["parts"] if part[0] in ("alike", "folded"))
+        assert alike >= 0.9 * (len(passage) if folder == 0 else 100)  # a cut of several parts names one place
+    with pytest.raises(PilekitError, match="there is no such cut"):
+        sources.cut(folder, len(rows))
+    name = NAME.removesuffix(".zst")
+    for number in text:
+        found = sources.document(name, number)["cuts"][folder]
+        of_document = [row for row in rows if row["number"] == number]
+        assert len(found["cuts"]) == len(of_document)
+        for place, row in enumerate(of_document):
+            same = sources.cut(folder, place, shard=found["key"], number=number)
+            assert same == sources.cut(folder, rows.index(row))
+
+
 def test_no_answer_holds_a_control_character(sources: Sources) -> None:
     answers = [sources.corpus()["shown"], sources.documents(100), sources.pairs(), sources.scored(0)]
+    answers += [sources.cuts(folder, 0) for folder in (0, 1)]
+    answers += [sources.cut(folder, place) for folder in (0, 1) for place in range(sources.cuts(folder, 0)["of"])]
     answers += [sources.document(NAME.removesuffix(".zst"), number) for number in range(118, 126)]
     for answer in answers:
         for value in _values(answer):
@@ -169,6 +250,8 @@ def test_what_does_not_fit_is_one_clear_line(given: Path, tmp_path: Path) -> Non
         Sources(corpus, bpb=given / "scores", tokenizer=str(tmp_path / "other.json"))
     with pytest.raises(PilekitError):
         Sources(corpus, dedup=tmp_path)
+    with pytest.raises(PilekitError, match='holds a "dedup"; name a folder that `pilekit decontaminate`'):
+        Sources(corpus, cuts=[given / "dedup"])
     with pytest.raises(PilekitError, match="is no shard of this corpus"):
         Sources(corpus).document("../../etc/passwd", 0)
     with pytest.raises(PilekitError, match="has no document"):

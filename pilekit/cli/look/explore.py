@@ -16,10 +16,16 @@ from pilekit.progress import byte_progress
 @click.command()
 @paths_argument
 @folder_option("--dedup", "Show what this `pilekit dedup` removed, beside the kept.")
+@folder_option("--cuts", "Show what this `decontaminate` or `substrings` cut; repeatable.", multiple=True)
 @folder_option("--bpb", "Colour tokens by their bits: of `pilekit bpb --per-token`.")
 @click.option("--tokenizer", metavar="F", help="Show the tokens of texts.  [default: that of --bpb's model]")
 def command(
-    paths: tuple[str, ...], manifest: Described, dedup: Path | None, bpb: Path | None, tokenizer: str | None
+    paths: tuple[str, ...],
+    manifest: Described,
+    dedup: Path | None,
+    cuts: tuple[Path, ...],
+    bpb: Path | None,
+    tokenizer: str | None,
 ) -> None:
     """Browse a corpus in a page of your browser: documents by subset, search, duplicates, tokens, bits per byte.
 
@@ -31,6 +37,7 @@ def command(
     Example:
       pilekit explore data/
       pilekit explore data/ --dedup dedup --tokenizer 20B_tokenizer.json
+      pilekit explore data/ --cuts decontaminated --cuts substrings
       pilekit explore val.jsonl.zst --bpb scores/a
     """
     if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
@@ -44,6 +51,6 @@ def command(
     corpus = open_corpus(paths, manifest)
     with byte_progress("indexing", corpus.size) as advance:
         index_corpus(corpus, on_error="skip", advance=advance)
-    sources = Sources(corpus, dedup=dedup, bpb=bpb, tokenizer=tokenizer)
+    sources = Sources(corpus, dedup=dedup, cuts=cuts, bpb=bpb, tokenizer=tokenizer)
     with contextlib.suppress(KeyboardInterrupt):
         serve(sources, lambda address: click.echo(f"{address}\nCtrl-C ends it"))

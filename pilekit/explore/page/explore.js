@@ -42,9 +42,9 @@ function shownSubset(label) {
 
 function chooseView(view) {
   state.view = view;
-  for (const button of $("views").children) button.ariaPressed = String(button.dataset.view === view);
-  const removed = view === "duplicates";
-  const subsets = removed ? state.corpus.removed.map((label) => ({ label })) : state.corpus.subsets;
+  for (const button of $("views").children) button.ariaPressed = String(button.dataset.view === String(view));
+  const removed = view === "duplicates" ? state.corpus.removed : state.corpus.cuts[view]?.subsets;
+  const subsets = removed ? removed.map((label) => ({ label })) : state.corpus.subsets;
   if (!subsets.some((one) => one.label === state.subset)) state.subset = null;
   const all = { label: null, documents: removed ? undefined : state.corpus.documents };
   $("subsets").replaceChildren(...(view === "scored" ? [] : [all, ...subsets]).map(subsetButton));
@@ -71,6 +71,7 @@ function refresh() {
   $("status").textContent = "";
   $("shown").replaceChildren(element("p", { textContent: "Choose from the list." }));
   if (state.view === "duplicates") showing(listPairs);
+  else if (state.corpus.cuts[state.view]) showing((stale) => listCuts(0, stale));
   else if (state.view === "scored") showing((stale) => listPage("scored", 0, stale));
   else if ($("words").value) showing((stale) => search(0, 0, stale));
   else showing((stale) => listPage("documents", 0, stale));
@@ -79,14 +80,20 @@ function refresh() {
 async function listPage(question, start, stale) {
   const found = await ask(question, { subset: question === "scored" ? null : state.subset, start });
   if (stale()) return;
-  const end = start + found.documents.length;
-  $("found").replaceChildren(...found.documents.map((one) => documentButton(one, "")));
-  $("status").textContent = found.of ? `${number(start + 1)} to ${number(end)} of ${number(found.of)}` : "no document";
-  const step = (text, place) => element("button", { type: "button", textContent: text, onclick: () => showing((late) => listPage(question, place, late)) });
+  const buttons = found.documents.map((one) => documentButton(one, ""));
+  showPage(buttons, found, "document", (place) => showing((late) => listPage(question, place, late)), question === "documents");
+}
+
+// A page of a list, with the buttons to other pages; `goTo` shows the page from a place on.
+function showPage(buttons, { start, of }, noun, goTo, anywhere) {
+  const end = start + buttons.length;
+  $("found").replaceChildren(...buttons);
+  $("status").textContent = of ? `${number(start + 1)} to ${number(end)} of ${number(of)}` : `no ${noun}`;
+  const step = (textContent, place) => element("button", { type: "button", textContent, onclick: () => goTo(place) });
   $("more").replaceChildren(
     ...(start ? [step("Earlier", Math.max(0, start - 50))] : []),
-    ...(end < found.of ? [step("Further", end)] : []),
-    ...(found.of > 50 && question === "documents" ? [step("Anywhere", Math.floor(Math.random() * (found.of - 1)))] : []),
+    ...(end < of ? [step("Further", end)] : []),
+    ...(of > 50 && anywhere ? [step("Anywhere", Math.floor(Math.random() * (of - 1)))] : []),
   );
   $("list").scrollTop = 0;
 }
@@ -163,6 +170,7 @@ async function showDocument({ shard, number: of }, words, stale) {
   parts.push(element("p", { textContent: facts.join(" · ") }));
   const meta = Object.entries(found.meta).map(([key, value]) => [element("dt", { textContent: key }), element("dd", { textContent: value })]);
   if (meta.length) parts.push(element("dl", {}, ...meta.flat()));
+  parts.push(...fate(found));
   if (found.tokens?.some((token) => token[3] !== null)) parts.push(legend());
   $("shown").replaceChildren(...parts, text);
   text.querySelector("mark")?.scrollIntoView({ block: "center" });
@@ -187,29 +195,94 @@ function legend() {
   return element("p", { className: "legend" }, "bits per byte of a token: ", ...levels);
 }
 
+const likeness = (pair) => (pair.reason === "exact" ? "exact copy" : `similarity ${pair.similarity.toFixed(4)}`);
+
 async function listPairs(stale) {
   const found = await ask("pairs", { subset: state.subset });
   if (stale()) return;
   $("status").textContent = found.of ? `${number(found.pairs.length)} of ${number(found.of)} removed documents, the least similar first` : "no document was removed";
   $("found").replaceChildren(
-    ...found.pairs.map((pair, place) => {
-      const how = pair.reason === "exact" ? "exact copy" : `similarity ${pair.similarity.toFixed(4)}`;
+    ...found.pairs.map((pair) => {
       const button = element("button", { type: "button" }, element("small", { textContent: `${pair.subset} · ${pair.kept_subset}` }));
-      button.append(element("span", { textContent: `${how}: ${pair.shard} ${pair.number}` }));
-      button.addEventListener("click", () => open(button, (late) => showPair(place, how, late)));
+      button.append(element("span", { textContent: `${likeness(pair)}: ${pair.shard} ${pair.number}` }));
+      button.addEventListener("click", () => open(button, (late) => showPair(pair, late)));
       return element("li", {}, button);
     }),
   );
 }
 
-async function showPair(place, how, stale) {
-  const pair = await ask("pair", { subset: state.subset, place });
+async function listCuts(start, stale) {
+  const folder = state.view;
+  const found = await ask("cuts", { folder, subset: state.subset, start });
   if (stale()) return;
-  const headings = [
-    `kept: ${pair.kept_shard} ${pair.kept_number}, ${pair.kept_subset}`,
-    `removed: ${pair.shard} ${pair.number}, ${pair.subset}`,
-  ].map((textContent) => element("h3", { textContent }));
-  $("shown").replaceChildren(element("h2", { textContent: how }), ...comparison(pair, headings));
+  const buttons = found.cuts.map((cut, place) => {
+    const button = element("button", { type: "button" }, element("small", { textContent: `${cut.subset} · ${cut.source}` }));
+    button.append(element("span", { textContent: `${cut.how}: ${cut.shard} ${cut.number}` }));
+    const key = { folder, subset: state.subset, place: start + place };
+    button.addEventListener("click", () => open(button, (late) => showCut(key, late)));
+    return element("li", {}, button);
+  });
+  showPage(buttons, found, "cut", (place) => showing((late) => listCuts(place, late)), true);
+}
+
+async function showPair(row, stale) {
+  const pair = await ask("pair", { shard: row.key, number: row.number });
+  if (stale()) return;
+  const kept = heading("kept", `${pair.kept_shard} ${pair.kept_number}, ${pair.kept_subset}`, pair.kept_here, pair.kept_number);
+  const removed = heading("removed", `${pair.shard} ${pair.number}, ${pair.subset}`, pair.here, pair.number);
+  $("shown").replaceChildren(element("h2", { textContent: likeness(pair) }), ...comparison(pair, [kept, removed]));
+}
+
+async function showCut(key, stale) {
+  const cut = await ask("cut", key);
+  if (stale()) return;
+  const stays = heading("stays", cut.of[0], cut.kept_here, cut.kept_number);
+  const from = heading("cut", cut.of[1], cut.here, cut.number);
+  $("shown").replaceChildren(element("h2", { textContent: cut.how }), ...comparison(cut, [stays, from]));
+}
+
+// The head of a column; a document of this corpus is opened from it.
+function heading(side, text, shard, of) {
+  const name = shard === null ? text : opener(text, (stale) => showDocument({ shard, number: of }, "", stale));
+  return element("h3", {}, `${side}: `, name);
+}
+
+// A button that shows something else in place of the document.
+function opener(textContent, task) {
+  const button = element("button", { type: "button", textContent });
+  button.addEventListener("click", () => open(button, task));
+  return button;
+}
+
+// What became of a document: its duplicates, and what was cut out of it.
+function fate({ duplicates, cuts }) {
+  const parts = [];
+  if (duplicates) parts.push(...cluster(duplicates));
+  cuts.forEach(({ title, cuts: rows, key }, folder) => {
+    const item = (row, place) => {
+      const show = opener("Compare", (stale) => showCut({ folder, place, shard: key, number: row.number }, stale));
+      return element("li", {}, `${row.how}, as in ${row.source} `, show);
+    };
+    if (rows.length) parts.push(element("p", { textContent: `${title}: ${rows.length === 50 ? "the first " : ""}${rows.length} cut out` }));
+    if (rows.length) parts.push(element("ul", { className: "fate" }, ...rows.map(item)));
+  });
+  return parts;
+}
+
+function cluster({ removed, cluster: rows, of }) {
+  if (!of) return [element("p", { textContent: "Kept: no duplicate of it was removed." })];
+  const copies = `${number(of)} ${of === 1 ? "document was" : "documents were"}`;
+  const said = removed ? `Removed: it resembles a kept document, ${likeness(removed)}. ${copies} removed for that one.` : `Kept: ${copies} removed for it.`;
+  const place = (shard, name, of) => (shard === null ? name : opener(name, (stale) => showDocument({ shard, number: of }, "", stale)));
+  const item = (row) => {
+    const own = removed && row.key === removed.key && row.number === removed.number ? "this document, " : "";
+    const compare = opener("Compare", (stale) => showPair(row, stale));
+    return element("li", {}, `removed, ${own}${likeness(row)}: `, place(row.here, `${row.shard} ${row.number}`, row.number), `, ${row.subset} `, compare);
+  };
+  const [first] = rows;
+  const kept = element("li", {}, "kept: ", place(removed ? first.kept_here : null, `${first.kept_shard} ${first.kept_number}`, first.kept_number), `, ${first.kept_subset}`);
+  const rest = of > rows.length ? [element("li", { textContent: `and ${number(of - rows.length)} more` })] : [];
+  return [element("p", { textContent: said }), element("ul", { className: "fate" }, kept, ...rows.map(item), ...rest)];
 }
 
 async function start() {
@@ -217,6 +290,7 @@ async function start() {
   document.title = `${state.corpus.shards[0]} · pilekit explore`;
   const views = [["documents", "Documents"]];
   if (state.corpus.removed !== null) views.push(["duplicates", "Duplicates"]);
+  state.corpus.cuts.forEach(({ title }, folder) => views.push([folder, title]));
   if (state.corpus.bits) views.push(["scored", "Scored"]);
   $("views").replaceChildren(
     ...views.map(([view, textContent]) => {

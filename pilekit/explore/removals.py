@@ -1,0 +1,101 @@
+"""What `pilekit dedup` removed: pairs to judge the threshold by, and the duplicates of a document.
+
+A document's cluster is the kept document and all documents that were removed because they resemble it. The browsed
+corpus and the run may name a shard differently, so a shard of both is known by its path.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pilekit.corpus import Corpus
+from pilekit.corpus.shard import is_url
+from pilekit.dedup.previous_runs import finished_run, manifest_of
+from pilekit.dedup.result import REMOVED
+from pilekit.dedup.show.removed_pairs import RemovedPair, pair_texts, read_columns, readable, spread_pairs, subsets_of
+from pilekit.errors import PilekitError, visible
+from pilekit.explore.comparison import compared
+from pilekit.shards.index.build import index_of
+
+MOST_LISTED = 50
+"""Pairs, and members of a cluster, in a list."""
+
+
+class Removals:
+    """A finished folder of `pilekit dedup`; its shards get an index if they have none."""
+
+    def __init__(self, folder: Path, corpus: Corpus):
+        self._run = finished_run(folder)
+        for shard in self._run.shards:
+            index_of(shard, manifest=manifest_of(self._run.parameters), on_error="skip")
+        self._table = folder / REMOVED
+        self._browsed = browsed_names(corpus, {shard.name: shard.path for shard in self._run.shards})
+        self._spread = functools.lru_cache(maxsize=16)(spread_pairs)
+
+    def subsets(self) -> list[str]:
+        """The subsets of the removed documents, by name."""
+        return subsets_of(self._table)
+
+    def pairs(self, subset: str | None) -> dict[str, Any]:
+        """Removed documents, evenly over the similarities, the least similar first."""
+        pairs, total = self._spread(self._table, MOST_LISTED, subset=subset)
+        return {"pairs": [self._shown(pair) for pair in pairs], "of": total}
+
+    def pair(self, shard: str, number: int) -> dict[str, Any]:
+        """The kept text and that of a removed document, by its name in the run, compared."""
+        pairs, _ = self._rows(shard=shard, number=number)
+        if not pairs:
+            raise PilekitError(f"{shard} {number}: was not removed")
+        return {**self._shown(pairs[0]), **compared(*pair_texts(pairs, self._run)[0])}
+
+    def of(self, browsed: str, number: int) -> dict[str, Any] | None:
+        """The cluster of a document of the browsed corpus; None for a shard that was not deduplicated.
+
+        `removed` is the document's own row, None if it was kept; `cluster` the rows of its kept document, `of` their
+        number.
+        """
+        names = [name for name, other in self._browsed.items() if other == browsed]
+        if not names:
+            return None
+        own, _ = self._rows(shard=names[0], number=number)
+        kept = (own[0].kept_shard, own[0].kept_number) if own else (names[0], number)
+        is_earlier = bool(own) and own[0].kept_corpus == "against"
+        cluster, total = self._rows(kept_shard=kept[0], kept_number=kept[1], earlier=is_earlier)
+        return {
+            "removed": self._shown(own[0]) if own else None,
+            "cluster": [self._shown(pair) for pair in cluster],
+            "of": total,
+        }
+
+    def _rows(self, *, earlier: bool | None = None, **values: Any) -> tuple[list[RemovedPair], int]:
+        """Some rows with these values, the most similar first, and the number of all."""
+        columns = read_columns(*RemovedPair.__dataclass_fields__)
+        wanted = functools.reduce(lambda one, other: one & other, (columns[name] == of for name, of in values.items()))
+        if earlier is not None:
+            wanted &= (columns["kept_corpus"] == "against") == earlier
+        with readable(self._table) as table:
+            found = table.to_table(columns, filter=wanted)
+            order = [("similarity", "descending"), ("shard", "ascending"), ("number", "ascending")]
+            listed = found.sort_by(order).slice(0, MOST_LISTED).to_pylist()
+        return [RemovedPair(**row) for row in listed], found.num_rows
+
+    def _shown(self, pair: RemovedPair) -> dict[str, Any]:
+        """A row for the page: names to show, `key` to ask for the pair, and the browsed shards of both documents."""
+        shown = {name: visible(value, 100) if isinstance(value, str) else value for name, value in asdict(pair).items()}
+        here = None if pair.kept_corpus == "against" else self._browsed.get(pair.kept_shard)
+        return {**shown, "key": pair.shard, "here": self._browsed.get(pair.shard), "kept_here": here}
+
+
+def browsed_names(corpus: Corpus, paths: Mapping[str, str]) -> dict[str, str]:
+    """The name in the browsed corpus of each shard of a run that is in it; `paths`: where the run read each shard."""
+    here = {_place(shard.path): shard.name for shard in corpus.shards}
+    return {name: here[place] for name, path in paths.items() if (place := _place(path)) in here}
+
+
+def _place(path: str) -> str:
+    return path if is_url(path) else os.path.realpath(path)
