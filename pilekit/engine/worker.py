@@ -12,6 +12,7 @@ The parent sends (function, item), pickled. The worker sends pickled pairs: ("pr
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import signal
@@ -19,12 +20,14 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
 PROGRESS_SECONDS = 0.1
 """Progress is collected this long, because a message for every few megabytes would cost too much."""
+_PR_SET_PDEATHSIG = 1
 
 
 class _Sender:
@@ -62,6 +65,7 @@ def work(pipe: Connection, environment: dict[str, str]) -> None:
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # A terminal sends Ctrl-C to all processes; only the parent stops us.
     signal.signal(signal.SIGTERM, _leave)
+    end_with_parent(signal.SIGKILL)
     try:
         _serve(pipe)
     except SystemExit:
@@ -95,8 +99,18 @@ def _serve(pipe: Connection) -> None:
         del message
 
 
+def end_with_parent(number: signal.Signals) -> None:
+    """On Linux: ask the kernel for this signal to the process when its parent ends."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+
+
 def _die_with_parent() -> None:
-    """End when the parent ends. A parent that is killed cannot stop its workers."""
+    """End when the parent ends. A parent that is killed cannot stop its workers.
+
+    The kernel does the same, also while compiled code lets no thread run, but only on Linux, and for workers of the
+    server only after that has ended.
+    """
     parent = parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -217,23 +219,32 @@ def test_workers_that_are_stopped_have_a_moment_to_clean_up(tmp_path: Path) -> N
     assert [Path(f"{path}.cleared").exists() for path in paths] == [True, False]
 
 
+def match_without_end(item: tuple[str, float], advance: Advance) -> None:
+    """Compiled code that lets no other thread run, for longer than a test may take."""
+    Path(item[0]).write_text(str(os.getpid()))
+    re.match("(a+)+$", "a" * 100 + "b")
+
+
 # No `if __name__ == "__main__"`: functions of a module need none.
 WORKING = """
 import sys
-from tests.engine.test_local import work_until_stopped
+from tests.engine import test_local
 from pilekit.engine import map_shards
 try:
-    map_shards(work_until_stopped, [(sys.argv[1] + name, 0.0) for name in ("/a", "/b", "/c")], jobs=2)
+    map_shards(getattr(test_local, sys.argv[2]), [(sys.argv[1] + name, 0.0) for name in ("/a", "/b", "/c")], jobs=2)
 except KeyboardInterrupt:
     sys.exit(130)
 """
 
 
+@pytest.mark.parametrize("work", [work_until_stopped, match_without_end])
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_stopping_the_parent_leaves_no_process(tmp_path: Path, sent: signal.Signals, code: int) -> None:
+def test_stopping_the_parent_leaves_no_process(
+    tmp_path: Path, sent: signal.Signals, code: int, work: Callable[..., None]
+) -> None:
     script = tmp_path / "script.py"
     script.write_text(WORKING)
-    command = [sys.executable, str(script), str(tmp_path)]
+    command = [sys.executable, str(script), str(tmp_path), work.__name__]
     parent = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, env=ROOT)
     started = [tmp_path / "a", tmp_path / "b"]
     wait_for(lambda: all(path.exists() for path in started))
@@ -241,7 +252,7 @@ def test_stopping_the_parent_leaves_no_process(tmp_path: Path, sent: signal.Sign
     (os.killpg if sent == signal.SIGINT else os.kill)(parent.pid, sent)  # a terminal sends Ctrl-C to all processes
     _, errors = parent.communicate(timeout=120)
     assert parent.returncode == code
-    wait_for(lambda: not any(is_there(worker) for worker in workers))
+    wait_for(lambda: not any(is_there(worker) for worker in workers), 30)
     if sent == signal.SIGINT:
         assert errors == b""
 

@@ -12,7 +12,6 @@ If the launcher is killed, the kernel sends its ranks a SIGTERM (`end_with_launc
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import signal
@@ -25,6 +24,7 @@ from pathlib import Path
 from types import FrameType
 
 import pilekit
+from pilekit.engine.worker import end_with_parent
 from pilekit.errors import PilekitError, counted
 from pilekit.progress import waiting
 from pilekit.train.launch.interrupt import Handler
@@ -34,8 +34,6 @@ LAUNCHER = "PILEKIT_LAUNCHER"
 
 MODULE = "pilekit.train"
 """The module that a rank runs."""
-
-_PR_SET_PDEATHSIG = 1
 
 
 def launch(nproc: int, arguments: list[str], max_restarts: int = 0) -> int:
@@ -136,8 +134,7 @@ def end_with_launcher() -> None:
     launcher = os.environ.get(LAUNCHER)
     if launcher is None:
         return
-    with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    end_with_parent(signal.SIGTERM)
     if os.getppid() != int(launcher):  # it ended before
         raise SystemExit(0)
 
