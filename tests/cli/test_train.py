@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -147,6 +148,37 @@ def test_a_wrong_config_is_one_line_before_any_rank_starts(
         run("train", *arguments, exit_code=2)
 
 
+def test_a_wrong_model_or_viewer_is_told_before_torch_is_imported(made: Path, here: Path) -> None:
+    small = tiny_model().config
+    (here / "few").mkdir()
+    (here / "small.json").write_text(json.dumps({**small.to_dict(), "vocab_size": 20}))
+    (here / "short.json").write_text(json.dumps({**small.to_dict(), "max_position_embeddings": 16}))
+    (here / "broken.json").write_text("{")
+    program = (
+        "import sys\nfrom pilekit.cli.main import main\ntry: main()\n"
+        "finally: print({'torch', 'transformers', 'wandb'} & sys.modules.keys())"
+    )
+    environment = {name: value for name, value in os.environ.items() if not re.match("WANDB|NETRC", name)}
+    for change, message in (
+        ("model.config=no.json", "error: model.config: no.json: cannot be read: No such file or directory"),
+        ("model.config=few", "error: model.config: few/config.json: cannot be read: No such file or directory"),
+        ("model.config=broken.json", "error: model.config: broken.json: is not JSON"),
+        ("model.config=short.json", "error: model.config short.json: has 16 positions and data.seq_len is "),
+        ("model.config=small.json", "error: model.config small.json: vocabulary larger than the embeddings: the "),
+        ("model.path=nowhere", "error: model.path: nowhere: there is no such model"),
+        ("model.path=few", "error: model.path: few: has no config.json"),
+        ("data.tokenizer=few", "error: data.tokenizer: no tokenizer.json in the folder few"),
+        ("log.wandb=true", "error: log.wandb = true: there is no API key; run `wandb login`"),
+    ):
+        command = [sys.executable, "-c", program, "train", str(made / "tiny.toml"), "--set", change]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=environment | {"HOME": str(here)}
+        )
+        assert done.stderr.startswith(message), done.stderr
+        assert (done.returncode, done.stdout) == (1, "set()\n")
+    assert not (here / "runs").exists()
+
+
 def test_ranks_are_launched_with_the_options_of_the_command(
     made: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +196,7 @@ def test_ranks_are_launched_with_the_options_of_the_command(
         (["--max-restarts", "3"], 1, 3, 1),
     ):
         result = train(made, "--set", "train.steps=9", "--resume", "never", *options, exit_code=ends_with)
-        changes = ["--set", "train.steps=9", "--set", "checkpoint.resume=never"]
+        changes = ["--set", "train.steps=9", "--set", "checkpoint.resume=never", "--set", "schedule.warmup=0"]
         assert calls.pop() == (nproc, [str(made / "tiny.toml"), *changes, "--out", "runs/tiny"], restarts)
         assert result.stdout == ""
 

@@ -16,6 +16,7 @@ import os
 import shlex
 import signal
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,6 +134,7 @@ def command(
             return
     config, run = _read(config_file, changes, out, world_size)
     _check_data(config)
+    _check_models(config)
     if estimate:
         _print_estimate(config, world_size, as_json=as_json)
     elif dry_run:
@@ -187,6 +189,38 @@ def _check_data(config: TrainConfig) -> None:
             Corpus(paths, manifest)
     with naming_field("data.subsets"):
         resolve_subsets(*data.subsets or (), manifest=manifest)
+
+
+def _check_models(config: TrainConfig) -> None:
+    """Find a wrong model, tokenizer or viewer before torch is imported, as far as small files show it."""
+    from tokenizers import Tokenizer
+
+    from pilekit.evaluate.model.folder import check_folder, check_sizes, read_json
+    from pilekit.tokenize.tokenizer_file import tokenizer_file
+    from pilekit.train.config.check import naming_field
+    from pilekit.train.log.viewers import check_viewers
+
+    check_viewers(config)
+    data, model, teacher = config.data, config.model, config.teacher
+    configs = [("model.config", f"model.config {visible(model.config or '')}", model.config)]
+    for section, folder, adapter in (("model", model.path, model.adapter), ("teacher", teacher.path, teacher.adapter)):
+        configs.append((f"{section}.path", visible(folder or ""), folder))
+        if folder is not None:
+            with naming_field(f"{section}.path"):
+                check_folder(folder)
+            with naming_field(f"{section}.adapter"):
+                check_folder(folder, adapter)
+    with naming_field("data.tokenizer" if data.tokenizer else "model.path" if model.path else "teacher.path"):
+        file = tokenizer_file(data.tokenizer or config.source.path)
+    for field, what, path in configs:
+        if path is None:
+            continue
+        with naming_field(field):
+            content = read_json(Path(path, "config.json") if Path(path).is_dir() else Path(path))
+        ids = 0
+        with suppress(Exception):  # tokenizers raises Exception itself; a wrong file is told when it is loaded
+            ids = 1 + max(Tokenizer.from_file(str(file)).get_vocab(with_added_tokens=True).values())
+        check_sizes(content, what, data.seq_len if config.train.objective == "clm" else None, file, ids)
 
 
 def _train_as_rank(config_file: str, changes: tuple[str, ...], out: str | None) -> None:

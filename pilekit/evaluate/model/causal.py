@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pilekit.errors import PilekitError, visible
+from pilekit.evaluate.model.folder import few_rows
 from pilekit.evaluate.model.load import load_model, positions_of
 from pilekit.evaluate.model.logit_transform import LogitTransform, logit_transform_of, same_numbers
 from pilekit.tokenize import Tokenizer
@@ -106,11 +107,7 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: Tokenizer, what: str) ->
     rows = _embeddings(model).num_embeddings
     predicted = getattr(cast("Any", model).get_output_embeddings(), "out_features", rows)
     if tokenizer.vocab_size > min(rows, predicted):
-        raise PilekitError(
-            f"{what}: vocabulary larger than the embeddings: the tokenizer {visible(tokenizer.path)} has "
-            f"{tokenizer.vocab_size:,} ids and the model {min(rows, predicted):,}; use the tokenizer that the model "
-            "was made for"
-        )
+        raise PilekitError(few_rows(what, min(rows, predicted), tokenizer.path, tokenizer.vocab_size))
 
 
 def isolates_documents(lm: CausalLM, rows: int = 1) -> bool:

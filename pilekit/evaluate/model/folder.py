@@ -1,9 +1,12 @@
-"""Check in milliseconds whether a folder can be a model, before torch and transformers are imported."""
+"""Check in milliseconds whether a folder or a config.json can be a model, before torch is imported."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+
+import orjson
 
 from pilekit.errors import PilekitError, visible
 
@@ -12,6 +15,8 @@ INDEX = "model.safetensors.index.json"
 """Lists the files of weights stored in parts."""
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
+POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
+"""The names of the number of positions in config.json files."""
 
 
 def check_folder(folder: str | Path, adapter: str | Path | None = None) -> None:
@@ -41,6 +46,48 @@ def check_folder(folder: str | Path, adapter: str | Path | None = None) -> None:
                 "with --adapter (in a config of train: model.adapter)"
             )
     raise PilekitError(f"{shown}: has no config.json, so it is no model; give a folder in Hugging Face format")
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The content of a JSON file; empty if it is not a table."""
+    try:
+        content: Any = orjson.loads(file.read_bytes())
+    except OSError as error:
+        raise PilekitError(f"{visible(file)}: cannot be read: {error.strerror}") from error
+    except orjson.JSONDecodeError as error:
+        raise PilekitError(f"{visible(file)}: is not JSON: {error}") from error
+    return content if isinstance(content, dict) else {}
+
+
+def check_sizes(content: dict[str, Any], what: str, seq_len: int | None, tokenizer: Path, ids: int) -> None:
+    """PilekitError if the `content` of a config.json names too few positions for a row, or embeddings for the ids.
+
+    what      names the model in errors
+    seq_len   tokens of a row; None: not checked
+    ids       rows that the tokenizer at the path `tokenizer` needs
+
+    A size that the file does not name is known to transformers alone, and is checked when the model is made.
+    """
+    rows, positions = content.get("vocab_size"), next((content[name] for name in POSITIONS if name in content), None)
+    if isinstance(rows, int) and rows < ids:
+        raise PilekitError(few_rows(what, rows, tokenizer, ids))
+    if seq_len is not None and isinstance(positions, int) and 0 < positions < seq_len:
+        raise PilekitError(few_positions(what, positions, seq_len))
+
+
+def few_rows(what: str, rows: int, tokenizer: Path, ids: int) -> str:
+    """The error of a model with fewer embeddings than the tokenizer has ids."""
+    return (
+        f"{what}: vocabulary larger than the embeddings: the tokenizer {visible(tokenizer)} has {ids:,} ids and the "
+        f"model {rows:,}; use the tokenizer that the model was made for"
+    )
+
+
+def few_positions(what: str, positions: int, seq_len: int) -> str:
+    """The error of a model with fewer positions than a row has tokens."""
+    return (
+        f"{what}: has {positions:,} positions and data.seq_len is {seq_len:,}; set data.seq_len to {positions} or less"
+    )
 
 
 def adapter_files(folder: str | Path) -> tuple[Path, Path]:

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, cast
 
-import orjson
 import torch
 import transformers
 from safetensors import SafetensorError, safe_open
@@ -31,7 +30,7 @@ from transformers.utils import logging as transformers_logging
 
 from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.evaluate.model.adapter import with_adapter
-from pilekit.evaluate.model.folder import ADAPTER_CONFIG, INDEX, WEIGHTS, check_folder
+from pilekit.evaluate.model.folder import ADAPTER_CONFIG, INDEX, POSITIONS, WEIGHTS, check_folder, read_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig  # transformers 4 has it under another name
@@ -52,9 +51,6 @@ class Kind:
 
 CAUSAL = Kind("causal language model", AutoModelForCausalLM, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 MASKED = Kind("masked language model", AutoModelForMaskedLM, MODEL_FOR_MASKED_LM_MAPPING_NAMES)
-
-_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
-"""The names of the number of positions in config.json files."""
 
 _FEW_LAYERS = 1024
 """So many layers cost little to outline, and may share their weights, as in ALBERT."""
@@ -146,7 +142,7 @@ def adapted(model: PreTrainedModel, adapter: str | Path) -> PreTrainedModel:
 
     A model on the meta device shows whether it fits.
     """
-    content = _json(Path(adapter) / ADAPTER_CONFIG)
+    content = read_json(Path(adapter) / ADAPTER_CONFIG)
     try:
         with quiet(), torch.random.fork_rng(devices=[]):
             return with_adapter(model, adapter, content)
@@ -159,7 +155,7 @@ def adapted(model: PreTrainedModel, adapter: str | Path) -> PreTrainedModel:
 def read_config(path: str | Path, kind: Kind = CAUSAL) -> PreTrainedConfig:
     """The configuration of a model of this kind from a config.json, or from a folder with one."""
     file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
-    shown, content = visible(file), _json(file)
+    shown, content = visible(file), read_json(file)
     model_type = content.get("model_type")
     name = visible(str(model_type), 60)
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
@@ -194,7 +190,7 @@ def kind_of(folder: str | Path) -> Kind:
     it is a decoder. Any other model counts as causal; loading then refuses it if it is not.
     """
     check_folder(folder)
-    content = _json(Path(folder) / "config.json")
+    content = read_json(Path(folder) / "config.json")
     model_type, classes = str(content.get("model_type")), content.get("architectures")
     if model_type not in MASKED.types:
         return CAUSAL
@@ -212,7 +208,7 @@ def kind_in_memory(model: PreTrainedModel) -> Kind:
 
 def positions_of(config: PreTrainedConfig) -> int | None:
     """The number of positions of a model with this configuration; None if it names no limit."""
-    for field in _POSITIONS:
+    for field in POSITIONS:
         value = getattr(config.get_text_config(), field, None)
         if isinstance(value, int) and value > 0:
             return value
@@ -225,7 +221,7 @@ def weight_files(folder: str | Path) -> list[Path]:
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     check_folder(folder)
-    names = _json(folder / INDEX).get("weight_map")
+    names = read_json(folder / INDEX).get("weight_map")
     names = set(names.values()) if isinstance(names, dict) else set()
     for name in names or [None]:
         if not isinstance(name, str) or PurePath(name).name != name or not name.endswith(".safetensors"):
@@ -279,16 +275,6 @@ def quiet() -> Iterator[None]:
         _LOGGING.set_verbosity(level)
         if bars:
             _LOGGING.enable_progress_bar()
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        content: Any = orjson.loads(file.read_bytes())
-    except OSError as error:
-        raise PilekitError(f"{visible(file)}: cannot be read: {error.strerror}") from error
-    except orjson.JSONDecodeError as error:
-        raise PilekitError(f"{visible(file)}: is not JSON: {error}") from error
-    return content if isinstance(content, dict) else {}
 
 
 def _stored_tensors(folder: str | Path) -> list[tuple[str, int]]:

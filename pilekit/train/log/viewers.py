@@ -36,7 +36,7 @@ Write = Callable[[StepMetrics], None]
 
 
 def check_viewers(config: TrainConfig) -> None:
-    """Raise PilekitError if `[log]` asks for a package that is not installed."""
+    """Raise PilekitError if `[log]` asks for a package that is not installed, or for a page without any key for it."""
     for name in ("tensorboard", "wandb"):
         # A folder `wandb`, which the package leaves where it runs, is found too, but without an origin.
         if getattr(config.log, name) and getattr(importlib.util.find_spec(name), "origin", None) is None:
@@ -44,6 +44,14 @@ def check_viewers(config: TrainConfig) -> None:
                 f"log.{name} = true: the package {name} is not installed; pip install 'pilekit[{name}]', or "
                 f"set log.{name} = false (metrics.jsonl has the same figures)"
             )
+    # The package finds a key in one of these places. Importing it to ask would take a second.
+    named = {"WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "NETRC", "WANDB_CONFIG_DIR"} & os.environ.keys()
+    files = [Path.home() / name for name in (".netrc", "_netrc", ".config/wandb/settings")]
+    is_online = os.environ.get("WANDB_MODE", "online") == "online"
+    if config.log.wandb and is_online and not named and not any(map(Path.exists, [*files, Path("wandb/settings")])):
+        raise PilekitError(
+            "log.wandb = true: there is no API key; run `wandb login`, or set WANDB_MODE=offline, or log.wandb = false"
+        )
 
 
 @contextmanager

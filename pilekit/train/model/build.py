@@ -27,7 +27,7 @@ from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm, tokens_of
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, check_vocabulary
-from pilekit.evaluate.model.folder import check_folder
+from pilekit.evaluate.model.folder import check_folder, few_positions
 from pilekit.evaluate.model.load import (
     CAUSAL,
     MASKED,
@@ -178,10 +178,7 @@ def model_shape(
     check_vocabulary(model, tokenizer, what)
     positions = positions_of(model.config) if kind is CAUSAL else tokens_of(model)
     if positions is not None and positions < seq_len:
-        raise PilekitError(
-            f"{what}: has {positions:,} positions and data.seq_len is {seq_len:,}; set data.seq_len to {positions} or "
-            "less"
-        )
+        raise PilekitError(few_positions(what, positions, seq_len))
     _adapt_and_freeze(model, source, lora, 0)
     return model  # type: ignore[no-any-return]
 

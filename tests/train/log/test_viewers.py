@@ -105,7 +105,7 @@ def test_a_full_disk_ends_the_log_and_not_the_training(
 
 def test_weights_and_biases_needs_the_package_and_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = small_config({"log.wandb": True})
-    for name in ("WANDB_MODE", "WANDB_API_KEY"):
+    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_CONFIG_DIR", "NETRC"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -115,9 +115,16 @@ def test_weights_and_biases_needs_the_package_and_a_key(tmp_path: Path, monkeypa
     with pytest.raises(PilekitError, match=r"log\.wandb = true: .*key.*set WANDB_MODE=offline, or log\.wandb = false"):
         open_wandb(tmp_path / "run", config)
     wandb.teardown()
+    with pytest.raises(PilekitError, match=r"log\.wandb = true: there is no API key; run `wandb login`"):
+        check_viewers(config)
+    for name, value in (("WANDB_MODE", "offline"), ("WANDB_API_KEY", "key"), ("NETRC", "file")):
+        with monkeypatch.context() as given:
+            given.setenv(name, value)
+            check_viewers(config)
 
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, "wandb")
+    monkeypatch.setenv("WANDB_API_KEY", "key")
     with pytest.raises(PilekitError, match=r"package wandb is not installed; pip install 'pilekit\[wandb\]'"):
         check_viewers(config)
     (tmp_path / "wandb").mkdir(exist_ok=True)  # what a run leaves is not the package
