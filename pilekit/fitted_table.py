@@ -157,6 +157,12 @@ def count_columns(title: str, *counts: str) -> list[Column[Any]]:
     return [Column(title, lambda row: row[0]), *map(column, counts)]
 
 
+def percentage(share: float, digits: int = 2) -> str:
+    """A share in per cent, as `12.34`; one that would be rounded to nothing is `<0.01`."""
+    text = f"{100 * share:.{digits}f}"
+    return f"<{10.0**-digits:.{digits}f}" if share > 0 and float(text) == 0 else text
+
+
 def rounded_count(number: float) -> str:
     """A count in at most five characters: `999`, `12.3k`, `211M`."""
     return f"{number:.0f}" if number < 999.5 else _three_digits(number, ("", "k", "M", "G", "T", "P"), "")

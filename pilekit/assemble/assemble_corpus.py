@@ -85,7 +85,7 @@ class AssembledCorpus(TableResult):
 
     def table(self) -> FittedTable[tuple[str, dict[str, Any]]]:
         """A row per subset in the manifest's order, and the total."""
-        from pilekit.fitted_table import SHORTEN, Column, FittedTable, rounded_bytes, rounded_count
+        from pilekit.fitted_table import SHORTEN, Column, FittedTable, percentage, rounded_bytes, rounded_count
 
         subsets = self.summary["subsets"]
         size = sum(row["bytes"] for row in subsets.values())
@@ -98,7 +98,7 @@ class AssembledCorpus(TableResult):
             )
 
         def share(title: str, shares: dict[str, float]) -> Column[_Row]:
-            return Column(title, lambda row: "100" if row[0] not in shares else f"{100 * shares[row[0]]:.2f}")
+            return Column(title, lambda row: "100" if row[0] not in shares else percentage(shares[row[0]]))
 
         names = [name for name in ("empty", "skipped", "removed", "left_out") if self.summary[name]]
         columns: list[Column[_Row]] = [

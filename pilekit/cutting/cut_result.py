@@ -57,10 +57,10 @@ class DecontaminationResult(CutCorpus):
 
     def evaluations(self) -> FittedTable[Row]:
         """A row per evaluation: its records, how many have text in the corpus, and how many are too short to tell."""
-        from pilekit.fitted_table import DASH, Column, FittedTable, count_columns
+        from pilekit.fitted_table import DASH, Column, FittedTable, count_columns, percentage
 
         def share(row: Row) -> str:
-            return f"{100 * row[1]['dirty'] / row[1]['records']:.2f}" if row[1]["records"] else DASH
+            return percentage(row[1]["dirty"] / row[1]["records"]) if row[1]["records"] else DASH
 
         columns = [*count_columns("Evaluation", "records", "dirty", "too_short"), Column("Dirty %", share)]
         return FittedTable(list(self.summary["evaluations"].items()), columns, [])

@@ -125,7 +125,7 @@ class CleanResult(TableResult):
 
     def table(self) -> FittedTable[Row]:
         """A row for each judged subset and, below it, each rule; then all subsets together, if there are several."""
-        from pilekit.fitted_table import DASH, Column, FittedTable, rounded_bytes
+        from pilekit.fitted_table import DASH, Column, FittedTable, percentage, rounded_bytes
 
         def rows(name: str, counts: Mapping[str, Any]) -> list[Row]:
             read, total = counts["read"], {"documents": counts["dropped"], "bytes": counts["bytes"]["dropped"]}
@@ -143,7 +143,7 @@ class CleanResult(TableResult):
             Column("Documents", number("documents", "{:,}".format)),
             Column("Alone", number("alone", "{:,}".format)),
             Column("Bytes", number("bytes", rounded_bytes)),
-            Column("Of docs %", lambda row: f"{100 * row[1]['documents'] / row[2]:.2f}" if row[2] else DASH),
+            Column("Of docs %", lambda row: percentage(row[1]["documents"] / row[2]) if row[2] else DASH),
         ]
         return FittedTable(shown, columns, totals, ("Bytes",), most_rows=len(shown))
 

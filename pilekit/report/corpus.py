@@ -69,7 +69,7 @@ def corpus_content(stats: CorpusStats, manifest: Manifest, path: str) -> dict[st
     lengths, axes = rows_of(names, 0.36, WIDTH, 0.9)
     draw_lengths(axes, subsets)
     low, high = axes.get_xlim()
-    axes.set_xlim(10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high)))  # two labels or more
+    axes.set_xlim(10 ** max(0, math.floor(math.log10(low))), 10 ** math.ceil(math.log10(high)))  # two labels or more
     return {
         "stats": stats,
         "given": given,

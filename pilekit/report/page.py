@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ from pilekit.artifacts.atomic_write import check_target, write_atomically
 from pilekit.artifacts.header import Header
 from pilekit.corpus import Corpus, Manifest, load_manifest
 from pilekit.errors import PilekitError, counted, visible
-from pilekit.fitted_table import Column, FittedTable, rounded_bytes, rounded_count
+from pilekit.fitted_table import Column, FittedTable, percentage, rounded_bytes, rounded_count
 from pilekit.progress import Report
 from pilekit.report.bits import compared_content, result_content
 from pilekit.report.collect import KINDS, Artefact, find_artefacts, left_out_if_found, line
@@ -40,6 +41,8 @@ def write_report(
     *,
     manifest: Manifest | str | Path | None = None,
     tokenizer: Any | None = None,
+    title: str = "pilekit report",
+    date: str | None = None,
     advance: Report = lambda *_: None,
 ) -> tuple[str, ...]:
     """Write one HTML page that shows artefacts, and return the titles of its sections.
@@ -49,6 +52,8 @@ def write_report(
     out        the file; it replaces an older one, whole or not at all
     manifest   describes the corpora; the Pile's by default
     tokenizer  counts the tokens of corpora too: an argument of `load_tokenizer`
+    title      the head of the page
+    date       when it was made, as text; None: now, or the time in `SOURCE_DATE_EPOCH`, to the minute
     advance    receives the progress of each step
 
     A given artefact that is damaged or not finished is a `PilekitError`. Such an artefact inside a given folder is left
@@ -58,6 +63,7 @@ def write_report(
     if not paths:
         raise PilekitError("nothing to report: give folders that pilekit commands wrote, or shards")
     check_target(Path(out), inputs=paths)
+    made = _now() if date is None else date
     described = load_manifest(manifest or "pile")
     left_out: list[str] = []
     options = ["--tokenizer", str(tokenizer)] if isinstance(tokenizer, str | Path) else []
@@ -91,11 +97,22 @@ def write_report(
         left_out=left_out,
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         version=__version__,
-        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        title=title,
+        made=made,
     )
     with write_atomically(Path(out)) as file:
         file.write(page.encode("utf-8", "replace"))
     return tuple(shown)
+
+
+def _now() -> str:
+    """This minute, or that of the seconds in `SOURCE_DATE_EPOCH`, which builds that must be reproducible set."""
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    try:
+        now = datetime.now(UTC) if given is None else datetime.fromtimestamp(int(given), UTC)
+    except (ValueError, OverflowError, OSError):
+        raise PilekitError(f"SOURCE_DATE_EPOCH is {given!r}, not a number of seconds since 1970; unset it") from None
+    return now.strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _content(one: Artefact, manifest: Manifest, tokenizer: Any, advance: Report) -> dict[str, Any]:
@@ -135,12 +152,13 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: visible(value) if type(value) is str else value,
     )
-    environment.tests["number"] = re.compile(r"[-+~]?[\d.,]+( ?[kMGTP]?B?| %)?((–| to )[-+]?[\d.]+)?|–").fullmatch
+    environment.tests["number"] = re.compile(r"[-+~<]?[\d.,]+( ?[kMGTP]?B?| %)?((–| to )[-+]?[\d.]+)?|–").fullmatch
     environment.filters["lines"] = lambda text: Markup("\n").join(map(visible, text.expandtabs(4).split("\n")))
     environment.filters |= {
         "count": rounded_count,
         "bytes": rounded_bytes,
         "commas": "{:,}".format,
+        "percentage": percentage,
         "log10": math.log10,
     }
     environment.globals |= {"table_of": _table_of, "counted": counted}

@@ -133,7 +133,7 @@ def draw_shares(axes: Any, subsets: tuple[SubsetStats, ...], given: str) -> None
 def draw_lengths(axes: Any, subsets: tuple[SubsetStats, ...]) -> None:
     """Draw the distribution of each subset's document sizes, the rows to the same height.
 
-    A subset without a histogram, as in a saved output, has a line from its median to its 99th percentile.
+    A subset without a histogram, as in a saved output, has a bar from its median to its 99th percentile.
     """
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
@@ -144,15 +144,16 @@ def draw_lengths(axes: Any, subsets: tuple[SubsetStats, ...]) -> None:
     for row, subset in enumerate(subsets):
         sizes, density = _density(subset.lengths)
         if not len(sizes):
-            ends = [max(size, 1) for size in (subset.median_bytes, subset.p99_bytes)]
-            axes.plot(ends, [row, row], "|-", color=OBSERVED, linewidth=3, markersize=9)
+            ends = [max(size, 1) for size in (subset.median_bytes, subset.p99_bytes) if subset.p99_bytes >= 1]
+            axes.plot(ends, [row] * len(ends), "|-", color=OBSERVED, linewidth=3, markersize=9)
             continue
         base = row + 0.36
         axes.fill_between(sizes, base, base - 0.74 * density, color=OBSERVED, alpha=0.75, linewidth=0)
         axes.plot(sizes[[0, -1]], [base, base], color=OBSERVED, linewidth=0.6)
         if subset.median_bytes >= 1:
             axes.plot([subset.median_bytes] * 2, [base, base - 0.74], color=INK, linewidth=1.2)
-    axes.set_xlabel("UTF-8 bytes of a document (bar: median)")
+    is_whole = any(subset.lengths.any() for subset in subsets)
+    axes.set_xlabel(f"UTF-8 bytes of a document ({'line: median' if is_whole else 'bar: median to 99th percentile'})")
 
 
 def _density(counts: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pilekit.errors import visible
-from pilekit.fitted_table import DASH, SHORTEN, Column, FittedTable, rounded_bytes, rounded_count
+from pilekit.fitted_table import DASH, SHORTEN, Column, FittedTable, percentage, rounded_bytes, rounded_count
 from pilekit.stats.summary import CorpusStats, SubsetStats
 
 MOST_JOINED = 20
@@ -59,7 +59,7 @@ def _percentage(title: str, share: Callable[[SubsetStats], float | None]) -> Col
     def cell(row: SubsetStats) -> str:
         value = share(row)
         # The whole is 100, because 100.00 would be one character wider than every other share.
-        return DASH if value is None else "100" if value == 1 else f"{100 * value:.2f}"
+        return DASH if value is None else "100" if value == 1 else percentage(value)
 
     return Column(f"{title} %", cell, Column(title, cell))
 

@@ -16,18 +16,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pilekit.corpus import Corpus
 from pilekit.dedup.run import dedup_corpus
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.errors import PilekitError
 from pilekit.evaluate.results.result_folder import read_result
-from pilekit.fitted_table import rounded_bytes
+from pilekit.fitted_table import percentage, rounded_bytes
 from pilekit.report.collect import find_artefacts
 from pilekit.report.dedup import Measured, intervals, measured_recall
 from pilekit.report.page import write_report
 from pilekit.report.training import thinned
+from pilekit.stats.summary import corpus_stats
 from tests.cli.running import run
 from tests.pipeline.making import write_shard
-from tests.report.artefacts import SUBSETS, hostile_corpus, run_folder
+from tests.report.artefacts import HOSTILE, SUBSETS, hostile_corpus, run_folder
 from tests.tiny.models import tiny_tokenizer
 
 
@@ -158,6 +160,68 @@ def test_empty_sections_are_absent_and_a_corpus_is_counted(tmp_path: Path) -> No
         write_report([corpus / "01.jsonl.zst", corpus / "00.jsonl.zst"], corpus / "00.jsonl.zst")
     done = run("report", corpus / "00.jsonl.zst", corpus / "01.jsonl.zst", "--out", tmp_path / "cli.html", exit_code=0)
     assert done.stdout == f"{tmp_path / 'cli.html'}: Corpus\n"
+
+
+def test_title_and_date_are_those_given_and_hostile_ones_are_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard, out = write_shard(tmp_path / "one.jsonl", ["one text"]), tmp_path / "report.html"
+    run(
+        "report",
+        shard,
+        "--title",
+        f"Mine {HOSTILE[0]}\u202e",
+        "--date",
+        "spring <b>2025</b>",
+        "--out",
+        out,
+        exit_code=0,
+    )
+    text, page = out.read_text(), _Page(out)
+    assert f"<h1>Mine {html.escape(HOSTILE[0])}\\u202e</h1>" in text
+    assert f"<title>Mine {html.escape(HOSTILE[0])}\\u202e: corpus</title>" in text
+    assert ", spring <b>2025</b>." in page.text
+    assert "<b>" not in text
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+    made = []
+    for name in ("one.html", "two.html"):
+        write_report(shard, tmp_path / name)
+        made.append((tmp_path / name).read_bytes())
+    assert made[0] == made[1]
+    assert b", 1970-01-02 00:00 UTC." in made[0]
+    write_report(shard, out, date="today")
+    assert ", today." in out.read_text()
+    for wrong in ("yesterday", "9" * 30):
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", wrong)
+        with pytest.raises(PilekitError, match=r"SOURCE_DATE_EPOCH is .*, not a number of seconds since 1970"):
+            write_report(shard, out)
+
+
+def test_a_small_share_is_not_shown_as_nothing(tmp_path: Path) -> None:
+    texts = [f"{place} {' '.join(f'w{place}x{word}' for word in range(8))}" for place in range(2400)]
+    shard = write_shard(tmp_path / "data.jsonl", [*texts, texts[0]], ["ArXiv"] * 2400 + ["Github"])
+    dedup_corpus(shard, out=tmp_path / "unique", write=False, jobs=1)
+    write_report([tmp_path / "unique", shard], tmp_path / "report.html")
+    assert re.search(r"<dt>removed</dt><dd><a [^>]*>&lt;0\.1 %<", (tmp_path / "report.html").read_text())
+    assert [percentage(share, 1) for share in (0, 0.0004, 0.0006, 0.5, 1)] == ["0.0", "<0.1", "0.1", "50.0", "100.0"]
+    for share in (0.0, 1e-12, 0.00004, 0.00005, 0.00006, 0.12345, 0.99999):
+        assert (percentage(share) == "0.00") == (share == 0)
+    write_shard(tmp_path / "large.jsonl", ["x" * 100_000, "y"], ["ArXiv", "Github"])
+    write_report(tmp_path / "large.jsonl", tmp_path / "report.html")
+    assert {row[0]: row[3] for row in _Page(tmp_path / "report.html").tables["Subsets"]}["Github"] == "<0.01"
+
+
+def test_the_chart_of_lengths_says_what_its_marks_are(tmp_path: Path) -> None:
+    """Of a counted corpus a line is the median. Of a saved output, a bar goes from there to the 99th percentile."""
+    shard = write_shard(tmp_path / "one.jsonl", ["x" * 700, "", "ab"], ["ArXiv", "Empty", "Two"])
+    (tmp_path / "stats.json").write_text(json.dumps(corpus_stats(Corpus(shard)).to_dict()))
+    for path, marks in ((shard, "line: median"), (tmp_path / "stats.json", "bar: median to 99th percentile")):
+        write_report(path, tmp_path / "report.html")
+        text = (tmp_path / "report.html").read_text()
+        assert f"UTF-8 bytes of a document ({marks})" in text
+        assert "100 mB" not in text
+        lengths = text.partition("Document lengths of ")[2].partition("</svg>")[0]
+        assert "Empty" in lengths
 
 
 def test_each_kept_document_may_have_a_single_copy(tmp_path: Path) -> None:

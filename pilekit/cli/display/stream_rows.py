@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pilekit.errors import counted, visible
-from pilekit.fitted_table import Column, FittedTable
+from pilekit.fitted_table import Column, FittedTable, percentage
 
 if TYPE_CHECKING:
     from pilekit.stream.batch.batch import Batch
@@ -56,7 +56,7 @@ def subset_table(tokens: dict[str, int]) -> FittedTable[str]:
     columns: list[Column[str]] = [
         Column("Subset", lambda name: name),
         Column("Tokens", lambda name: f"{tokens[name]:,}"),
-        Column("Share %", lambda name: f"{100 * tokens[name] / total:.2f}"),
+        Column("Share %", lambda name: percentage(tokens[name] / total)),
     ]
     return FittedTable(list(tokens), columns)
 

@@ -96,8 +96,8 @@ def _line(found: FoundText) -> str:
 
 
 def _table(subsets: dict[str, dict[str, int]], total: dict[str, int]) -> FittedTable[Any]:
-    from pilekit.fitted_table import Column, FittedTable, count_columns
+    from pilekit.fitted_table import Column, FittedTable, count_columns, percentage
 
     rows = sorted(subsets.items(), key=lambda row: (-row[1]["found"], row[0]))
-    share = Column[Any]("Found %", lambda row: f"{100 * row[1]['found'] / max(1, row[1]['documents']):.2f}")
+    share = Column[Any]("Found %", lambda row: percentage(row[1]["found"] / max(1, row[1]["documents"])))
     return FittedTable(rows, [*count_columns("Subset", "found", "documents"), share], [("Total", total)])

@@ -13,8 +13,12 @@ from pilekit.progress import step_progress
 @click.argument("paths", metavar="DIR...", nargs=-1, required=True)
 @manifest_option
 @click.option("--tokenizer", metavar="FILE", help="Count the tokens of corpora: a tokenizer.json, a folder, or a name.")
+@click.option("--title", default="pilekit report", help="The head of the page.")
+@click.option("--date", metavar="TEXT", help="The date on the page.  [default: now, or that of $SOURCE_DATE_EPOCH]")
 @click.option("--out", default="report.html", metavar="FILE", help="The page; an older one is replaced.")
-def command(paths: tuple[str, ...], manifest: Described, tokenizer: str | None, out: str) -> None:
+def command(
+    paths: tuple[str, ...], manifest: Described, tokenizer: str | None, title: str, date: str | None, out: str
+) -> None:
     """Show corpora, and results made from them, on one HTML page.
 
     DIR is a folder that `dedup`, `clean`, `decontaminate`, `substrings`, `train` or `bpb --out` wrote, a saved output
@@ -30,5 +34,7 @@ def command(paths: tuple[str, ...], manifest: Described, tokenizer: str | None, 
     with step_progress() as advance:
         from pilekit.report.page import write_report
 
-        sections = write_report(paths, out, manifest=manifest, tokenizer=tokenizer, advance=advance)
+        sections = write_report(
+            paths, out, manifest=manifest, tokenizer=tokenizer, title=title, date=date, advance=advance
+        )
     click.echo(f"{visible(out)}: {', '.join(sections)}")
