@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import importlib
 import logging
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -193,11 +195,38 @@ __all__ = ["__version__", *sorted(set(_HOME) - _NEED_TORCH)]
 def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
     if home is None:
-        raise AttributeError(f"module 'pilekit' has no attribute {name!r}")
+        raise _wrong_name(name)
     value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
 
 
+def _wrong_name(name: str) -> Exception:
+    """The error that names the right word, with `from pilekit import name` too."""
+    from importlib.util import find_spec
+
+    from pilekit.wrong_names import public_name, with_answer
+
+    answer = "" if name.startswith("_") else public_name(name, _HOME)
+    # Before an import statement asks for a name, it asks whether there is one, and would drop the answer.
+    if answer and sys._getframe(2).f_code.co_name == "_handle_fromlist" and find_spec(f"pilekit.{name}") is None:
+        return ImportError(f"cannot import name {name!r} from 'pilekit'{answer}", name="pilekit")
+    return with_answer(f"module 'pilekit' has no attribute {name!r}", answer)
+
+
 def __dir__() -> list[str]:
     return sorted(["__version__", *_HOME])
+
+
+class _Package(ModuleType):
+    """This module. Python's import sets each imported folder here, and some have the name of a command."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if type(value) is ModuleType:
+            from pilekit.wrong_names import Room
+
+            value.__class__ = Room
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, overload
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ import xxhash
 
 from pilekit.corpus import MAX_SUBSETS, UNLABELLED, SubsetNames
 from pilekit.errors import PilekitError, counted, visible
+from pilekit.wrong_names import NearestNames, nearest, wrong_attribute
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -118,6 +119,13 @@ class Document(NamedTuple):
         return f"Document({self.shard!r}, {self.number}, {self.subset!r}, {counted(len(self.text), 'character')})"
 
 
+def _wrong_attribute(document: Document, word: str) -> NoReturn:
+    raise wrong_attribute(document, word)
+
+
+Document.__getattr__ = _wrong_attribute  # type: ignore[attr-defined]  # a NamedTuple has no other base
+
+
 def meta_of(record: dict[str, Any], text_field: str) -> dict[str, Any]:
     """`Document.meta` of a decoded record."""
     meta = record.get("meta")
@@ -125,7 +133,7 @@ def meta_of(record: dict[str, Any], text_field: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class DocumentBatch:
+class DocumentBatch(NearestNames):
     """Documents of one shard, as parallel columns. `batch[i]` is a `Document`, and iterating gives all of them.
 
     texts     list of str, [documents]
@@ -163,7 +171,9 @@ class DocumentBatch:
     def __getitem__(self, index: int) -> Document: ...
     @overload
     def __getitem__(self, index: slice) -> list[Document]: ...
-    def __getitem__(self, index: int | slice) -> Document | list[Document]:
+    def __getitem__(self, index: Any) -> Document | list[Document]:
+        if isinstance(index, str):
+            raise TypeError(f"batch[{index!r}]: a batch of documents has attributes{nearest(index, dir(self))}")
         if isinstance(index, slice):
             return [self[place] for place in range(len(self))[index]]
         text, subset, number = self.texts[index], self.subsets[index], int(self.numbers[index])
@@ -180,6 +190,13 @@ class DocumentBatch:
         of = f"{span}{self.shard!r}, {counted(len(set(self.subsets)), 'subset')}, "
         of += f"{counted(int(self.text_bytes().sum()), 'byte')} of text"
         return f"DocumentBatch({counted(len(self))}, {of})"
+
+    def _repr_html_(self) -> str:
+        from pilekit.fitted_table import Column, FittedTable
+
+        columns = [Column[Document]("Number", lambda one: f"{one.number:,}"), Column("Subset", lambda one: one.subset)]
+        columns.append(Column("Text", lambda one: visible(one.text, 80), justify="left"))
+        return FittedTable(self[:20], columns, notes=[repr(self)])._repr_html_()
 
     @cached_property
     def text_column(self) -> pa.LargeStringArray:

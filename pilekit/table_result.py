@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from pilekit.wrong_names import NearestNames, nearest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -10,7 +13,7 @@ if TYPE_CHECKING:
     from pilekit.fitted_table import FittedTable
 
 
-class TableResult:
+class TableResult(NearestNames):
     """The base of results. A result has a `summary` or defines `to_dict`; `table` if it needs other columns."""
 
     __slots__ = ()
@@ -38,6 +41,17 @@ class TableResult:
     def to_dict(self) -> dict[str, Any]:
         """All figures, as `--json` prints them."""
         return self.summary
+
+    def _rows(self) -> Mapping[str, Any]:
+        """What `result[name]` gives, by name."""
+        rows: dict[str, Any] = self.to_dict()[self.ROWS[1]]
+        return rows
+
+    def __getitem__(self, name: str) -> Any:
+        rows = self._rows()
+        if name not in rows:
+            raise KeyError(f"there is no {self.ROWS[0]} {name!r}{nearest(str(name), rows)}")
+        return rows[name]
 
     def to_arrow(self) -> pa.Table:
         """A row per subset with the figures of `to_dict`, for pandas, polars and plots."""

@@ -46,6 +46,7 @@ def test_the_lists_of_public_names_agree() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("pilekit")
         for alias in node.names
+        if alias.asname
     }
     assert imported == set(pilekit._HOME.items())
     assert set(pilekit.__all__) <= set(dir(pilekit)) == {*pilekit._HOME, "__version__"}

@@ -12,12 +12,13 @@ from a list of paths.
 from __future__ import annotations
 
 import heapq
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, Self, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias, get_args
 
 from pilekit.artifacts.header import HEADER_FILE, read_header
 from pilekit.corpus import local, remote
@@ -38,6 +39,10 @@ from pilekit.corpus.shard import (
 )
 from pilekit.corpus.sidecar_files import written_beside
 from pilekit.errors import PilekitError, counted, message_logger, visible
+from pilekit.wrong_names import NearestNames
+
+if TYPE_CHECKING:
+    from pilekit.documents import Document
 
 logger = message_logger(__name__)
 
@@ -53,7 +58,7 @@ HeldOutShards = Literal["leave-out", "protect"]
 """What a command that compares documents does with held-out shards: leaves them out, or keeps them whole."""
 
 
-class Corpus:
+class Corpus(NearestNames):
     """Shards in the order of their names, and the manifest that describes them.
 
     source       a path, glob or URL of a shard or folder, `-` for standard input, or several of them; None: the value
@@ -179,6 +184,12 @@ class Corpus:
                 given.add(shard)
         return self._of(tuple(shard for shard in self.shards if shard in given))
 
+    def documents(self) -> Iterator[Document]:
+        """All documents in order, as `read` gives them; `PileDocuments` reaches any of them by its position."""
+        from pilekit.shards.read.reader import read
+
+        return itertools.chain.from_iterable(read(self))
+
     def _of(self, shards: tuple[Shard, ...]) -> Self:
         part = object.__new__(type(self))
         part.root, part.shards, part.manifest = self.root, shards, self.manifest
@@ -192,6 +203,18 @@ class Corpus:
 
     def __repr__(self) -> str:
         return f"Corpus({self.root!r}, {counted(len(self.shards), 'shard')}, manifest={self.manifest.name!r})"
+
+    def _repr_html_(self) -> str:
+        from pilekit.fitted_table import DASH, Column, FittedTable, rounded_bytes
+
+        def stored(shard: Shard) -> str:
+            return DASH if shard.size is None else rounded_bytes(shard.size)
+
+        def split(shard: Shard) -> str:
+            return shard.split or DASH
+
+        columns = [Column[Shard]("Shard", lambda shard: shard.name), Column("Split", split), Column("Stored", stored)]
+        return FittedTable(self.shards, columns, notes=[repr(self)])._repr_html_()
 
 
 def warn_of_left_out(names: Iterable[str]) -> None:

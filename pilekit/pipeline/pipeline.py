@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pilekit.errors import PilekitError, visible
+from pilekit.wrong_names import NearestNames
 
 Stage = Callable[[Iterator[Any]], Iterator[Any]]
 """From an iterator of batches to an iterator of batches."""
 
 
-class DocumentStage:
+class DocumentStage(NearestNames):
     """A stage from documents to documents."""
 
     stateful: ClassVar[bool] = False

@@ -28,6 +28,7 @@ from pilekit.stats.copies import CopyCounter
 from pilekit.stats.counting import Counts, count_into_file, count_shard, hashes_from_file
 from pilekit.stats.histogram import quantile
 from pilekit.table_result import TableResult
+from pilekit.wrong_names import NearestNames
 
 if TYPE_CHECKING:
     from pilekit.fitted_table import FittedTable
@@ -40,7 +41,7 @@ and for more."""
 
 
 @dataclass(frozen=True, slots=True)
-class SubsetStats:
+class SubsetStats(NearestNames):
     """The figures of one subset, or of all subsets together.
 
     bytes          UTF-8 bytes of the texts
@@ -81,7 +82,7 @@ class SubsetStats:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CorpusStats(TableResult):
-    """The contents of a corpus.
+    """The contents of a corpus. `stats["ArXiv"]` are the figures of a subset.
 
     subsets    the largest first
     total      all subsets together
@@ -109,6 +110,10 @@ class CorpusStats(TableResult):
             **({} if self.selected is None else {"selected": list(self.selected)}),
             "subsets": {subset.name: subset.to_dict() for subset in self.subsets},
         }
+
+    def _rows(self) -> dict[str, SubsetStats]:
+        """The figures of each subset."""
+        return {subset.name: subset for subset in self.subsets}
 
     def __repr__(self) -> str:
         return (

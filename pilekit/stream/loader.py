@@ -18,6 +18,7 @@ from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.stream.arguments import check_number
 from pilekit.stream.batch.batch import Batch
 from pilekit.stream.batch.build_batches import Item
+from pilekit.wrong_names import NearestNames
 
 if TYPE_CHECKING:
     from pilekit.stream.pile_stream import PileStream
@@ -30,7 +31,7 @@ _BYTES_OF_TOKEN = 40
 _PIPE_BYTES = 1 << 20
 
 
-class StreamLoader:
+class StreamLoader(NearestNames):
     """The DataLoader that `stream.loader(...)` makes.
 
     num_workers              processes that make batches; 0: this process makes them
@@ -63,6 +64,9 @@ class StreamLoader:
             self._options |= {"prefetch_factor": prefetch_factor, "multiprocessing_context": multiprocessing_context}
         self._warned = False
 
+    def __repr__(self) -> str:
+        return f"StreamLoader({self.stream!r}, num_workers={self.num_workers})"
+
     def __iter__(self) -> Iterator[Batch]:
         """Resume from the record; one iterator of a stream at a time."""
         if not self._warned:
@@ -71,7 +75,7 @@ class StreamLoader:
         return self._batches()
 
     def _batches(self) -> Iterator[Batch]:
-        self.stream.begin()
+        self.stream._begin()
         batches = iter(
             DataLoader(
                 _Batches(self.stream),
@@ -86,7 +90,7 @@ class StreamLoader:
             for batch in _clear_errors(batches):
                 self.stream.advance(batch)
                 yield batch
-            self.stream.pass_ended()
+            self.stream._pass_ended()
         finally:
             # torch ends the workers when nothing refers to `batches` any more; after an error that is much later.
             if (end := getattr(batches, "_shutdown_workers", None)) is not None:
@@ -108,7 +112,7 @@ class _Batches(IterableDataset[Item]):
         self._stream = stream
 
     def __iter__(self) -> Iterator[Item]:
-        return self._stream.unrecorded_batches()
+        return self._stream._unrecorded_batches()
 
 
 def _clear_errors(batches: Iterator[Any]) -> Iterator[Any]:

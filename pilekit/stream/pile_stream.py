@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
-from pilekit.corpus import Corpus, subsets_or_all
+from pilekit.corpus import Corpus, Described, Source, subsets_or_all
 from pilekit.errors import PilekitError, counted, message_logger
 from pilekit.pipeline.pipeline import Stage
 from pilekit.progress import Reached, byte_progress
@@ -58,11 +58,12 @@ from pilekit.stream.state import (
     merge,
 )
 from pilekit.tokenize import Tokenizer
+from pilekit.wrong_names import NearestNames
 
 logger = message_logger(__name__)
 
 
-class PileStream(IterableDataset[Batch]):
+class PileStream(NearestNames, IterableDataset[Batch]):
     """An iterable dataset of packed batches, straight from raw shards: endless, or with `epochs` in finite passes.
 
     data               a path, a glob, a URL, a list of them, or a `Corpus`. Val and test shards beside other shards are
@@ -70,6 +71,7 @@ class PileStream(IterableDataset[Batch]):
                        Files of `pilekit tokenize` give the same batches as their shards
     tokenizer          a path or an object (see `load_tokenizer`); it must have an end-of-document token.
                        None: items are whole documents, and all arguments about tokens, rows and windows are unused
+    manifest           describes the data at a path, as for `Corpus`
     seq_len            tokens in a row
     batch_size         rows in a batch of this rank
     grad_accum         batches of this rank in an optimizer step
@@ -125,9 +127,10 @@ class PileStream(IterableDataset[Batch]):
 
     def __init__(
         self,
-        data: str | Path | Sequence[str | Path] | Corpus,
-        *,
+        data: Source | Corpus,
         tokenizer: str | Path | Tokenizer | Any | None,
+        *,
+        manifest: Described = None,
         seq_len: int = 2048,
         batch_size: int | None = None,
         grad_accum: int | None = None,
@@ -182,7 +185,7 @@ class PileStream(IterableDataset[Batch]):
         self.rank, self.world_size = rank_of_world(rank, world_size, num_replicas)
         batch, accumulation = batch_sizes(self.world_size, batch_size, grad_accum, global_batch_size)
 
-        self.corpus = corpus_of(data)
+        self.corpus = corpus_of(data, manifest)
         self._tokenizer = tokenizer_of(tokenizer)
         self.is_raw = self._tokenizer is None
         shares = None if weights is None else self._shares(weights, subsets, repeats)
@@ -330,10 +333,10 @@ class PileStream(IterableDataset[Batch]):
     def __iter__(self) -> Generator[Batch, None, None]:
         """Resume from the record; one iterator of a stream at a time."""
         refuse_second_sharding(self.world_size)
-        return self._recorded_batches() if get_worker_info() is None else self.unrecorded_batches()
+        return self._recorded_batches() if get_worker_info() is None else self._unrecorded_batches()
 
     def _recorded_batches(self) -> Generator[Item, None, None]:
-        handed_out = self.begin()
+        handed_out = self._begin()
         for batch in self._made(WorkerPart()):
             handed_out.iterated(state_of(batch))
             yield batch
@@ -342,9 +345,9 @@ class PileStream(IterableDataset[Batch]):
                     "this iterator's batches no longer count, because a state was loaded, an epoch set or another "
                     "iteration begun since; resume with a new iter(stream)"
                 )
-        self.pass_ended()
+        self._pass_ended()
 
-    def unrecorded_batches(self) -> Generator[Item, None, None]:
+    def _unrecorded_batches(self) -> Generator[Item, None, None]:
         """The batches after the record: all of them, or in a DataLoader worker that worker's batches."""
         worker = get_worker_info()
         if worker is None:
@@ -379,12 +382,12 @@ class PileStream(IterableDataset[Batch]):
             self._builder, self.share, self._passes, begin, place, record.batch, part, again=not self._handed_out.loaded
         )
 
-    def begin(self) -> HandedOut:
+    def _begin(self) -> HandedOut:
         """Begin an iteration after the last batch that the previous iteration handed out."""
         self._handed_out = self._handed_out.next_iteration()
         return self._handed_out
 
-    def pass_ended(self) -> None:
+    def _pass_ended(self) -> None:
         """Note that an iteration has given its last batch: a finite pass begins again."""
         if self._passes is not None:
             self._begin_pass(self._passes)

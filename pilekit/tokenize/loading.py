@@ -109,7 +109,7 @@ def load_tokenizer(
             _warn_of_reachable_special_tokens(shown, reference)
     eos_id, bos_id, pad_id, mask_id = _special_ids(path, reference)
     fingerprint = hashlib.sha256(raw).hexdigest()
-    return Tokenizer(path, chosen, special_tokens, fingerprint, eos_id, bos_id, pad_id, mask_id, encode, reference)
+    return Tokenizer._of(path, chosen, special_tokens, fingerprint, eos_id, bos_id, pad_id, mask_id, encode, reference)
 
 
 @functools.lru_cache(maxsize=2)  # a worker gets the same tokenizer with every shard, and loading is slow

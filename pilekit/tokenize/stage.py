@@ -15,10 +15,11 @@ import numpy.typing as npt
 from pilekit.documents import DocumentBatch
 from pilekit.tokenize.loading import load_tokenizer
 from pilekit.tokenize.tokenizer import Tokenizer
+from pilekit.wrong_names import NearestNames
 
 
 @dataclass(frozen=True)
-class TokenBatch:
+class TokenBatch(NearestNames):
     """The tokens of some documents of one shard, as parallel columns, without EODs.
 
     ids       uint32 [tokens], all documents one after another

@@ -15,11 +15,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ import tokenizers
 
 from pilekit.errors import PilekitError, visible
 from pilekit.tokenize.spans import byte_spans
+from pilekit.wrong_names import NearestNames
 
 Backend = Literal["fastokens", "tokenizers"]
 SpecialTokens = Literal["text", "parse"]
@@ -34,9 +35,9 @@ Encoded = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]
 EncodeBatch = Callable[[Sequence[str]], Encoded]
 
 
-@dataclass(eq=False, repr=False)
-class Tokenizer:
-    """A loaded tokenizer, made by `load_tokenizer`. Unpickling reads the same file again.
+@dataclass(eq=False, repr=False, init=False)
+class Tokenizer(NearestNames):
+    """A loaded tokenizer, made by `load_tokenizer(path)`. Unpickling reads the same file again.
 
     path            the `tokenizer.json`, absolute
     backend         "fastokens" or "tokenizers"
@@ -55,6 +56,20 @@ class Tokenizer:
     mask_id: int | None
     _encode: EncodeBatch
     _reference: tokenizers.Tokenizer
+
+    def __init__(self, *arguments: object, **keywords: object) -> None:
+        raise TypeError("a Tokenizer is loaded from its file: write load_tokenizer(path)")
+
+    @classmethod
+    def _of(cls, *values: object) -> Self:
+        made = object.__new__(cls)
+        vars(made).update(zip((field.name for field in fields(cls)), values, strict=True))
+        return made
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, as `encode_batch` gives them; `decode` gives the text again."""
+        ids: list[int] = self.encode_batch([text])[0].tolist()
+        return ids
 
     def encode_batch(self, texts: Sequence[str]) -> Encoded:
         """Return (ids uint32 [tokens], offsets int64 [documents + 1]); document i is `ids[offsets[i]:offsets[i + 1]]`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from pilekit.artifacts.header import read_header
-from pilekit.corpus import load_manifest, resolve_subsets
+from pilekit.corpus import resolve_subsets
 from pilekit.dedup.previous_runs import KIND as DEDUP
 from pilekit.errors import PilekitError
 from pilekit.evaluate.model.folder import check_folder
@@ -16,7 +16,7 @@ from pilekit.stream.pile_stream import PileStream
 from pilekit.stream.read.mixture import exact_weights
 from pilekit.stream.read.token_files import corpus_of
 from pilekit.tokenize import Tokenizer, load_tokenizer
-from pilekit.train.config.check import check_world, naming_field, world_sizes
+from pilekit.train.config.check import check_world, manifest_of, naming_field, world_sizes
 from pilekit.train.config.sections import TrainConfig
 
 
@@ -32,8 +32,7 @@ def open_stream(config: TrainConfig, *, world_size: int | None = None) -> PileSt
     rank, ranks = rank_of_world(0 if world_size is not None else None, world_size)
     check_world(config, ranks)
     tokenizer = open_tokenizer(config)
-    with naming_field("data.manifest"):
-        manifest = load_manifest(data.manifest or "pile")
+    manifest = manifest_of(data)
     with naming_field("data.path" if data.path is not None else ""):
         corpus = corpus_of(data.path, manifest)
     with naming_field("data.subsets"):

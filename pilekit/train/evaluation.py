@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pilekit.corpus import Corpus, load_manifest
+from pilekit.corpus import Corpus
 from pilekit.engine.ranks import Ranks, lost_rank
 from pilekit.errors import PilekitError, message_logger
 from pilekit.evaluate.bits_per_byte import score_corpus
@@ -23,7 +23,7 @@ from pilekit.evaluate.score.batching import Float64, Forward, Share, Windows
 from pilekit.shards.read.reader import OnError
 from pilekit.stream.read.token_files import token_corpus
 from pilekit.tokenize import Tokenizer
-from pilekit.train.config.check import naming_field
+from pilekit.train.config.check import manifest_of, naming_field
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.step.engine import Engine
 
@@ -41,8 +41,8 @@ def open_held_out(config: TrainConfig) -> Corpus | None:
         if train.eval_path is not None:
             logger.warning("train.eval_path is not used, because train.eval_every is 0")
         return None
+    manifest = manifest_of(data)
     with naming_field("data.path" if train.eval_path is None else "train.eval_path"):
-        manifest = load_manifest(data.manifest or "pile")
         if train.eval_path is not None:
             return Corpus(train.eval_path, manifest).only_held_out()
         corpus = token_corpus(data.path, manifest) or Corpus(data.path, manifest)

@@ -62,6 +62,7 @@ from pilekit.train.step.optimizer import rates_by_group
 from pilekit.train.step.schedule import learning_rate
 from pilekit.train.step.sharding import own_part
 from pilekit.train.step.teacher import check_heads
+from pilekit.wrong_names import NearestNames
 
 logger = message_logger(__name__)
 
@@ -70,7 +71,7 @@ NO_UPDATE = Update(grad_norm=math.nan, skipped=True)
 
 
 @dataclass(frozen=True, slots=True)
-class TrainResult:
+class TrainResult(NearestNames):
     """The result of `fit`.
 
     step          optimizer steps done, including those of earlier starts
@@ -87,7 +88,7 @@ class TrainResult:
     last: StepMetrics | None
 
 
-class Trainer:
+class Trainer(NearestNames):
     """Trains the model of a config on its shards, as one rank of the job; writes into the run folder `out`.
 
     `ranks.join` finds the rank: alone, under torchrun, or in a process group that exists already. All ranks make the
@@ -140,6 +141,9 @@ class Trainer:
         self._model = fingerprint(lm.model)
         self._is_given = model is not None
         self._has_trained = False
+
+    def __repr__(self) -> str:
+        return f"Trainer({str(self.out)!r}, {self.stream!r})"
 
     def _try_attention(self, rows: int) -> None:
         """Raise PilekitError unless the model computes on these ranks, and keeps the documents of `rows` apart."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import orjson
 import pytest
 
+from pilekit import tokenize_corpus
 from pilekit.errors import PilekitError
 from pilekit.stream.order.lane_grid import divisors
 from pilekit.train.config.file import load_config
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.data import open_stream, open_tokenizer, restart_sizes
+from pilekit.train.log.peek import inspect_step_command
 from tests.tiny.models import tiny_model_dir
 from tests.train.runs import tiny_run
 
@@ -30,6 +33,40 @@ def test_every_field_reaches_the_stream(made: TrainConfig) -> None:
     assert stream.subsets is not None
     assert set(stream.subsets) == {"ArXiv", "Github"}
     assert next(iter(stream))["input_ids"].shape == (8, 32)
+
+
+def test_text_field_and_label_reach_the_stream_and_its_state(made: TrainConfig, tmp_path: Path) -> None:
+    words = ["Ein Märchen für Übermütige", "The quick brown fox", "jumps over the lazy dog"] * 30
+    records = [{"content": text, "from": {"kind": f"kind {i % 2}"}} for i, text in enumerate(words)]
+    (tmp_path / "own.jsonl").write_bytes(b"\n".join(map(orjson.dumps, records)))
+    (tmp_path / "own.toml").write_text('name = "own"\ntext_field = "content"\nlabel_path = "from.kind"\n')
+    fields = {"data.text_field": "content", "data.label": "from.kind", "data.subsets": ["kind 1"]}
+    config = load_config(made, {"data.path": tmp_path / "own.jsonl", **fields})
+    stream = open_stream(config)
+    manifest = {"data.manifest": tmp_path / "own.toml", "data.text_field": None, "data.label": None}
+    described = open_stream(load_config(config, manifest))
+    ours, theirs = iter(stream), iter(described)
+    for _ in range(3):
+        assert next(ours)["input_ids"].tolist() == next(theirs)["input_ids"].tolist()
+    described.load_state_dict(stream.state_dict())
+    other = open_stream(load_config(config, {"data.label": "kind", "data.subsets": None}))
+    with pytest.raises(PilekitError, match="label_path"):
+        other.load_state_dict(stream.state_dict())
+    assert "--text-field content --label from.kind" in inspect_step_command(config, stream, 1)
+
+
+def test_text_field_and_label_are_refused_where_they_mean_nothing(made: TrainConfig, tmp_path: Path) -> None:
+    for changes, message in (
+        ({"data.manifest": "demo", "data.label": "a"}, r"^data\.manifest: a manifest says where text and label are"),
+        ({"data.label": "a..b"}, r"^data: text_field or label: give a field such as text or meta\.source"),
+    ):
+        with pytest.raises(PilekitError, match=message):
+            open_stream(load_config(made, changes))
+    tokenize_corpus(made.data.path, tmp_path / "tokens" / "own", made.data.tokenizer)
+    for field in ("text_field", "label"):
+        wrong = load_config(made, {"data.path": tmp_path / "tokens" / "own", f"data.{field}": "text"})
+        with pytest.raises(PilekitError, match=rf"^data\.{field}: token files have no fields; leave it out"):
+            open_stream(wrong)
 
 
 def test_wrong_dedup_folders_and_repeats_are_named(made: TrainConfig, tmp_path: Path) -> None:

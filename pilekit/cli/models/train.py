@@ -175,14 +175,13 @@ def _read(
 
 def _check_data(config: TrainConfig) -> None:
     """Find a wrong path or subset before torch is imported."""
-    from pilekit.corpus import Corpus, load_manifest, resolve_subsets
+    from pilekit.corpus import Corpus, resolve_subsets
     from pilekit.corpus.shard import is_url
     from pilekit.stream.read.token_files import token_files
-    from pilekit.train.config.check import naming_field
+    from pilekit.train.config.check import manifest_of, naming_field
 
     data, paths = config.data, config.data.path
-    with naming_field("data.manifest"):
-        manifest = load_manifest(data.manifest or "pile")
+    manifest = manifest_of(data)
     several = [paths] if isinstance(paths, str) else paths or []
     with naming_field("data.path" if several else ""):
         if not any(is_url(path) or token_files(path) for path in several):  # listing URLs is slow

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.evaluate.results.write_items import PLACE, Items, rows_of, write_items
+from pilekit.wrong_names import NearestNames
 
 GROUP_BYTES = 16 << 20
 NULL_VECTORS = 26
@@ -30,7 +31,7 @@ NULL_VECTORS = 26
 _PROTOCOL = b"pilekit"
 
 
-class Embeddings:
+class Embeddings(NearestNames):
     """The embeddings in a file of `pilekit embed`; PilekitError for any other file.
 
     width      numbers in a vector

@@ -35,6 +35,7 @@ from pilekit.evaluate.results.intervals import (
 )
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result import BitsPerByte, Weighted, model_path
+from pilekit.wrong_names import NearestNames
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -113,7 +114,7 @@ class Against:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(NearestNames):
     """The result of `compare`.
 
     kind       "causal" or "masked"

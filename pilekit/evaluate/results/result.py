@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pilekit.table_result import TableResult
+from pilekit.wrong_names import NearestNames
 
 if TYPE_CHECKING:
     from pilekit.evaluate.results.published import Published
@@ -42,7 +43,7 @@ def _perplexity(bpb: float | None) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class Score(NearestNames):
     """Sums over some documents, and the figures computed from them.
 
     documents     number of documents, empty documents included
@@ -158,7 +159,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class BitsPerByte(TableResult):
-    """The result of `bits_per_byte`.
+    """The result of `bits_per_byte`. `result["ArXiv"]` is the `Score` of a subset.
 
     overall           all documents pooled: every byte that was read counts alike
     subsets           by name, in the manifest's order, then other labels in the order of their first documents
@@ -195,6 +196,10 @@ class BitsPerByte(TableResult):
         of = self.overall
         figures = f"documents={of.documents:,}, {self.key}={_rounded(of.bpb)}, interval={_rounded(of.interval)}"
         return f"BitsPerByte({figures}, subsets={len(self.subsets)})"
+
+    def _rows(self) -> dict[str, Score]:
+        """The score of each subset."""
+        return self.subsets
 
     def by(self, column: str) -> BitsPerByte:
         """The same figures in other groups, as its `subsets`: "length", or `FILE:COLUMN` of a table of documents.

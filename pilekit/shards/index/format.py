@@ -42,6 +42,7 @@ from pilekit.shards.index.metadata import IndexHeader as IndexHeader
 from pilekit.shards.read.damage import BadLine, SkippedLines
 from pilekit.shards.read.open import exists, open_file
 from pilekit.shards.read.reader import record_format
+from pilekit.wrong_names import NearestNames
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +59,7 @@ class IndexDamage(PilekitError):
 
 
 @dataclass(frozen=True)
-class ShardIndex:
+class ShardIndex(NearestNames):
     """A loaded index: header and frames are in memory, rows are read on request.
 
     path    the path of the index itself

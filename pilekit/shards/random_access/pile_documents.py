@@ -24,9 +24,10 @@ from pilekit.shards.index.format import ShardIndex, warn_of_bad_lines
 from pilekit.shards.random_access.document_reader import OpenReaders
 from pilekit.shards.random_access.frame_lru import HELD_BYTES, frames_fit
 from pilekit.shards.random_access.selected_lines import SelectedDocuments, lines_of_subsets
+from pilekit.wrong_names import NearestNames
 
 
-class PileDocuments(AbstractContextManager["PileDocuments"]):
+class PileDocuments(NearestNames, AbstractContextManager["PileDocuments"]):
     """The documents of a corpus, by position: in the order of shards by name, and of lines in a shard.
 
     data       a path, a glob, a URL, a list of them, or a `Corpus`, which is used whole, val and test shards included;

@@ -26,13 +26,14 @@ from pilekit.shards.verify.findings import MOST_FINDINGS, Finding, some_names
 from pilekit.shards.verify.sha256sums import below, find_sums, read_sums, stored_name
 from pilekit.shards.verify.sha256sums import write_sums as write_sums_file
 from pilekit.shards.verify.shard import Expected, Verdict, verify_shard
+from pilekit.wrong_names import NearestNames
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
-class Verification:
+class Verification(NearestNames):
     """The result of `verify_corpus`.
 
     findings       all problems, in the order of the shards

@@ -19,11 +19,13 @@ import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from pilekit.errors import PilekitError, visible
+from pilekit.fitted_table import Column, FittedTable
 from pilekit.shuffle import Int64
 from pilekit.stream.batch.mlm import Masking, mask
 from pilekit.stream.batch.write_columns import write
 from pilekit.stream.pack.window import Pieces, Window
 from pilekit.stream.read.lane_documents import SHARD, SUBSET
+from pilekit.wrong_names import NearestNames, wrong_key
 
 _NARROWED = {(torch.device("cpu"), torch.int64), (torch.device("cpu"), torch.int32)}
 """Device and type of all tensors that a stream makes."""
@@ -40,7 +42,7 @@ OUTPUTS = (*COLUMNS, "cu_seqlens", "max_seqlen")
 DEFAULT_OUTPUTS = ("input_ids", "labels", "position_ids")
 
 
-class Batch(dict[str, torch.Tensor]):
+class Batch(NearestNames, dict[str, torch.Tensor]):
     """Rows ready for training: a dict of contiguous tensors that the batch owns. `outputs` chooses among these:
 
     input_ids     int64 [rows, seq_len]: tokens; the free end of a row is padding
@@ -88,6 +90,17 @@ class Batch(dict[str, torch.Tensor]):
             return f"{str(one.dtype)[6:]}{list(one.shape)}" if isinstance(one, torch.Tensor) else repr(one)
 
         return f"Batch({', '.join(f'{name}={shape(one)}' for name, one in self.items())})"
+
+    def _repr_html_(self) -> str:
+        columns = [
+            Column[tuple[str, torch.Tensor]]("Tensor", lambda row: row[0]),
+            Column("Type", lambda row: str(row[1].dtype)[6:], justify="left"),
+            Column("Shape", lambda row: str(list(row[1].shape)), justify="left"),
+        ]
+        return FittedTable([one for one in self.items() if isinstance(one[1], torch.Tensor)], columns)._repr_html_()
+
+    def __missing__(self, key: object) -> NoReturn:
+        raise wrong_key(self, key)
 
     def to(self, device: torch.device | str | int, *, non_blocking: bool = False) -> Batch:
         """The batch with its tensors on `device`, like `Tensor.to`; keeps its documents, and `stream_state` unmoved."""

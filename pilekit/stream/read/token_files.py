@@ -21,7 +21,7 @@ import numpy.typing as npt
 import xxhash
 
 from pilekit import __version__
-from pilekit.corpus import Corpus, Manifest, Shard, load_manifest, subset_names
+from pilekit.corpus import Corpus, Described, Shard, Source, load_manifest, subset_names
 from pilekit.corpus.shard import is_url
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
 from pilekit.documents import DocumentBatch, check_labels
@@ -37,7 +37,6 @@ from pilekit.tokenize import Tokenizer
 from pilekit.tokenize.files.token_file import TokenFile, index_paths
 
 Codes = npt.NDArray[np.uint16]
-Source = str | Path | Sequence[str | Path]
 Parts = tuple[tuple[int, TokenFile, int | None], ...]
 """The token files that hold a shard: the rank in the shard of the file's first document, the file, and the EOD
 id that is removed from a document's end."""
@@ -105,11 +104,11 @@ class TokenCorpus(Corpus):
     PilekitError for a file of another kind, and for a table that does not fit its file.
     """
 
-    def __init__(self, source: Source, manifest: Manifest | str | Path | None = None) -> None:
+    def __init__(self, source: Source, manifest: Described = None) -> None:
         sources = [source] if isinstance(source, str | Path) else source
         self.files = [TokenFile(path) for one in sources for path in token_files(one)]
         self.root = os.path.commonpath([os.path.abspath(file.path.parent) for file in self.files])  # noqa: PTH100
-        self.manifest = load_manifest(manifest or "pile")
+        self.manifest = load_manifest(manifest)
         self.names = subset_names(self.manifest)
         self.labels: dict[str, int] = {}
         self._found: dict[str, tuple[int, SelectedLines, Codes]] = {}  # (documents before, lines, codes) of a shard
@@ -205,15 +204,13 @@ class TokenCorpus(Corpus):
         return TokenIndex(str(self.files[0].path), header, frames, self.names, **found)
 
 
-def corpus_of(data: Source | Corpus | None, manifest: Manifest | str | Path | None = None) -> Corpus:
+def corpus_of(data: Source | Corpus | None, manifest: Described = None) -> Corpus:
     """The corpus of token files, or of shards without the held-out shards."""
-    if not isinstance(data, Corpus):
-        found = token_corpus(data, manifest)  # false if its files have no documents
-        data = Corpus(data, manifest) if found is None else found
-    return data.without_held_out()
+    found = None if isinstance(data, Corpus) else token_corpus(data, manifest)  # false if its files have no documents
+    return (Corpus.of(data, manifest) if found is None else found).without_held_out()
 
 
-def token_corpus(source: Source | None, manifest: Manifest | str | Path | None = None) -> TokenCorpus | None:
+def token_corpus(source: Source | None, manifest: Described = None) -> TokenCorpus | None:
     """The corpus at `source` if it names token files; None for anything else. PilekitError for a mixture."""
     sources: Sequence[Any] = source if isinstance(source, list | tuple) else [source]
     others = [one for one in sources if not isinstance(one, str | Path) or not token_files(one)]

@@ -27,6 +27,7 @@ from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.tokenize.files.documents import ROWS, SCHEMA, read_documents, rows_of
 from pilekit.tokenize.files.formats import IDX_HEAD, ITEMS, MAGIC, VERSION
+from pilekit.wrong_names import NearestNames
 
 KIND = "token file"
 """The kind in the header that `tokenize_corpus` writes."""
@@ -39,7 +40,7 @@ _ENDS = ("_text_document", "")
 """Suffixes of a prefix before `.idx`."""
 
 
-class TokenFile:
+class TokenFile(NearestNames):
     """The documents of a Megatron token file: `len(file)`, and the ids of document i as `file[i]`.
 
     prefix                    `tokens/pile`, `tokens/pile_text_document`, or the path of an `.idx`

@@ -18,8 +18,9 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
+from pilekit.corpus import Manifest, load_manifest
 from pilekit.errors import PilekitError, counted, visible
-from pilekit.train.config.sections import SECTIONS, TEXT, TrainConfig, fields, values
+from pilekit.train.config.sections import SECTIONS, TEXT, DataConfig, TrainConfig, fields, values
 from pilekit.train.model.presets import MASKED_PRESETS, PRESETS
 from pilekit.train.step.schedule import most_warmup
 
@@ -279,3 +280,15 @@ def naming_field(name: str) -> Iterator[None]:
         yield
     except PilekitError as error:
         raise PilekitError(f"{name}: {error}" if name else str(error)) from error
+
+
+def manifest_of(data: DataConfig) -> Manifest:
+    """The manifest of `[data]`, or that of its `text_field` and `label`; a PilekitError names the field."""
+    from pilekit.stream.read.token_files import token_files  # imports pyarrow
+
+    given = [name for name in ("text_field", "label") if getattr(data, name) is not None]
+    paths = [data.path] if isinstance(data.path, str) else data.path or []
+    if given and any(map(token_files, paths)):
+        raise PilekitError(f"data.{given[0]}: token files have no fields; leave it out")
+    with naming_field("data" if data.manifest is None else "data.manifest"):
+        return load_manifest(data.manifest, text_field=data.text_field, label=data.label)

@@ -53,6 +53,10 @@ class DataConfig(_Section, frozen=True, kw_only=True):
     """Shards: a file, folder, glob or URL, or a list; or token files. Default: $PILEKIT_DATA, ./data or this folder."""
     manifest: Text | None = None
     """Description of the corpus: the name of a bundled manifest or a TOML file. Default: the Pile's."""
+    text_field: Text | None = None
+    """The field of the text, in shards without a manifest."""
+    label: Text | None = None
+    """The field of the subset's name, such as "meta.source", in shards without a manifest."""
     tokenizer: Text | None = None
     """A tokenizer.json, a folder with one, or a cached name. Default: the tokenizer of `model.path`."""
     seq_len: RowLength = 2048

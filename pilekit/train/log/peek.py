@@ -26,8 +26,9 @@ def inspect_step_command(config: TrainConfig, stream: PileStream, step: int, che
     words = ["pilekit", "stream", *(f"./{path}" if path.startswith("-") else path for path in paths)]
     words += ["--tokenizer", data.tokenizer or config.source.path or ""]
     words += ["--seq-len", str(data.seq_len), "--global-batch-size", str(stream.global_batch_size)]
-    if data.manifest is not None:
-        words += ["--manifest", data.manifest]
+    for field in ("manifest", "text_field", "label"):
+        if (value := getattr(data, field)) is not None:
+            words += [f"--{field.replace('_', '-')}", value]
     if stream.subsets is not None:
         words += ["--subsets", ",".join(stream.subsets)]
     if stream.repeats:  # those of data.weights too
