@@ -54,6 +54,7 @@ def bits_per_byte(
     adapter: str | Path | None = None,
     subsets: Sequence[str] | None = None,
     limit: int | None = None,
+    limit_bytes: int | None = None,
     max_length: int | None = None,
     context_len: int = 1,
     prefix: str | int = "auto",
@@ -85,6 +86,7 @@ def bits_per_byte(
     subsets        only documents of these subsets, in any spelling the manifest knows; None: all
     limit          only this many documents of each subset, from the first; None: all. Reading ends when all subsets
                    requested are full, or without `subsets`, all of the manifest and all others found so far
+    limit_bytes    only so many bytes of text of each subset: whole documents, from the first to the one that reaches it
     max_length     tokens in a window; None: the model's positions, or 2048 if it declares no limit
     context_len    the least number of inputs before each predicted token, in windows after the first. Published
                    figures are made with 1, disjoint windows; more context gives lower figures at a higher cost
@@ -114,6 +116,7 @@ def bits_per_byte(
     options = Options(
         subsets=subsets,
         limit=limit,
+        limit_bytes=limit_bytes,
         max_length=max_length,
         context_len=context_len,
         prefix=prefix,

@@ -58,6 +58,7 @@ class Options:
 
     subsets: Sequence[str] | None = None
     limit: int | None = None
+    limit_bytes: int | None = None
     max_length: int | None = None
     context_len: int = 1
     prefix: str | int = "auto"
@@ -69,7 +70,7 @@ class Options:
 
     def check(self, model_type: str, masked: bool) -> None:
         """PilekitError for a count that is not positive, and for an option that belongs to the other kind of model."""
-        for name in ("limit", "max_length", "batch_tokens", "context_len", "mlm_sample"):
+        for name in ("limit", "limit_bytes", "max_length", "batch_tokens", "context_len", "mlm_sample"):
             if (value := getattr(self, name)) is not None:
                 check_number(name, value)
         if self.per_token and self.mlm_sample is not None:
@@ -241,6 +242,7 @@ def _described(plan: Plan, model: PreTrainedModel, device: str, model_dir: Path 
         "manifest": plan.corpus.manifest.name,
         "subsets": None if plan.subsets is None else list(plan.subsets),
         "limit": options.limit,
+        **({} if options.limit_bytes is None else {"limit_bytes": options.limit_bytes}),
         "paper": options.paper,
     }
 

@@ -1,6 +1,6 @@
 """Which documents are scored, and by which rank.
 
-    read -> the subsets asked for -> the first `limit` of each subset -> not recorded yet -> this rank's -> tokens
+    read -> the subsets asked for -> the first of each, up to its limits -> not recorded yet -> this rank's -> tokens
 
 Every rank reads all of the text, which costs little compared with the model. Without communication it computes which
 documents are its own: each goes to the rank with the least work so far. So the work of two ranks differs by at most one
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import repeat
 
 import numpy as np
 
@@ -33,32 +34,41 @@ def selected(
 ) -> Generator[DocumentBatch, None, None]:
     """All batches of the documents that `plan` selects, in the corpus's order.
 
-    With a limit, reading ends when all requested subsets are full, or without a request, all subsets of the manifest
-    and all others found so far. A manifest without subsets does not name the labels to come, so all shards are read.
+    `limit` ends a subset after so many documents. `limit_bytes` ends it with the first document with which its texts
+    reach so many bytes of UTF-8, so a subset has fewer bytes only if it has no more documents. With a limit, reading
+    ends when all requested subsets are full, or without a request, all subsets of the manifest and all others found so
+    far. A manifest without subsets does not name the labels to come, so all shards are read.
 
     labels    receives the number of documents taken of each label met, 0 for labels that are not selected
     skipped   collects the bad lines that are passed over
     advance   called with the number of stored bytes newly read
     """
-    limit, manifest = plan.options.limit, plan.corpus.manifest
+    limit, limit_bytes, manifest = plan.options.limit, plan.options.limit_bytes, plan.corpus.manifest
+    left: dict[str, int] = {}  # bytes of each label until `limit_bytes`
     expected = [subset.name for subset in manifest.subsets] if plan.subsets is None else list(plan.subsets)
 
-    def take(label: str) -> bool:
-        taken = labels.setdefault(label, 0)
-        wanted = (plan.subsets is None or label in plan.subsets) and (limit is None or taken < limit)
-        labels[label] = taken + wanted
+    def is_over(label: str) -> bool:
+        return (limit is not None and labels.get(label) == limit) or left.get(label, 1) <= 0
+
+    def take(label: str, size: int) -> bool:
+        labels.setdefault(label, 0)
+        wanted = (plan.subsets is None or label in plan.subsets) and not is_over(label)
+        labels[label] += wanted
+        if wanted and limit_bytes is not None:
+            left[label] = left.get(label, limit_bytes) - size
         return wanted
 
     def is_full() -> bool:
         """Whether no further document can be taken, judging by the known subsets."""
         names = expected if plan.subsets is not None else {*expected, *labels}
-        return limit is not None and bool(expected) and all(labels.get(name) == limit for name in names)
+        return bool(expected) and (limit, limit_bytes) != (None, None) and all(map(is_over, names))
 
     for shard in plan.corpus.shards:
         check_version(shard.path, plan.shard_versions[shard.path])
         with read(shard, None, plan.options.on_error, manifest=manifest, advance=advance) as reader:
             for batch in reader:
-                yield batch.where([take(label) for label in batch.subsets])
+                sizes = repeat(0) if limit_bytes is None else batch.text_bytes().tolist()
+                yield batch.where(list(map(take, batch.subsets, sizes)))
                 check_labels(labels, len(expected))
                 if is_full():
                     break

@@ -248,3 +248,21 @@ def test_torchrun_killed_and_resumed(
     for failing in (command(tmp_path / "missing.jsonl"), command(slow_corpus, "--by", f"{facts}:year")):
         failed = subprocess.run(failing, capture_output=True, text=True, check=False)
         assert (failed.returncode, failed.stderr.count("error: ")) == (1, 1), failed.stderr
+
+
+def limited(model_dir: Path, corpus: Path, size: int) -> dict[str, Any]:
+    return bits_per_byte(model_dir, corpus, limit_bytes=size).to_dict()
+
+
+def test_a_limit_of_bytes_takes_the_same_documents_on_any_number_of_ranks(
+    process_group: ProcessGroups, model_dir: Path, corpus: Path
+) -> None:
+    alone = limited(model_dir, corpus, 300)
+    assert {**alone, "cost": None} == {**limited(model_dir, corpus, 300), "cost": None}
+    for found in process_group(2).run(limited, model_dir, corpus, 300):
+        for name, of in alone["subsets"].items():
+            assert {key: of[key] for key in ("documents", "bytes", "tokens")} == {
+                key: found["subsets"][name][key] for key in ("documents", "bytes", "tokens")
+            }
+            assert found["subsets"][name]["bpb"] == pytest.approx(of["bpb"], rel=1e-5)
+        assert found["protocol"]["limit_bytes"] == 300

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import xxhash
@@ -12,9 +14,15 @@ from hypothesis import strategies as st
 
 from pilekit.corpus import Corpus, load_manifest
 from pilekit.evaluate.bits_per_byte import bits_per_byte
+from pilekit.evaluate.plan import Options
+from pilekit.evaluate.results.compare import compare
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result_folder import read_result
+from pilekit.evaluate.score.batching import ignore
+from pilekit.evaluate.select_documents import selected
 from pilekit.evaluate.training_copies import count_training_copies
+from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.unchanged import version_of
 from tests.evaluate.documents import manifest_of, write
 from tests.refusing import refused
 
@@ -36,6 +44,60 @@ def test_a_limit_takes_the_first_documents_of_each_subset(tmp_path: Path, model_
     result = bits_per_byte(model_dir, write(tmp_path / "a.jsonl", texts), limit=2)
     sizes = {name: (score.documents, score.bytes) for name, score in result.subsets.items()}
     assert sizes == {"ArXiv": (2, 3), "Github": (1, 1), "(none)": (2, 5)}
+
+
+@given(
+    documents=st.lists(
+        st.tuples(st.sampled_from(["A", "B", "other", None]), st.text("aé漢", max_size=9)), min_size=1, max_size=30
+    ),
+    limit=st.none() | st.integers(1, 4),
+    limit_bytes=st.integers(1, 40),
+    subsets=st.none() | st.sampled_from([("A",), ("B", "A")]),
+)
+def test_a_limit_of_bytes_takes_whole_documents_until_a_subset_has_them(
+    documents: list[tuple[str | None, str]], limit: int | None, limit_bytes: int, subsets: tuple[str, ...] | None
+) -> None:
+    expected: dict[str, list[tuple[str, int]]] = {}
+    for place, (label, _) in enumerate(documents):
+        name = label or "(none)"
+        before = expected.get(name, [])
+        has = sum(len(documents[number][1].encode()) for _, number in before)
+        if (subsets is None or name in subsets) and has < limit_bytes and (limit is None or len(before) < limit):
+            expected.setdefault(name, []).append((f"{place // 11}.jsonl", place))
+    with tempfile.TemporaryDirectory() as folder:
+        for begin in range(0, max(1, len(documents)), 11):
+            write(Path(folder) / f"{begin // 11}.jsonl", documents[begin : begin + 11])
+        options = Options(subsets=subsets, limit=limit, limit_bytes=limit_bytes)
+        corpus = Corpus(folder, manifest_of("A", "B"))
+        plan: Any = SimpleNamespace(
+            options=options,
+            corpus=corpus,
+            subsets=subsets,
+            shard_versions={shard.path: version_of(shard.path) for shard in corpus.shards},
+        )
+        labels: dict[str, int] = {}
+        found: dict[str, list[tuple[str, int]]] = {}
+        for batch in selected(plan, labels, SkippedLines(), ignore):
+            for subset, number in zip(batch.subsets, batch.numbers.tolist(), strict=True):
+                found.setdefault(subset, []).append((f"{batch.shard}", number + 11 * int(batch.shard[0])))
+    assert found == expected
+    assert {label: count for label, count in labels.items() if count} == {name: len(of) for name, of in found.items()}
+
+
+def test_a_limit_of_bytes_is_in_protocol_and_key_and_ends_reading(tmp_path: Path, model_dir: Path) -> None:
+    write(tmp_path / "corpus" / "00.jsonl", [("A", "a"), ("B", "bbbb"), ("A", "aaa"), ("A", "a"), ("B", "b")])
+    (tmp_path / "corpus" / "01.jsonl").write_text("this is no document\n")
+    corpus = Corpus(tmp_path / "corpus", manifest_of("A", "B"))
+    result = bits_per_byte(model_dir, corpus, limit_bytes=3, out=tmp_path / "out")
+    assert {name: (of.documents, of.bytes) for name, of in result.subsets.items()} == {"A": (2, 4), "B": (1, 4)}
+    assert result.protocol["limit_bytes"] == 3
+    assert bits_per_byte(model_dir, corpus, limit_bytes=3, out=tmp_path / "out").to_dict() == result.to_dict()
+    one = bits_per_byte(model_dir, corpus, limit_bytes=3, limit=1, out=tmp_path / "out")
+    assert one.protocol["records"] != result.protocol["records"]
+    assert {name: of.documents for name, of in one.subsets.items()} == {"A": 1, "B": 1}
+    assert "limit_bytes" not in bits_per_byte(model_dir, corpus, limit=1).protocol
+    assert compare([result, one]).left_out == (1, 0)
+    refused("limit_bytes", bits_per_byte, model_dir, corpus, limit_bytes=0)
 
 
 def test_a_limit_ends_reading_when_all_subsets_are_full(tmp_path: Path, model_dir: Path) -> None:

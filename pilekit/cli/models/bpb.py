@@ -17,6 +17,7 @@ import click
 from pilekit.cli.display.output import print_fitted, terminal
 from pilekit.cli.models.ranks import progress, rank, told_once, waits
 from pilekit.cli.options import (
+    ByteSize,
     Described,
     adapter_option,
     corpus_argument,
@@ -42,6 +43,9 @@ _ALL_COLUMNS = 400
 @corpus_argument
 @adapter_option()
 @click.option("--limit", type=_COUNT, metavar="N", help="Only the first N documents of each subset.")
+@click.option(
+    "--limit-bytes", type=ByteSize(), metavar="SIZE", help="Only documents of each subset until they have 1MB, say."
+)
 @click.option(
     "--max-length", type=_COUNT, metavar="N", help="Tokens in a window.  [default: as many as the model has positions]"
 )

@@ -187,7 +187,9 @@ def _protocol(protocol: dict[str, Any], masked: bool) -> list[tuple[str, str | N
     if prefix["id"] is None:
         before = "none: the first token of a document is not predicted"
     limit, subsets, skipped = protocol["limit"], protocol["subsets"], protocol["skipped_lines"]
-    first = "document" if limit == 1 else f"{limit:,} documents" if limit else None
+    most = protocol.get("limit_bytes")
+    limits = [limit and f"the first {'document' if limit == 1 else f'{limit:,} documents'} of each subset"]
+    limits.append(most and f"documents of each subset until they have {most:,} bytes")
     shards = [shard["name"] for shard in protocol["data"]]
     in_paper = "tokens over the paper's constant for the subset, which is the GPT-2 tokenizer's; not counted"
     return [
@@ -200,7 +202,7 @@ def _protocol(protocol: dict[str, Any], masked: bool) -> list[tuple[str, str | N
         ("bytes", in_paper if protocol["paper"] else "UTF-8 bytes of the raw text"),
         ("data", ", ".join(shards[:3]) + (f" and {len(shards) - 3:,} more" if len(shards) > 3 else "")),
         ("subsets", None if subsets is None else ", ".join(subsets)),
-        ("limit", first and f"the first {first} of each subset"),
+        ("limit", "; ".join(filter(None, limits)) or None),
         ("skipped", counted(skipped, "bad line") if skipped else None),
     ]
 
