@@ -8,10 +8,12 @@ import click
 
 from pilekit.cli.display.output import print_fitted, printed, report_skipped
 from pilekit.cli.options import Described, on_error_option, open_corpus, paths_argument, shard_options
-from pilekit.errors import visible
+from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pilekit.corpus import Shard
     from pilekit.fitted_table import FittedTable
     from pilekit.shards.index.format import ShardIndex
@@ -50,9 +52,16 @@ def command(paths: tuple[str, ...], manifest: Described, as_json: bool, **option
     if printed({"shards": [{"shard": shard.name, **index.to_dict()} for shard, index in rows]}, as_json, corpus, part):
         return
     print_fitted(_table(rows))
-    cached = [index.path for shard, index in rows if index.path == index_places(shard)[-1]]
-    if cached:
-        click.echo(f"In the cache, not beside the shard: {visible(cached[0])}{' and others' * (len(cached) > 1)}")
+    cached = {index.path for shard, index in rows if index.path == index_places(shard)[-1]}
+    tell_places("Beside the shard", [index.path for _, index in rows if index.path not in cached])
+    tell_places("In the cache, not beside the shard", sorted(cached))
+
+
+def tell_places(what: str, paths: Sequence[str], *, err: bool = False) -> None:
+    """Print where indexes are: the first of these paths, and the number of the others."""
+    if paths:
+        others = f" and {counted(len(paths) - 1, 'other')}" if len(paths) > 1 else ""
+        click.echo(f"{what}: {visible(paths[0])}{others}", err=err)
 
 
 def _table(rows: list[tuple[Shard, ShardIndex]]) -> FittedTable[tuple[Shard, ShardIndex]]:

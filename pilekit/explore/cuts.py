@@ -22,8 +22,9 @@ class Cuts:
 
     def __init__(self, folder: Path, corpus: Corpus):
         self._cuts = CutFolder(folder)
-        for shard in self._cuts.shards():
-            index_of(shard, manifest=self._cuts.manifest, on_error="skip")
+        manifest = self._cuts.manifest
+        indexes = [index_of(shard, manifest=manifest, on_error="skip") for shard in self._cuts.shards()]
+        self.written = [index.path for index in indexes if index.built]
         self._browsed = browsed_names(corpus, self._cuts.paths)
         self._count = functools.lru_cache(maxsize=64)(self._cuts.count)
         self.subsets = self._cuts.subsets()

@@ -31,8 +31,9 @@ class Removals:
 
     def __init__(self, folder: Path, corpus: Corpus):
         self._run = finished_run(folder)
-        for shard in self._run.shards:
-            index_of(shard, manifest=manifest_of(self._run.parameters), on_error="skip")
+        manifest = manifest_of(self._run.parameters)
+        indexes = [index_of(shard, manifest=manifest, on_error="skip") for shard in self._run.shards]
+        self.written = [index.path for index in indexes if index.built]
         self._table = folder / REMOVED
         self._browsed = browsed_names(corpus, {shard.name: shard.path for shard in self._run.shards})
         self._spread = functools.lru_cache(maxsize=16)(spread_pairs)

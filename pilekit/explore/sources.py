@@ -77,6 +77,12 @@ class Sources:
             self._tokenizer = _tokenizer_of(self._result.protocol, self._tokenizer)
         self._labelled = functools.lru_cache(maxsize=64)(self._documents.labelled)
 
+    @property
+    def written(self) -> list[str]:
+        """The indexes that were written for shards of the results."""
+        removals = [] if self._removals is None else self._removals.written
+        return [*removals, *(path for one in self._cuts for path in one.written)]
+
     def corpus(self) -> dict[str, Any]:
         """The subsets, the largest first, and the sources."""
         stats = corpus_stats(self._documents.corpus, on_error="skip")

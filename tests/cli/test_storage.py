@@ -45,7 +45,9 @@ def test_index_as_a_table_and_as_json_and_which_indexes_are_kept(tmp_path: Path)
     (tmp_path / "b.jsonl.zst").write_bytes(zstd_frame(record("b") + b"\n") * 12)
     rows = cells(run("index", tmp_path, exit_code=0).stdout)
     assert rows[0] == ["Shard", "Documents", "Text", "Frames", "Bad", "lines", "Index"]
-    assert rows[2:] == [
+    shown = f"{tmp_path}/\\x1b[31m[bold].jsonl.index.parquet and 2 others"
+    assert rows[-1] == f"Beside the shard: {shown}".split()
+    assert rows[2:-1] == [
         ["\\x1b[31m[bold].jsonl", "1", "1", "B", "1", "0", "built"],
         ["a.jsonl", "300", "84.5", "kB", "1", "0", "built"],
         ["b.jsonl", "12", "12", "B", "12", "0", "built"],

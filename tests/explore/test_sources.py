@@ -234,6 +234,19 @@ def test_a_long_text_is_cut_and_says_so(tmp_path: Path, monkeypatch: pytest.Monk
     assert shown["meta"] == {"a\\u202e": "\\x07"}
 
 
+def test_the_command_says_where_it_writes_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilekit.explore.server.serve", lambda sources, announce: announce("http://127.0.0.1/"))
+    for folder in ("mine", "other"):
+        for name in ("00.jsonl", "01.jsonl"):
+            write_shard(tmp_path / folder / name, [f"{folder} {name} text {number}" for number in range(3)])
+    dedup_corpus(tmp_path / "other", out=tmp_path / "dedup", write=False, jobs=1)
+    done = run("explore", tmp_path / "mine", "--dedup", tmp_path / "dedup", exit_code=0)
+    assert f"index written: {tmp_path / 'mine' / '00.jsonl.index.parquet'} and 1 other\n" in done.stderr
+    assert f"index written for a result: {tmp_path / 'other' / '00.jsonl.index.parquet'} and 1 other\n" in done.stderr
+    assert done.stdout == "http://127.0.0.1/\nCtrl-C ends it\n"
+    assert "index written" not in run("explore", tmp_path / "mine", exit_code=0).stderr
+
+
 def test_what_does_not_fit_is_one_clear_line(given: Path, tmp_path: Path) -> None:
     corpus = given / "corpus"
     shutil.copytree(given / "scores", tmp_path / "scores")

@@ -30,8 +30,8 @@ def command(
     """Browse a corpus in a page of your browser: documents by subset, search, duplicates, tokens, bits per byte.
 
     The page is served on 127.0.0.1 alone, at an address with a random token, until Ctrl-C. It reads the paths given and
-    shows nothing else. Missing indexes are built, which reads each shard once. A shard as released, in one long frame,
-    must be reframed first. Needs the extra `explore`: pip install '.[explore]'.
+    shows nothing else. Missing indexes are built, which reads each shard once; it says where they are. A shard as
+    released, in one long frame, must be reframed first. Needs the extra `explore`: pip install '.[explore]'.
 
     \b
     Example:
@@ -44,13 +44,16 @@ def command(
         raise PilekitError("explore needs starlette and uvicorn; pip install '.[explore]'")
     if "-" in paths:
         raise click.UsageError("the page jumps to any document: name files, not standard input")
+    from pilekit.cli.index import tell_places
     from pilekit.explore.server import serve
     from pilekit.explore.sources import Sources
     from pilekit.shards.index.build import index_corpus
 
     corpus = open_corpus(paths, manifest)
     with byte_progress("indexing", corpus.size) as advance:
-        index_corpus(corpus, on_error="skip", advance=advance)
+        indexes = index_corpus(corpus, on_error="skip", advance=advance)
+    tell_places("index written", [index.path for index in indexes if index.built], err=True)
     sources = Sources(corpus, dedup=dedup, cuts=cuts, bpb=bpb, tokenizer=tokenizer)
+    tell_places("index written for a result", sources.written, err=True)
     with contextlib.suppress(KeyboardInterrupt):
         serve(sources, lambda address: click.echo(f"{address}\nCtrl-C ends it"))

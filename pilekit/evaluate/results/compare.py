@@ -205,7 +205,7 @@ def compare(results: Sequence[BitsPerByte], folders: Sequence[str | Path | None]
         raise PilekitError(f"there is no document that all results scored ({shards}); score all on the same shards")
     cautions = tuple(differing(protocols))
     left_out = tuple(len(one) - rows.shape[1] for one in records)
-    against, first = _differences(records, rows, results[0].weighted), protocols[0]
+    against, first = _differences(records, rows, results[0].mixture), protocols[0]
     paths = tuple(map(model_path, protocols))
     return Comparison(first["kind"], models, against, left_out, cautions, paths, first["manifest"], first.get("by"))
 

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pilekit.corpus import load_manifest
 from pilekit.table_result import TableResult
 from pilekit.wrong_names import NearestNames
 
@@ -191,6 +192,19 @@ class BitsPerByte(TableResult):
     def key(self) -> str:
         """The name of the figure in JSON: "bpb", or "pseudo_bpb" for a masked model."""
         return "pseudo_bpb" if self.is_masked else "bpb"
+
+    @property
+    def outside_pile(self) -> list[str]:
+        """Labels of a corpus that was scored with the Pile's manifest, the default, but that the Pile does not have."""
+        if self.protocol["manifest"] != "pile":
+            return []
+        pile = {subset.name for subset in load_manifest("pile").subsets}
+        return [label for label in self.protocol.get("labels", ()) if label not in pile]
+
+    @property
+    def mixture(self) -> Weighted | None:
+        """`weighted`; None if its weights are the Pile's and the corpus is not the Pile."""
+        return None if self.outside_pile else self.weighted
 
     def __repr__(self) -> str:
         of = self.overall

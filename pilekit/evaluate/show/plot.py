@@ -44,7 +44,7 @@ def draw_result(result: BitsPerByte) -> Any:
         axes.barh(row, value, 0.62, color=OBSERVED, alpha=PALE if score.is_approximate else 1)
         axes.text(1.01, row, f"{value:.4f}", transform=axes.get_yaxis_transform(), va="center", color=INK, fontsize=9)
         _interval(axes, row, score.interval, INK)
-    for mean, one, style in (("pooled", result.overall, "--"), ("weighted", result.weighted, ":")):
+    for mean, one, style in (("pooled", result.overall, "--"), ("weighted", result.mixture, ":")):
         if one is not None and one.bpb is not None:
             label = f"overall, {mean} {one.bpb:.4f}"
             axes.axvline(one.bpb, color=INK, linewidth=1.3, linestyle=style, label=label)

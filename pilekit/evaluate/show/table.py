@@ -64,9 +64,9 @@ def figures_table(result: BitsPerByte) -> FittedTable[_Row]:
         for name, score in result.subsets.items()
     ]
     totals = [_Row(POOLED, result.overall, None if copies is None else copies.overall, [None] * len(published))]
-    if result.weighted is not None:
+    if result.mixture is not None:
         name = PILE_MIXTURE if result.protocol["manifest"] == "pile" else MIXTURE
-        totals.append(_Row(name, result.weighted, None, [of.overall for of in published]))
+        totals.append(_Row(name, result.mixture, None, [of.overall for of in published]))
     interval, titles = "95 % interval", [_model_title(column.model) for column in published]
 
     def perplexity(row: _Row) -> str:
@@ -143,7 +143,7 @@ def _notes(result: BitsPerByte, approximate: bool, titles: set[str]) -> list[tup
             (APPROXIMATE, "approximate, may be too narrow: under 100 documents, or a subset of the mixture has")
         )
     lines += [("warning", warning) for warning in result.warnings]
-    lines += [("mixture", _mixture(result.weighted)), ("published", _published(result, titles))]
+    lines += [("mixture", _mixture(result)), ("published", _published(result, titles))]
     if result.training_copies is not None:
         counts = f"{result.training_copies.overall:,} of {counted(result.overall.documents)}"
         lines.append(("in train", f"{counts} occur word for word in the training shards"))
@@ -151,7 +151,10 @@ def _notes(result: BitsPerByte, approximate: bool, titles: set[str]) -> list[tup
     return [(what, how) for what, how in lines if how is not None]
 
 
-def _mixture(weighted: Weighted | None) -> str | None:
+def _mixture(result: BitsPerByte) -> str | None:
+    weighted = result.weighted
+    if weighted is not None and (others := result.outside_pile):
+        return f"none, as the Pile has no {_first_names(others)}; describe this corpus with --manifest"
     if weighted is None or not weighted.missing:
         return None
     return (

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from pilekit.corpus import load_manifest
+from pilekit.evaluate.results.compare import compare
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result import BitsPerByte, Score, Weighted
 from pilekit.evaluate.results.tabulate import tabulate
@@ -73,6 +74,25 @@ def test_a_wide_terminal_and_a_notebook_have_every_column() -> None:
     shown = scored()._repr_html_()
     for part in ("<th>Documents</th>", "GPT-3 davinci", "<td>ArXiv</td>", "<td>Overall (Pile mixture)</td>"):
         assert part in shown
+
+
+def test_another_corpus_is_not_called_the_pile() -> None:
+    """The demo's labels under the default manifest: two are the Pile's, and would be weighted by its mixture."""
+    names = ["Github", "DM Mathematics", "Docstrings", "\x1b[31mevil"]
+    result = scored("val.jsonl", names, labels=names)
+    text = printed(result, 200)
+    assert result.weighted is not None
+    assert result.mixture is None
+    assert "Overall (pooled)" in text
+    assert "mixture)" not in text
+    assert "none, as the Pile has no Docstrings, \\x1b[31mevil; describe this corpus with --manifest" in text
+    assert "mixture)" not in result._repr_html_()
+    assert compare([result, scored("val.jsonl", names, labels=names)]).against[0].weighted is None
+    part = scored("val.jsonl", ["Github", "DM Mathematics"], labels=["Github", "DM Mathematics"])
+    assert "Overall (Pile mixture)" in printed(part, 200)
+    assert part.mixture == part.weighted
+    own = scored("val.jsonl", names, labels=names, manifest="mine")
+    assert "Overall (mixture)" in printed(own, 200)
 
 
 def test_notes_stand_below() -> None:
