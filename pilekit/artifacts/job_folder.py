@@ -129,6 +129,12 @@ class Output:
         with suppress(OSError):
             (self.folder / NOTES).rmdir()
 
+    def discard(self) -> None:
+        """Remove all notes and the files that they name."""
+        for file in (file for note in self.notes() for file in note.files):
+            (self.folder / file).unlink(missing_ok=True)
+        self.forget()
+
     def _hash_for(self, name: str) -> str:
         return self.made_of.get(name) or self.made_of.get("", "")
 

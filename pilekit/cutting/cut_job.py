@@ -32,6 +32,7 @@ from pilekit.errors import PilekitError, visible
 from pilekit.progress import Report
 from pilekit.shards.each_shard import await_files, corpus_folder, finish_shards
 from pilekit.shards.fingerprint import Inputs
+from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.reader import OnError
@@ -174,6 +175,8 @@ def cut_corpus(
                 found, files = find(job)
                 output.note(FOUND, found | {PATHS: job.paths}, *files)
             shutil.rmtree(job.scratch, ignore_errors=True)
+            labels = {label for of_shard in found["read"].values() for label in of_shard["read"]}
+            check_label(corpus, labels, compared, discard=output.discard)
             spans, before = output.folder / table, found["read"]
             options = {"table": spans, "write": write, "before": before, "pieces": pieces, "check": inputs.check}
             cut = job.each_shard("cutting", CLEAN, cut_shard, [spans], **options)

@@ -15,6 +15,7 @@ from pilekit.corpus import Corpus, Shard
 from pilekit.corpus.shard import stem
 from pilekit.cutting.words import compacted
 from pilekit.errors import PilekitError, visible
+from pilekit.shards.read.absent_label import fields_of, first_records
 from pilekit.shards.read.json_records import BadRecord, kind_of
 from pilekit.shards.read.records import decoded_records
 
@@ -36,13 +37,14 @@ class Texts(NamedTuple):
     def read(self, corpus: Corpus, fields: Sequence[str], least: int) -> Iterator[tuple[bytes, int]]:
         """Take in all records in order; yield the words of each text of at least `least` words, and their number.
 
-        PilekitError for a bad line, and if no record of a file has any of the fields.
+        PilekitError for a bad line, if no record of a file has any of the fields, and if none of all has one of them.
         """
+        absent = set(fields)
         for evaluation, shard in zip(evaluation_names(corpus.shards), corpus.shards, strict=True):
-            found = False
+            found = set[str]()
             for number, raw in enumerate(_raw_records(shard, fields)):
                 texts = _texts_of(raw, fields, shard, number)
-                found = found or bool(texts)
+                found.update(texts)
                 record = evaluation, number, None if raw.get("id") is None else str(raw["id"])
                 for field, text in texts.items():
                     words, count = compacted(text)
@@ -53,11 +55,16 @@ class Texts(NamedTuple):
                     else:
                         self.too_short.append((*record, field, count, text))
                 self.records.append(record)
+            absent -= found
             if not found:
-                missing = ", ".join(map(visible, fields))
-                raise PilekitError(
-                    f"{visible(shard.path)}: no record has a field {missing}; name the text with --fields"
-                )
+                raise _no_field(shard, fields)
+        if absent:
+            raise _no_field(corpus.shards[0], sorted(absent))
+
+
+def _no_field(shard: Shard, fields: Sequence[str]) -> PilekitError:
+    has = fields_of(first_records([shard]))
+    return PilekitError(f"{shard.path}: no record has a field {', '.join(fields)}{has}; name the text with --fields")
 
 
 def evaluation_names(shards: Sequence[Shard]) -> list[str]:

@@ -51,6 +51,7 @@ from pilekit.progress import Report
 from pilekit.shards.each_shard import await_files, corpus_folder, each_shard, finish_shards, processes_for
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.keep_mask import SUFFIX as MASK_SUFFIX
+from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.damage import LISTED_BAD_LINES, BadLine
 from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.reader import OnError
@@ -167,6 +168,8 @@ def dedup_corpus(
                 needed = bytes_needed(run.stored(), bands.bands, clean=write) - bytes_below(output.folder)
                 check_free_disk(output.folder, needed, "deduplicating")
                 sketches = run.sketch()
+                labels = {label for sketch in sketches for label in sketch.subset_names}
+                check_label(corpus, labels, subsets, discard=run.forget_sketches)
                 records = run.record(sketches, *run.decide(sketches))
             run.write_clean()
             run.finish(records["summary"])
@@ -208,6 +211,10 @@ class _Run:
         sketches = list(each_shard(work, shards, advance=progress, threads=True, **self._how(shards)))
         await_files(Path(sketch.path) for sketch in sketches)
         return sketches
+
+    def forget_sketches(self) -> None:
+        """Remove all sketches."""
+        shutil.rmtree(self.output.folder / SKETCHES, ignore_errors=True)
 
     def decide(self, sketches: Sequence[ShardSketch]) -> tuple[Population, Decided]:
         """Find out which documents are removed, and why, and write `removed.parquet`."""

@@ -25,6 +25,7 @@ from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result_folder import held_folder, record_file, records_folder, scored_before
 from pilekit.evaluate.score.batching import Fitting, Scoring, Share, TokenizedDocument, ignore, score_rows
 from pilekit.evaluate.select_documents import Recorded, dealt, selected, tokenized
+from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.unchanged import check_version
 
@@ -131,6 +132,7 @@ def score_selected(
         def join() -> Records:
             records = Records.of(chain(recorded.all_met().documents(), *parts), plan.shards, manifest)
             if not len(records):
+                check_label(plan.corpus, labels, plan.subsets)
                 which = "" if plan.subsets is None else f" of {visible(', '.join(plan.subsets), 400)}"
                 raise PilekitError(
                     f"no documents{which} in the {counted(len(plan.shards), 'shard')} of {visible(plan.corpus.root)}, "
@@ -139,6 +141,8 @@ def score_selected(
             return records
 
         records = ranks.on_all_ranks(join)
+        if plan.subsets is None and ranks.is_first:
+            check_label(plan.corpus, labels)
         for name in plan.subsets or () if ranks.is_first else ():
             if name not in records.subsets:
                 logger.warning("no documents of %s in %s", visible(name, 80), visible(plan.corpus.root, 200))

@@ -38,6 +38,7 @@ from pilekit.pipeline.rules.rule_set import RuleSet
 from pilekit.pipeline.rules.sets import named_near, rule_sets
 from pilekit.shards.each_shard import corpus_folder, each_shard, finish_shards
 from pilekit.shards.fingerprint import Inputs
+from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError, Reading, read, read_corpus
 from pilekit.shards.write.shard_writer import write_documents
@@ -108,6 +109,7 @@ def clean_corpus(
         results = each_shard(work, corpus.shards, jobs=jobs, advance=advance, engine=engine)
         names = [shard.name for shard in corpus.shards]
         cleaned = _cleaned(None, dict(zip(names, results, strict=True)), corpus.shards)
+        check_label(corpus, cleaned.summary["subsets"], judged)
         if not any(map(cleaner.judges, cleaned.summary["subsets"])):
             raise PilekitError(_nothing(cleaned, cleaner))
         return cleaned
@@ -129,6 +131,7 @@ def clean_corpus(
             dropped = join_tables(output.folder / DROPPED, DROPPED_ROWS, parts)
             output.note(WHOLE, {}, dropped, write_json(output.folder / SUMMARY, cleaned.summary))
         shutil.rmtree(output.folder / PARTS, ignore_errors=True)
+        check_label(corpus, cleaned.summary["subsets"], judged, discard=output.discard)
         if not cleaned.summary["kept"]:
             output.forget()
             raise PilekitError(_nothing(cleaned, cleaner))

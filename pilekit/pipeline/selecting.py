@@ -24,6 +24,7 @@ from pilekit.pipeline.pipeline import Pipeline, Stage
 from pilekit.pipeline.stages import Match, MinBytes, Sample
 from pilekit.shards.each_shard import corpus_folder, finish_shards, part_of
 from pilekit.shards.fingerprint import Inputs
+from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError, Reading, read
 from pilekit.shards.write.shard_writer import write_documents
@@ -120,6 +121,8 @@ def select_corpus(
             select, shards, output, inputs, on_error=on_error, jobs=jobs, advance=advance, engine=engine
         )
         selected = _selected(output.folder, results, shards)
+        if not shared:
+            check_label(corpus, selected.summary["subsets"], subsets, discard=output.discard)
         if not (shared or selected.summary["documents"]):
             output.forget()
             raise PilekitError(_nothing(selected.summary["read"], subsets))

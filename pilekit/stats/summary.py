@@ -22,6 +22,7 @@ from pilekit.engine import Advance, Ray
 from pilekit.errors import counted
 from pilekit.shards.each_shard import each_file, each_shard, processes_for
 from pilekit.shards.index.format import Frames, ShardIndex, find_index
+from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError
 from pilekit.stats.copies import CopyCounter
@@ -196,6 +197,7 @@ def corpus_stats(
             while text_hashes:  # Each block is dropped once the counter has its hashes.
                 hashes, local_rows = text_hashes.pop()
                 copy_counter.add(hashes, rows[local_rows])
+    check_label(corpus, counts.groups, subsets, per_subset=True)
     copied = copy_counter.copies(len(counts.groups)) if copies else None
     return _summary(counts, copied, tokenizer is not None, corpus.manifest, subsets)
 

@@ -19,6 +19,7 @@ from pilekit.artifacts.atomic_write import check_target, write_atomically
 from pilekit.corpus import Corpus, Described, Source, subsets_or_all
 from pilekit.errors import PilekitError, visible
 from pilekit.progress import Report
+from pilekit.shards.read.absent_label import check_label
 from pilekit.tokenize.loading import load_tokenizer
 from pilekit.tokenize.sampling import sample_by_hash
 from pilekit.tokenize.tokenizer import Tokenizer
@@ -64,6 +65,7 @@ def train_tokenizer(
         corpus, sample_bytes, subsets=subsets, seed=seed, advance=lambda stored: advance("sampling", stored, size)
     )
     if not sample:
+        check_label(corpus, (), subsets)
         chosen = f" in {', '.join(subsets)}" if subsets else ""
         raise PilekitError(f"no text to train on in {visible(corpus.root)}{visible(chosen)}")
     content = _train(sample, vocab_size, advance)

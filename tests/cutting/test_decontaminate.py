@@ -251,7 +251,10 @@ def test_the_command_prints_tables_and_refuses_what_is_wrong(data: Path, tmp_pat
     (tmp_path / "empty.jsonl").write_text('{"text": "too short"}\n')
     (tmp_path / "broken.jsonl").write_text('{"text": "a"}\n{"tex\n')
     for arguments, message in (
-        (["--against", quiz], "no record has a field text; name the text with --fields"),
+        (
+            ["--against", quiz],
+            r"no record has a field text \(the first has the fields id, question, ",
+        ),
         (["--against", quiz, "--fields", "n"], "record 0: n is no text but 0"),
         (["--against", tmp_path / "broken.jsonl"], "broken.jsonl, line 2: is not JSON"),
         (["--against", tmp_path / "none.jsonl"], "none.jsonl"),

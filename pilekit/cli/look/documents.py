@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -47,9 +47,12 @@ def chosen(paths: Sequence[str], options: dict[str, Any]) -> tuple[Corpus, tuple
     return corpus, names, stages + ([] if match is None else [Match(match)])
 
 
-def tell_if_none(found: bool) -> None:
+def tell_if_none(found: bool, corpus: Corpus, subsets: Collection[str] | None) -> None:
     """Say on stderr that nothing was found, because an empty output could be taken for a failure."""
     if not found:
+        from pilekit.shards.read.absent_label import check_label
+
+        check_label(corpus, (), subsets)
         click.echo("no document passes all conditions", err=True)
 
 

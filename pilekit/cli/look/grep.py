@@ -56,6 +56,7 @@ def command(
       pilekit grep 'BEGIN (RSA )?PRIVATE KEY' data/ --count
     """
     from pilekit.pipeline.find_text import Counts, find_text
+    from pilekit.shards.read.absent_label import check_label
 
     if counting and most is not None:
         raise click.UsageError("--count counts all documents; leave out -n.")
@@ -79,6 +80,7 @@ def command(
             if not printed({**sums, "subsets": subsets_found}, as_json):
                 print_fitted(_table(subsets_found, sums))
     if not counts.found.total():
+        check_label(corpus, counts.read, names)
         click.echo(f"not found in {counted(counts.read.total())}", err=True)
         sys.exit(1)
 

@@ -38,5 +38,5 @@ def command(paths: tuple[str, ...], count: int, on_error: OnError, as_json: bool
             left -= len(batch)
             if left <= 0:
                 break
-    tell_if_none(left < count)
+    tell_if_none(left < count, corpus, names)
     report_skipped(reader.skipped)

@@ -16,7 +16,7 @@ import os
 import shlex
 import signal
 import warnings
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,7 +133,8 @@ def command(
         if os.environ["RANK"] != "0":
             return
     config, run = _read(config_file, changes, out, world_size)
-    _check_data(config)
+    launches = not (estimate or dry_run) and (world_size > 1 or bool(max_restarts))
+    _check_data(config, silent=launches)
     _check_models(config)
     if estimate:
         _print_estimate(config, world_size, as_json=as_json)
@@ -142,7 +143,7 @@ def command(
             plan = _plan(config, run, world_size)
         for topic, text in plan:
             click.echo(f"{topic:<11}{text}")
-    elif world_size == 1 and not max_restarts:
+    elif not launches:
         _train(config, run)
     else:
         from pilekit.train.launch.launch import launch
@@ -173,8 +174,8 @@ def _read(
     return config, run
 
 
-def _check_data(config: TrainConfig) -> None:
-    """Find a wrong path or subset before torch is imported."""
+def _check_data(config: TrainConfig, *, silent: bool) -> None:
+    """Find a wrong path or subset before torch is imported; `silent` leaves warnings of the corpus to rank 0."""
     from pilekit.corpus import Corpus, resolve_subsets
     from pilekit.corpus.shard import is_url
     from pilekit.stream.read.token_files import token_files
@@ -183,7 +184,10 @@ def _check_data(config: TrainConfig) -> None:
     data, paths = config.data, config.data.path
     manifest = manifest_of(data)
     several = [paths] if isinstance(paths, str) else paths or []
-    with naming_field("data.path" if several else ""):
+    with naming_field("data.path" if several else ""), ExitStack() as opened:
+        if silent:
+            opened.callback(logging.disable, logging.NOTSET)
+            logging.disable(logging.WARNING)
         if not any(is_url(path) or token_files(path) for path in several):  # listing URLs is slow
             Corpus(paths, manifest)
     with naming_field("data.subsets"):

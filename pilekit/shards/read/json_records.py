@@ -206,7 +206,7 @@ def record_of(line: Line) -> object:
 def document_of(record: object, format: RecordFormat) -> tuple[str, str]:
     """(text, subset) of one decoded record; raises `BadRecord` with the reason; if `record` is one, raises it."""
     record, text = text_of(record, format.text_field)
-    label = _label(record, format.label_path)
+    label = label_of(record, format.label_path)
     return text, label if format.names is None else format.names[label]
 
 
@@ -226,7 +226,7 @@ def text_of(record: object, field: str) -> tuple[dict[str, Any], str]:
     return record, text
 
 
-def _label(record: dict[str, Any], path: tuple[str, ...]) -> str:
+def label_of(record: dict[str, Any], path: tuple[str, ...]) -> str:
     """The label at `path`; `(none)` where a step of the path is missing or null."""
     value: Any = record
     for depth, key in enumerate(path):

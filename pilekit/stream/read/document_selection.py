@@ -32,6 +32,7 @@ from pilekit.shards.index.format import warn_of_bad_lines
 from pilekit.shards.random_access.document_reader import OpenReaders
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.random_access.selected_lines import SelectedDocuments, SelectedLines, lines_of_subsets
+from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.reader import OnError
 from pilekit.shards.read.unchanged import version_of
 from pilekit.shuffle import Int64
@@ -102,6 +103,8 @@ class DocumentSelection:
         self.documents = SelectedDocuments(self._selected_lines())
         self.count = len(self.documents)
         if not self.count:
+            if isinstance(self.corpus, Corpus):
+                check_label(self.corpus, (), self.subsets)
             raise PilekitError(
                 f"{visible(self.corpus.root)}: no document is selected by subsets, repeats and dedup; `pilekit stats` "
                 "tells what the shards hold"

@@ -93,12 +93,16 @@ class Joined:
         for full in range(self.ends[-2].file, cut.file):
             self._finish_file(full)
 
+    def discard(self) -> None:
+        """Remove all that was made."""
+        for inner in filter(Path.is_dir, self.output.folder.iterdir()):
+            shutil.rmtree(inner)
+
     def finish(self, *, with_table: bool = True) -> dict[str, Any]:
         """Write all files that are missing, `with_table` the table too; returns `dtype` and `files` for the header."""
         files, cut = self.files, self.ends[-1]
         if cut == Cut():
-            for inner in filter(Path.is_dir, self.output.folder.iterdir()):
-                shutil.rmtree(inner)
+            self.discard()
             raise PilekitError("nothing to write: no document that was read has a token; `pilekit stats` shows more")
         for file in range(cut.file + 1):
             self._finish_file(file)

@@ -31,6 +31,7 @@ from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage, described
 from pilekit.shards.each_shard import finish_shards, part_of
 from pilekit.shards.fingerprint import Inputs
+from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError, Reading, read
 from pilekit.table_result import TableResult
@@ -155,9 +156,12 @@ def tokenize_corpus(
             joined.append(name, result, [ids], records)
 
         results = tokenized(then=join)
+        summed = _summed(results.values())
+        if not summed["documents"]:
+            check_label(corpus, summed["subsets"], subsets, discard=joined.discard)
         about = {"sha256": used.fingerprint, "backend": used.backend, "vocabulary": used.vocab_size}
         about["eod"] = used.eos_id if eod_id is None else eod_id
-        return {**_summed(results.values()), **joined.finish(), "tokenizer": about}
+        return {**summed, **joined.finish(), "tokenizer": about}
 
     results, shown = finished_output(files, parameters, corpus.shards, make, shared)
     skipped = SkippedLines.noted(results)

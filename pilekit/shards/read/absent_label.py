@@ -1,0 +1,92 @@
+"""What a command says where no record has the label, or the field, that was asked for: the fields that records have.
+
+That no record has it is known at the end of a pass, from the labels that the pass met. So an index, the compiled scan
+and the parser agree. A pass that read only some subsets, and found none of them, met no label: then the first records
+are judged. Only now are these read again, and the fields of the first one named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from itertools import chain
+from typing import Any
+
+from pilekit.corpus import UNLABELLED, Corpus, Manifest, Shard
+from pilekit.corpus.shard import STANDARD_INPUT
+from pilekit.errors import PilekitError, message_logger, shortened
+from pilekit.shards.read.json_records import BadRecord, label_of
+from pilekit.shards.read.records import decoded_records
+
+logger = message_logger(__name__)
+
+SEARCHED = 3
+"""The beginnings of so many shards are read again, because a shard may be empty."""
+
+
+def check_label(
+    corpus: Corpus,
+    labels: Collection[str],
+    subsets: Collection[str] | None = None,
+    *,
+    per_subset: bool = False,
+    discard: Callable[[], None] = lambda: None,
+) -> None:
+    """Raise PilekitError, or log a warning, if a pass over the corpus met no label.
+
+    labels       the subsets of all documents that the pass read
+    subsets      those that the command was asked for; None: all
+    per_subset   whether the result is figures for each subset
+    discard      called before an error, to remove what was written
+
+    An error if subsets were asked for, or if such a result was, with a label path other than the Pile's. A warning for
+    any other label path, and for figures without labels by the Pile's, because a corpus may have none.
+    """
+    met, path = set(labels), corpus.manifest.label_path
+    if (met != {UNLABELLED}) if subsets is None else (met & {*subsets} or met - {UNLABELLED}):
+        return
+    records = first_records(corpus.shards)
+    if not met and (not records or any(has_label(record, path) for record in records)):
+        return
+    named = path != Manifest(name="default").label_path
+    first = "the first record has" if len(records) == 1 else f"the first {len(records):,} records have"
+    which = "no record has a" if met else f"{first} no"
+    what = f"{which} label at {path}{fields_of(records)}"
+    if subsets is not None or (named and per_subset):
+        discard()
+        whose = "" if subsets is None else f"there are no documents of {shortened(', '.join(subsets), 400)}: "
+        raise PilekitError(f"{whose}{what}; name the field of the subset with --label, or label_path in a manifest")
+    if named or (per_subset and {*chain.from_iterable(map(paths_in, records[:1]))} - {corpus.manifest.text_field}):
+        logger.warning("%s; if another field names the subset, give it with --label", what)
+
+
+def first_records(shards: Sequence[Shard]) -> list[Mapping[str, Any]]:
+    """The records at the beginning of the first shards, which are read again; none of standard input."""
+    found: list[Mapping[str, Any]] = []
+    for shard in [shard for shard in shards[:SEARCHED] if shard.path != STANDARD_INPUT]:
+        with suppress(PilekitError), closing(decoded_records(shard.path, ())) as blocks:
+            _, records, _ = next(blocks, (None, [], None))
+            found += [record for record in records if type(record) is dict]
+    return found
+
+
+def has_label(record: Mapping[str, Any], path: str) -> bool:
+    """Whether a record has a label at `path`."""
+    try:
+        return label_of(dict(record), tuple(path.split("."))) != UNLABELLED
+    except BadRecord:
+        return False
+
+
+def fields_of(records: Sequence[Mapping[str, Any]]) -> str:
+    """The fields of the first record, in brackets, for a message; "" if there is none."""
+    return f" (the first has the fields {shortened(', '.join(paths_in(records[0])), 200)})" if records else ""
+
+
+def paths_in(record: Mapping[str, Any], before: str = "", depth: int = 2) -> Iterator[str]:
+    """The paths of the fields of a record, such as `meta.source`, down to fields of fields."""
+    for name, value in record.items():
+        if isinstance(value, Mapping) and value and depth > 1:
+            yield from paths_in(value, f"{before}{name}.", depth - 1)
+        else:
+            yield f"{before}{name}"
