@@ -170,7 +170,7 @@ def main() -> NoReturn:
         lacks_memory = is_out_of_memory(error)
         if debug or not (lacks_memory or isinstance(error, PilekitError | OSError)):
             raise
-        if _is_told_elsewhere(error):
+        if is_told_elsewhere(error):
             with contextlib.suppress(KeyboardInterrupt):
                 time.sleep(REPORT_SECONDS)
         else:
@@ -183,7 +183,7 @@ def main() -> NoReturn:
         sys.exit(1)
 
 
-def _is_told_elsewhere(error: Exception) -> bool:
+def is_told_elsewhere(error: Exception) -> bool:
     """Whether another rank prints this error, or torchrun or pilekit's launcher the end of a rank of this machine."""
     given = os.environ
     if isinstance(error, RankLost) and "TORCHELASTIC_RUN_ID" in given:

@@ -228,7 +228,8 @@ def _check_models(config: TrainConfig) -> None:
 
 def _train_as_rank(config_file: str, changes: tuple[str, ...], out: str | None) -> None:
     """Train as one of the ranks that a launcher started."""
-    from pilekit.train.launch.interrupt import ended_by_sigterm, unhandled_signals
+    from pilekit.cli.main import is_told_elsewhere
+    from pilekit.train.launch.interrupt import ended_by_sigterm, interrupted_by, unhandled_signals
 
     with unhandled_signals():
         with waits("loading torch"):
@@ -249,6 +250,8 @@ def _train_as_rank(config_file: str, changes: tuple[str, ...], out: str | None) 
         except KeyboardInterrupt:  # The launcher reports it.
             raise SystemExit(130) from None
         except PilekitError as error:
+            if interrupted_by() is signal.SIGTERM and is_told_elsewhere(error):
+                raise SystemExit(1) from error  # The launcher ends all ranks already, and kills those that wait.
             if ranks.is_first or isinstance(error, ToldElsewhere):
                 raise
             raise PilekitError(f"rank {ranks.rank}: {error}") from error

@@ -172,3 +172,31 @@ def test_a_run_that_another_process_holds_is_refused_once(made: Path, tmp_path: 
     _ranks, _order, told, launcher = stderr.splitlines()
     assert "trains in this folder" in told
     assert launcher.startswith("error: rank 0 of the run ended with exit code 1; see its message above")
+
+
+LOST = """if 1:
+    import os, signal, sys
+    from pilekit.cli import main
+    from pilekit.errors import RankLost
+    from pilekit.train.launch.interrupt import first_interrupt
+    from pilekit.train.trainer import Trainer
+
+    def fit(trainer, *listeners):
+        with first_interrupt():
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise RankLost("another rank is gone")
+
+    Trainer.fit, main.REPORT_SECONDS = fit, 1e6
+    main.rank_main()
+"""
+
+
+def test_a_rank_that_is_asked_to_end_and_then_loses_another_does_not_wait_for_its_report(
+    made: Path, tmp_path: Path
+) -> None:
+    """On a busy machine the launcher's SIGTERM comes before the loss is noticed; it kills ranks that still wait."""
+    job = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "1"}
+    with running([sys.executable, "-c", LOST, "train", str(made / "tiny.toml")], tmp_path, **job) as process:
+        _, stderr = process.communicate(timeout=SECONDS)
+    assert process.returncode == 1, stderr
+    assert "error" not in stderr
