@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
-from peft import LoraConfig, PeftModel
 
 from tests.tiny.models import Family, tiny_model
+
+peft = pytest.importorskip("peft")
 
 LAYER = {"gpt_neox": "query_key_value", "gpt2": "c_attn", "llama": "q_proj"}
 """A linear layer of each family."""
@@ -16,7 +18,7 @@ LAYER = {"gpt_neox": "query_key_value", "gpt2": "c_attn", "llama": "q_proj"}
 
 def adapted_model(model: Any, *, seed: int = 1, **settings: Any) -> Any:
     """`model` with an adapter of peft whose numbers, unlike a fresh one's, change what it predicts."""
-    wrapped: Any = PeftModel(model, LoraConfig(**{"r": 3, "lora_alpha": 5, **settings}))
+    wrapped: Any = peft.PeftModel(model, peft.LoraConfig(**{"r": 3, "lora_alpha": 5, **settings}))
     torch.manual_seed(seed)
     with torch.no_grad():
         for name, parameter in wrapped.named_parameters():

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from peft import PeftModel
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig
@@ -186,6 +185,7 @@ def test_two_ranks_are_the_plain_loop(made: Path, tmp_path: Path, process_group:
 @pytest.mark.parametrize("family", ["bert", pytest.param("distilbert", marks=pytest.mark.slow)])
 def test_adapters_of_a_masked_model_are_read_by_peft_and_merge(made: Path, tmp_path: Path, family: str) -> None:
     """Only the adapters change; the merged model predicts as the base model with the adapters does."""
+    peft = pytest.importorskip("peft")
     torch.manual_seed(5)
     begun = AutoModelForMaskedLM.from_config(config_of(family))
     begun.save_pretrained(tmp_path / "base")
@@ -194,7 +194,7 @@ def test_adapters_of_a_masked_model_are_read_by_peft_and_merge(made: Path, tmp_p
     assert trainer(made, tmp_path / "run", *changes).fit().step == 6
     ids = torch.arange(2, 42).reshape(2, 20)
     before = called(begun, ids)
-    adapted = PeftModel.from_pretrained(begun, tmp_path / "run" / "adapter")
+    adapted = peft.PeftModel.from_pretrained(begun, tmp_path / "run" / "adapter")
     names = load_file(tmp_path / "run" / "adapter" / "adapter_model.safetensors")
     assert names
     assert all(f".{target}.lora_" in name for name in names)

@@ -53,6 +53,8 @@ logger = message_logger(__name__)
 REMOTE_AT_ONCE = 32
 """Remote shards whose indexes are looked up at the same time."""
 
+OLDER = "is older than its shard"
+
 
 class IndexDamage(PilekitError):
     """The file is no index or is damaged; reading the shard itself gives the same facts."""
@@ -198,7 +200,7 @@ def find_index(
             continue
         why = misfit(index.header, now, manifest)
         if why is None and changed_at(shard.path) > changed_at(place):
-            why = "is older than its shard"
+            why = OLDER
         if why is None:
             return replace(index, names=subset_names(manifest))
         reasons.append(f"{visible(place)}: {why}; make it again with `pilekit index {visible(shard.path)}`")
@@ -220,15 +222,28 @@ def misfit(header: IndexHeader, now: Fingerprint, manifest: Manifest | None = No
     """Why an index with this header does not fit a shard of this fingerprint; None if it does."""
     format = record_format(manifest)
     label_path = ".".join(format.label_path)
-    if header.size != now.size:
-        return f"was made of a shard of {header.size:,} bytes, it has {now.size:,} now"
-    if header.sample != now.sample:
-        return "was made of a shard of the same size but other bytes"
+    if (why := _other_bytes(header, now)) is not None:
+        return why
     if header.text_field != format.text_field:
         return f'has text_field "{visible(header.text_field, 60)}", the manifest "{visible(format.text_field, 60)}"'
     if header.label_path != label_path:
         return f'has label_path "{visible(header.label_path, 60)}", the manifest "{visible(label_path, 60)}"'
     return None
+
+
+def changed_since(index: ShardIndex, path: str) -> str | None:
+    """What shows that the shard at `path` changed after this index of it was made; None: nothing shows it."""
+    try:
+        why = _other_bytes(index.header, fingerprint(path))
+    except PilekitError:
+        return None
+    return OLDER if why is None and changed_at(path) > changed_at(index.path) else why
+
+
+def _other_bytes(header: IndexHeader, now: Fingerprint) -> str | None:
+    if header.size != now.size:
+        return f"was made of a shard of {header.size:,} bytes, it has {now.size:,} now"
+    return None if header.sample == now.sample else "was made of a shard of the same size but other bytes"
 
 
 def bad_lines(shard: Shard, index: ShardIndex) -> SkippedLines:

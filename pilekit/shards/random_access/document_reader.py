@@ -14,10 +14,11 @@ import operator
 import os
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -25,7 +26,7 @@ from pilekit.corpus import Corpus, Described, Manifest, Shard, load_manifest, sh
 from pilekit.documents import Document, DocumentBatch, meta_of
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.index.build import index_of
-from pilekit.shards.index.format import ShardIndex
+from pilekit.shards.index.format import ShardIndex, changed_since
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.random_access.frame_lru import WHOLE_BYTES, FrameLRU, frames_fit
 from pilekit.shards.random_access.lines_by_number import LinesByNumber, LinesInOrder, no_such_number
@@ -34,6 +35,7 @@ from pilekit.shards.read.json_records import BadRecord, LineParser, document_of,
 from pilekit.shards.read.lines import Line
 from pilekit.shards.read.open import is_parquet
 from pilekit.shards.read.reader import record_format
+from pilekit.shards.read.unchanged import ShardChanged
 
 if TYPE_CHECKING:
     from pilekit.shards.random_access.rows_by_number import RowsByNumber
@@ -81,7 +83,7 @@ class DocumentReader:
         advance: Callable[[int], None] | None = None,
         cache: FrameCache | None = None,
     ):
-        self.shard, self.format = shard, record_format(manifest)
+        self.shard, self.format, self._index = shard, record_format(manifest), index
         self._path = shard.path if shard.path != "-" else shard.name
         self._stored: LinesByNumber | RowsByNumber | LinesInOrder
         self._in_order = False
@@ -105,7 +107,8 @@ class DocumentReader:
         """The document of this number; `PilekitError` if its line is not a document."""
         number = self._known(number)
         if isinstance(self._stored, LinesByNumber):
-            return self._document(number, _record(self._stored.line(number)))
+            with self._unchanged():
+                return self._document(number, _record(self._stored.line(number)))
         [document] = self.increasing(np.array([number]))
         return document
 
@@ -133,6 +136,10 @@ class DocumentReader:
 
         `PilekitError` if the line of a number is not a document.
         """
+        with self._unchanged():
+            return self._batch(numbers, labels)
+
+    def _batch(self, numbers: npt.NDArray[np.int64], labels: Collection[str] | None) -> DocumentBatch:
         if len(numbers):
             self._known(int(numbers[0]))
             self._known(int(numbers[-1]))
@@ -159,7 +166,23 @@ class DocumentReader:
         else:
             records = self._stored.records(numbers)
         # Records come first in the zip: so their iterator runs to its end and holds the decoded row group.
-        return (self._document(int(number), record) for record, number in zip(records, numbers, strict=True))
+        with self._unchanged():
+            for record, number in zip(records, numbers, strict=True):
+                yield self._document(int(number), record)
+
+    @contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        """Raise `ShardChanged` instead of another error if the shard changed after its index was made."""
+        try:
+            yield
+        except PilekitError as error:
+            why = None if self._index is None else changed_since(self._index, self.shard.path)
+            if why is None or self._index is None:
+                raise
+            raise ShardChanged(
+                f"{visible(self._path)}: was changed since its index was made: {visible(self._index.path)} {why}; make "
+                "the index again with `pilekit index`, and run again"
+            ) from error
 
     def _document(self, number: int, record: object) -> Document:
         try:
@@ -243,4 +266,10 @@ def _record(line: Line) -> object:
     """The decoded line, or the `BadRecord` with the reason."""
     if not bytes(line).strip():
         return BadRecord("is blank")
-    return record_of(line)
+    record = record_of(line)
+    if isinstance(record, BadRecord):
+        return record
+    try:
+        return msgspec.json.decode(line)  # orjson makes floats of integers past 64 bits.
+    except (msgspec.DecodeError, RecursionError):
+        return record

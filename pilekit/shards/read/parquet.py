@@ -194,6 +194,11 @@ def format_of(table: pq.ParquetFile, wanted: RecordFormat, path: str) -> RecordF
             remedy = "it is a table about documents, as of `pilekit embed`; move it out of the corpus"
         raise PilekitError(f'{visible(path)}: has no column "{visible(wanted.text_field)}"; {remedy}')
     flat = ".".join(wanted.label_path)
+    for name in (wanted.text_field, flat, wanted.label_path[0]):
+        if names.count(name) > 1:
+            raise PilekitError(
+                f'{visible(path)}: has {names.count(name)} columns "{visible(name)}"; write it again with one of them'
+            )
     return replace(wanted, label_path=(flat,)) if flat in names else wanted
 
 

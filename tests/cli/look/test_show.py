@@ -14,6 +14,7 @@ import pytest
 
 from pilekit.corpus import shard_of
 from pilekit.shards.index.build import index_of
+from pilekit.shards.random_access.document_reader import read_documents
 from pilekit.shards.write.shard_writer import ShardWriter
 from tests.cli.running import PILEKIT, refused, run, run_json
 from tests.shards.making import record, some_lines, zstd_frame
@@ -63,6 +64,18 @@ def test_meta_and_json(shard: Path, tmp_path: Path) -> None:
     scores = {"pile_set_name": "ArXiv", "score": float("nan"), "all": [float("inf"), 1.5]}
     pq.write_table(pa.Table.from_pylist([{"text": "abc", "meta": scores}]), tmp_path / "a.parquet")
     assert run_json("show", tmp_path / "a.parquet", 0)["meta"] == {**scores, "score": None, "all": [None, 1.5]}
+
+
+def test_integers_past_64_bits_stay_integers(tmp_path: Path) -> None:
+    numbers = [2**63, -(2**63) - 1, 2**64, 10**19 + 1, -(10**30) - 7, 1e30, 1.5]
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"text": "abc", "meta": {"pile_set_name": "ArXiv", "id": numbers}}) + "\n")
+    for _ in range(2):
+        found = run_json("show", path, 0)["meta"]["id"]
+        assert list(map(repr, found)) == list(map(repr, numbers))
+        index_of(shard_of(str(path)))
+    [document] = read_documents(path, [0])
+    assert list(map(repr, document.meta["id"])) == list(map(repr, numbers))
 
 
 def test_numbers_without_a_document_and_wrong_paths(shard: Path) -> None:

@@ -58,6 +58,11 @@ def test_bad_files_and_rows(tmp_path: Path) -> None:
     ]
     for columns, why in wrong:
         assert why in error(write(path, **columns))
+    for names, repeated in ((["text", "text"], "text"), (["text", "meta", "meta"], "meta")):
+        pq.write_table(pa.Table.from_arrays([pa.array(["a"])] * len(names), names=names), path)
+        assert error(path).startswith(f'{path}: has 2 columns "{repeated}"; write it again with one of them')
+    pq.write_table(pa.Table.from_arrays([pa.array(["a"])] * 3, names=["text", "other", "other"]), path)
+    assert documents(read(path)) == [(0, "a", "(none)")]
     assert documents(read(write(path, text=["a"], meta=[{"url": "x"}]))) == [(0, "a", "(none)")]
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
-from peft import AutoPeftModelForCausalLM, PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -24,6 +23,8 @@ from tests.stopping import tree
 from tests.tiny.models import Family, tiny_model
 from tests.train.ranks.fitting import Job, case
 from tests.train.runs import trainer
+
+peft = pytest.importorskip("peft")
 
 IDS = torch.arange(2, 42).reshape(2, 20)
 
@@ -52,7 +53,7 @@ def test_a_run_with_adapters_resumes_too_and_ends_in_what_peft_reads(job: Job) -
     assert tree(job.folder / "parts/adapter") == tree(run / "adapter")
     before, found = logits(begun), []
     for ending in ("", "-ema"):
-        adapted = AutoPeftModelForCausalLM.from_pretrained(run / f"adapter{ending}")
+        adapted = peft.AutoPeftModelForCausalLM.from_pretrained(run / f"adapter{ending}")
         merged = AutoModelForCausalLM.from_pretrained(run / f"model{ending}")
         found.append(logits(adapted))
         torch.testing.assert_close(logits(merged), found[-1], rtol=1e-4, atol=1e-5)
@@ -60,7 +61,7 @@ def test_a_run_with_adapters_resumes_too_and_ends_in_what_peft_reads(job: Job) -
             assert torch.equal(value, merged.state_dict()[name]), name
         assert not torch.allclose(found[-1], before, atol=1e-3)
     assert not torch.allclose(*found, atol=1e-4)
-    saved = PeftModel.from_pretrained(begun, run / "adapter")
+    saved = peft.PeftModel.from_pretrained(begun, run / "adapter")
     saved.save_pretrained(job.folder / "by-peft")
     ours, theirs = (
         load_file(folder / "adapter_model.safetensors") for folder in (run / "adapter", job.folder / "by-peft")
@@ -96,7 +97,7 @@ def test_only_the_adapters_of_the_targets_change_and_merge_comes_later(
     assert not (run / "model").exists()
     with pytest.raises(PilekitError, match="/adapter: is an adapter, without the model"):
         bits_per_byte(run, made / "data")
-    adapted = AutoPeftModelForCausalLM.from_pretrained(run / "adapter")
+    adapted = peft.AutoPeftModelForCausalLM.from_pretrained(run / "adapter")
     names = {
         name.rpartition(".lora_A")[0].rpartition(".")[2]
         for name in load_file(run / "adapter/adapter_model.safetensors")
