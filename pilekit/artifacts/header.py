@@ -15,6 +15,7 @@ import msgspec
 from pilekit import __version__
 from pilekit.artifacts.atomic_write import write_json
 from pilekit.artifacts.own_file import read_own
+from pilekit.checked import reason_of_damage
 from pilekit.errors import PilekitError, visible
 
 HEADER_FILE = "pilekit.json"
@@ -86,7 +87,7 @@ def decode_header(encoded: bytes, shown: str) -> Header:
     try:
         header = msgspec.json.decode(encoded, type=Header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise PilekitError(f"{shown}: is not a header of pilekit: {visible(error, 200)}") from error
+        raise PilekitError(f"{shown}: is not a header of pilekit: {reason_of_damage(error)}") from error
     if header.format != FORMAT:
         raise PilekitError(
             f"{shown}: has format {header.format}, this pilekit {__version__} reads format {FORMAT}; "

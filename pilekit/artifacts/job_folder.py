@@ -32,6 +32,7 @@ from pilekit.artifacts.atomic_write import PARTIAL, write_atomically
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.header import HEADER_FILE, Header, read_header, write_header
 from pilekit.artifacts.own_file import read_own, refuse_linked_folders
+from pilekit.checked import reason_of_damage
 from pilekit.errors import PilekitError, message_logger, visible
 
 logger = message_logger(__name__)
@@ -277,7 +278,7 @@ def _notes_of(header: Header) -> list[_Note]:
     try:
         return [msgspec.convert(note, _Note) for note in header.results.values()]
     except msgspec.ValidationError as error:
-        raise PilekitError(f"{HEADER_FILE} holds results of another kind: {visible(error, 200)}") from error
+        raise PilekitError(f"{HEADER_FILE} holds results of another kind: {reason_of_damage(error)}") from error
 
 
 def _remove_partials(folder: Path) -> None:

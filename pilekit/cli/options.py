@@ -173,7 +173,7 @@ def _described(fields: dict[str, str | None]) -> Manifest:
     try:
         return load_manifest(**fields)
     except PilekitError as error:
-        raise click.UsageError(str(error).replace("text_field or label", "--text-field or --label")) from error
+        raise click.UsageError("--" + str(error).replace("_", "-", 1)) from error
 
 
 out_option = folder_option("--out", "New folder for the shards.", required=True)

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import functools
 import re
+import tomllib
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 import xxhash
 
+from pilekit.checked import checked
 from pilekit.errors import PilekitError, counted, visible
 
 BUNDLED = ("pile", "pile-uncopyrighted", "demo")
@@ -25,10 +27,11 @@ BUNDLED = ("pile", "pile-uncopyrighted", "demo")
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
-FieldPath = Annotated[str, msgspec.Meta(pattern=r"^[^.]+(\.[^.]+)*\Z")]
+_PATH = "the path of a field, such as source or meta.source"
+FieldPath = Annotated[str, msgspec.Meta(pattern=r"^[^.]+(\.[^.]+)*\Z", description=_PATH)]
 """The path of a field in a record; a dot enters a nested object."""
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z", description="64 digits of 0 to 9 and a to f")]
 Metric = Literal["bits_per_byte", "token_perplexity", "byte_perplexity", "nats_per_token"]
 Certainty = Literal["verified", "secondary", "recalled"]
 
@@ -274,11 +277,9 @@ def load_manifest(
     if given := {name: at for name, at in (("text_field", text_field), ("label_path", label)) if at is not None}:
         if name_or_path is not None:
             raise PilekitError("a manifest says where text and label are; leave out text_field and label")
-        try:
-            return msgspec.convert({"name": "(text_field and label)", **given}, Manifest)
-        except msgspec.ValidationError as error:
-            why = visible(error, 200).replace("label_path", "label")
-            raise PilekitError(f"text_field or label: give a field such as text or meta.source ({why})") from error
+        for name, at in given.items():
+            checked(at, FieldPath if name == "label_path" else Text, name.removesuffix("_path"))
+        return msgspec.convert({"name": "(text_field and label)", **given}, Manifest)
     name_or_path = "pile" if name_or_path is None else name_or_path
     if isinstance(name_or_path, Manifest):
         return name_or_path
@@ -310,13 +311,14 @@ def _load(path: Path) -> Manifest:
             content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
             raise PilekitError(f"{shown}: is longer than {_MOST_BYTES >> 20} MiB, which no manifest is")
-        return msgspec.toml.decode(content, type=Manifest)
+        read = tomllib.loads(content.decode())
     except FileNotFoundError:
         raise PilekitError(f"{shown}: no such manifest; check the path") from None
     except OSError as error:
         raise PilekitError(f"{shown}: cannot be read: {error.strerror}") from error
-    except msgspec.ValidationError as error:
-        text = re.sub(r"`\$\.?(.*?)`$", r"`\1`", str(error))
-        raise PilekitError(f"{shown}: {visible(text, 300)}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or brackets nested too deeply
         raise PilekitError(f"{shown}: is not TOML: {visible(error, 200)}") from error
+    try:
+        return checked(read, Manifest)
+    except PilekitError as error:
+        raise PilekitError(f"{shown}: {error}") from error

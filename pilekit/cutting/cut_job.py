@@ -19,6 +19,7 @@ import msgspec
 
 from pilekit.artifacts.atomic_write import write_json
 from pilekit.artifacts.job_folder import Output
+from pilekit.checked import checked
 from pilekit.corpus import Corpus, Shard, subsets_or_all
 from pilekit.corpus.job_shards import CLEAN
 from pilekit.corpus.shard import STANDARD_INPUT, check_stems, is_url, stem
@@ -28,7 +29,7 @@ from pilekit.cutting.ngrams import LONGEST
 from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.documents import added, check_none_lost
 from pilekit.engine import Advance, Ray, scratch_folder
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.progress import Report
 from pilekit.shards.each_shard import await_files, corpus_folder, finish_shards
 from pilekit.shards.fingerprint import Inputs
@@ -145,10 +146,7 @@ def cut_corpus(
     pieces   cuts the spans out of a text
     counts   the counts of the summary
     """
-    try:
-        msgspec.convert({**parameters, "jobs": jobs, "on_error": on_error, "memory": memory}, _Options)
-    except msgspec.ValidationError as error:
-        raise PilekitError(f"{kind}: {visible(error, 200)}") from None
+    checked({**parameters, "jobs": jobs, "on_error": on_error, "memory": memory}, _Options)
     if only and subsets is None:
         raise PilekitError("`only` leaves out the documents of other subsets; name subsets too")
     if out == "":

@@ -25,6 +25,7 @@ import numpy as np
 from pilekit.artifacts.atomic_write import write_json
 from pilekit.artifacts.free_disk import bytes_below, check_free_disk
 from pilekit.artifacts.job_folder import LOCK_FILE, Output
+from pilekit.checked import checked
 from pilekit.corpus import Corpus, Described, HeldOutShards, Manifest, Shard, Source, resolve_subsets
 from pilekit.corpus.job_shards import CLEAN
 from pilekit.corpus.shard import STANDARD_INPUT, check_stems, is_url, stem
@@ -46,7 +47,7 @@ from pilekit.dedup.sketch.sketch_format import SUFFIX as SKETCH_SUFFIX
 from pilekit.dedup.sketch.sketch_format import ShardSketch
 from pilekit.dedup.sketch.sketch_shard import is_fresh, sketch_shard
 from pilekit.engine import Advance, Ray, scratch_folder, usable_cpus
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.progress import Report
 from pilekit.shards.each_shard import await_files, corpus_folder, each_shard, finish_shards, processes_for
 from pilekit.shards.fingerprint import Inputs
@@ -120,11 +121,8 @@ def dedup_corpus(
     A killed run is resumed; a repeated finished run returns at once. `PilekitError` if the folder was made from other
     shards or with other parameters: it names the difference.
     """
-    try:
-        given = (threshold, only, ngram, num_perm, keep, write, memory, jobs, on_error)
-        msgspec.convert(dict(zip(_Options.__struct_fields__, given, strict=True)), _Options)
-    except msgspec.ValidationError as error:
-        raise PilekitError(f"dedup_corpus: {visible(error, 200)}") from None
+    given = (threshold, only, ngram, num_perm, keep, write, memory, jobs, on_error)
+    checked(dict(zip(_Options.__struct_fields__, given, strict=True)), _Options)
     if subsets is not None and not subsets:
         raise PilekitError("subsets is empty, so no document is compared; name some, or give None for all")
     if only and subsets is None:

@@ -20,6 +20,7 @@ import xxhash
 
 from pilekit import __version__
 from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.checked import reason_of_damage
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.fingerprint import Fingerprint
 
@@ -109,7 +110,7 @@ def read_mask(path: str | Path) -> KeepMask:
         if header.kind != KIND:
             raise ValueError("it is of another kind")
     except (msgspec.DecodeError, ValueError) as error:
-        raise PilekitError(f"{shown}: is not a keep mask ({visible(error, 200)})") from error
+        raise PilekitError(f"{shown}: is not a keep mask ({reason_of_damage(error)})") from error
     if header.format != FORMAT:
         raise PilekitError(
             f"{shown}: is a keep mask of format {header.format}, this pilekit {__version__} reads format {FORMAT}; "

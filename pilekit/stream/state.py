@@ -20,6 +20,7 @@ import numpy as np
 import orjson
 import xxhash
 
+from pilekit.checked import reason_of_damage
 from pilekit.errors import PilekitError, visible
 from pilekit.shuffle import Int64
 from pilekit.stream.finite_pass import Passes
@@ -124,7 +125,7 @@ def read_state(state: object) -> StreamState:
         if places.min() < 0 or places.max() > _MOST_PLACE or found.batch >= found.grad_accum:
             raise ValueError("its places are impossible")
     except ValueError as error:
-        raise PilekitError(damaged.format(visible(error, 200))) from error
+        raise PilekitError(damaged.format(reason_of_damage(error))) from error
     return found
 
 

@@ -38,8 +38,8 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.header import HEADER_FILE, read_header, write_header
 from pilekit.artifacts.own_file import refuse_linked_folders
+from pilekit.checked import reason_of_damage, shown
 from pilekit.errors import PilekitError, message_logger, visible
-from pilekit.train.config.check import shown
 from pilekit.train.config.file import load_config, to_toml
 from pilekit.train.config.sections import TrainConfig, differences
 
@@ -224,7 +224,7 @@ def _check_origin(folder: Path, config: TrainConfig) -> None:
     try:
         old = msgspec.convert(read_state(folder).config, TrainConfig, strict=False)  # "inf" becomes a number
     except (Damaged, msgspec.ValidationError) as error:
-        raise PilekitError(f"{name}: is not a good checkpoint: {visible(error, 200)}; give another") from None
+        raise PilekitError(f"{name}: is not a good checkpoint: {reason_of_damage(error)}; give another") from None
     check_resumable(old, config)
 
 

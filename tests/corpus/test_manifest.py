@@ -113,23 +113,26 @@ X = 'name = "x"\n'
 TABLE = X + '[[tables]]\ntitle = "t"\nsource = "s"\nmeasured_on = "d"\nmetric = "bits_per_byte"\nmodels = ["m"]\n'
 
 WRONG: list[tuple[str | bytes, str]] = [
-    ("", "missing required field `name`"),
-    (X + 'label_path = "meta..set"', "at `label_path`"),
-    (X + '[[subsets]]\nname = "a"\nraw_bytes = -1', r"- at `subsets\[0\].raw_bytes`"),
-    (X + '[[subsets]]\nname = "a"\nepochs = nan', r"- at `subsets\[0\].epochs`"),
+    ("", "toml: name is missing"),
+    (X + 'label_path = "meta..set"', r'label_path = "meta\.\.set": must be the path of a field'),
+    (
+        X + '[[subsets]]\nname = "a"\nraw_bytes = -1',
+        r"subsets\[0\]\.raw_bytes = -1: must be a whole number",
+    ),
+    (X + '[[subsets]]\nname = "a"\nepochs = nan', r"subsets\[0\]\.epochs = NaN: must be a number from 0 to 1,000"),
     (X + '[[subsets]]\nname = "a"\n[[subsets]]\nname = "a"', "`subsets` names 'a' twice"),
     *(
-        (X + f"[[release.files]]\nname = '{name}'", r"relative and without .* - at `release.files\[0\]`")
+        (X + f"[[release.files]]\nname = '{name}'", r"release\.files\[0\]: .*relative and without ")
         for name in ("../a", "/etc/passwd", "C:/b", "..\\b")
     ),
-    (X + '[release]\nfiles = [{name = "a"}, {name = "a"}]', "`files` names 'a' twice - at `release`"),
-    (TABLE + "[tables.subsets]\na = [1, 2]", r"`subsets.a` has 2 values for 1 model - at `tables\[0\]`"),
+    (X + '[release]\nfiles = [{name = "a"}, {name = "a"}]', "release: `files` names 'a' twice"),
+    (TABLE + "[tables.subsets]\na = [1, 2]", r"tables\[0\]: `subsets.a` has 2 values for 1 model"),
     (TABLE + "[tables.subsets]\na = [1]", "table 't': 'a' is not a subset of this manifest"),
     (X + "b = ,", "is not TOML: .*line 2"),
     (b"name = '\xff'", "is not TOML"),
     (X + "b = " + "[" * 100_000, "is not TOML"),
     (X + "".join(f"[[subsets]]\nname = 's{number % 49_999}'\n" for number in range(50_000)), "names 's0' twice"),
-    (X + '"\\u001b[31m" = 1', r"unknown field `\\x1b\[31m`"),
+    (X + '"\\u001b[31m" = 1', r'unknown field, "\\x1b\[31m": There are name, '),
 ]
 
 

@@ -268,7 +268,7 @@ def test_the_command_warns_prints_and_shows_passages(data: Path, tmp_path: Path)
     assert "is for what `pilekit dedup` removed" in few.stderr
     assert "--only needs --subsets" in run("substrings", data, "--only", exit_code=2).stderr
     for options, message in (
-        ({"min_bytes": 7}, ">= 8"),
+        ({"min_bytes": 7}, "min_bytes = 7: must be a whole number from 8 to 65,536"),
         ({"dedup": data}, "was not written by pilekit"),
         ({"out": ""}, "out is empty"),
     ):

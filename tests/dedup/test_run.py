@@ -234,7 +234,7 @@ def test_what_cannot_be_done(corpus: Path, tmp_path: Path, monkeypatch: pytest.M
         ("keep", "shortest"),
         ("on_error", "ignore"),
     ):
-        fails(rf"dedup_corpus: .*\.{name}`", **{name: value})
+        fails(rf"^{name} = .*: must be ", **{name: value})
     fails("unknown subset", subsets=["nothing"])
     fails("subsets is empty", subsets=[])
     fails("name subsets too", only=True)

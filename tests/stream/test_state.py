@@ -116,7 +116,7 @@ def test_a_missing_or_wrong_field_is_refused(good: dict[str, Any]) -> None:
         ({"lanes": "?" * 512}, "lanes"),
         ({"rank": 2}, "its lanes and ranks"),
         ({"step": -1}, "step"),
-        (with_grid(plan="other"), "other"),
+        (with_grid(plan="other"), r"its \"plan.grid.plan\" has a wrong value"),
         (with_grid(rows=5), "5 rows of lanes cannot share"),
         (with_grid(rows=3, global_batch_size=1 << 61), "global_batch_size"),
     ]

@@ -25,6 +25,7 @@ import xxhash
 
 from pilekit import __version__
 from pilekit.artifacts.parquet_rows import required
+from pilekit.checked import reason_of_damage
 from pilekit.corpus import Shard
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.fingerprint import Fingerprint, fingerprint
@@ -157,7 +158,7 @@ def _opened(path: str) -> Iterator[pq.ParquetFile]:
     except FileNotFoundError as error:
         raise PilekitError(f"{visible(path)}: there is no such sketch; run dedup again to make it") from error
     except (pa.ArrowException, msgspec.DecodeError, OSError, LookupError, ValueError) as error:
-        why = visible(str(error).split("\n", 1)[0], 200)
+        why = reason_of_damage(error)
         raise PilekitError(
             f"{visible(path)}: is damaged, or no sketch ({why}); remove it, and run dedup again"
         ) from error

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 from safetensors import safe_open
 
+from pilekit.checked import checked
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.model.folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
@@ -88,9 +89,9 @@ def with_adapter(model: PreTrainedModel, folder: str | Path, content: dict[str, 
 
 def _settings(content: dict[str, Any]) -> _Settings:
     try:
-        settings = msgspec.convert(content, _Settings)
-    except msgspec.ValidationError as error:
-        raise PilekitError(f"{ADAPTER_CONFIG}: {visible(error, 200)}; merge it by peft, and give the result") from None
+        settings: _Settings = checked(content, _Settings)
+    except PilekitError as error:
+        raise PilekitError(f"{ADAPTER_CONFIG}: {error}; merge it by peft, and give the result") from None
     known = {*_Settings.__struct_fields__, *_OF_TRAINING}
     for field, value in content.items():
         if value and field not in known:

@@ -35,6 +35,7 @@ from pilekit.artifacts.atomic_write import check_target
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.header import read_header, write_header
 from pilekit.artifacts.own_file import open_own, refuse_linked_folders
+from pilekit.checked import reason_of_damage
 from pilekit.corpus import Manifest
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.results.records import Records, ScoredDocument
@@ -188,7 +189,9 @@ def lines_in(path: Path) -> Iterator[tuple[int, ScoredDocument]]:
             try:
                 yield begin, read_line(line)
             except ValueError as error:  # also msgspec's errors
-                raise PilekitError(f"line {number} of {visible(path.name)} is damaged ({error})") from error
+                raise PilekitError(
+                    f"line {number} of {visible(path.name)} is damaged ({reason_of_damage(error)})"
+                ) from error
             begin += len(line)
 
 

@@ -29,6 +29,7 @@ import zstandard
 
 from pilekit import __version__
 from pilekit.artifacts.cache_folder import cache_folder
+from pilekit.checked import reason_of_damage
 from pilekit.corpus import Corpus, Manifest, Shard, SubsetNames, subset_names
 from pilekit.corpus.shard import STANDARD_INPUT, is_url, without_query
 from pilekit.corpus.sidecar_files import INDEX_SUFFIX as INDEX_SUFFIX
@@ -304,5 +305,5 @@ def _no_index(path: str, why: str) -> IndexDamage:
 
 
 def _damaged(path: str, error: Exception) -> IndexDamage:
-    why = visible(str(error).split("\n", 1)[0], 200)
+    why = reason_of_damage(error)
     return IndexDamage(f"{visible(path)}: is damaged ({why}); remove it, and make it again with `pilekit index`")

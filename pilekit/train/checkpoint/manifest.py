@@ -28,6 +28,7 @@ import xxhash
 
 from pilekit import __version__
 from pilekit.artifacts.own_file import read_own, reading_own
+from pilekit.checked import reason_of_damage
 from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
 from pilekit.train.step.loss_scale import LossScaleState
@@ -164,7 +165,7 @@ def read_state(folder: Path) -> State:
         if state.progress.skipped > state.progress.step:
             raise ValueError("more steps were skipped than done")
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise Damaged(f"{STATE_FILE} is not a checkpoint's: {visible(error, 200)}") from error
+        raise Damaged(f"{STATE_FILE} is not a checkpoint's: {reason_of_damage(error)}") from error
     shards = state.files.keys() - {INDEX_FILE}
     if len(shards) == len(state.files) or not all(map(_SHARD_NAME.fullmatch, shards)):
         raise Damaged(f"{STATE_FILE} does not list the files of a checkpoint")

@@ -6,20 +6,19 @@ the model, such as missing shards or a model too small for its tokenizer.
 
 from __future__ import annotations
 
-import difflib
-import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import msgspec
 
+from pilekit.checked import checked, closest, either, shown
 from pilekit.corpus import Manifest, load_manifest
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted
 from pilekit.train.config.sections import SECTIONS, TEXT, DataConfig, TrainConfig, fields, values
 from pilekit.train.model.presets import MASKED_PRESETS, PRESETS
 from pilekit.train.step.schedule import most_warmup
@@ -53,16 +52,12 @@ def check(config: TrainConfig) -> None:
 def typed(name: str, value: Any) -> Any:
     """`value` as the type of the field `name`; PilekitError if it is of another type or out of range."""
     section, _, field = name.partition(".")
-    hint = fields(section)[field]
     try:
-        return msgspec.convert(_without_path(value), hint)
-    except msgspec.ValidationError as error:
-        rule, _, _ = str(error).partition(" - at ")
-        choices = [
-            choice for part in (hint, *get_args(hint)) if get_origin(part) is Literal for choice in get_args(part)
-        ]
-        rule = f"must be {_either(choices)}" if "enum" in rule else rule
-        raise wrong(name, value, f"{rule}; for example {_example(name)}" if ", got " in rule else rule) from None
+        return checked(_without_path(value), fields(section)[field], name)
+    except PilekitError as error:
+        if ", got " not in str(error.__cause__):
+            raise
+        raise PilekitError(f"{error}; for example {_example(name)}") from None
 
 
 _EXAMPLES = {
@@ -95,27 +90,6 @@ def _without_path(value: Any) -> Any:
 def wrong(name: str, value: Any, rule: str) -> PilekitError:
     """The error of a field whose value breaks a rule."""
     return PilekitError(f"{name} = {shown(value)}: {rule}")
-
-
-def shown(value: Any) -> str:
-    """A value in one printable line, for messages."""
-    if value is None:
-        return "(not given)"
-    try:
-        return visible(json.dumps(value, ensure_ascii=False, default=str), 100)
-    except ValueError:  # Python prints no integers of thousands of digits
-        return "(too many digits)"
-
-
-def closest(name: str, names: Iterable[str]) -> str:
-    """The name that was probably meant, and all `names`."""
-    names = list(names)
-    near = difflib.get_close_matches(name.lower(), names, n=1)
-    return (f'did you mean "{near[0]}"? ' if near else "") + f"There are {', '.join(names)}"
-
-
-def _either(choices: Iterable[Any]) -> str:
-    return " or ".join(map(shown, choices))
 
 
 def check_model(config: TrainConfig, given: object = None) -> None:
@@ -162,7 +136,7 @@ def _rules(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
     if model.preset is not None:
         yield "model.preset", model.preset in PRESETS, closest(model.preset, PRESETS)
         presets = [name for name in PRESETS if (name in MASKED_PRESETS) == is_mlm]
-        rule = f'with train.objective = "{train.objective}" it must be {_either(presets)}'
+        rule = f'with train.objective = "{train.objective}" it must be {either(presets)}'
         yield "model.preset", model.preset in presets, rule
     yield "model.from_teacher", model.from_teacher is None or teacher.path is not None, "needs teacher.path"
     yield "model.adapter", model.adapter is None or model.path is not None, "needs model.path, whose adapter it is"
@@ -186,7 +160,7 @@ def _rules(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
     yield "train.micro_batch_size", rows % train.micro_batch_size == 0, rule
     yield "data.lanes", data.lanes == "auto" or rows % data.lanes[0] == 0, f"its rows {rule}"
     possible = "document", "row" if is_mlm else "causal"
-    rule = f'with train.objective = "{train.objective}" it must be {_either(possible)}'
+    rule = f'with train.objective = "{train.objective}" it must be {either(possible)}'
     yield "data.attention", data.attention in possible, rule
     rule = 'bits per byte need a causal model; with train.objective = "mlm" it must be 0'
     yield "train.eval_every", not (is_mlm and train.eval_every), rule
@@ -242,7 +216,7 @@ def _rules_of_engine(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
             possible["train.eval_every"] = (0,)
     held = dict(values(config))
     for name, choices in possible.items():
-        rule = f'with parallel.engine = "{parallel.engine}" it must be {_either(choices)}; "native" can do more'
+        rule = f'with parallel.engine = "{parallel.engine}" it must be {either(choices)}; "native" can do more'
         yield name, held[name] in choices, rule
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
+from pilekit.checked import shown
 from pilekit.errors import PilekitError, visible
-from pilekit.train.config.check import shown
 from pilekit.train.config.sections import TrainConfig
 
 AUTO = "auto"

@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 import tomli_w
 
+from pilekit.checked import closest
 from pilekit.errors import PilekitError, counted, visible
-from pilekit.train.config.check import check, check_versions, closest, naming_field, typed, wrong
+from pilekit.train.config.check import check, check_versions, naming_field, typed, wrong
 from pilekit.train.config.sections import SECTIONS, Objective, TrainConfig, fields
 from pilekit.train.step.schedule import most_warmup
 

@@ -25,6 +25,7 @@ import msgspec
 
 from pilekit.artifacts.atomic_write import check_target, write_atomically
 from pilekit.artifacts.own_file import open_own
+from pilekit.checked import reason_of_damage
 from pilekit.errors import PilekitError, message_logger, visible
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def _lines(path: Path) -> Iterator[tuple[bytes, StepMetrics]]:
                         return
                     raise PilekitError(
                         f"{visible(path)}, line {number:,}: is not a line of pilekit's metrics "
-                        f"({visible(error, 200)}); remove that line, or move the file away"
+                        f"({reason_of_damage(error)}); remove that line, or move the file away"
                     ) from error
                 yield line, metrics
     except OSError as error:

@@ -82,11 +82,17 @@ def test_wrong_files(tmp_path: Path) -> None:
         (GOOD.replace('tokenizer = "tokenizer.json"', ""), ": data.tokenizer is missing: "),
         ("[model]\nfrom_teacher = 6\n[train]\nsteps = 1", ": model.from_teacher = 6: needs teacher.path"),
         (GOOD.replace("preset", 'path = "a"\npreset'), ": model has preset and path: give exactly one of them"),
-        ('[train]\nsteps = "50"', ': train.steps = "50": Expected `int'),
+        ('[train]\nsteps = "50"', ': train.steps = "50": must be a whole number from 1 to 2^53'),
         ("[optimizer]\nlr = 0x1" + 9000 * "0", ": optimizer.lr = (too many digits): "),
-        ("[optimizer]\nbetas = [0.9]", ": optimizer.betas = [0.9]: Expected `array` of length 2"),
+        (
+            "[optimizer]\nbetas = [0.9]",
+            ": optimizer.betas = [0.9]: must be a list of 2: a number of at least",
+        ),
         ('[data]\npacking = "first_fit"', ': data.packing = "first_fit": must be "best_fit" or "concat" or "none"'),
-        ('[data.repeats]\n"\\u001b" = {}', r': data.repeats = {"\u001b": {}}: Expected `float`'),
+        (
+            '[data.repeats]\n"\\u001b" = {}',
+            r': data.repeats = {"\u001b": {}}: must be a table that is not empty, each value',
+        ),
         ("[train]\n\nsteps 50", ": is not TOML: Expected '=' after a key in a key/value pair (at line 3, "),
         ("a = " + 100_000 * "[", ": is not TOML: "),
         ("#" * 2**21, ": is larger than 1,048,576 bytes"),
@@ -218,17 +224,20 @@ def test_impossible_values_are_named_with_the_rule(good: Path) -> None:
     cases: tuple[tuple[str | tuple[str, ...], str], ...] = (
         ("train.steps", "train.steps: must be section.field=value, such as train.steps=50"),
         ("train.stesp=5", 'unknown key of train, "stesp": did you mean "steps"?'),
-        ("data.subsets=5", 'data.subsets = 5: Expected `array | null`, got `int`; for example ["ArXiv", "GitHub"]'),
-        ('data.subsets=["ArXiv"', r'data.subsets = "[\"ArXiv\"": Expected `array'),
-        ("data.subsets=ArXiv,", 'data.subsets = "ArXiv,": Expected `array'),
-        ("train.steps=many", 'train.steps = "many": Expected `int | null`, got `str`; for example 100'),
-        ("optimizer.lr=high", 'optimizer.lr = "high": Expected `float`, got `str`; for example 0.0003'),
-        ("train.steps=9007199254740993", "train.steps = 9007199254740993: Expected `int` <= 9007199254740992"),
-        ("train.clip_norm=nan", "train.clip_norm = NaN: Expected `float` > 0"),
-        ("optimizer.lr=1e999", "optimizer.lr = Infinity: Expected `float` <= "),
-        ("optimizer.betas=[0.9, 1.0]", "optimizer.betas = [0.9, 1.0]: Expected `float` < 1.0"),
-        ("data.repeats={}", "data.repeats = {}: Expected `object` of length >= 1"),
-        ("data.tokenizer=", 'data.tokenizer = "": Expected `str` of length >= 1'),
+        (
+            "data.subsets=5",
+            "data.subsets = 5: must be a list that is not empty, each text that is not empty; for example",
+        ),
+        ('data.subsets=["ArXiv"', r'data.subsets = "[\"ArXiv\"": must be a list'),
+        ("data.subsets=ArXiv,", 'data.subsets = "ArXiv,": must be a list'),
+        ("train.steps=many", 'train.steps = "many": must be a whole number from 1 to 2^53; for example 100'),
+        ("optimizer.lr=high", 'optimizer.lr = "high": must be a finite number over 0; for example 0.0003'),
+        ("train.steps=9007199254740993", "train.steps = 9007199254740993: must be a whole number from 1 to 2^53"),
+        ("train.clip_norm=nan", "train.clip_norm = NaN: must be a number over 0"),
+        ("optimizer.lr=1e999", "optimizer.lr = Infinity: must be a finite number over 0"),
+        ("optimizer.betas=[0.9, 1.0]", "optimizer.betas[1] = 1.0: must be a number of at least 0 and under 1"),
+        ("data.repeats={}", "data.repeats = {}: must be a table that is not empty"),
+        ("data.tokenizer=", 'data.tokenizer = "": must be text that is not empty'),
         ('data.path="a\\u0000b"', r'data.path = "a\u0000b": must be paths'),
         ("data.path=\udc80", r'data.path = "\udc80": must be paths'),
         ('data.path=["a", "-"]', 'data.path = ["a", "-"]: must be paths, but not "-"'),
@@ -268,8 +277,8 @@ def test_a_config_made_in_python_is_checked_too(good: Path) -> None:
     config = load_config(good)
     replaced: list[tuple[str, Any, str]] = [
         ("train", None, "config: train must be a section"),
-        ("train", TrainSection(steps="3"), 'config: train.steps = "3": Expected `int'),  # type: ignore[arg-type]
-        ("data", DataConfig(path=[Path("x"), 3]), "config: data.path = "),  # type: ignore[list-item]
+        ("train", TrainSection(steps="3"), 'config: train.steps = "3": must be a whole number'),  # type: ignore[arg-type]
+        ("data", DataConfig(path=[Path("x"), 3]), "config: data.path"),  # type: ignore[list-item]
     ]
     for section, value, message in replaced:
         with pytest.raises(PilekitError) as raised:
@@ -326,7 +335,7 @@ def test_dicts_and_configs_are_taken_as_files_are(good: Path) -> None:
     for changes, message in (
         ({"train.stepz": 5}, 'changes: unknown key of train, "stepz": did you mean "steps"'),
         ({"steps": 5}, "changes: steps: must be section.field=value"),
-        ({"train.steps": "5"}, 'changes: train.steps = "5": Expected `int'),
+        ({"train.steps": "5"}, 'changes: train.steps = "5": must be a whole number'),
         ({"train.steps": 5, "schedule.warmup": 6}, "config with changes: schedule.warmup = 6: must be at most 5 steps"),
     ):
         with pytest.raises(PilekitError, match=message):
