@@ -13,6 +13,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 from pilekit.corpus import Corpus
 from pilekit.corpus.shard import is_url
 from pilekit.dedup.previous_runs import finished_run, manifest_of
@@ -49,7 +54,7 @@ class Removals:
 
     def pair(self, shard: str, number: int) -> dict[str, Any]:
         """The kept text and that of a removed document, by its name in the run, compared."""
-        pairs, _ = self._rows(shard=shard, number=number)
+        pairs, _ = self._rows("number", number, shard=shard)
         if not pairs:
             raise PilekitError(f"{shard} {number}: was not removed")
         return {**self._shown(pairs[0]), **compared(*pair_texts(pairs, self._run)[0])}
@@ -63,27 +68,38 @@ class Removals:
         names = [name for name, other in self._browsed.items() if other == browsed]
         if not names:
             return None
-        own, _ = self._rows(shard=names[0], number=number)
+        own, _ = self._rows("number", number, shard=names[0])
         kept = (own[0].kept_shard, own[0].kept_number) if own else (names[0], number)
         is_earlier = bool(own) and own[0].kept_corpus == "against"
-        cluster, total = self._rows(kept_shard=kept[0], kept_number=kept[1], earlier=is_earlier)
+        cluster, total = self._rows("kept_number", kept[1], is_earlier, kept_shard=kept[0])
         return {
             "removed": self._shown(own[0]) if own else None,
             "cluster": [self._shown(pair) for pair in cluster],
             "of": total,
         }
 
-    def _rows(self, *, earlier: bool | None = None, **values: Any) -> tuple[list[RemovedPair], int]:
-        """Some rows with these values, the most similar first, and the number of all."""
-        columns = read_columns(*RemovedPair.__dataclass_fields__)
-        wanted = functools.reduce(lambda one, other: one & other, (columns[name] == of for name, of in values.items()))
-        if earlier is not None:
-            wanted &= (columns["kept_corpus"] == "against") == earlier
-        with readable(self._table) as table:
-            found = table.to_table(columns, filter=wanted)
-            order = [("similarity", "descending"), ("shard", "ascending"), ("number", "ascending")]
-            listed = found.sort_by(order).slice(0, MOST_LISTED).to_pylist()
-        return [RemovedPair(**row) for row in listed], found.num_rows
+    def _rows(
+        self, column: str, number: int, earlier: bool | None = None, **names: str
+    ) -> tuple[list[RemovedPair], int]:
+        """Some rows with this number in a column and these names in others, the most similar first; the number of all.
+
+        Few groups of rows have the number, and only these are read whole.
+        """
+        fields = list(RemovedPair.__dataclass_fields__)
+        with readable(self._table) as table, pq.ParquetFile(self._table) as file:
+            found = [table.head(0, columns=read_columns(*fields))]
+            for group in range(file.num_row_groups):
+                here = np.flatnonzero(file.read_row_group(group, [column])[column].to_numpy() == number)
+                rows = file.read_row_group(group, fields).take(here) if len(here) else found[0]
+                wanted = pc.scalar(True)
+                for name, of in names.items():
+                    wanted &= pc.field(name) == of
+                if earlier is not None:
+                    wanted &= (pc.field("kept_corpus") == "against") == earlier
+                found.append(rows.cast(found[0].schema).filter(wanted))
+        every = pa.concat_tables(found)
+        order = [("similarity", "descending"), ("shard", "ascending"), ("number", "ascending")]
+        return [RemovedPair(**row) for row in every.sort_by(order).slice(0, MOST_LISTED).to_pylist()], len(every)
 
     def _shown(self, pair: RemovedPair) -> dict[str, Any]:
         """A row for the page: names to show, `key` to ask for the pair, and the browsed shards of both documents."""
