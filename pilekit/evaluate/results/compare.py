@@ -34,7 +34,7 @@ from pilekit.evaluate.results.intervals import (
     split_sums,
 )
 from pilekit.evaluate.results.records import Records
-from pilekit.evaluate.results.result import BitsPerByte, Weighted, model_path
+from pilekit.evaluate.results.result import APPROXIMATE_BELOW, BitsPerByte, Weighted, model_path
 from pilekit.wrong_names import NearestNames
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ class Difference:
     interval     95 % interval of the difference; None with fewer than ten documents with text
     p            the p-value of no difference, at most 0.05 exactly if the interval does not hold 0; None without one
     adjusted_p   `p` by Holm's method for the subsets compared at once; otherwise `p`
+    effective    effective number of documents: (sum |r|)^2 / sum r^2, where r is what a document's difference in bits
+                 departs from the mean for its bytes; None without an interval
     """
 
     documents: int
@@ -68,6 +70,12 @@ class Difference:
     interval: tuple[float, float] | None = None
     p: float | None = None
     adjusted_p: float | None = None
+    effective: float | None = None
+
+    @property
+    def is_approximate(self) -> bool:
+        """Whether under 100 effective documents make the interval, which may then be too narrow."""
+        return self.effective is not None and self.effective < APPROXIMATE_BELOW
 
     @property
     def verdict(self) -> str:
@@ -94,6 +102,8 @@ class Difference:
             "p": self.p,
             "adjusted_p": self.adjusted_p,
             "verdict": self.verdict,
+            "effective": self.effective,
+            "approximate": self.is_approximate,
         }
 
 
@@ -259,10 +269,12 @@ class _Sums(NamedTuple):
     bits    float64 [models]: bits of each model
     drawn   float64 [models, SPLITS]: over the first part of each split, each further model's bits minus the first's,
             and last the bytes
+    each    float64 [models, documents]: the same over each document alone
     """
 
     bits: Float64
     drawn: Float64
+    each: Float64
     documents: int
     bytes: int
     texts: int
@@ -281,7 +293,7 @@ def _differences(
         name, of = first.subsets[code], subset == code
         exact = np.array([math.fsum(one) for one in bits[:, of].tolist()])
         counts = int(of.sum()), int(size[of].sum()), int(np.count_nonzero(size[of]))
-        sums[name] = _Sums(exact, split_sums(columns[:, of], name), *counts)
+        sums[name] = _Sums(exact, split_sums(columns[:, of], name), columns[:, of], *counts)
     found = {name: _over([(1.0, one)]) for name, one in sums.items()}
     pooled = _over([(1.0, one) for one in sums.values()])
     shares = [(weights[name] / one.bytes, one) for name, one in sums.items() if one.bytes and name in weights]
@@ -295,19 +307,27 @@ def _differences(
 
 def _over(parts: Sequence[tuple[float, _Sums]]) -> list[Difference]:
     """Each further model against the first over several subsets, each with a weight of its bits and bytes."""
-    documents, size, texts = map(sum, zip(*(one[2:] for _, one in parts), strict=True))
+    documents, size, texts = map(sum, zip(*(one[3:] for _, one in parts), strict=True))
     first, *others = np.sum([weight * one.bits for weight, one in parts], axis=0).tolist()
     if not size:
         return [Difference(documents, 0)] * len(others)
     drawn = np.sum([weight * one.drawn for weight, one in parts], axis=0)
     divisor, found = sum(weight * one.bytes for weight, one in parts), []
-    for bits, gain in zip(others, drawn[:-1], strict=True):
+    each = np.concatenate([weight * one.each for weight, one in parts], axis=1)
+    for bits, gain, own in zip(others, drawn[:-1], each[:-1], strict=True):
         sums, whole = np.stack([gain, drawn[-1]]), [bits - first, divisor]
         span = interval(sums, whole) if texts >= FEWEST else None
         p = None if span is None else p_value(sums, whole)
         bpb = first / divisor, bits / divisor
-        found.append(Difference(documents, size, bpb, whole[0] / divisor, span, p, p))
+        effective = None if span is None else _effective(own - whole[0] / divisor * each[-1])
+        found.append(Difference(documents, size, bpb, whole[0] / divisor, span, p, p, effective))
     return found
+
+
+def _effective(residuals: Float64) -> float:
+    """How many documents of equal residuals spread as these do; all of them if there is no residual."""
+    squares = float(residuals @ residuals)
+    return float(np.abs(residuals).sum()) ** 2 / squares if squares else float(len(residuals))
 
 
 def _adjusted(subsets: dict[str, Difference]) -> dict[str, Difference]:

@@ -22,7 +22,8 @@ from pilekit.evaluate.results.compare import (
     left_out_text,
 )
 from pilekit.evaluate.results.intervals import FEWEST
-from pilekit.evaluate.show.table import MIXTURE, POOLED, group_title, notes_table
+from pilekit.evaluate.results.result import APPROXIMATE_BELOW
+from pilekit.evaluate.show.table import APPROXIMATE, MIXTURE, POOLED, group_title, notes_table
 from pilekit.fitted_table import DASH, SHORTEN, Column, FittedTable, rounded_count
 
 CLEAR, FEW = "*", "few"
@@ -103,21 +104,24 @@ def _interval(one: Difference) -> str:
 
 
 def _marks(one: Difference) -> str:
-    return {BETTER: CLEAR, WORSE: CLEAR, TOO_FEW: FEW}.get(one.verdict, "")
+    return {BETTER: CLEAR, WORSE: CLEAR, TOO_FEW: FEW}.get(one.verdict, "") + APPROXIMATE * one.is_approximate
 
 
 def _notes(comparison: Comparison) -> list[tuple[str, str]]:
     """The models' letters, the meaning of the marks, and warnings."""
     lines = list(zip(LETTERS, comparison.models, strict=False))
-    marks = {
+    marks = " ".join(
         _marks(one)
         for against in comparison.against
         for one in (against.overall, *against.subsets.values(), *filter(None, [against.weighted]))
-    }
+    )
     if CLEAR in marks:
         lines.append((CLEAR, "a clear difference: p at most 0.05, in subsets by Holm's method for all of them at once"))
     if FEW in marks:
         lines.append((FEW, f"under {FEWEST} documents with text: no interval and no verdict"))
+    if APPROXIMATE in marks:
+        few = f"under {APPROXIMATE_BELOW} effective documents: too narrow if gains and losses differ in kind or length"
+        lines.append((APPROXIMATE, few))
     weights = {against.weight for against in comparison.against if against.weighted is not None}
     lines += [
         ("mixture", f"weights of {100 * weight:.1f} % of the mixture, renormalised")

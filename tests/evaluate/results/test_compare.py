@@ -234,6 +234,24 @@ def test_json_and_names_of_models() -> None:
     assert next(iter(told["subsets"].values()))["bpb"] == list(of_subset.bpb)
 
 
+def test_the_effective_number_of_documents_is_that_of_a_plain_loop() -> None:
+    rng = np.random.default_rng(3)
+    bits = {number: (float(rng.uniform(5, 15)), float(rng.lognormal(2, 1))) for number in range(400)}
+    of = [result([(one, bits[one.number][which]) for one in texts(*bits)]) for which in (0, 1)]
+    against = compare(of).against[0]
+    rows = list(zip(*(one.records.documents() for one in of if one.records is not None), strict=True))
+    for name, found in [("", against.overall), *against.subsets.items()]:
+        own = [(one, other) for one, other in rows if name in ("", one.subset)]
+        gains = [(other.nll - one.nll) / math.log(2) for one, other in own]
+        mean = sum(gains) / sum(one.bytes for one, _ in own)
+        left = [gain - mean * one.bytes for gain, (one, _) in zip(gains, own, strict=True)]
+        effective = sum(map(abs, left)) ** 2 / sum(one * one for one in left)
+        assert found.effective == pytest.approx(effective, rel=1e-9)
+        assert found.to_dict()["approximate"] is found.is_approximate is (effective < 100)
+    same = compare([of[0], of[0]]).against[0].overall
+    assert (same.effective, same.is_approximate) == (400, False)
+
+
 MASKED: dict[str, Any] = {
     "kind": "masked",
     "template": {"before": [0], "behind": [2], "mask": 4},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -61,6 +62,10 @@ def test_rows_marks_and_notes() -> None:
     assert "C          runs/2/model" in found
     assert "documents  those that all scored; left out: 1,000 of B" in found
     assert "mind       mind the prefix" in found
+    rough = replace(BETTER, subsets={name: replace(one, effective=99.0) for name, one in BETTER.subsets.items()})
+    rows = {line.split()[0]: line.split() for line in lines(comparison(rough)) if line}
+    assert [rows[name][-1] for name in ("ArXiv", "Github")] == ["*~", "~"]
+    assert " ".join(rows["~"]).startswith("~ under 100 effective documents: too narrow if")
     nothing = Against(Difference(2, 0, None, None, None), {"ArXiv": Difference(2, 0, None, None, None)})
     [row] = [line for line in lines(comparison(nothing)) if line.startswith("ArXiv")]
     assert row.split() == ["ArXiv", "2", "–", "–", "–", "–", "few"]
