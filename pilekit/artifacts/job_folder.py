@@ -210,18 +210,19 @@ def output_folder(
                 folder.rmdir()
 
 
+_OPTIONS = {"eod": "append_eod"}
+"""Settings that are recorded under other names than users give them."""
+
+
 def check_same_job(
     shown: str, header: Header, parameters: Mapping[str, Any], inputs: Mapping[str, Any], remedy: str
 ) -> None:
     """Raise PilekitError if `header` is of a job with other parameters or inputs; messages call its folder `shown`."""
     parameters, inputs = _as_json(parameters), _as_json(inputs)
     for name in {**header.parameters, **parameters}:
-        there, here = (
-            msgspec.json.encode(found[name]).decode() if name in found else "not set"
-            for found in (header.parameters, parameters)
-        )
+        there, here = (_shown(name, found.get(name)) for found in (header.parameters, parameters))
         if there != here:
-            told = f"{name} is {visible(there, 200)} there, {visible(here, 200)} here"
+            told = f"{_OPTIONS.get(name, name)} is {visible(there, 200)} there, {visible(here, 200)} here"
             raise PilekitError(f"{shown}: was made with other settings: {told}; {remedy}")
     for name in {**header.inputs, **inputs}:
         if header.inputs.get(name) != inputs.get(name):
@@ -230,6 +231,13 @@ def check_same_job(
             else:
                 how = "is not the same any more" if name in inputs else "is not among them now"
             raise PilekitError(f"{shown}: was made from other shards: {visible(name)} {how}; {remedy}")
+
+
+def _shown(name: str, value: Any) -> str:
+    """A setting's value in a message."""
+    if value is None:
+        return "not given"
+    return f"id {value}" if name == "eod" else msgspec.json.encode(value).decode()
 
 
 def _earlier_header(folder: Path, kind: str, parameters: Mapping[str, Any], inputs: Mapping[str, Any]) -> Header | None:

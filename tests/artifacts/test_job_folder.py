@@ -185,8 +185,8 @@ def test_another_job_is_refused_by_the_difference_and_changes_nothing(tmp_path: 
     before = tree(tmp_path)
     for parameters, inputs, message in [
         ({"level": "3"}, INPUTS, 'was made with other settings: level is 3 there, "3" here; .* --out'),
-        ({"level": 3, "rows": [1]}, INPUTS, r"rows is not set there, \[1\] here"),
-        ({"rows": "\x1b[31m"}, INPUTS, "level is 3 there, not set here"),
+        ({"level": 3, "rows": [1]}, INPUTS, r"rows is not given there, \[1\] here"),
+        ({"rows": "\x1b[31m"}, INPUTS, "level is 3 there, not given here"),
         ({"level": 3}, {**INPUTS, "te\x1bst": [1, "c"]}, r"te\\x1bst was not among them"),
         ({"level": 3}, {name: INPUTS[name] for name in NAMES[:2]}, "val.jsonl is not among them now"),
     ]:

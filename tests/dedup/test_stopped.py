@@ -144,7 +144,7 @@ def test_changed_input_and_other_parameters_are_named(corpus: Path, out: Path, t
 
     fails("made with other settings: threshold is 0.8 there, 0.81 here", threshold=0.81)
     fails('keep is "longest" there, "first" here', keep="first")
-    fails(r'subsets is null there, \["ArXiv"\] here', subsets=["ArXiv"])
+    fails(r'subsets is not given there, \["ArXiv"\] here', subsets=["ArXiv"])
     fails("write is true there, false here", write=False)
     fails("spellings is", manifest="demo")  # of other subsets, so labels may mean others
     assert dedup_corpus(corpus, out=out, jobs=1, on_error="skip").summary["read"] > 0  # there is no bad line

@@ -164,7 +164,7 @@ def test_jobs_repetition_and_other_settings(tmp_path: Path, corpus: Path, caplog
             {"rules": with_limits(rules, ["gopher-repetition.dup_10grams=0.2"])},
             "gopher-repetition.dup_10grams is 0.1 there, 0.2 here",
         ),
-        ({"rules": {name: rules[name] for name in ["gopher-quality"]}}, "dup_lines is 0.3 there, not set here"),
+        ({"rules": {name: rules[name] for name in ["gopher-quality"]}}, "dup_lines is 0.3 there, not given here"),
         ({"pii": ["email"]}, 'pii is ."ip". there, ."email". here'),
         ({"subsets": ["ArXiv"]}, "subsets is null there"),
     ):

@@ -170,7 +170,7 @@ def test_run_again_there_is_nothing_to_do_and_another_selection_needs_another_fo
     changes: list[tuple[dict[str, Any], str]] = [
         ({"sample": 0.2}, r"sample is 0\.5 there, 0\.2 here"),
         ({"seed": 1}, 'seed is "0" there, "1" here'),
-        ({"subsets": ["ArXiv"]}, r'subsets is null there, \["ArXiv"\] here'),
+        ({"subsets": ["ArXiv"]}, r'subsets is not given there, \["ArXiv"\] here'),
         ({"format": "jsonl"}, 'format is "zst" there, "jsonl" here'),
     ]
     for changed, message in changes:

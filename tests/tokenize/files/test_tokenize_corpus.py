@@ -292,9 +292,9 @@ def test_another_job_and_other_files_are_refused_and_stay(tmp_path: Path, corpus
     (tmp_path / "out" / "photo.jpg").write_bytes(b"not to be lost")
     before = tree(tmp_path / "out")
     changes: list[tuple[dict[str, Any], str]] = [
-        ({"append_eod": True}, "eod is null there, 0 here"),
-        ({"subsets": ["ArXiv"]}, r'subsets is null there, \["ArXiv"\] here'),
-        ({"tokens_per_file": 5}, "tokens_per_file is null there, 5 here"),
+        ({"append_eod": True}, "append_eod is not given there, id 0 here"),
+        ({"subsets": ["ArXiv"]}, r'subsets is not given there, \["ArXiv"\] here'),
+        ({"tokens_per_file": 5}, "tokens_per_file is not given there, 5 here"),
         ({"tokenizer": saved(byte_level_bpe(300), tmp_path / "other.json")}, "tokenizer is "),
         ({"corpus": corpus / "00.jsonl"}, "01.jsonl is not among them now"),
     ]
