@@ -118,9 +118,30 @@ def generate(
         where = device_of(device, alone())
         lm = load_causal_lm(model, dtype=dtype_of(dtype, where, stored_dtype(model)), device=where)
     check_vocabulary(lm.model, loaded, name)
+    rules: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "seed": seed, "reached": reached}
+    return continued(lm, loaded, prompts, name, max_new_tokens=max_new_tokens, **rules)
+
+
+def continued(
+    lm: CausalLM,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str | Prompt],
+    name: str,
+    *,
+    max_new_tokens: int,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    reached: Reached | None = None,
+    in_step: bool = False,
+) -> list[Continuation]:
+    """`generate` for a loaded model called `name`.
+
+    in_step   all processes of the job make this call and as many forward passes, because parameters are sharded
+    """
     given = [Prompt(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
-    inputs = [_input(prompt, lm, loaded, max_new_tokens) for prompt in given]
-    end = loaded.eos_id
+    inputs = [_input(prompt, lm, tokenizer, max_new_tokens) for prompt in given]
+    end = tokenizer.eos_id
     settings = GenerationConfig(  # type: ignore[no-untyped-call]
         max_new_tokens=max_new_tokens,
         do_sample=temperature > 0,
@@ -133,11 +154,12 @@ def generate(
     for _, alike in groupby(by_length, key=lambda place: len(inputs[place])):
         places, size = list(alike), 1 if temperature > 0 else _AT_A_TIME
         for some in (places[begin : begin + size] for begin in range(0, len(places), size)):
-            made = _continued(lm, [inputs[place] for place in some], settings, int(mix(seed, some[0])) >> 1)
+            draw = int(mix(seed, some[0])) >> 1
+            made = _continued_ids(lm, [inputs[place] for place in some], settings, draw, in_step=in_step)
             for place, ids in zip(some, made, strict=True):
                 ended = end is not None and end in ids
                 kept = tuple(ids[: ids.index(end)] if ended and end is not None else ids)
-                done[place] = Continuation(given[place], loaded.decode(kept), kept, ended, name)
+                done[place] = Continuation(given[place], tokenizer.decode(kept), kept, ended, name)
             if reached is not None:
                 reached(len(done), len(given))
     return [done[place] for place in range(len(given))]
@@ -151,6 +173,7 @@ def prompts_of(
     per_subset: int = 1,
     subsets: Sequence[str] | None = None,
     manifest: Described = None,
+    most: int | None = None,
     on_error: OnError = "raise",
 ) -> list[Prompt]:
     """The first tokens of documents of a corpus, in its order.
@@ -161,6 +184,7 @@ def prompts_of(
     per_subset   documents of each subset, from the first
     subsets      only documents of these subsets; None: all
     manifest     describes the corpus at a path, as for `Corpus`
+    most         the most prompts; None: any number
     """
     check_number("tokens", tokens)
     check_number("per_subset", per_subset)
@@ -179,6 +203,8 @@ def prompts_of(
                         left[subset] -= 1
                         kept = tuple(ids[:tokens])
                         found.append(Prompt(loaded.decode(kept), kept, batch.shard, number, subset))
+                        if len(found) == most:
+                            return found
                 if left and not any(left.values()):
                     return found
     if not found:
@@ -203,7 +229,9 @@ def _input(prompt: Prompt, lm: CausalLM, tokenizer: Tokenizer, new: int) -> list
     return ids
 
 
-def _continued(lm: CausalLM, inputs: list[list[int]], settings: GenerationConfig, seed: int) -> list[list[int]]:
+def _continued_ids(
+    lm: CausalLM, inputs: list[list[int]], settings: GenerationConfig, seed: int, *, in_step: bool
+) -> list[list[int]]:
     """The ids that follow each of `inputs`, which have one length."""
     ids = torch.tensor(inputs, device=lm.model.device)
     generator: Any = lm.model
@@ -212,7 +240,8 @@ def _continued(lm: CausalLM, inputs: list[list[int]], settings: GenerationConfig
     try:
         with predicting(lm.model), torch.random.fork_rng(devices):
             torch.manual_seed(seed)
-            made = generator.generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)
+            mask = torch.ones_like(ids)
+            made = generator.generate(ids, attention_mask=mask, generation_config=settings, synced_gpus=in_step)
     finally:
         generator.generation_config = own
     return [row[ids.shape[1] :] for row in made.tolist()]

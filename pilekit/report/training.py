@@ -16,12 +16,14 @@ from pilekit.errors import PilekitError, visible
 from pilekit.fitted_table import DASH
 from pilekit.report.figures import WIDTH, palette, small_multiples, svg_of
 from pilekit.stats.plot import INK, MOST_ROWS, OBSERVED, axes_of
-from pilekit.train.log.metrics import read_metrics
+from pilekit.train.log.metrics import read_metrics, read_samples
 from pilekit.train.run_folder import STARTS, RunFolder
 
 POINTS = 400
 """A curve has at most this many points; each is the mean of the steps around it."""
 BY_SUBSET = "Loss by subset"
+SAMPLES = 4
+"""The samples of at most this many steps are shown: the first, the last, and evenly between them."""
 
 Float64 = npt.NDArray[np.float64]
 
@@ -62,6 +64,10 @@ def training_content(folder: Path) -> dict[str, Any]:
         known = [loss for loss in values if loss is not None]
         tenth = max(1, len(known) // 10)
         losses.append((name, f"{len(known):,}", *(f"{np.mean(some):.3f}" for some in (known[:tenth], known[-tenth:]))))
+    written = RunFolder(folder).samples_file
+    samples = read_samples(written) if written.exists() else []
+    at = sorted({one.step for one in samples})
+    chosen = {at[round(part * (len(at) - 1) / (SAMPLES - 1))] for part in range(SAMPLES)} if at else set()
     draw("Learning rate", "learning rate", [one.lr for one in steps], ylim=(0, None))
     draw("Throughput", "tokens per second", [one.tokens_per_second for one in steps], spread=True, ylim=(0, None))
     draw("Waiting for data", "% of the step", [100 * one.data_wait for one in steps], spread=True, ylim=(0, 100))
@@ -83,6 +89,7 @@ def training_content(folder: Path) -> dict[str, Any]:
         "figures": figures,
         "curves": {BY_SUBSET: list(zip(by_subset, palette(len(by_subset)), strict=True))},
         "losses": losses,
+        "samples": [(f"{one.step:,}", one.prompt, one.text) for one in samples if one.step in chosen],
     }
 
 

@@ -4,6 +4,7 @@
                           results list the step of each start
         config.toml       the config of the newest start, with all defaults
         metrics.jsonl     a line per step
+        samples.jsonl     the model's continuations of prompts, if the config asks for them
         checkpoints/      step-N, the newest few, unless `checkpoint.dir` names another folder
         latest            names the newest checkpoint
         tensorboard/, wandb/, profile/   if the config asks for them
@@ -92,6 +93,11 @@ class RunFolder:
     def metrics_file(self) -> Path:
         """One line of JSON per step."""
         return self.path / "metrics.jsonl"
+
+    @property
+    def samples_file(self) -> Path:
+        """One line of JSON per prompt and step at which it is continued, with `log.samples_every`."""
+        return self.path / "samples.jsonl"
 
     @property
     def checkpoints(self) -> Path:

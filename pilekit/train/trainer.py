@@ -50,6 +50,7 @@ from pilekit.train.log.metrics import StepBitsPerByte, StepMetrics, step_memory
 from pilekit.train.log.mfu import full_speed
 from pilekit.train.log.peek import inspect_step_command
 from pilekit.train.log.profile import Profile, part
+from pilekit.train.log.samples import open_prompts, open_samples
 from pilekit.train.log.viewers import check_viewers
 from pilekit.train.model.build import build_model, build_on, fingerprint, model_shapes, use_attention
 from pilekit.train.model.export import export_model
@@ -115,6 +116,7 @@ class Trainer(NearestNames):
         self.stream = ranks.on_all_ranks(lambda: streams[0] if streams else open_stream(config))
         self.tokenizer = self.stream.tokenizer
         self.held_out = ranks.on_all_ranks(lambda: open_held_out(config))
+        self.prompts = ranks.on_rank0(lambda: open_prompts(config, self.tokenizer))
         objective, seq_len, seed = config.train.objective, config.data.seq_len, config.train.seed
         build = partial(build_model, tokenizer=self.tokenizer, seq_len=seq_len, seed=seed, objective=objective)
         source = config.source if model is None else model
@@ -183,7 +185,9 @@ class Trainer(NearestNames):
             rate = partial(learning_rate, steps=steps, lr=config.optimizer.lr, schedule=config.schedule)
             growth = MemoryGrowth()
             profile = Profile(run.path / "profile", config, ranks, remedy)
-            with open_logs(run, config, ranks, remedy, peek, done.step) as log, profile:
+            sampled = run, config, ranks, engine, self.tokenizer, self.prompts, done.step
+            logs = open_logs(run, config, ranks, remedy, peek, done.step)
+            with logs as log, open_samples(*sampled) as sample, profile:
                 try:
                     while not self._is_asked_to_stop(interrupted(), failed) and done.step < steps:
                         with profile.step(done.step + 1):
@@ -220,6 +224,7 @@ class Trainer(NearestNames):
                             metrics, failed = self._figures(*figures, lr=lr, scale=scale, seconds=seconds)
                             if config.log.memory and ranks.is_first:
                                 growth.write(done.step, sums.memory)
+                            failed = sample(done.step) or failed
                             failed = error_of(metrics, log, on_step) or failed
                             with part("checkpoint"):
                                 checkpoints.poll()

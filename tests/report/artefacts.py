@@ -18,7 +18,7 @@ from pilekit.shards.read.reader import read
 from pilekit.shards.verify.verify import verify_corpus
 from pilekit.stats.summary import corpus_stats
 from pilekit.train.config.sections import DataConfig, ModelConfig, TrainConfig, TrainSection
-from pilekit.train.log.metrics import MetricsLog, StepBitsPerByte, StepMetrics
+from pilekit.train.log.metrics import StepBitsPerByte, StepLog, StepMetrics, StepSample
 from pilekit.train.run_folder import open_run, take_config
 from tests.pipeline.making import write_shard
 from tests.tiny.models import tiny_model_dir
@@ -66,9 +66,14 @@ def run_folder(folder: Path, labels: list[str], steps: int = 60) -> Path:
     for start in (0, 20, 40):
         with open_run(folder, config) as run:
             take_config(run, config, start or None)
-            with MetricsLog(run.metrics_file, resume_step=start) as log:
+            with StepLog(run.metrics_file, StepMetrics, resume_step=start) as log:
                 for step in range(start + 1, min(start + 25, steps) + 1):
                     log.write(_step(step, labels))
+            with StepLog(run.samples_file, StepSample, resume_step=start) as samples:
+                for step in range(start + 10, min(start + 25, steps) + 1, 10):
+                    for text in HOSTILE:
+                        of = {"prompt": f"prompt {text}", "text": f"{text} at {step}", "model": "run"}
+                        samples.write(StepSample(step=step, tokens=2, ended=False, **of))
     return folder
 
 

@@ -93,6 +93,8 @@ def test_every_section_is_filled_with_the_numbers_of_its_artefact(parsed: _Page,
     assert parsed.tables["Evaluations found in the corpus"][1][1:3] == ["2", "1"]
     assert len(parsed.tables["Loss by subset: nats per token"]) == 11
     losses = {row[0]: row for row in parsed.tables["Loss by subset: nats per token"]}
+    samples = parsed.tables["Samples: how the model continues prompts"][1:]
+    assert [row[0] for row in samples] == [step for step in ("10", "30", "40", "60") for _ in HOSTILE]
     assert float(losses["ArXiv"][2]) > float(losses["ArXiv"][3]) > 2
 
     result = read_result(made / "bpb-10")

@@ -164,6 +164,10 @@ def _rules(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
     yield "data.attention", data.attention in possible, rule
     rule = 'bits per byte need a causal model; with train.objective = "mlm" it must be 0'
     yield "train.eval_every", not (is_mlm and train.eval_every), rule
+    rule = 'only causal models continue a text; with train.objective = "mlm" it must be 0'
+    yield "log.samples_every", not (is_mlm and config.log.samples_every), rule
+    rule = "needs log.samples_every, such as 100"
+    yield "log.samples_prompts", config.log.samples_prompts is None or config.log.samples_every > 0, rule
 
     most = most_warmup(steps, schedule)
     falling = steps - most
@@ -213,7 +217,7 @@ def _rules_of_engine(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
         if dtype == "bf16":  # DeepSpeed's stage 0 sums gradients in bfloat16
             possible["parallel.zero"] = (1, 2, 3)
         if parallel.zero == 3:
-            possible["train.eval_every"] = (0,)
+            possible |= {"train.eval_every": (0,), "log.samples_every": (0,)}
     held = dict(values(config))
     for name, choices in possible.items():
         rule = f'with parallel.engine = "{parallel.engine}" it must be {either(choices)}; "native" can do more'

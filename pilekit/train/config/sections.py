@@ -274,6 +274,10 @@ class LogConfig(_Section, frozen=True, kw_only=True):
     """Send the same figures to Weights & Biases; WANDB_MODE=offline keeps them in `wandb` in the run's folder."""
     memory: bool = True
     """Warn of a rank whose CPU or GPU memory grows steadily."""
+    samples_every: FromZero = 0
+    """Steps between two times at which the model continues some prompts, into samples.jsonl; 0 means never."""
+    samples_prompts: Texts | None = None
+    """The prompts. Default: the first tokens of the first documents of the val shards, or of the corpus without any."""
     profile: Pair | None = None
     """First and last step that torch.profiler records. Default: none."""
 

@@ -10,7 +10,7 @@ import msgspec
 from pilekit.engine.ranks import Ranks
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.log.alerts import Watch
-from pilekit.train.log.metrics import MetricsLog, StepMetrics, read_metrics
+from pilekit.train.log.metrics import StepLog, StepMetrics, read_metrics
 from pilekit.train.log.viewers import open_tensorboard, open_wandb
 from pilekit.train.run_folder import RunFolder
 
@@ -30,7 +30,7 @@ def open_logs(
     watches: list[Watch] = []
 
     def begin() -> None:
-        logs.append(opened.enter_context(MetricsLog(run.metrics_file, resume_step=step)).write)
+        logs.append(opened.enter_context(StepLog(run.metrics_file, StepMetrics, resume_step=step)).write)
         if config.log.tensorboard:
             logs.append(opened.enter_context(open_tensorboard(run.path / "tensorboard", resume_step=step)))
         if config.log.wandb:

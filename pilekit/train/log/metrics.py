@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
@@ -87,29 +87,47 @@ class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Bits per byte after this step; missing if nothing was evaluated."""
 
 
-class MetricsLog(AbstractContextManager["MetricsLog"]):
-    """Appends to a run's metrics; a context manager.
+class StepSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of samples.jsonl: how the model of a step continues a prompt. Fields as in `pilekit generate`."""
+
+    step: int
+    prompt: str
+    text: str
+    model: str
+    tokens: int
+    ended: bool
+    shard: str | None = None
+    number: int | None = None
+    subset: str | None = None
+
+
+Line = TypeVar("Line", StepMetrics, StepSample)
+
+
+class StepLog(AbstractContextManager["StepLog[Line]"], Generic[Line]):
+    """Appends lines of steps to a file of a run; a context manager.
 
     path          the file, made if missing
+    kind          the type of its lines
     resume_step   the step from which training resumes: lines of later steps and a torn last line are dropped
 
     Raises PilekitError if the file cannot be read or made, or if a line is not pilekit's. Lines that cannot be written
     later wait and are tried again; the first such failure is a warning.
     """
 
-    def __init__(self, path: Path, *, resume_step: int) -> None:
+    def __init__(self, path: Path, kind: type[Line], *, resume_step: int) -> None:
         check_target(path)
         self._path = path
         self._waiting = bytearray()
         self._waiting_since: int | None = None
-        _drop_later(path, resume_step)
+        _drop_later(path, kind, resume_step)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = FileIO(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, alone=True), "a")
         except OSError as error:
             raise _not_written(path, error) from error
 
-    def write(self, metrics: StepMetrics) -> None:
+    def write(self, metrics: Line) -> None:
         """Append one line, now or when there is room.
 
         Raises PilekitError for a number that is infinite or NaN.
@@ -162,20 +180,25 @@ def read_metrics(path: str | Path) -> list[StepMetrics]:
 
     Raises PilekitError, with the number of the line, if a line is not pilekit's.
     """
-    return [metrics for _, metrics in _lines(Path(path))]
+    return [metrics for _, metrics in _lines(Path(path), StepMetrics)]
 
 
-def _lines(path: Path) -> Iterator[tuple[bytes, StepMetrics]]:
+def read_samples(path: str | Path) -> list[StepSample]:
+    """The same for the lines of samples.jsonl."""
+    return [sample for _, sample in _lines(Path(path), StepSample)]
+
+
+def _lines(path: Path, kind: type[Line]) -> Iterator[tuple[bytes, Line]]:
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 try:
-                    metrics = msgspec.json.decode(line, type=StepMetrics)
+                    metrics = msgspec.json.decode(line, type=kind)
                 except (msgspec.DecodeError, ValueError, RecursionError) as error:
                     if not line.endswith(b"\n"):
                         return
                     raise PilekitError(
-                        f"{visible(path)}, line {number:,}: is not a line of pilekit's metrics "
+                        f"{visible(path)}, line {number:,}: is not a line of pilekit's metrics or samples "
                         f"({reason_of_damage(error)}); remove that line, or move the file away"
                     ) from error
                 yield line, metrics
@@ -183,14 +206,16 @@ def _lines(path: Path) -> Iterator[tuple[bytes, StepMetrics]]:
         raise PilekitError(f"{visible(path)}: cannot be read: {error.strerror}") from error
 
 
-def _drop_later(path: Path, resume_step: int) -> None:
+def _drop_later(path: Path, kind: type[Line], resume_step: int) -> None:
     """Keep the whole lines up to `resume_step`. The file is not rewritten if it has no others."""
     if not path.exists():
         return
-    whole = sum(len(line) for line, metrics in _lines(path) if metrics.step <= resume_step and line.endswith(b"\n"))
+    whole = sum(
+        len(line) for line, metrics in _lines(path, kind) if metrics.step <= resume_step and line.endswith(b"\n")
+    )
     if whole != path.stat().st_size:
         with write_atomically(path) as file:
-            for line, metrics in _lines(path):
+            for line, metrics in _lines(path, kind):
                 if metrics.step <= resume_step:
                     file.write(line.removesuffix(b"\n") + b"\n")
 
@@ -218,7 +243,7 @@ def _resident() -> int:
         return most if sys.platform == "darwin" else most * 1024
 
 
-def numbers_of(metrics: StepMetrics) -> Iterator[tuple[str, float]]:
+def numbers_of(metrics: StepMetrics | StepSample) -> Iterator[tuple[str, float]]:
     """(name, number) of every figure except `step` and nulls.
 
     A name is that of a field, "loss_by_subset/NAME", "bpb/overall" or "bpb/NAME".

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
-from pilekit.train.log.metrics import MetricsLog, StepBitsPerByte, StepMetrics, read_metrics
+from pilekit.train.log.metrics import StepBitsPerByte, StepLog, StepMetrics, read_metrics
 from tests.small_disk import files_limited_to
 
 
@@ -36,7 +36,7 @@ def metrics(step: int, **changes: Any) -> StepMetrics:
 
 
 def write(path: Path, steps: range, resume_step: int) -> None:
-    with MetricsLog(path, resume_step=resume_step) as log:
+    with StepLog(path, StepMetrics, resume_step=resume_step) as log:
         for step in steps:
             log.write(metrics(step))
 
@@ -55,7 +55,7 @@ def test_lines_are_read_back(
         metrics(3, grad_norm=None, loss_scale=number, skipped=tokens),
         metrics(4, bpb=StepBitsPerByte(overall=None, subsets={"Github": None, **by_subset})),
     ]
-    with MetricsLog(path, resume_step=0) as log:
+    with StepLog(path, StepMetrics, resume_step=0) as log:
         for one in written:
             log.write(one)
     assert read_metrics(path) == written
@@ -87,7 +87,7 @@ def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
         path.write_bytes(whole[:length].ljust(length, b"\0"))  # zeros, as after a power cut
         complete = length >= len(whole) - 1  # only the line's end may be missing
         assert [one.step for one in read_metrics(path)] == ([1, 2] if complete else [1])
-        MetricsLog(path, resume_step=2).close()
+        StepLog(path, StepMetrics, resume_step=2).close()
         assert path.read_bytes() == (whole if complete else whole[:first])
 
 
@@ -97,7 +97,7 @@ def test_a_line_that_is_not_metrics_is_named(tmp_path: Path) -> None:
         write(path, range(1, 3), 0)
         content = path.read_bytes() + line + b"\n"
         path.write_bytes(content)
-        for action in (lambda: read_metrics(path), lambda: MetricsLog(path, resume_step=1)):
+        for action in (lambda: read_metrics(path), lambda: StepLog(path, StepMetrics, resume_step=1)):
             with pytest.raises(PilekitError, match=r"metrics\.jsonl, line 3: is not a line of .* remove that line"):
                 action()
         assert path.read_bytes() == content
@@ -115,7 +115,7 @@ def test_a_number_that_json_does_not_have_is_refused(tmp_path: Path) -> None:
         {"loss_by_subset": {"ArXiv": math.inf}},
         {"bpb": StepBitsPerByte(overall=1.0, subsets={"ArXiv": math.nan})},
     ]
-    with MetricsLog(path, resume_step=0) as log:
+    with StepLog(path, StepMetrics, resume_step=0) as log:
         for change in changes:
             with pytest.raises(PilekitError, match=r"step 2: (loss|grad_norm|.*ArXiv.*) is -?(nan|inf)"):
                 log.write(metrics(2, **change))
@@ -128,7 +128,7 @@ def test_lines_that_a_full_disk_refuses_wait_until_there_is_room(
 ) -> None:
     write(straight := tmp_path / "straight.jsonl", range(1, 9), 0)
     path = tmp_path / "metrics.jsonl"
-    log = MetricsLog(path, resume_step=0)
+    log = StepLog(path, StepMetrics, resume_step=0)
     log.write(metrics(1))
     first = path.stat().st_size
     with files_limited_to(first + 50):
@@ -151,7 +151,10 @@ def test_lines_that_are_lost_are_an_error_at_the_end(tmp_path: Path, closing: bo
     path = tmp_path / "metrics.jsonl"
 
     def fill() -> None:
-        with MetricsLog(path, resume_step=0) as log, files_limited_to(len(msgspec.json.encode(metrics(1))) * 2 + 20):
+        with (
+            StepLog(path, StepMetrics, resume_step=0) as log,
+            files_limited_to(len(msgspec.json.encode(metrics(1))) * 2 + 20),
+        ):
             for step in range(1, 6):
                 log.write(metrics(step))
             if not closing:
