@@ -14,6 +14,7 @@ from pilekit.train.config.file import load_config
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.data import open_stream, open_tokenizer, restart_sizes
 from pilekit.train.log.peek import inspect_step_command
+from pilekit.train.trainer import Trainer
 from tests.tiny.models import tiny_model_dir
 from tests.train.runs import tiny_run
 
@@ -97,3 +98,10 @@ def test_a_model_brings_its_tokenizer(tmp_path: Path, made: TrainConfig) -> None
         open_tokenizer(load_config(own, {"model.path": tmp_path / "none"}))
     with pytest.raises(PilekitError, match=r"^data.tokenizer: "):
         open_tokenizer(load_config(made, {"data.tokenizer": tmp_path / "none.json"}))
+
+
+def test_a_trainer_says_what_it_is(made: TrainConfig, tmp_path: Path) -> None:
+    trainer = Trainer(made, tmp_path / "out")
+    assert repr(trainer).startswith(f"Trainer({str(tmp_path / 'out')!r}, PileStream(Corpus('")
+    with pytest.raises(AttributeError, match=r"did you mean trainer\.fit\?"):
+        trainer.train()  # type: ignore[attr-defined]
