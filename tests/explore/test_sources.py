@@ -247,6 +247,24 @@ def test_the_command_says_where_it_writes_indexes(tmp_path: Path, monkeypatch: p
     assert "index written" not in run("explore", tmp_path / "mine", exit_code=0).stderr
 
 
+def test_results_beside_a_corpus_are_sorted_out_by_their_headers(
+    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a corpus beside it, the folder of a job is its shards."""
+    served: list[Sources] = []
+    monkeypatch.setattr("pilekit.explore.server.serve", lambda sources, announce: served.append(sources))
+    write_shard(tmp_path / "mine" / "00.jsonl", ["one text", "one text", "another text"])
+    mine, unique = tmp_path / "mine", tmp_path / "unique"
+    dedup_corpus(mine, out=unique, jobs=1)
+    run("explore", unique, mine, exit_code=0)
+    assert (served[-1].pairs()["of"], len(served[-1].documents(0)["documents"])) == (1, 3)
+    run("explore", unique, exit_code=0)
+    assert len(served[-1].documents(0)["documents"]) == 2
+    run("explore", given / "corpus", given / "scores", exit_code=0)
+    assert served[-1].scored(0)["documents"]
+    assert "several folders of dedup" in run("explore", mine, unique, "--dedup", unique, exit_code=2).output
+
+
 def test_what_does_not_fit_is_one_clear_line(given: Path, tmp_path: Path) -> None:
     corpus = given / "corpus"
     shutil.copytree(given / "scores", tmp_path / "scores")

@@ -37,7 +37,7 @@ def command(
     Example:
       pilekit explore data/
       pilekit explore data/ --dedup dedup --tokenizer 20B_tokenizer.json
-      pilekit explore data/ --cuts decontaminated --cuts substrings
+      pilekit explore data/ dedup decontaminated scores/a
       pilekit explore val.jsonl.zst --bpb scores/a
     """
     if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
@@ -49,6 +49,15 @@ def command(
     from pilekit.explore.sources import Sources
     from pilekit.shards.index.build import index_corpus
 
+    kinds = {path: _kind(path) for path in paths}
+    if not all(kinds.values()):  # Beside a corpus, the folder of a result is that result; else it is its shards.
+        given = {kind: tuple(Path(path) for path in paths if kinds[path] == kind) for kind in ("dedup", "cuts", "bpb")}
+        for kind, also in (("dedup", dedup), ("bpb", bpb)):
+            if len(given[kind]) + (also is not None) > 1:
+                raise click.UsageError(f"several folders of {kind} are given; the page shows one")
+        paths = tuple(path for path in paths if not kinds[path])
+        dedup, bpb = next(iter(given["dedup"]), dedup), next(iter(given["bpb"]), bpb)
+        cuts = (*cuts, *given["cuts"])
     corpus = open_corpus(paths, manifest)
     with byte_progress("indexing", corpus.size) as advance:
         indexes = index_corpus(corpus, on_error="skip", advance=advance)
@@ -57,3 +66,16 @@ def command(
     tell_places("index written for a result", sources.written, err=True)
     with contextlib.suppress(KeyboardInterrupt):
         serve(sources, lambda address: click.echo(f"{address}\nCtrl-C ends it"))
+
+
+def _kind(path: str) -> str:
+    """The option that takes the result in a folder, by its header; "" for a corpus."""
+    from pilekit.artifacts.header import read_header
+    from pilekit.evaluate.results.result import RESULT_FILE
+
+    if Path(path, RESULT_FILE).is_file():
+        return "bpb"
+    with contextlib.suppress(PilekitError):
+        kind = read_header(path).kind
+        return {"dedup": "dedup", "decontamination": "cuts", "substrings": "cuts"}.get(kind, "")
+    return ""
