@@ -1,10 +1,10 @@
 """Keep masks: one bit per line of a shard that says whether the document stays.
 
-A mask describes the result of deduplication without rewriting the shard: 7 million documents take 0.9 MB. The file is a
-line of JSON, the `MaskHeader`, followed by the bits: document i is kept if bit i mod 8 (the lowest first) of byte
-i div 8 is set. The bits of bad lines, of blank lines and after the last line are 0.
+A mask describes the result of deduplication without rewriting the shard: 7 million documents take 0.9 MB. The file is
+sealed (artifacts/sealed.py): a line of JSON, the `MaskHeader`, followed by the bits. Document i is kept if bit i mod 8
+(the lowest first) of byte i div 8 is set. The bits of bad lines, of blank lines and after the last line are 0.
 
-A mask belongs to one shard, which it identifies by its fingerprint. A checksum detects damage.
+A mask belongs to one shard, which it identifies by its fingerprint.
 """
 
 from __future__ import annotations
@@ -16,31 +16,19 @@ from typing import Annotated
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
-from pilekit import __version__
-from pilekit.artifacts.atomic_write import write_atomically
-from pilekit.checked import reason_of_damage
-from pilekit.errors import PilekitError, visible
+from pilekit.artifacts.sealed import Kind, SealedHeader
 from pilekit.shards.fingerprint import Fingerprint
 
-FORMAT = 1
-KIND = "keep mask"
+MASK = Kind("a keep mask", 2, "run `pilekit dedup` again, into another folder")
 SUFFIX = ".mask"
-
-_LONGEST_HEADER = 1 << 20
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
-class MaskHeader(msgspec.Struct, frozen=True, kw_only=True):
+class MaskHeader(SealedHeader, frozen=True, kw_only=True):
     """The first line of a mask."""
 
-    format: int
-    """Version of the mask's layout."""
-    pilekit: str
-    """Version of pilekit that wrote it."""
-    kind: str
     shard: str
     """The shard's name."""
     size: Count
@@ -49,8 +37,6 @@ class MaskHeader(msgspec.Struct, frozen=True, kw_only=True):
     lines: Count
     kept: Count
     """The number of documents that stay."""
-    sum: str
-    """xxh3_64 of the bits, in hexadecimal."""
 
 
 @dataclass(frozen=True)
@@ -80,46 +66,19 @@ def write_mask(path: Path, shard: str, of: Fingerprint, kept: npt.NDArray[np.boo
     """Write the mask of the shard with this name and the fingerprint `of`; `kept` is bool [lines]."""
     bits = np.packbits(kept, bitorder="little")
     header = MaskHeader(
-        format=FORMAT,
-        pilekit=__version__,
-        kind=KIND,
+        format=MASK.format,
         shard=shard,
         size=of.size,
         sample=of.sample,
         lines=len(kept),
         kept=int(np.count_nonzero(kept)),
-        sum=xxhash.xxh3_64_hexdigest(bits.data),
     )
-    with write_atomically(path) as file:
-        file.write(msgspec.json.encode(header) + b"\n")
-        file.write(bits.data)
+    MASK.write(path, header, bits)
 
 
 def read_mask(path: str | Path) -> KeepMask:
     """Read a mask; `PilekitError` if the file is not a mask, is damaged, or has another format."""
-    shown = visible(path)
-    try:
-        with Path(path).open("rb") as file:
-            line = file.readline(_LONGEST_HEADER)
-            bits = np.frombuffer(file.read(), dtype=np.uint8)
-    except (OSError, ValueError) as error:  # ValueError: a null character
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise PilekitError(f"{shown}: is a keep mask that cannot be read: {why}") from error
-    try:
-        header = msgspec.json.decode(line, type=MaskHeader)
-        if header.kind != KIND:
-            raise ValueError("it is of another kind")
-    except (msgspec.DecodeError, ValueError) as error:
-        raise PilekitError(f"{shown}: is not a keep mask ({reason_of_damage(error)})") from error
-    if header.format != FORMAT:
-        raise PilekitError(
-            f"{shown}: is a keep mask of format {header.format}, this pilekit {__version__} reads format {FORMAT}; "
-            "make it again"
-        )
-    if (
-        len(bits) != -(-header.lines // 8)
-        or header.sum != xxhash.xxh3_64_hexdigest(bits.data)
-        or header.kept != np.bitwise_count(bits).sum(dtype=np.int64)
-    ):
-        raise PilekitError(f"{shown}: is damaged (its bits do not match its header); make it again")
+    header, bits = MASK.read(path, MaskHeader)
+    if len(bits) != -(-header.lines // 8) or header.kept != np.bitwise_count(bits).sum(dtype=np.int64):
+        raise MASK.damaged(path, "its bits do not match its header")
     return KeepMask(header, bits)

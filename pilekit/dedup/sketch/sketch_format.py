@@ -21,32 +21,25 @@ import msgspec
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-import xxhash
 
-from pilekit import __version__
 from pilekit.artifacts.parquet_rows import required
+from pilekit.artifacts.sealed import Kind, SealedHeader
 from pilekit.checked import reason_of_damage
 from pilekit.corpus import Shard
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.fingerprint import Fingerprint, fingerprint
 
-FORMAT = 2
+SKETCH = Kind("a sketch", 2, "remove it, and run dedup again")
 SUFFIX = ".parquet"
 ROWS_PER_GROUP = 1 << 16
-
-HEADER_KEY, SUM_KEY = b"pilekit", b"pilekit.sum"
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Column = npt.NDArray[Any]
 
 
-class SketchHeader(msgspec.Struct, frozen=True, kw_only=True):
+class SketchHeader(SealedHeader, frozen=True, kw_only=True):
     """The shard as a whole, and how its sketch was made."""
 
-    format: int
-    """Version of the sketch's layout."""
-    pilekit: str
-    """Version of pilekit that made it."""
     shard: str
     """The shard's name."""
     size: Count
@@ -129,15 +122,7 @@ def load_sketch(path: str | Path) -> ShardSketch:
     path = str(path)
     with _opened(path) as table:
         metadata, schema = table.metadata, table.schema_arrow
-        text = (metadata.metadata or {})[HEADER_KEY]
-        if metadata.metadata[SUM_KEY] != xxhash.xxh3_64_hexdigest(text).encode():
-            raise ValueError("its header does not match its sum")
-        header = msgspec.json.decode(text, type=SketchHeader)
-        if header.format != FORMAT:
-            raise PilekitError(
-                f"{visible(path)}: is a sketch of format {header.format}, this pilekit {__version__} reads format "
-                f"{FORMAT}; run dedup again to make it"
-            )
+        header = SKETCH.open_metadata(path, metadata.metadata, SketchHeader)
         sketch = ShardSketch(path, header)
         groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         if (
@@ -153,12 +138,13 @@ def load_sketch(path: str | Path) -> ShardSketch:
 def _opened(path: str) -> Iterator[pq.ParquetFile]:
     """The file at `path`; `PilekitError` if it cannot be opened or read."""
     try:
-        with pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True) as table:
-            yield table
+        table = pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
     except FileNotFoundError as error:
         raise PilekitError(f"{visible(path)}: there is no such sketch; run dedup again to make it") from error
-    except (pa.ArrowException, msgspec.DecodeError, OSError, LookupError, ValueError) as error:
-        why = reason_of_damage(error)
-        raise PilekitError(
-            f"{visible(path)}: is damaged, or no sketch ({why}); remove it, and run dedup again"
-        ) from error
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise SKETCH.another(path, reason_of_damage(error)) from error
+    try:
+        with table:
+            yield table
+    except (pa.ArrowException, OSError, LookupError, ValueError) as error:
+        raise SKETCH.damaged(path, error) from error

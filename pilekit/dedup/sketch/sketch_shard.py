@@ -10,13 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from pilekit import __version__
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.parquet_rows import in_row_groups
 from pilekit.corpus import Manifest, Shard, resolve_subsets
@@ -24,11 +22,9 @@ from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.minhash import band_keys, permutations, signatures
 from pilekit.dedup.sketch.shingles import Bytes, Int64, UInt64
 from pilekit.dedup.sketch.sketch_format import (
-    FORMAT,
-    HEADER_KEY,
     ROWS_PER_GROUP,
+    SKETCH,
     SUFFIX,
-    SUM_KEY,
     ShardSketch,
     SketchHeader,
     load_sketch,
@@ -103,8 +99,7 @@ def sketch_shard(
         inputs.check(shard)
         documents = counts.lengths.sum(axis=1).tolist()
         header = SketchHeader(
-            format=FORMAT,
-            pilekit=__version__,
+            format=SKETCH.format,
             shard=shard.name,
             size=now.size,
             sample=now.sample,
@@ -118,8 +113,7 @@ def sketch_shard(
             examples=[(bad.line, bad.reason) for bad in reader.skipped.examples],
             counts={label: (documents[row], int(counts.bytes[row])) for label, row in counts.groups.items()},
         )
-        text = msgspec.json.encode(header)
-        writer.add_key_value_metadata({HEADER_KEY: text, SUM_KEY: xxhash.xxh3_64_hexdigest(text).encode()})
+        writer.add_key_value_metadata(SKETCH.metadata(header))
     return ShardSketch(str(place), header)
 
 

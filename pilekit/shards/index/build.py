@@ -28,7 +28,7 @@ from pilekit.shards.each_shard import await_files, each_shard, part_of
 from pilekit.shards.fingerprint import Fingerprint, changed_at, fingerprint
 from pilekit.shards.index.document_rows import DocumentRows
 from pilekit.shards.index.format import ShardIndex, find_index, find_indexes, index_places, index_schema, load_index
-from pilekit.shards.index.metadata import FORMAT, ROWS_PER_GROUP, Frames, IndexHeader, index_metadata
+from pilekit.shards.index.metadata import INDEX, ROWS_PER_GROUP, Frames, IndexHeader, index_metadata
 from pilekit.shards.index.scan import ShardScan
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.open import storage_of
@@ -216,7 +216,7 @@ def write_index(
                 text_bytes += int(table["text_bytes"].to_numpy().sum())
             now, changed = made_of(), changed_at(path)
             header = IndexHeader(
-                format=FORMAT,
+                format=INDEX.format,
                 pilekit=__version__,
                 storage=storage_of(path),
                 text_field=scan.format.text_field,

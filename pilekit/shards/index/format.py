@@ -22,14 +22,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 import xxhash
-import zstandard
 
-from pilekit import __version__
 from pilekit.artifacts.cache_folder import cache_folder
-from pilekit.checked import reason_of_damage
 from pilekit.corpus import Corpus, Manifest, Shard, SubsetNames, subset_names
 from pilekit.corpus.shard import STANDARD_INPUT, is_url, without_query
 from pilekit.corpus.sidecar_files import INDEX_SUFFIX as INDEX_SUFFIX
@@ -37,8 +33,9 @@ from pilekit.corpus.sidecar_files import index_name
 from pilekit.errors import PilekitError, counted, message_logger, visible
 from pilekit.shards.fingerprint import Fingerprint, changed_at, fingerprint
 from pilekit.shards.index.document_rows import DocumentRows
-from pilekit.shards.index.metadata import FORMAT, LaterFormat, read_metadata
+from pilekit.shards.index.metadata import INDEX, read_metadata
 from pilekit.shards.index.metadata import Frames as Frames
+from pilekit.shards.index.metadata import IndexDamage as IndexDamage
 from pilekit.shards.index.metadata import IndexHeader as IndexHeader
 from pilekit.shards.read.damage import BadLine, SkippedLines
 from pilekit.shards.read.open import exists, open_file
@@ -55,10 +52,6 @@ REMOTE_AT_ONCE = 32
 """Remote shards whose indexes are looked up at the same time."""
 
 OLDER = "is older than its shard"
-
-
-class IndexDamage(PilekitError):
-    """The file is no index or is damaged; reading the shard itself gives the same facts."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +104,7 @@ class ShardIndex(NearestNames):
                     table = table.unify_dictionaries().combine_chunks()
                     first = _check_rows(table, first, self.header.lines)
                 except Exception as error:
-                    raise _damaged(self.path, error) from error
+                    raise INDEX.damaged(self.path, error) from error
                 yield table
 
     def rows(self, *names: str) -> Iterator[DocumentRows]:
@@ -150,16 +143,8 @@ def load_index(path: str | Path) -> ShardIndex:
         values = metadata.metadata or {}
         groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     if not schema.equals(index_schema(), check_metadata=False):
-        raise _no_index(path, "its columns are others")
-    try:
-        header, frames = read_metadata(values, groups)
-    except LaterFormat as later:
-        raise PilekitError(
-            f"{visible(path)}: is an index of format {later}, this pilekit {__version__} reads format {FORMAT}; index "
-            "the shard again"
-        ) from None
-    except (msgspec.DecodeError, zstandard.ZstdError, ValueError) as error:
-        raise _damaged(path, error) from error
+        raise INDEX.another(path, "its columns are others")
+    header, frames = read_metadata(path, values, groups)
     return ShardIndex(path, header, frames)
 
 
@@ -296,14 +281,5 @@ def _opened(path: str) -> Iterator[pq.ParquetFile]:
                 file, pre_buffer=False, page_checksum_verification=True, thrift_string_size_limit=1 << 30
             )
         except Exception as error:
-            raise _no_index(path, visible(str(error).split("\n", 1)[0], 200)) from error
+            raise INDEX.another(path, visible(str(error).split("\n", 1)[0], 200)) from error
         yield table
-
-
-def _no_index(path: str, why: str) -> IndexDamage:
-    return IndexDamage(f"{visible(path)}: is not an index ({why}); remove it, and make it again with `pilekit index`")
-
-
-def _damaged(path: str, error: Exception) -> IndexDamage:
-    why = reason_of_damage(error)
-    return IndexDamage(f"{visible(path)}: is damaged ({why}); remove it, and make it again with `pilekit index`")

@@ -4,8 +4,8 @@
     pilekit.frames   `Frames`: four rows of little-endian int64, each as its differences, zstd, base64
     pilekit.sum      xxh3_64 of the two values above
 
-The sum detects damage. A forged index may have a right sum. So frames are plain numbers that need no parser, their size
-is bounded before they are unpacked, and contradicting numbers are refused.
+The index is sealed (artifacts/sealed.py). A forged index may have a right sum. So frames are plain numbers that need no
+parser, their size is bounded before they are unpacked, and contradicting numbers are refused.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Annotated
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import xxhash
 import zstandard
 
+from pilekit.artifacts.sealed import Kind, SealedHeader
+from pilekit.errors import PilekitError
 from pilekit.shards.read.damage import LISTED_BAD_LINES
 from pilekit.shards.read.open import Storage
 
-FORMAT = 1
 ROWS_PER_GROUP = 100_000
 MOST_FRAMES = 1 << 23
 """The whole Pile has 1.3 million frames of 1 MiB."""
 
-HEADER_KEY, FRAMES_KEY, SUM_KEY = b"pilekit", b"pilekit.frames", b"pilekit.sum"
+FRAMES_KEY = b"pilekit.frames"
 
 Int64 = npt.NDArray[np.int64]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
@@ -62,13 +62,16 @@ class Frames:
         return int(self.line.searchsorted(line, side="right")) - 1
 
 
-class IndexHeader(msgspec.Struct, frozen=True, kw_only=True):
+class IndexDamage(PilekitError):
+    """The file is no index or is damaged; reading the shard itself gives the same facts."""
+
+
+INDEX = Kind("an index", 1, "remove it, and make it again with `pilekit index`", IndexDamage)
+
+
+class IndexHeader(SealedHeader, frozen=True, kw_only=True):
     """The index's facts about the whole shard; unknown fields, from a later pilekit with this format, are ignored."""
 
-    format: int
-    """Version of the index's own layout."""
-    pilekit: str
-    """Version of pilekit that made it."""
     storage: Storage
     text_field: str
     label_path: str
@@ -92,39 +95,24 @@ class IndexHeader(msgspec.Struct, frozen=True, kw_only=True):
     """The labels of its documents as the records spell them, sorted."""
 
 
-def _checksum(header: bytes, frames: bytes) -> bytes:
-    """The value of `pilekit.sum`."""
-    return xxhash.xxh3_64_hexdigest(header + b"\n" + frames).encode()
-
-
 def index_metadata(header: IndexHeader, frames: Frames) -> dict[bytes, bytes]:
     """The key-value metadata of an index."""
     rows = np.stack([getattr(frames, column.name) for column in fields(Frames)])
     packed = zstandard.ZstdCompressor(level=9).compress(np.diff(rows, prepend=0).astype("<i8").tobytes())
-    header_json, frames_text = msgspec.json.encode(header), base64.b64encode(packed)
-    return {HEADER_KEY: header_json, FRAMES_KEY: frames_text, SUM_KEY: _checksum(header_json, frames_text)}
+    return INDEX.metadata(header, {FRAMES_KEY: base64.b64encode(packed)})
 
 
-class LaterFormat(Exception):
-    """The metadata has a format that this pilekit does not read; the argument is its number."""
+def read_metadata(path: str, values: Mapping[bytes, bytes], groups: list[int]) -> tuple[IndexHeader, Frames]:
+    """Header and frames of the index at `path` with this metadata; `groups` are the rows of each row group.
 
-
-def read_metadata(values: Mapping[bytes, bytes], groups: list[int]) -> tuple[IndexHeader, Frames]:
-    """Header and frames of an index with this metadata; `groups` are the rows of each row group.
-
-    Raises `LaterFormat`, or a `ValueError` or an error of msgspec or zstandard that gives the reason.
+    Raises `IndexDamage`, also for an index of another format.
     """
-    for key in (HEADER_KEY, FRAMES_KEY, SUM_KEY):
-        if key not in values:
-            raise ValueError(f'it has no "{key.decode()}" in its metadata')
-    header_json, frames_text = values[HEADER_KEY], values[FRAMES_KEY]
-    version = msgspec.json.decode(header_json, type=dict[str, object]).get("format")
-    if version != FORMAT:
-        raise LaterFormat(version)
-    if values[SUM_KEY] != _checksum(header_json, frames_text):
-        raise ValueError("its metadata does not match its sum")
-    header, frames = msgspec.json.decode(header_json, type=IndexHeader), _decode_frames(frames_text)
-    _check(header, frames, groups)
+    header = INDEX.open_metadata(path, values, IndexHeader, FRAMES_KEY)
+    try:
+        frames = _decode_frames(values[FRAMES_KEY])
+        _check(header, frames, groups)
+    except (zstandard.ZstdError, ValueError) as error:
+        raise INDEX.damaged(path, error) from error
     return header, frames
 
 

@@ -28,7 +28,7 @@ from pilekit.documents import DocumentBatch, check_labels
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.index.document_rows import DocumentRows
 from pilekit.shards.index.format import Frames, IndexHeader, ShardIndex
-from pilekit.shards.index.metadata import FORMAT
+from pilekit.shards.index.metadata import INDEX
 from pilekit.shards.keep_mask import KeepMask
 from pilekit.shards.random_access.selected_lines import MOST_LINES, SelectedLines
 from pilekit.shuffle import Int64
@@ -183,7 +183,7 @@ class TokenCorpus(Corpus):
                 content.update(ids[begin : begin + _HASHED].astype(np.int64).tobytes())
         size, hash = self._sources[name]
         header = IndexHeader(
-            format=FORMAT,
+            format=INDEX.format,
             pilekit=__version__,
             storage="plain",
             text_field="",
