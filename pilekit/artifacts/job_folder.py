@@ -89,7 +89,8 @@ class Output:
         except UnicodeEncodeError as error:
             path = visible(error.object)
             raise PilekitError(f"{path}: is not valid UTF-8, so it cannot be recorded; rename that folder") from error
-        with write_atomically(self._note_path(note.name)) as file:
+        # A power cut may take the last notes: those shards are done again. The header, with all results, is flushed.
+        with write_atomically(self._note_path(note.name), flushed=False) as file:
             file.write(encoded)
 
     def result(self, name: str) -> dict[str, Any] | None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import functools
 import heapq
 from collections.abc import Sequence
-from itertools import chain
-from operator import attrgetter
 from typing import BinaryIO
 
 import msgspec
@@ -38,7 +36,28 @@ class Drawn(msgspec.Struct, frozen=True):
     line: bytes
 
 
-_RANK = attrgetter("rank")
+class _Lowest:
+    """The `count` documents of the lowest ranks so far; of equal ranks, the first. Adding takes log(count) steps."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._added = 0
+        self._heap: list[tuple[int, int, Drawn]] = []  # the highest rank first, and of equal ranks the last
+
+    def add(self, drawn: Drawn) -> None:
+        """Keep the document if its rank is low enough."""
+        self._added += 1
+        (heapq.heappush if len(self._heap) < self._count else heapq.heappushpop)(
+            self._heap, (-drawn.rank, -self._added, drawn)
+        )
+
+    def limit(self) -> int:
+        """No document of a higher rank is kept."""
+        return -self._heap[0][0] if len(self._heap) == self._count else (1 << 64) - 1
+
+    def documents(self) -> list[Drawn]:
+        """The documents, in no order."""
+        return [drawn for _, _, drawn in self._heap]
 
 
 def sample_documents(
@@ -63,18 +82,18 @@ def sample_documents(
     """
     reading = functools.partial(read, subsets=subsets, on_error=on_error, manifest=corpus.manifest)
     draw = functools.partial(_draw, count=count, seed=seed, reading=reading, stages=stages)
-    lowest: list[Drawn] = []
+    lowest = _Lowest(count)
     skipped = SkippedLines()
     for file, bad in each_file(draw, corpus.shards, "sample", jobs=jobs, advance=advance, engine=engine):
-        drawn = msgspec.msgpack.decode(file.read_bytes(), type=list[Drawn])
-        lowest = heapq.nsmallest(count, chain(lowest, drawn), key=_RANK)
+        for drawn in msgspec.msgpack.decode(file.read_bytes(), type=list[Drawn]):
+            lowest.add(drawn)
         skipped.merge(bad)
     places = {shard.name: place for place, shard in enumerate(corpus.shards)}
-    lowest.sort(key=lambda one: (places[one.shard], one.number))
+    documents = sorted(lowest.documents(), key=lambda one: (places[one.shard], one.number))
     form = record_format(corpus.manifest)
     return [
         DocumentBatch([one.text], [one.subset], one.shard, np.array([one.number]), [one.line], format=form)
-        for one in lowest
+        for one in documents
     ], skipped
 
 
@@ -90,22 +109,18 @@ def _draw(
     ahead: bool,
 ) -> SkippedLines:
     """Write the documents of one shard with the lowest ranks to `file`."""
-    lowest: list[Drawn] = []
+    lowest = _Lowest(count)
 
     def low_enough(batch: DocumentBatch) -> Kept:
         """Most documents are dropped here, before the stages look at their texts."""
-        limit = lowest[-1].rank if len(lowest) == count else (1 << 64) - 1
-        return document_hashes(batch.shard, batch.numbers, seed) <= np.uint64(limit)
+        return document_hashes(batch.shard, batch.numbers, seed) <= np.uint64(lowest.limit())
 
     with reading(shard, advance=advance, ahead=ahead) as reader:
         for batch in Pipeline(stages)(filtered(reader, low_enough)):
             ranks = document_hashes(batch.shard, batch.numbers, seed).tolist()
             columns = zip(ranks, batch.numbers.tolist(), batch.subsets, batch.texts, batch.raw_lines(), strict=True)
-            drawn = (
+            for rank, number, subset, text, line in columns:
                 # The line is copied: a view would keep 2 MiB of the shard in memory.
-                Drawn(rank, batch.shard, number, subset, text, bytes(line))
-                for rank, number, subset, text, line in columns
-            )
-            lowest = heapq.nsmallest(count, chain(lowest, drawn), key=_RANK)
-    file.write(msgspec.msgpack.encode(lowest))
+                lowest.add(Drawn(rank, batch.shard, number, subset, text, bytes(line)))
+    file.write(msgspec.msgpack.encode(lowest.documents()))
     return reader.skipped

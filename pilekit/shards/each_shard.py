@@ -115,7 +115,8 @@ def each_file(
             held.enter_context(locked(lock, wait=False))
             folder = lock.parent
             held.callback(shutil.rmtree, folder, ignore_errors=True)
-        work = functools.partial(_write_file, write=write)
+        # Other machines need what was flushed. Here, a power cut takes the command and its files.
+        work = functools.partial(_write_file, write=write, flushed=engine is not None)
         given = [(item, folder / str(place)) for place, item in enumerate(shards if items is None else items)]
         options: dict[str, Any] = {"items": given, "jobs": jobs, "advance": advance, "engine": engine, "lock": lock}
         with closing(each_shard(work, shards, **options)) as results:
@@ -125,9 +126,9 @@ def each_file(
                 path.unlink()
 
 
-def _write_file(work: tuple[Any, Path], advance: Advance, *, write: Callable[..., R], ahead: bool) -> R:
+def _write_file(work: tuple[Any, Path], advance: Advance, *, write: Callable[..., R], flushed: bool, ahead: bool) -> R:
     item, path = work
-    with write_atomically(path) as file:
+    with write_atomically(path, flushed=flushed) as file:
         return write(item, file, advance, ahead=ahead)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import pickle
 import shutil
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit import PilekitError
-from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.atomic_write import final_name, write_atomically
 from pilekit.artifacts.header import HEADER_FILE, read_header, write_header
 from pilekit.artifacts.job_folder import NOTES, Output, output_folder
 from tests.kills import killed_at
@@ -63,6 +64,37 @@ def test_a_finished_folder_holds_the_files_and_a_header_with_results(tmp_path: P
     assert (header.parameters, header.inputs, header.finished) == ({"level": 3}, INPUTS, True)
     assert job(tmp_path / "whole") == ([], {name: {"documents": len(name)} for name in NAMES})
     assert tree(tmp_path / "whole") == whole
+
+
+def test_a_note_is_not_flushed_but_its_files_and_the_header_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed, fsync = [], os.fsync
+
+    def counted(file: int) -> None:
+        flushed.append(Path(f"/proc/self/fd/{file}").readlink().relative_to(tmp_path).as_posix())
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", counted)
+    job(tmp_path / "out")
+    names = [final_name(name) for name in flushed]
+    assert names == [f"out/{name}" for name in (HEADER_FILE, "train/00.jsonl.zst", "train/01.jsonl.zst", HEADER_FILE)]
+
+
+def test_a_note_that_a_power_cut_left_without_its_bytes_is_none(tmp_path: Path, whole: dict[str, bytes]) -> None:
+    spoils: list[Callable[[bytes], bytes]] = [
+        lambda note: b"",
+        lambda note: bytes(len(note)),
+        lambda note: note[:-9],
+        lambda note: note[:12] + bytes(9) + note[21:],
+    ]
+    for spoil in spoils:
+        interrupted(tmp_path / "out", 2)
+        for note in (tmp_path / "out" / NOTES).iterdir():
+            note.write_bytes(spoil(note.read_bytes()))
+        assert job(tmp_path / "out")[0] == NAMES
+        assert tree(tmp_path / "out") == whole
+        shutil.rmtree(tmp_path / "out")
 
 
 def test_only_unfinished_shards_and_those_with_changed_files_are_done(tmp_path: Path, whole: dict[str, bytes]) -> None:

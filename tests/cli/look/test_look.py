@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import sys
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 import xxhash
@@ -13,6 +17,7 @@ import xxhash
 from pilekit import Corpus, corpus_stats, read
 from pilekit.errors import PilekitError
 from pilekit.pipeline.find_text import Counts, find_text
+from pilekit.pipeline.sample_documents import sample_documents
 from tests.cli.running import invoked, on_terminal, refused, run, run_json
 from tests.dedup.checking import write_corpus
 from tests.shards import making
@@ -119,6 +124,36 @@ def test_a_sample_is_the_documents_of_the_lowest_hashes_in_order(data: Path, job
         lowest = sorted(everything, key=rank)[:count]
         options = ("--subsets", "arxiv", "--min-bytes", "1", "--seed", "5", "--jobs", jobs, "--json")
         assert places(run("sample", data, "-n", count, *options).stdout) == sorted(lowest)
+
+
+def test_a_sample_of_many_shards_flushes_no_file_and_takes_no_step_for_each_shard_and_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk may take 10 ms to flush a file: 11 minutes for 65,600 shards."""
+
+    def steps_of(shards: int) -> int:
+        """The lines of Python that a sample of all documents runs."""
+        lines = {f"{number:03}": [making.record("a")] * 2 for number in range(shards)}
+        corpus, steps = Corpus(write_corpus(tmp_path / str(shards), lines)), [0]
+
+        def trace(frame: FrameType, event: str, argument: object) -> Any:
+            steps[0] += event == "line"
+            return trace
+
+        earlier = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            batches, _ = sample_documents(corpus, 10**6, jobs=1)
+        finally:
+            sys.settrace(earlier)
+        assert len(batches) == 2 * shards
+        return steps[0]
+
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    few, many = steps_of(50), steps_of(800)
+    assert many < 16 * 1.1 * few
+    assert not flushed
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
