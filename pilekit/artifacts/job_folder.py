@@ -89,8 +89,8 @@ class Output:
         except UnicodeEncodeError as error:
             path = visible(error.object)
             raise PilekitError(f"{path}: is not valid UTF-8, so it cannot be recorded; rename that folder") from error
-        # A power cut may take the last notes: those shards are done again. The header, with all results, is flushed.
-        with write_atomically(self._note_path(note.name), flushed=False) as file:
+        # A power cut may take the last notes of shards: those shards are done again. A slash precedes other notes.
+        with write_atomically(self._note_path(note.name), flushed=note.name.startswith("/")) as file:
             file.write(encoded)
 
     def result(self, name: str) -> dict[str, Any] | None:

@@ -66,7 +66,7 @@ def test_a_finished_folder_holds_the_files_and_a_header_with_results(tmp_path: P
     assert tree(tmp_path / "whole") == whole
 
 
-def test_a_note_is_not_flushed_but_its_files_and_the_header_are(
+def test_a_note_of_a_shard_is_not_flushed_but_its_files_other_notes_and_the_header_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushed, fsync = [], os.fsync
@@ -76,6 +76,11 @@ def test_a_note_is_not_flushed_but_its_files_and_the_header_are(
         fsync(file)
 
     monkeypatch.setattr(os, "fsync", counted)
+    with output_folder(tmp_path / "other", kind="copies", parameters={}, inputs=INPUTS) as output:
+        output.note("/whole", {})
+        assert len(flushed) == 2
+        assert final_name(flushed.pop()).startswith(f"other/{NOTES}/")
+    flushed.clear()
     job(tmp_path / "out")
     names = [final_name(name) for name in flushed]
     assert names == [f"out/{name}" for name in (HEADER_FILE, "train/00.jsonl.zst", "train/01.jsonl.zst", HEADER_FILE)]

@@ -20,7 +20,7 @@ from pilekit.evaluate.results.result_folder import record_file
 from pilekit.pipeline.selecting import select_corpus
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.verify.verify import verify_corpus
-from pilekit.train.log.metrics import MetricsLog
+from pilekit.train.log.metrics import StepLog, StepMetrics
 from tests.artifacts import test_changed_shards
 from tests.artifacts.test_changed_shards import LINES
 
@@ -66,7 +66,9 @@ COMMANDS: dict[str, Callable[[str, Path], object]] = {
     "documents": lambda source, out: PileDocuments(source)[0],
     "stream": lambda source, out: next(iter(PileStream(source, tokenizer=None, batch_size=2))),
     "records": records,
-    "metrics": lambda source, out: MetricsLog(Path(source, "metrics.jsonl"), resume_step=0)._file.write(b"{}\n"),
+    "metrics": lambda source, out: StepLog(Path(source, "metrics.jsonl"), StepMetrics, resume_step=0)._file.write(
+        b"{}\n"
+    ),
     "cache": cache,
     "lock": lock,
 }
