@@ -32,6 +32,9 @@ Report = Callable[[str, int, int], None]
 Reached = Callable[[int, int], None]
 """Called with the number done and the total."""
 
+Scored = Callable[[int, int | None, float | None], None]
+"""Called with the bytes done, their total (None: unknown), and the bits per byte so far (None: no byte is scored)."""
+
 
 @contextmanager
 def byte_progress(what: str, total: int | None) -> Iterator[Advance]:
@@ -85,6 +88,25 @@ def count_progress(what: str) -> Iterator[Reached]:
 
     with _line(what, None, MofNCompleteColumn(), *_clock()) as update:
         yield reached
+
+
+@contextmanager
+def score_progress(what: str, figure: str | None) -> Iterator[Scored]:
+    """Show how many bytes are done, of how many, and the figure so far, as in `0.9123 bits per byte so far`.
+
+    figure   its name; None: none is shown
+    """
+    if not sys.stderr.isatty():
+        yield lambda done, total, bits: None
+        return
+    from rich.progress import DownloadColumn
+
+    def scored(done: int, total: int | None, bits: float | None) -> None:
+        said = what if figure is None or bits is None else f"{what}: {bits:.4f} {figure}"
+        update(completed=done, total=total, description=visible(said))
+
+    with _line(what, None, DownloadColumn(), *_clock()[-2:]) as update:
+        yield scored
 
 
 @contextmanager

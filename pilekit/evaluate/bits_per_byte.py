@@ -13,7 +13,7 @@ take minutes. If all documents are recorded, the weights are never read.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -36,10 +36,11 @@ from pilekit.evaluate.results.result import RESULT_FILE, BitsPerByte, Cost
 from pilekit.evaluate.results.result_folder import check_out
 from pilekit.evaluate.results.tabulate import tabulate
 from pilekit.evaluate.results.write_items import token_losses, write_tokens
-from pilekit.evaluate.score.batching import Scoring, Share, ignore
+from pilekit.evaluate.score.batching import Scoring, Share
 from pilekit.evaluate.score.causal_nll import causal_scoring
 from pilekit.evaluate.score_selected import score_selected
 from pilekit.evaluate.training_copies import count_training_copies
+from pilekit.progress import Scored
 from pilekit.shards.read.reader import OnError
 from pilekit.tokenize import Tokenizer
 
@@ -68,7 +69,7 @@ def bits_per_byte(
     per_token: bool = False,
     manifest: Described = None,
     on_error: OnError = "raise",
-    advance: Callable[[int], None] = ignore,
+    report: Scored | None = None,
 ) -> BitsPerByte:
     """Score a model in Hugging Face's format, or in memory, on a corpus.
 
@@ -106,7 +107,9 @@ def bits_per_byte(
     manifest       describes the data at a path, as for `Corpus`; `train` has the same
     on_error       "raise": a bad line is a `PilekitError`; "skip": bad lines are passed over, and counted in a warning
                    and in "skipped_lines" of the protocol
-    advance        called with the number of stored bytes newly done
+    report         called with the bytes done, their total, and the bits per byte so far: of the documents that this
+                   process or an earlier run has scored, over their raw text. The bytes are of text if a limit is given
+                   or every shard has an index, and else stored bytes. None is for what is not known (yet)
 
     With several processes (torchrun, or an initialised process group) all must make the same call: each scores its
     share of the documents, all get the same result, and rank 0 writes it. Anything wrong with the model, its tokenizer,
@@ -184,7 +187,7 @@ def bits_per_byte(
 
     with ExitStack() as held:
         numbers = token_losses if per_token else None
-        return score_selected(plan, load, ranks, finish, out=out, numbers=numbers, advance=advance)
+        return score_selected(plan, load, ranks, finish, out=out, numbers=numbers, report=report)
 
 
 def score_corpus(

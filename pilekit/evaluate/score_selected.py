@@ -8,6 +8,7 @@ Ranks share nothing while they score, and meet at the end. The folder of records
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from itertools import chain
@@ -24,7 +25,8 @@ from pilekit.evaluate.ranks import apart
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result_folder import held_folder, record_file, records_folder, scored_before
 from pilekit.evaluate.score.batching import Fitting, Scoring, Share, TokenizedDocument, ignore, score_rows
-from pilekit.evaluate.select_documents import Recorded, dealt, selected, tokenized
+from pilekit.evaluate.select_documents import Recorded, dealt, selected, text_bytes_selected, tokenized
+from pilekit.progress import Scored
 from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.unchanged import check_version
@@ -35,39 +37,65 @@ logger = message_logger(__name__)
 
 MOST_OTHERS = 30
 """The protocol lists at most this many labels unknown to the manifest."""
-BYTES_PER_TOKEN = 1.3
+STORED_BYTES_PER_TOKEN = 1.3
 READ_AHEAD = 4 << 20
 
 
 class ScoringProgress:
-    """Reports stored bytes as done once they are scored; reading is far ahead of scoring.
+    """Reports bytes as done once they are scored, and the bits per byte so far; reading is far ahead of scoring.
 
-    A small shard is read whole before its first token is scored. So each rank counts a scored token as the stored bytes
-    that a token usually takes, and counts bytes that were read long ago as scored.
+    If the bytes of text of all documents are known, those of scored documents are done. A long document counts before
+    its end too, by its tokens. Otherwise stored bytes are counted: a scored token as the stored bytes that a token
+    usually takes, and bytes that were read long ago as scored. Each rank counts its work as that of every rank.
+
+    total     bytes of text of all documents, None if unknown; `stored` is the size of the shards
+    earlier   the documents that earlier runs have scored
     """
 
-    def __init__(self, advance: Callable[[int], None], world_size: int = 1) -> None:
-        self._advance, self._world_size = advance, world_size
-        self._read = self._reported = self._tokens = 0
+    def __init__(self, report: Scored, total: int | None, stored: int | None, earlier: Records, world_size: int = 1):
+        self._report, self._total, self._stored, self._world_size = report, total, stored, world_size
+        self._earlier = self._bytes = int(earlier.bytes.sum())
+        self._nll = float(earlier.nll.sum())
+        self._read = self._reported = self._tokens = self._kept_tokens = 0
+        self._begun_bytes = self._begun_tokens = 0
+        self._tell(self._earlier if total is not None else 0)
 
     def read(self, amount: int) -> None:
         """Count `amount` more stored bytes as read; the decoding thread calls this, so it reports nothing."""
         self._read += amount
 
+    def begun(self, documents: Iterable[TokenizedDocument]) -> Iterator[TokenizedDocument]:
+        """The documents as they come to be scored, of which the bytes of a token are known."""
+        for document in documents:
+            self._begun_bytes += document.bytes
+            self._begun_tokens += len(document.ids)
+            yield document
+
+    def kept(self, record: ScoredDocument) -> None:
+        """Count a document whose tokens are all scored."""
+        self._bytes += record.bytes
+        self._nll += record.nll
+        self._kept_tokens += record.tokens
+
     def scored(self, tokens: int) -> None:
         """Count `tokens` more as scored, and report."""
         self._tokens += tokens
-        scored = int(self._tokens * BYTES_PER_TOKEN * self._world_size)
-        self._report(min(self._read, max(scored, self._read - READ_AHEAD)))
+        if self._total is None:
+            stored = int(self._tokens * STORED_BYTES_PER_TOKEN * self._world_size)
+            self._tell(min(self._read, max(stored, self._read - READ_AHEAD)))
+        else:
+            begun = (self._tokens - self._kept_tokens) * self._begun_bytes // max(1, self._begun_tokens)
+            own = self._bytes - self._earlier + begun
+            self._tell(min(self._total, self._earlier + own * self._world_size))
 
     def all(self) -> None:
-        """Report everything that was read."""
-        self._report(self._read)
+        """Report everything as done."""
+        self._tell(self._read if self._total is None else self._total)
 
-    def _report(self, done: int) -> None:
-        if done > self._reported:
-            self._advance(done - self._reported)
-            self._reported = done
+    def _tell(self, done: int) -> None:
+        self._reported = max(self._reported, done)
+        bits = self._nll / math.log(2) / self._bytes if self._bytes else None
+        self._report(self._reported, self._stored if self._total is None else self._total, bits)
 
 
 def score_selected(
@@ -79,7 +107,7 @@ def score_selected(
     share: Share | None = None,
     out: str | Path | None = None,
     numbers: Callable[[TokenizedDocument], npt.NDArray[Any]] | None = None,
-    advance: Callable[[int], None] = ignore,
+    report: Scored | None = None,
 ) -> T:
     """Score the documents that have no record yet; returns on all ranks what `finish` returns on rank 0.
 
@@ -93,7 +121,8 @@ def score_selected(
     with ExitStack() as held:
         earlier = ranks.on_rank0(lambda: _earlier(plan, out, held))
         recorded = Recorded(earlier)
-        progress = ScoringProgress(advance, ranks.world_size)
+        total = None if report is None else text_bytes_selected(plan)
+        progress = ScoringProgress(report or ignore, total, plan.corpus.size, earlier, ranks.world_size)
         labels: dict[str, int] = {}
         skipped = SkippedLines()
 
@@ -114,6 +143,7 @@ def score_selected(
                 append = None if file is None else opened.enter_context(record_file(file))
 
                 def keep(record: ScoredDocument, document: TokenizedDocument) -> None:
+                    progress.kept(record)
                     if append is not None:
                         append(record, b"" if numbers is None else numbers(document).tobytes())
 
@@ -122,7 +152,7 @@ def score_selected(
                     return []
                 every, scoring = chain([first], own), load()
                 _check_model(plan)
-                made = list(score_rows(every, scoring, share or Fitting(), scored=scored, keep=keep))
+                made = list(score_rows(progress.begun(every), scoring, share or Fitting(), scored=scored, keep=keep))
                 _check_model(plan)
                 return made
 

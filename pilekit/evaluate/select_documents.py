@@ -15,11 +15,15 @@ from itertools import repeat
 
 import numpy as np
 
+from pilekit.corpus import Shard
+from pilekit.corpus.shard import STANDARD_INPUT, is_url
 from pilekit.documents import DocumentBatch, check_labels
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.plan import Plan
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.score.batching import TokenizedDocument
+from pilekit.shards.index.document_rows import DocumentRows, rows_of
+from pilekit.shards.index.format import ShardIndex, find_indexes
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import read
 from pilekit.shards.read.unchanged import check_version
@@ -43,38 +47,84 @@ def selected(
     skipped   collects the bad lines that are passed over
     advance   called with the number of stored bytes newly read
     """
-    limit, limit_bytes, manifest = plan.options.limit, plan.options.limit_bytes, plan.corpus.manifest
-    left: dict[str, int] = {}  # bytes of each label until `limit_bytes`
-    expected = [subset.name for subset in manifest.subsets] if plan.subsets is None else list(plan.subsets)
-
-    def is_over(label: str) -> bool:
-        return (limit is not None and labels.get(label) == limit) or left.get(label, 1) <= 0
-
-    def take(label: str, size: int) -> bool:
-        labels.setdefault(label, 0)
-        wanted = (plan.subsets is None or label in plan.subsets) and not is_over(label)
-        labels[label] += wanted
-        if wanted and limit_bytes is not None:
-            left[label] = left.get(label, limit_bytes) - size
-        return wanted
-
-    def is_full() -> bool:
-        """Whether no further document can be taken, judging by the known subsets."""
-        names = expected if plan.subsets is not None else {*expected, *labels}
-        return bool(expected) and (limit, limit_bytes) != (None, None) and all(map(is_over, names))
-
+    selection = _Selection(plan, labels)
     for shard in plan.corpus.shards:
         check_version(shard.path, plan.shard_versions[shard.path])
+        manifest = plan.corpus.manifest
         with read(shard, None, plan.options.on_error, manifest=manifest, advance=advance) as reader:
             for batch in reader:
-                sizes = repeat(0) if limit_bytes is None else batch.text_bytes().tolist()
-                yield batch.where(list(map(take, batch.subsets, sizes)))
-                check_labels(labels, len(expected))
-                if is_full():
+                sizes = repeat(0) if plan.options.limit_bytes is None else batch.text_bytes().tolist()
+                yield batch.where(selection.take(batch.subsets, sizes))
+                if selection.is_full():
                     break
             skipped.merge(reader.skipped)
-        if is_full():
+        if selection.is_full():
             return
+
+
+def text_bytes_selected(plan: Plan) -> int | None:
+    """The bytes of text of all documents that `selected` gives, before any is scored; None if they cost much.
+
+    Indexes hold them. With a limit, shards without an index are read, as far as the limits reach; not remote ones.
+    """
+    indexes = find_indexes(plan.corpus)
+    limits = (plan.options.limit, plan.options.limit_bytes) != (None, None)
+    costly = (not limits or shard.path == STANDARD_INPUT or is_url(shard.path) for shard in plan.corpus.shards)
+    if any(index is None and cost for index, cost in zip(indexes, costly, strict=True)):
+        return None
+    selection, total = _Selection(plan, {}), 0
+    try:
+        for shard, index in zip(plan.corpus.shards, indexes, strict=True):
+            for rows in _sizes(shard, index, plan):
+                labels = [rows.labels[code] for code in rows.codes.tolist()]
+                total += int(rows.text_bytes[selection.take(labels, rows.text_bytes.tolist())].sum())
+                if selection.is_full():
+                    return total
+    except PilekitError:  # told by the reading that scores
+        return None
+    return total
+
+
+def _sizes(shard: Shard, index: ShardIndex | None, plan: Plan) -> Iterator[DocumentRows]:
+    if index is not None:
+        yield from index.rows("subset", "text_bytes")
+        return
+    with read(shard, None, plan.options.on_error, manifest=plan.corpus.manifest) as reader:
+        yield from (rows_of(batch, hashed=False) for batch in reader)
+
+
+class _Selection:
+    """Which documents are taken, from first to last; `labels` as for `selected`."""
+
+    def __init__(self, plan: Plan, labels: dict[str, int]) -> None:
+        self._limit, self._limit_bytes, self._subsets = plan.options.limit, plan.options.limit_bytes, plan.subsets
+        self._left: dict[str, int] = {}  # bytes of each label until the limit of bytes
+        named = [subset.name for subset in plan.corpus.manifest.subsets]
+        self._expected = named if plan.subsets is None else list(plan.subsets)
+        self._labels = labels
+
+    def take(self, labels: Iterable[str], sizes: Iterable[int]) -> list[bool]:
+        """Whether each of the next documents is taken, by its label and its bytes of text."""
+        taken = list(map(self._take, labels, sizes))
+        check_labels(self._labels, len(self._expected))
+        return taken
+
+    def _take(self, label: str, size: int) -> bool:
+        self._labels.setdefault(label, 0)
+        wanted = (self._subsets is None or label in self._subsets) and not self._is_over(label)
+        self._labels[label] += wanted
+        if wanted and self._limit_bytes is not None:
+            self._left[label] = self._left.get(label, self._limit_bytes) - size
+        return wanted
+
+    def _is_over(self, label: str) -> bool:
+        return (self._limit is not None and self._labels.get(label) == self._limit) or self._left.get(label, 1) <= 0
+
+    def is_full(self) -> bool:
+        """Whether no further document can be taken, judging by the known subsets."""
+        names = self._expected if self._subsets is not None else {*self._expected, *self._labels}
+        has_limit = (self._limit, self._limit_bytes) != (None, None)
+        return bool(self._expected) and has_limit and all(map(self._is_over, names))
 
 
 class Recorded:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from click.testing import Result
 
 from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.evaluate.results.compare import compare
-from tests.cli.running import refused, run
+from tests.cli.running import on_terminal, refused, run
 from tests.tiny.models import tiny_corpus, tiny_model_dir
 
 
@@ -181,3 +182,17 @@ def test_wrong_arguments(scored: list[Path], model_dir: Path, corpus: Path, tmp_
         result = run("bpb", *arguments, exit_code=2)
         assert result.stdout == ""
         assert words in " ".join(result.stderr.split()), (arguments, result.stderr)
+
+
+def test_the_line_of_progress_on_a_terminal_has_an_end_and_the_figure_so_far(
+    model_dir: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = "from pilekit import progress; progress.QUIET_SECONDS = 0; from pilekit.cli.main import main; main()"
+    monkeypatch.setattr("tests.cli.running.PILEKIT", [sys.executable, "-c", at_once])
+    printed = on_terminal("bpb", model_dir, corpus, "--limit", 2)
+    scored = bits_per_byte(model_dir, corpus, limit=2).overall
+    assert scored.bpb is not None
+    shown = r"scoring: ([\d.]+) bits per byte so far [^ ]+ ([\d.]+)/([\d.]+) (bytes|kB) [\d:]{7} left"
+    *_, (figure, done, total, unit) = re.findall(shown, re.sub(r"\x1b\[[\d?;]*[A-Za-z]", "", printed))
+    assert figure == f"{scored.bpb:.4f}"
+    assert done == total == (str(scored.bytes) if unit == "bytes" else f"{scored.bytes / 1000:.1f}")

@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 import torch
 
-from pilekit.corpus import Corpus
+from pilekit.corpus import Corpus, load_manifest
 from pilekit.evaluate import bits_per_byte as module
 from pilekit.evaluate.bits_per_byte import bits_per_byte, score_corpus
 from pilekit.evaluate.model.causal import as_causal_lm, load_causal_lm
+from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result import Score
 from pilekit.evaluate.score_selected import READ_AHEAD, ScoringProgress
+from pilekit.shards.index.build import index_corpus
 from pilekit.tokenize import load_tokenizer
 from tests.evaluate.documents import documents_of, expected_scores, write
 from tests.evaluate.reference import reference_bpb
@@ -121,17 +123,55 @@ def test_a_model_in_training_is_left_as_it_was(model_dir: Path, corpus: Path) ->
 def test_progress_follows_the_scoring(model_dir: Path, tmp_path: Path) -> None:
     """A small shard is read at once: its bytes are reported as its tokens are scored, and in the end all of them."""
     shard = write(tmp_path / "a.jsonl", [("ArXiv", "the quick brown fox " * 20)] * 60)
-    told: list[int] = []
-    bits_per_byte(model_dir, shard, advance=told.append)
-    assert sum(told) == shard.stat().st_size
-    assert len(told) > 3
-    assert all(amount > 0 for amount in told)
+    told: list[tuple[int, int | None, float | None]] = []
+    result = bits_per_byte(model_dir, shard, report=lambda *reported: told.append(reported))
+    stored = shard.stat().st_size
+    assert told[0] == (0, stored, None)
+    assert told[-1] == (stored, stored, pytest.approx(result.overall.bpb, rel=1e-12))
+    assert len({done for done, _, _ in told}) > 3
+    assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)
     told.clear()
-    progress = ScoringProgress(told.append)
+    nothing = Records.of([], ["a.jsonl"], load_manifest())
+    progress = ScoringProgress(lambda *reported: told.append(reported), None, 1 << 30, nothing)
     for _ in range(100):
         progress.read(1 << 20)
         progress.scored(0)
-    assert sum(told) == (100 << 20) - READ_AHEAD  # never far behind the reading
+    assert told[-1] == ((100 << 20) - READ_AHEAD, 1 << 30, None)  # never far behind the reading
+
+
+def test_with_limits_or_indexes_the_bytes_of_all_texts_are_the_total_of_progress(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when an earlier run has scored some of them; nobody counts for a caller that listens to nothing."""
+    texts = [("ArXiv", f"the quick brown fox {n} " * (1 + 7 * n % 40)) for n in range(60)]
+    write(tmp_path / "corpus" / "a.jsonl", texts)
+    corpus = Corpus(tmp_path / "corpus")
+
+    def check(**options: Any) -> list[int]:
+        told: list[tuple[int, int | None, float | None]] = []
+        result = bits_per_byte(model_dir, corpus, report=lambda *reported: told.append(reported), **options)
+        assert result.overall.bytes < sum(len(text) for _, text in texts) or not options
+        assert {total for _, total, _ in told} == {result.overall.bytes}
+        assert told[-1] == (result.overall.bytes, result.overall.bytes, pytest.approx(result.overall.bpb, rel=1e-12))
+        done = [done for done, _, _ in told]
+        assert done == sorted(done)
+        return done
+
+    assert len(set(check(limit=50))) > 5
+    assert len(set(check(limit_bytes=20_000))) > 5
+
+    def stopped(done: int, _total: int | None, bits: float | None) -> None:
+        if bits is not None and done > 5000:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bits_per_byte(model_dir, corpus, limit=50, out=tmp_path / "out", report=stopped)
+    assert check(limit=50, out=tmp_path / "out")[0] > 0
+    assert check(limit=50, out=tmp_path / "out")[0] == bits_per_byte(model_dir, corpus, limit=50).overall.bytes
+    index_corpus(corpus)
+    check()
+    monkeypatch.setattr("pilekit.evaluate.score_selected.text_bytes_selected", lambda _plan: pytest.fail("counted"))
+    bits_per_byte(model_dir, corpus, limit=50)
 
 
 def test_a_shard_or_model_that_changes_before_it_is_read_is_named_and_nothing_of_it_recorded(

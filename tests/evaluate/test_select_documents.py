@@ -19,8 +19,9 @@ from pilekit.evaluate.results.compare import compare
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result_folder import read_result
 from pilekit.evaluate.score.batching import ignore
-from pilekit.evaluate.select_documents import selected
+from pilekit.evaluate.select_documents import selected, text_bytes_selected
 from pilekit.evaluate.training_copies import count_training_copies
+from pilekit.shards.index.build import index_corpus
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.unchanged import version_of
 from tests.evaluate.documents import manifest_of, write
@@ -58,12 +59,14 @@ def test_a_limit_of_bytes_takes_whole_documents_until_a_subset_has_them(
     documents: list[tuple[str | None, str]], limit: int | None, limit_bytes: int, subsets: tuple[str, ...] | None
 ) -> None:
     expected: dict[str, list[tuple[str, int]]] = {}
+    kept = [False] * len(documents)
     for place, (label, _) in enumerate(documents):
         name = label or "(none)"
         before = expected.get(name, [])
         has = sum(len(documents[number][1].encode()) for _, number in before)
         if (subsets is None or name in subsets) and has < limit_bytes and (limit is None or len(before) < limit):
             expected.setdefault(name, []).append((f"{place // 11}.jsonl", place))
+            kept[place] = True
     with tempfile.TemporaryDirectory() as folder:
         for begin in range(0, max(1, len(documents)), 11):
             write(Path(folder) / f"{begin // 11}.jsonl", documents[begin : begin + 11])
@@ -80,6 +83,11 @@ def test_a_limit_of_bytes_takes_whole_documents_until_a_subset_has_them(
         for batch in selected(plan, labels, SkippedLines(), ignore):
             for subset, number in zip(batch.subsets, batch.numbers.tolist(), strict=True):
                 found.setdefault(subset, []).append((f"{batch.shard}", number + 11 * int(batch.shard[0])))
+        total = sum(len(text.encode()) for (_, text), taken in zip(documents, kept, strict=True) if taken)
+        assert text_bytes_selected(plan) == total
+        for shard in corpus.shards[::2]:
+            index_corpus(Corpus(shard.path, corpus.manifest))
+        assert text_bytes_selected(plan) == total
     assert found == expected
     assert {label: count for label, count in labels.items() if count} == {name: len(of) for name, of in found.items()}
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilekit.cli.display.output import print_fitted, terminal
-from pilekit.cli.models.ranks import progress, rank, told_once, waits
+from pilekit.cli.models.ranks import progress, rank, scoring, told_once, waits
 from pilekit.cli.options import (
     ByteSize,
     Described,
@@ -196,11 +196,13 @@ def scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: Pa
     """Score a model, and print its speed and the size of its weights on stderr."""
     with waits("loading torch"):
         from pilekit.evaluate.bits_per_byte import bits_per_byte
+        from pilekit.evaluate.model.load import MASKED, kind_of
 
     assert corpus is not None
     given = {name: value for name, value in rules.items() if value is not None}
-    with progress(what, None if rules["limit"] else corpus.size) as advance:
-        found = bits_per_byte(model_dir, corpus, out=out, advance=advance, **given)
+    figure = "pseudo-bits per byte" if kind_of(model_dir) is MASKED else "bits per byte"
+    with scoring(what, None if rules["paper"] else figure) as report:
+        found = bits_per_byte(model_dir, corpus, out=out, report=report, **given)
     if found.cost is not None and not rank():
         from pilekit.evaluate.model.load import weight_files
         from pilekit.fitted_table import rounded_bytes

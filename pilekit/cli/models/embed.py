@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from pilekit.cli.display.output import print_fitted
-from pilekit.cli.models.ranks import progress, rank, told_once, waits
+from pilekit.cli.models.ranks import rank, scoring, told_once, waits
 from pilekit.cli.options import Described, adapter_option, corpus_argument, exact_subsets, on_error_option, open_corpus
 from pilekit.errors import PilekitError, visible
 
@@ -87,8 +87,8 @@ def command(
             rules["subsets"] = exact_subsets(subsets, corpus)
         with waits("loading torch"):
             from pilekit.evaluate.embed.embed_corpus import embed_corpus
-        with progress("embedding", None if rules["limit"] else corpus.size) as advance:
-            found = embed_corpus(model_dir, corpus, out, advance=advance, **rules)
+        with scoring("embedding") as report:
+            found = embed_corpus(model_dir, corpus, out, report=report, **rules)
         if not rank():
             click.echo(f"{len(found):,} vectors of {found.width:,} numbers: {visible(out)}", err=True)
     if near is None or rank():

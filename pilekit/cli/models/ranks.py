@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import click
 
 from pilekit.errors import PilekitError, ToldElsewhere
-from pilekit.progress import Advance, byte_progress, waiting
+from pilekit.progress import Advance, Scored, byte_progress, score_progress, waiting
 
 
 def progress(what: str, total: int | None) -> AbstractContextManager[Advance]:
     """The progress line, shown only by rank 0."""
     return nullcontext(lambda amount: None) if rank() else byte_progress(what, total)
+
+
+def scoring(what: str, figure: str | None = None) -> AbstractContextManager[Scored | None]:
+    """The line of scored bytes and the figure so far, shown only by rank 0 and of its own documents."""
+    ranks = os.environ.get("WORLD_SIZE", "1")
+    of = figure and f"{figure} so far{'' if ranks == '1' else ' on rank 0'}"
+    return nullcontext() if rank() or not sys.stderr.isatty() else score_progress(what, of)
 
 
 def waits(what: str) -> AbstractContextManager[None]:

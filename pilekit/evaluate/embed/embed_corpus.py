@@ -10,7 +10,7 @@ runs, OUT.unfinished/ holds the records, and an interrupted job resumes from it 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,10 +37,10 @@ from pilekit.evaluate.score.batching import (
     Scoring,
     TokenizedDocument,
     Windows,
-    ignore,
     usual_batch_tokens,
 )
 from pilekit.evaluate.score_selected import score_selected
+from pilekit.progress import Scored
 from pilekit.shards.read.reader import OnError
 
 POOLS = ("mean", "cls", "last")
@@ -65,7 +65,7 @@ def embed_corpus(
     batch_tokens: int | None = None,
     manifest: Described = None,
     on_error: OnError = "raise",
-    advance: Callable[[int], None] = ignore,
+    report: Scored | None = None,
 ) -> Embeddings:
     """Write a vector for each document of a corpus into the Parquet file `out`, made by a causal or masked model.
 
@@ -76,7 +76,7 @@ def embed_corpus(
     pool           "mean" over all tokens, "cls": the first token, if the tokenizer puts a special one before a text,
                    "last": the last token
     float32        store float32; else float16, which has half the size and three digits
-    subsets, limit, max_length, dtype, device, batch_tokens, manifest, on_error, advance   as for `bits_per_byte`. A
+    subsets, limit, max_length, dtype, device, batch_tokens, manifest, on_error, report   as for `bits_per_byte`. A
                    document has one window, so tokens past `max_length` are not seen
 
     Several processes share the work, and an interrupted call resumes, as for `bits_per_byte`. If `out` is finished, it
@@ -141,7 +141,7 @@ def embed_corpus(
         write_embeddings(out, found, width, item, plan.protocol)
         shutil.rmtree(work)
 
-    score_selected(plan, load, ranks, finish, out=work, numbers=vector, advance=advance)
+    score_selected(plan, load, ranks, finish, out=work, numbers=vector, report=report)
     return Embeddings(out)
 
 
