@@ -11,6 +11,7 @@ spell them, so they fit any manifest.
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Iterable
 
 from pilekit.corpus.manifest import Described, Manifest, load_manifest
@@ -26,8 +27,12 @@ LONGEST_SPELLING = 1000
 """A longer label or name, in characters, is only compared as it is, because a label may have a megabyte."""
 
 
+@functools.lru_cache(4096)
 def normalised(name: str) -> str:
-    """`name` in lower case, letters and digits only: `PubMed-Central` and `pubmed_central` are one."""
+    """`name` in lower case, letters and digits only: `PubMed-Central` and `pubmed_central` are one.
+
+    Each shard resolves its own labels, so the results are kept: for a tiny shard they would be most of the work.
+    """
     return "".join(character for character in name.lower() if character.isalnum())
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.corpus import Manifest, Subset, load_manifest, normalised, resolve_subsets, split_names
+from pilekit.corpus import Manifest, Subset, SubsetNames, load_manifest, normalised, resolve_subsets, split_names
 from pilekit.errors import PilekitError
 
 PILE = load_manifest()
@@ -75,3 +75,13 @@ def test_wrong_names_fail_with_the_closest() -> None:
     for empty in ("", " , "):
         with pytest.raises(PilekitError, match="no subset is named"):
             split_names(empty)
+
+
+def test_the_aliases_of_a_manifest_are_normalised_once_for_all_shards() -> None:
+    normalised.cache_clear()
+    SubsetNames(PILE)
+    misses = normalised.cache_info().misses
+    for label in ("GitHub", "PMC"):
+        assert [SubsetNames(PILE)[label] for _ in range(100)] == [*resolve_subsets(label)] * 100
+    assert misses > 0
+    assert normalised.cache_info().misses <= misses + 2

@@ -44,6 +44,7 @@ class Joined:
     ) -> None:
         self.folder, self.files, self.output, self.parts = output.folder / "joined", files, output, parts
         self.tokenizer = tokenizer
+        self._places = {part: place for place, part in enumerate(parts)}
         self.table = self.folder / f"{files.stem}{DOCUMENTS_SUFFIX}"
         self.folder.mkdir(exist_ok=True)
         results = output.results()
@@ -76,7 +77,7 @@ class Joined:
         kept      other files that the job made of the part, which stay until the output is finished; its ids are
                   removed, or become those of an empty output
         """
-        if part in islice(self.parts, self.done):
+        if self._places[part] < self.done:
             return
         sizes: dict[Path, int] = {}
         cut = replace(self.ends[-1])

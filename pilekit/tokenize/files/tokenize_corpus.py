@@ -247,7 +247,8 @@ def _tokenize_shard(
         inputs.check(shard)
     result = {
         "subsets": {
-            name: dict(zip(COUNTS, row, strict=True)) for name, row in zip(codes, counts.tolist(), strict=False)
+            name: dict(zip(COUNTS, row, strict=True))
+            for name, row in zip(codes, counts[: len(codes)].tolist(), strict=True)
         },
         "empty": empty,
         "skipped": reader.skipped.count,
