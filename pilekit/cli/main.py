@@ -162,6 +162,7 @@ def main() -> NoReturn:
         error.show()
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         resumes = arguments[0] in RESUMED or (arguments[0] == "bpb" and "--out" in arguments)
         how = "resumes" if resumes else "begins again" if arguments[0] != "bpb" else "begins again; --out would resume"
         click.echo(f"interrupted; the same command {how}", err=True)
@@ -181,6 +182,8 @@ def main() -> NoReturn:
             flush_standard_output()
             os._exit(1)
         sys.exit(1)
+    finally:  # The exit code is known. Ctrl-C while Python ends would print a traceback or change the code.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def is_told_elsewhere(error: Exception) -> bool:

@@ -178,7 +178,7 @@ class Trainer(NearestNames):
         PilekitError names the step and its documents.
         """
         config, ranks, engine, steps = self.config, self.ranks, self.engine, self.config.steps
-        with self._opened() as (run, checkpoints, batches), first_interrupt() as interrupted:
+        with first_interrupt() as interrupted, self._opened() as (run, checkpoints, batches):
             done = self._begin(run, checkpoints)
             saved, metrics, failed = done.step, None, None
             remedy, peek = against_waiting(self.stream), partial(self._peek, checkpoints)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -225,6 +226,41 @@ def test_memory_that_runs_out_is_one_line(command: str, stack: int, tmp_path: Pa
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
     told = "error: memory ran out; free some, or raise its limit\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
+
+
+INTERRUPTED_AT_THE_END = """
+import atexit, os, signal, sys
+from pilekit.cli.main import main
+atexit.register(os.kill, os.getpid(), signal.SIGINT)
+if place := sys.argv.pop(1):  # the end of the path of a file whose opening is interrupted too
+    def hook(event, arguments):
+        if event == "open" and str(arguments[0]).endswith(place):
+            os.kill(os.getpid(), signal.SIGINT)
+    sys.addaudithook(hook)
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "command", "code", "told"),
+    [
+        ("", ["head"], 0, ""),
+        ("", ["head", "nosuch"], 1, "error: nosuch: no such file or folder; check the path\n"),
+        ("", ["head", "--nosuch"], 2, "Usage:"),
+        ("a.jsonl", ["stats", "a.jsonl"], 130, "\ninterrupted; the same command begins again\n"),
+    ],
+)
+def test_ctrl_c_while_python_ends_changes_nothing(
+    place: str, command: list[str], code: int, told: str, corpus: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_AT_THE_END, place, *command],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert (done.returncode, done.stderr.startswith(told)) == (code, True), done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_values_as_people_type_them() -> None:

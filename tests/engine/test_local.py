@@ -86,6 +86,16 @@ def test_one_server_forks_all_workers_with_the_present_environment(
     assert os.getpid() not in servers
 
 
+def oom_scores(item: int, advance: Advance) -> tuple[int, ...]:
+    return tuple(int(Path(f"/proc/{pid}/oom_score").read_text()) for pid in (os.getpid(), item))
+
+
+@pytest.mark.skipif(START_METHOD != "forkserver", reason="only Linux ranks processes")
+def test_the_kernel_prefers_a_worker_to_its_parent_when_memory_runs_out() -> None:
+    for worker, parent in map_shards(oom_scores, [os.getpid()] * 4, jobs=2):
+        assert worker > parent + 100
+
+
 def report_from_threads(item: int, advance: Advance) -> None:
     threads = [threading.Thread(target=lambda: [advance(item) for _ in range(100)]) for _ in range(3)]
     for thread in threads:

@@ -16,10 +16,12 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, GPTNeoXConfig
 
+from pilekit.cli.main import _interrupt
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
 from pilekit.stream.pile_stream import PileStream
 from pilekit.tokenize.files.tokenize_corpus import tokenize_corpus
+from pilekit.train.checkpoint.saving import Checkpoints
 from pilekit.train.config.file import load_config
 from pilekit.train.evaluation import open_held_out
 from pilekit.train.log.metrics import StepMetrics
@@ -217,6 +219,30 @@ def test_a_second_interrupt_stops_at_once(made: Path, tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     with pytest.raises(PilekitError, match="make a new one"):
         ours.fit()
+
+
+def test_a_third_interrupt_lets_the_command_line_close_the_run(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, closed = Checkpoints.close, []
+
+    def interrupted(checkpoints: Checkpoints) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        close(checkpoints)
+        closed.append(True)
+
+    def twice(metrics: StepMetrics) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Checkpoints, "close", interrupted)
+    before = signal.signal(signal.SIGINT, _interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            trainer(made, tmp_path / "run").fit(twice)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert closed == [True]
 
 
 def test_a_run_may_get_more_or_fewer_steps(made: Path, tmp_path: Path) -> None:

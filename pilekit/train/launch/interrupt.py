@@ -32,14 +32,20 @@ def interrupted_by() -> signal.Signals | None:
 
 @contextmanager
 def first_interrupt() -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether Ctrl-C, SIGTERM or SIGHUP came. A second Ctrl-C raises KeyboardInterrupt."""
+    """Yield a function that says whether Ctrl-C, SIGTERM or SIGHUP came. A second Ctrl-C raises KeyboardInterrupt.
+
+    It does so through the handler from outside, which may ignore a third one until the block has cleaned up.
+    """
     asked: list[int] = []  # no lock: the handler may interrupt itself, and would wait for itself
+    outside = signal.getsignal(signal.SIGINT)
+    again = outside if callable(outside) else signal.default_int_handler  # A shell's `&` has Ctrl-C ignored.
 
     def ask(number: int, frame: FrameType | None) -> None:
         global _newest
         _newest = signal.Signals(number)
+        if not asked:
+            signal.signal(signal.SIGINT, again)
         asked.append(number)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
     heard = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` has it ignored.

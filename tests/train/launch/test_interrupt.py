@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import pytest
 
+from pilekit.cli.main import _interrupt
 from pilekit.train.launch.interrupt import (
     ended_by_sigterm,
     first_interrupt,
@@ -48,6 +49,23 @@ def test_the_first_signal_is_a_flag_and_only_ctrl_c_stops_at_once() -> None:
             assert asked()
         with first_interrupt() as asked:
             assert not asked()
+
+
+def test_a_third_ctrl_c_does_not_interrupt_the_cleaning_up() -> None:
+    before = signal.signal(signal.SIGINT, _interrupt)  # as the command line does
+    cleaned = []
+    try:
+        with pytest.raises(KeyboardInterrupt), first_interrupt():
+            send(signal.SIGINT)
+            try:
+                send(signal.SIGINT)
+            finally:
+                send(signal.SIGTERM)
+                send(signal.SIGINT)
+                cleaned.append(True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert cleaned == [True]
 
 
 def test_a_closed_terminal_is_a_flag_too_but_not_under_nohup() -> None:
