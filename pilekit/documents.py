@@ -37,7 +37,7 @@ def check_labels(labels: Sized, known: int = 0, path: str | None = None) -> None
     """
     if len(labels) > known + MAX_SUBSETS:
         raise PilekitError(
-            f"{'' if path is None else f'{visible(path)}: '}more than {MAX_SUBSETS:,} different subset labels; set "
+            f"{'' if path is None else f'{path}: '}more than {MAX_SUBSETS:,} different subset labels; set "
             "label_path in a manifest to the field of the subset, and give that manifest, or name the field by --label"
         )
 
@@ -55,7 +55,7 @@ def check_none_lost(counts: Mapping[str, Mapping[str, int]], parts: Sequence[str
     for name, of in counts.items():
         if of["read"] != sum(of[part] for part in parts):
             shown = ", ".join(f"{of[part]:,} {part}" for part in ("read", *parts))
-            raise PilekitError(f"documents got lost ({visible(name)}): {shown}; please report this")
+            raise PilekitError(f"documents got lost ({name}): {shown}; please report this")
 
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -157,9 +157,7 @@ class DocumentBatch(NearestNames):
         if self.lines is not None:
             counts.add(len(self.lines))
         if len(counts) != 1:
-            raise PilekitError(
-                f"a DocumentBatch of {visible(self.shard)} has columns of different lengths: {sorted(counts)}"
-            )
+            raise PilekitError(f"a DocumentBatch of {self.shard} has columns of different lengths: {sorted(counts)}")
 
     def __len__(self) -> int:
         return len(self.texts)

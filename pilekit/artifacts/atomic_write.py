@@ -22,7 +22,7 @@ import msgspec
 
 from pilekit.artifacts.own_file import make_folder, open_own
 from pilekit.engine import is_late
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 
 PARTIAL = ".partial"
 _PARTIAL_SUFFIX = r"\.[0-9a-f]{8}" + re.escape(PARTIAL)
@@ -57,7 +57,7 @@ def write_atomically(path: str | Path, *, follow_links: bool = False, flushed: b
             if flushed:
                 os.fsync(file.fileno())
             if is_late():
-                raise PilekitError(f"{visible(path)}: another copy of this task has finished, so this copy is not kept")
+                raise PilekitError(f"{path}: another copy of this task has finished, so this copy is not kept")
             partial.replace(final)
     except BaseException as error:
         partial.unlink(missing_ok=True)
@@ -100,20 +100,20 @@ def check_target(path: str | Path, *, follow_links: bool = False, inputs: Iterab
     except (OSError, ValueError):  # nothing is there, or writing will report the reason
         return
     if stat.S_ISDIR(mode):
-        raise PilekitError(f"{visible(path)}: is a folder; name a file in it")
+        raise PilekitError(f"{path}: is a folder; name a file in it")
     if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
-        raise PilekitError(f"{visible(path)}: is a device or a pipe, which no file can replace; name another")
+        raise PilekitError(f"{path}: is a device or a pipe, which no file can replace; name another")
     for given in inputs:
         with suppress(OSError, ValueError):  # a URL, standard input
             if Path(path).samefile(given):
-                raise PilekitError(f"{visible(path)}: is an input and the output; name another file with --out")
+                raise PilekitError(f"{path}: is an input and the output; name another file with --out")
 
 
 def _not_written(path: str | Path, error: Exception) -> PilekitError:
     why = error.strerror if isinstance(error, OSError) else None
     if re.fullmatch(r"\d+ requested and \d+ written", str(error)):  # numpy's words
         why = "the disk is full, or a file may not grow so long"
-    return PilekitError(f"{visible(path)}: cannot be written: {visible(why or str(error), 200)}")
+    return PilekitError(f"{path}: cannot be written: {shortened(why or str(error), 200)}")
 
 
 def _create(final: Path) -> tuple[Path, BinaryIO]:

@@ -69,7 +69,7 @@ def _acquire(path: Path, wait: bool, waiting: Callable[[], None] | None, kind: i
             file = open_own(path)
         except OSError as error:
             why = visible(error.strerror or str(error), 200)
-            raise PilekitError(f"{visible(path)}: cannot be made: {why}") from error
+            raise PilekitError(f"{path}: cannot be made: {why}") from error
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)
             with suppress(FileNotFoundError):
@@ -80,9 +80,7 @@ def _acquire(path: Path, wait: bool, waiting: Callable[[], None] | None, kind: i
                 return file  # the file system has no locks
             if not wait:
                 os.close(file)
-                raise PilekitError(
-                    f"{visible(path)}: another process holds this lock; wait until it is done"
-                ) from error
+                raise PilekitError(f"{path}: another process holds this lock; wait until it is done") from error
             if waiting is not None and time.monotonic() >= tell_at:
                 waiting()
                 waiting = None

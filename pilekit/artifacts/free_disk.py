@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 
 
 def check_free_disk(folder: Path, needed: int, step: str) -> None:
@@ -21,7 +21,7 @@ def check_free_disk(folder: Path, needed: int, step: str) -> None:
         from pilekit.fitted_table import rounded_bytes
 
         raise PilekitError(
-            f"{visible(folder)}: {step} needs about {rounded_bytes(needed)}, the disk has {rounded_bytes(free)} "
+            f"{folder}: {step} needs about {rounded_bytes(needed)}, the disk has {rounded_bytes(free)} "
             "free; make room, or name a folder on another disk with --out"
         )
 
@@ -43,4 +43,4 @@ def scratch_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         why = error.strerror or str(error)
-        raise PilekitError(f"{visible(folder)}: scratch space cannot be used: {visible(why)}") from error
+        raise PilekitError(f"{folder}: scratch space cannot be used: {why}") from error

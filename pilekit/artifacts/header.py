@@ -16,7 +16,7 @@ from pilekit import __version__
 from pilekit.artifacts.atomic_write import write_json
 from pilekit.artifacts.own_file import read_own
 from pilekit.checked import reason_of_damage
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened, visible
 
 HEADER_FILE = "pilekit.json"
 FORMAT = 1
@@ -74,11 +74,11 @@ def read_header(folder: str | Path, kind: str | None = None, name: str = HEADER_
     except FileNotFoundError:
         why = f"was not written by pilekit (it has no {visible(name)})"
         why = why if Path(folder).is_dir() else "there is no such folder; check the path"
-        raise PilekitError(f"{visible(folder)}: {why}") from None
+        raise PilekitError(f"{folder}: {why}") from None
     except OSError as error:
         raise PilekitError(f"{shown}: cannot be read: {error.strerror}") from error
     if kind is not None and header.kind != kind:
-        raise PilekitError(f'{shown}: is the header of kind "{visible(header.kind, 60)}", not "{kind}"')
+        raise PilekitError(f'{shown}: is the header of kind "{shortened(header.kind, 60)}", not "{kind}"')
     return header
 
 
@@ -91,7 +91,7 @@ def decode_header(encoded: bytes, shown: str) -> Header:
     if header.format != FORMAT:
         raise PilekitError(
             f"{shown}: has format {header.format}, this pilekit {__version__} reads format {FORMAT}; "
-            f"it was written by pilekit {visible(header.pilekit, 40)}"
+            f"it was written by pilekit {shortened(header.pilekit, 40)}"
         )
     return header
 
@@ -101,9 +101,7 @@ def finished_header(folder: str | Path, kind: str, command: str) -> Header:
     header = read_header(folder)
     if header.kind != kind:
         found = visible(header.kind, 60)
-        raise PilekitError(
-            f'{visible(folder)}: holds a "{found}", not a "{kind}"; name a folder that `{command}` wrote'
-        )
+        raise PilekitError(f'{folder}: holds a "{found}", not a "{kind}"; name a folder that `{command}` wrote')
     if not header.finished:
-        raise PilekitError(f"{visible(folder)}: is not finished; run the same `{command}` again to resume it")
+        raise PilekitError(f"{folder}: is not finished; run the same `{command}` again to resume it")
     return header

@@ -175,7 +175,7 @@ def output_folder(
         # A kill in the last moment may have left notes. They may stay: the disk may be read-only.
         with suppress(OSError, PilekitError), locked(folder / LOCK_FILE, wait=False):
             output.forget()
-        logger.warning("already done: %s holds this result; to make it again, remove it first", visible(folder))
+        logger.warning("already done: %s holds this result; to make it again, remove it first", folder)
         yield replace(output, finished=True)
         return
     new = not folder.exists() and not shared
@@ -192,7 +192,7 @@ def output_folder(
                 if header is not None and not header.finished:
                     others = [visible(name) for name, given in _as_json(inputs).items() if header.inputs[name] != given]
                     some = ", ".join(others[:5]) + ", ..." * (len(others) > 5)
-                    logger.warning("%s: read again, because they have changed since: %s", visible(folder), some)
+                    logger.warning("%s: read again, because they have changed since: %s", folder, some)
                 write_header(folder, kind=kind, parameters=parameters, inputs=inputs, finished=False)
             try:
                 yield output
@@ -231,7 +231,7 @@ def check_same_job(
                 how = "was not among them"
             else:
                 how = "is not the same any more" if name in inputs else "is not among them now"
-            raise PilekitError(f"{shown}: was made from other shards: {visible(name)} {how}; {remedy}")
+            raise PilekitError(f"{shown}: was made from other shards: {name} {how}; {remedy}")
 
 
 def _shown(name: str, value: Any) -> str:

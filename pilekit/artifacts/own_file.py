@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 
 
 def open_own(path: str | Path, flags: int = os.O_RDWR | os.O_CREAT, *, alone: bool = False) -> int:
@@ -68,4 +68,4 @@ def refuse_linked_folders(*folders: Path) -> None:
     """Raise PilekitError if a folder is a link: files written through it land elsewhere."""
     for path in folders:
         if path.is_symlink():
-            raise PilekitError(f"{visible(path)}: is a link, and nothing is written through it; remove it")
+            raise PilekitError(f"{path}: is a link, and nothing is written through it; remove it")

@@ -22,7 +22,7 @@ from pilekit.assemble.assemble_corpus import assemble_corpus
 from pilekit.assemble.demo_texts import arithmetic_documents, python_documents, reposts, standard_library
 from pilekit.corpus import load_manifest
 from pilekit.corpus.manifest import Assemble
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.shards.write.shard_writer import ShardWriter
 
 KIND = "demo sources"
@@ -59,7 +59,7 @@ def write_demo_sources(
         library = library or standard_library()
         documents = dict.fromkeys(python_documents(library))
         if not any(document.subset == "Github" for document in documents):
-            raise PilekitError(f"no Python files in {visible(library)}: this Python came without its library's source")
+            raise PilekitError(f"no Python files in {library}: this Python came without its library's source")
         arithmetic = arithmetic_documents(arithmetic_bytes, seed)
         lines: dict[str, list[bytes]] = defaultdict(list)
         for document in chain(documents, reposts(documents, REPOSTED), arithmetic):

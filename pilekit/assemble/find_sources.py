@@ -47,7 +47,7 @@ class Source(Shard):
     def check(self, inputs: Inputs) -> None:
         """Raise `ShardChanged` if the source, which was just read, has changed since the job began."""
         if self.version() != inputs.versions[self.name]:
-            raise ShardChanged(f"{visible(self.path)}: was changed while it was read; run again")
+            raise ShardChanged(f"{self.path}: was changed while it was read; run again")
 
 
 def find_sources(manifest: Manifest, path: str | Path, out: Path) -> list[Source]:
@@ -70,14 +70,14 @@ def find_sources(manifest: Manifest, path: str | Path, out: Path) -> list[Source
             parent, name = os.path.split(path)
             place = Path(path).resolve() if Path(path).is_symlink() else resolved(parent) / name
             if place.is_relative_to(target):
-                raise PilekitError(f"{visible(path)}: lies in {visible(out)}; name another folder with --out")
+                raise PilekitError(f"{path}: lies in {out}; name another folder with --out")
             if (owner := owners.setdefault(place, subset.name)) != subset.name:
                 both = f"{visible(owner)} and {visible(subset.name)}"
-                raise PilekitError(f"{visible(path)}: is a source of two subsets, {both}; give it to one of them")
+                raise PilekitError(f"{path}: is a source of two subsets, {both}; give it to one of them")
             identity = _identity(path, folder)
             if (other := places.setdefault(identity, place)) != place:
                 raise PilekitError(
-                    f"two sources have the name {visible(identity)}: {visible(other.name)} and {visible(name)}; "
+                    f"two sources have the name {identity}: {other.name} and {name}; "
                     "documents could not be told apart, so give only one of them"
                 )
             files[identity] = path, size
@@ -119,15 +119,15 @@ def _files_of(subset: Subset, folder: Path, left_out: list[str]) -> Iterator[tup
         raise PilekitError(f"the subset {shown} has no sources; name its files, folders or globs in the manifest")
     for pattern in subset.sources:
         if is_url(pattern):
-            raise PilekitError(f"the subset {shown}: {visible(pattern)} is a URL; download it first")
+            raise PilekitError(f"the subset {shown}: {pattern} is a URL; download it first")
         path = str(folder / Path(pattern).expanduser())
         try:
             found = local.search(path, every=True)
         except PilekitError as error:
-            raise PilekitError(f"the subset {shown}, source {visible(pattern)}: {error}") from error
+            raise PilekitError(f"the subset {shown}, source {pattern}: {error}") from error
         named = Path(path)
         if named.exists() and not (named.is_file() or named.is_dir()):
-            raise PilekitError(f"the subset {shown}: {visible(pattern)} is no file and cannot be read twice; copy it")
+            raise PilekitError(f"the subset {shown}: {pattern} is no file and cannot be read twice; copy it")
         # A folder gives its shards only, if it has any. Files that the pattern itself names or matches are all taken.
         depth = 0 if named.is_dir() else len(named.parts) - len(Path(found.root).parts)
         folders: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
@@ -147,7 +147,7 @@ def _files_of(subset: Subset, folder: Path, left_out: list[str]) -> Iterator[tup
         yield from others or taken
         if not found.files:
             ours = f"; {visible(found.ours[0])} is a link or by pilekit, name it to read it" if found.ours else ""
-            raise PilekitError(f"the subset {shown}: {visible(pattern)} finds no file{ours}")
+            raise PilekitError(f"the subset {shown}: {pattern} finds no file{ours}")
 
 
 def _batched(subset: int, files: dict[str, tuple[str, int]]) -> Iterator[Source]:

@@ -26,7 +26,7 @@ from pilekit.assemble.read_source import COUNTED, Job, SourceReader, scratch_pat
 from pilekit.corpus import Shard
 from pilekit.corpus.sidecar_files import INDEX_SUFFIX
 from pilekit.engine import Advance
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.shards.each_shard import await_files, await_notes
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.index.build import build_index
@@ -105,8 +105,7 @@ def _encoded(record: dict[str, Any], source: Source) -> bytes:
         return orjson.dumps(record)
     except TypeError as error:  # a Parquet column may hold anything
         raise PilekitError(
-            f"{visible(source.path)}: a kept field cannot be written as JSON ({visible(error, 80)}); "
-            "leave it out of `keep`"
+            f"{source.path}: a kept field cannot be written as JSON ({shortened(error, 80)}); leave it out of `keep`"
         ) from error
 
 

@@ -113,7 +113,7 @@ def command(out: Path) -> None:
     sources, corpus, tokenizer = out / "sources", out / "corpus", out / "tokenizer.json"
     train = corpus / "train"
     if out.is_dir() and any(out.iterdir()) and not sources.is_dir():
-        raise PilekitError(f"{visible(out)} is not empty and holds no demo; name another folder with --out")
+        raise PilekitError(f"{out} is not empty and holds no demo; name another folder with --out")
     made = write_demo_sources(sources)
     click.echo(f"{visible(sources)}: {'made from' if made else 'kept; it holds'} text that this Python ships")
     demo = ("--manifest", "demo")

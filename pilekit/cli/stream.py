@@ -18,7 +18,7 @@ import click
 from pilekit.cli.display.output import print_fitted, terminal
 from pilekit.cli.options import Described, corpus_argument, exact_subsets, lanes, on_error_option, repeats
 from pilekit.corpus.shard import STANDARD_INPUT
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted, shortened
 from pilekit.progress import count_progress, waiting
 
 if TYPE_CHECKING:
@@ -193,10 +193,10 @@ def _read_state(file: Path) -> Any:
     try:
         state = json.loads((file / "state.json" if file.is_dir() else file).read_bytes())
     except OSError as error:
-        raise PilekitError(f"{visible(file)}: cannot be read: {error.strerror}; check the path") from error
+        raise PilekitError(f"{file}: cannot be read: {error.strerror}; check the path") from error
     except ValueError as error:
         raise PilekitError(
-            f"{visible(file)}: is not JSON ({visible(error, 120)}); give what "
+            f"{file}: is not JSON ({shortened(error, 120)}); give what "
             "state_dict() of a stream returned, saved as JSON, or a checkpoint folder"
         ) from error
     if isinstance(state, dict) and "xxh3" in state and isinstance(state.get("state"), dict):

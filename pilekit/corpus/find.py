@@ -38,7 +38,7 @@ from pilekit.corpus.shard import (
     without_query,
 )
 from pilekit.corpus.sidecar_files import written_beside
-from pilekit.errors import PilekitError, counted, message_logger, visible
+from pilekit.errors import PilekitError, counted, message_logger, shortened, visible
 from pilekit.wrong_names import NearestNames
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Corpus(NearestNames):
         shards = tuple(shard for shard in self.shards if shard.split in wanted)
         if not shards:
             raise PilekitError(
-                f"{visible(self.root)}: has no {split} shards; a file or folder of that name would hold them, "
+                f"{self.root}: has no {split} shards; a file or folder of that name would hold them, "
                 f"for example {split}.jsonl.zst"
             )
         return self._of(shards)
@@ -143,12 +143,12 @@ class Corpus(NearestNames):
         are none.
         """
         if held_out not in get_args(HeldOutShards):
-            raise PilekitError(f'held_out is "leave-out" or "protect", not {visible(repr(held_out), 80)}')
+            raise PilekitError(f'held_out is "leave-out" or "protect", not {shortened(repr(held_out), 80)}')
         if held_out == "leave-out":
             return self.without_held_out(), ()
         if not (protected := self.held_out):
             raise PilekitError(
-                f"{visible(self.root)}: has no held-out shards beside others, so there is nothing to protect; name the "
+                f"{self.root}: has no held-out shards beside others, so there is nothing to protect; name the "
                 "folder that has both, or leave out protect"
             )
         others = tuple(shard for shard in self.shards if shard not in protected)
@@ -237,7 +237,7 @@ def _paths(source: str | Path | Iterable[str | Path]) -> list[str]:
     sources = [source] if isinstance(source, str | bytes) or not isinstance(source, Iterable) else list(source)
     if not all(isinstance(path, str | os.PathLike) for path in sources):
         raise PilekitError(
-            f"a corpus is a path, glob or URL, or a list of them, not {visible(repr(source), 80)}; give where its "
+            f"a corpus is a path, glob or URL, or a list of them, not {shortened(repr(source), 80)}; give where its "
             "shards are"
         )
     return [os.path.expanduser(path) for path in sources]
@@ -294,7 +294,7 @@ def _without_sidecars(sources: list[str]) -> list[str]:
     told = {source: written_beside(without_query(source).rpartition("/")[2]) for source in sources}
     kept = [source for source in sources if told[source] is None or os.path.isdir(source)]
     if not kept:
-        raise PilekitError(f"{visible(sources[0])}: {told[sources[0]]}")
+        raise PilekitError(f"{sources[0]}: {told[sources[0]]}")
     return kept
 
 
@@ -308,7 +308,7 @@ def _warn_of_unfinished(folders: Iterable[str]) -> None:
             if place is not None and read_header(place).finished is False:
                 unfinished.add(str(place))
     for name in sorted(unfinished):
-        logger.warning("%s: %s", visible(name), UNFINISHED)
+        logger.warning("%s: %s", name, UNFINISHED)
 
 
 def _warn_of_links(search: local.Search) -> None:
@@ -325,7 +325,7 @@ def _common_parent(roots: list[tuple[str, str]]) -> str:
     shared = os.path.commonprefix(split)  # noqa: RUF071 (of lists it compares parts)
     if len(remote_sources) < len(roots) or not shared or any("::" in source for source in remote_sources):
         raise PilekitError(
-            f"{visible(remote_sources[0])} and the other paths have no common folder; read them as separate corpora"
+            f"{remote_sources[0]} and the other paths have no common folder; read them as separate corpora"
         )
     return "/".join(shared)
 
@@ -344,7 +344,7 @@ def _in_order(shards: Iterable[Shard]) -> tuple[Shard, ...]:
     for one, other in pairwise(ordered):
         if one.name == other.name:
             raise PilekitError(
-                f"two shards have the name {visible(one.name)}: {visible(one.path)} and {visible(other.path)}; "
+                f"two shards have the name {one.name}: {one.path} and {other.path}; "
                 "documents could not be told apart, so give only one of them"
             )
     return tuple(ordered)

@@ -22,7 +22,7 @@ from pilekit.artifacts.own_file import read_own
 from pilekit.corpus.job_shards import folder_of_shards
 from pilekit.corpus.shard import looks_like_shard
 from pilekit.corpus.sidecar_files import holds_ids, written_beside
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 
 
 @dataclass
@@ -49,7 +49,7 @@ def search(source: str, *, every: bool = False) -> Search:
         return Search(folder or ".", [(name, source, _status(source).st_size)])
     if is_pattern(source):
         return _search_pattern(source, every)
-    raise PilekitError(f"{visible(source)}: no such file or folder; check the path")
+    raise PilekitError(f"{source}: no such file or folder; check the path")
 
 
 def search_folder(folder: str, *, every: bool = False) -> Search:
@@ -59,13 +59,13 @@ def search_folder(folder: str, *, every: bool = False) -> Search:
         try:
             encoded = read_own(header)
         except OSError as error:
-            raise PilekitError(f"{visible(header)}: cannot be read: {error.strerror}") from error
+            raise PilekitError(f"{header}: cannot be read: {error.strerror}") from error
         if inner := folder_of_shards(folder, encoded):
             folder = os.path.join(folder, inner)
             if not os.path.lexists(folder):
-                raise PilekitError(f"{visible(folder)}: is gone; run the command that wrote it again")
+                raise PilekitError(f"{folder}: is gone; run the command that wrote it again")
             if os.path.islink(folder):
-                raise PilekitError(f"{visible(folder)}: is a link and is not searched; name it to read it")
+                raise PilekitError(f"{folder}: is a link and is not searched; name it to read it")
     found = Search(folder, every=every)
     _walk(found, folder, (), ("**", "*"))
     return found
@@ -81,7 +81,7 @@ def _search_pattern(pattern: str, every: bool) -> Search:
     first = next(index for index, part in enumerate(parts) if is_pattern(part))
     folder = os.sep.join(parts[:first]) or (os.sep if first else ".")
     if not os.path.isdir(folder):
-        raise PilekitError(f"{visible(pattern)}: there is no folder {visible(folder)}; check the path")
+        raise PilekitError(f"{pattern}: there is no folder {folder}; check the path")
     heads = tuple(part for part in parts[first:] if part not in ("", "."))
     found = Search(folder, every=every)
     _walk(found, folder, (), (*heads, "*") if heads[-1] == "**" else heads)
@@ -144,7 +144,7 @@ def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
             yield from entries
     except OSError as error:
         raise PilekitError(
-            f"{visible(folder)}: the folder cannot be read ({error.strerror}); make it readable or name the shards"
+            f"{folder}: the folder cannot be read ({error.strerror}); make it readable or name the shards"
         ) from error
 
 
@@ -152,4 +152,4 @@ def _status(path: str) -> os.stat_result:
     try:
         return os.stat(path)
     except OSError as error:
-        raise PilekitError(f"{visible(path)}: cannot be read ({error.strerror}); is it a broken link?") from error
+        raise PilekitError(f"{path}: cannot be read ({error.strerror}); is it a broken link?") from error

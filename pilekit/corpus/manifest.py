@@ -19,7 +19,7 @@ import msgspec
 import xxhash
 
 from pilekit.checked import checked
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted, shortened, visible
 
 BUNDLED = ("pile", "pile-uncopyrighted", "demo")
 """The manifests that come with pilekit, by name."""
@@ -286,11 +286,11 @@ def load_manifest(
     if isinstance(name_or_path, str) and name_or_path in BUNDLED:
         return _bundled(name_or_path)
     if not isinstance(name_or_path, str | Path):
-        raise PilekitError(f"manifest is a name, the path of a TOML file, or a Manifest, not {visible(name_or_path)}")
+        raise PilekitError(f"manifest is a name, the path of a TOML file, or a Manifest, not {name_or_path}")
     path = Path(name_or_path)
     if not path.exists() and path.suffix != ".toml" and len(path.parts) == 1 and str(path) not in BUNDLED:
         raise PilekitError(
-            f"no manifest is called {visible(path)}: the bundled ones are {', '.join(BUNDLED)}; "
+            f"no manifest is called {path}: the bundled ones are {', '.join(BUNDLED)}; "
             "else give the path of a TOML file"
         )
     return _load(path)
@@ -317,7 +317,7 @@ def _load(path: Path) -> Manifest:
     except OSError as error:
         raise PilekitError(f"{shown}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or brackets nested too deeply
-        raise PilekitError(f"{shown}: is not TOML: {visible(error, 200)}") from error
+        raise PilekitError(f"{shown}: is not TOML: {shortened(error, 200)}") from error
     try:
         return checked(read, Manifest)
     except PilekitError as error:

@@ -15,7 +15,7 @@ import functools
 from collections.abc import Iterable
 
 from pilekit.corpus.manifest import Described, Manifest, load_manifest
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened, visible
 
 UNLABELLED = "(none)"
 """The subset of documents without a label."""
@@ -54,7 +54,7 @@ def resolve_subsets(*names: str | Iterable[str], manifest: Described = None) -> 
     ]
     for name in typed:
         if not isinstance(name, str):
-            raise PilekitError(f'a subset is named by text, such as "ArXiv", not by {visible(repr(name), 80)}')
+            raise PilekitError(f'a subset is named by text, such as "ArXiv", not by {shortened(repr(name), 80)}')
     if not manifest.subsets:
         return tuple(dict.fromkeys(typed))
     spellings = Spellings(manifest)
@@ -144,12 +144,12 @@ def _resolve(name: str, manifest: Manifest, spellings: Spellings) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise PilekitError(f'subset "{visible(name, 80)}" is ambiguous: {_listed(found)}; type the exact name')
+        raise PilekitError(f'subset "{shortened(name, 80)}" is ambiguous: {_listed(found)}; type the exact name')
     close = difflib.get_close_matches(normalised(name[:LONGEST_SPELLING]), spellings.normalised, n=5, cutoff=0.6)
     matches = list(dict.fromkeys(exact for spelling in close for exact in spellings.normalised[spelling]))[:3]
     known = [subset.name for subset in manifest.subsets]
     hint = f"did you mean {_listed(matches)}?" if matches else f"it has {_listed(known)}"
-    raise PilekitError(f'unknown subset "{visible(name, 80)}" in the manifest {visible(manifest.name)}; {hint}')
+    raise PilekitError(f'unknown subset "{shortened(name, 80)}" in the manifest {manifest.name}; {hint}')
 
 
 def _listed(names: list[str]) -> str:

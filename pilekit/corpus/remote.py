@@ -34,14 +34,14 @@ def search(url: str) -> Search:
         return _search_store(url)
     except ImportError as error:
         why = visible(error, 200)
-        raise PilekitError(f"{visible(url)}: {why}; `pip install 'pilekit[cloud]'` brings the usual ones") from error
+        raise PilekitError(f"{url}: {why}; `pip install 'pilekit[cloud]'` brings the usual ones") from error
     except PilekitError:
         raise
     except Exception as error:  # Every store raises its own errors.
         if is_missing(error):
-            raise PilekitError(f"{visible(url)}: there is no such file or folder; check the URL") from error
+            raise PilekitError(f"{url}: there is no such file or folder; check the URL") from error
         why = visible(str(cause_of(error)) or type(error).__name__, 300)
-        raise PilekitError(f"{visible(url)}: cannot be listed: {why}") from error
+        raise PilekitError(f"{url}: cannot be listed: {why}") from error
 
 
 def _search_store(url: str) -> Search:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from pilekit.corpus.sidecar_files import written_beside
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 
 Split = Literal["train", "val", "test"]
 HELD_OUT = ("val", "test")
@@ -81,8 +81,7 @@ def check_stems(shards: Iterable[Shard]) -> None:
         other = found.setdefault(stem(shard), shard)
         if other is not shard:
             raise PilekitError(
-                f"{visible(other.path)} and {visible(shard.path)} would both be written to {visible(stem(shard))}"
-                "; take one after the other"
+                f"{other.path} and {shard.path} would both be written to {stem(shard)}; take one after the other"
             )
 
 
@@ -100,7 +99,7 @@ def shard_of(path: str) -> Shard:
     folder, name = os.path.split(path)
     _refuse_beside(path, name)
     if path.endswith(os.sep) or Path(path).is_dir():
-        raise PilekitError(f"{visible(path)}: is a folder, not a shard; name a file in it")
+        raise PilekitError(f"{path}: is a folder, not a shard; name a file in it")
     try:
         size = Path(path).stat().st_size
     except (OSError, ValueError):  # ValueError: a null character
@@ -112,13 +111,11 @@ def make_shard(relative: str, path: str, size: int | None) -> Shard:
     """A shard from its path below the root; raises PilekitError for a path that cannot be a name."""
     parts = relative.split("/")
     if not relative or ".." in parts or "" in parts:
-        raise PilekitError(
-            f"{visible(path)}: {visible(relative)!r} cannot name a shard: names are relative and without '..'"
-        )
+        raise PilekitError(f"{path}: {relative!r} cannot name a shard: names are relative and without '..'")
     try:
         relative.encode()
     except UnicodeEncodeError:
-        raise PilekitError(f"{visible(path)}: its name is not valid UTF-8; rename it") from None
+        raise PilekitError(f"{path}: its name is not valid UTF-8; rename it") from None
     for suffix in _COMPRESSION:
         if relative.endswith(suffix) and len(parts[-1]) > len(suffix):
             relative = relative.removesuffix(suffix)
@@ -163,4 +160,4 @@ def without_query(url: str) -> str:
 
 def _refuse_beside(path: str, name: str) -> None:
     if what := written_beside(name):
-        raise PilekitError(f"{visible(path)}: {what}")
+        raise PilekitError(f"{path}: {what}")

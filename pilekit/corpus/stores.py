@@ -55,7 +55,7 @@ def retried(attempt: Callable[[], T], url: str) -> T:
         except Exception as error:
             if not _is_temporary(error):
                 raise
-            logger.warning("%s: %s; trying again in %g s", visible(url), reason_of(error), wait)
+            logger.warning("%s: %s; trying again in %g s", url, reason_of(error), wait)
         time.sleep(wait)
     return attempt()
 

@@ -24,7 +24,7 @@ from pilekit.corpus import Manifest, Shard
 from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.documents import DocumentBatch, check_labels
 from pilekit.engine import Advance
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.shards.random_access.document_reader import DocumentReader
 from pilekit.shards.read.reader import OnError, read
 from pilekit.shards.write.shard_writer import write_documents
@@ -160,7 +160,7 @@ def cut_shard(
             for document in documents.increasing(numbers):
                 cut(document.subset, document.text)
     if number >= 0:
-        raise PilekitError(f"{visible(shard.path)}: changed while it was read; run the same command again")
+        raise PilekitError(f"{shard.path}: changed while it was read; run the same command again")
     for subset, count in seen["read"].items():
         counts[subset]["untouched"] += count
     return {"subsets": counts}, files

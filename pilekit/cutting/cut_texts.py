@@ -29,7 +29,7 @@ from pilekit.cutting.hits import HITS
 from pilekit.cutting.words import compacted
 from pilekit.dedup.previous_runs import manifest_of
 from pilekit.dedup.show.removed_pairs import readable
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted, shortened
 from pilekit.shards.fingerprint import unchanged_shard
 from pilekit.shards.index.format import find_index
 from pilekit.shards.random_access.document_reader import DocumentReader
@@ -67,7 +67,7 @@ class CutFolder:
         kind = read_header(folder).kind
         if kind not in KINDS:
             commands = " or ".join(f"`{command}`" for _, command in KINDS.values())
-            raise PilekitError(f'{visible(folder)}: holds a "{visible(kind, 60)}"; name a folder that {commands} wrote')
+            raise PilekitError(f'{folder}: holds a "{shortened(kind, 60)}"; name a folder that {commands} wrote')
         table, command = KINDS[kind]
         self.folder, self.kind, self.command = folder, kind, command
         self.header: Header = finished_header(folder, kind, command)
@@ -185,7 +185,7 @@ class CutFolder:
             found: dict[str, str] = self.header.results[FOUND]["result"][name]
         except (KeyError, TypeError):
             raise PilekitError(
-                f"{visible(self.folder)}: does not tell where its files were, as an earlier pilekit wrote it; remove "
+                f"{self.folder}: does not tell where its files were, as an earlier pilekit wrote it; remove "
                 f"it and run the same `{self.command}` again"
             ) from None
         return found

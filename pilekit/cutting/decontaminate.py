@@ -26,7 +26,7 @@ from pilekit.cutting.ngrams import SHORTEST, NGrams
 from pilekit.dedup.previous_runs import identity_of
 from pilekit.documents import DocumentBatch
 from pilekit.engine import Ray
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted
 from pilekit.pipeline.pipeline import DocumentStage
 from pilekit.progress import Report
 from pilekit.shards.read.reader import OnError
@@ -80,7 +80,7 @@ def decontaminate_corpus(
     evaluations = Corpus(against)
     both = {str(shard.path) for shard in corpus.shards} & {str(shard.path) for shard in evaluations.shards}
     if both:
-        raise PilekitError(f"{visible(min(both))}: is in the corpus too; an evaluation would be cut out of itself")
+        raise PilekitError(f"{min(both)}: is in the corpus too; an evaluation would be cut out of itself")
     parameters = {"fields": fields, "ngram": ngram, "common": common, "window": window, "remove": remove}
     find = partial(_find, evaluations=evaluations, fields=fields, ngram=ngram, common=common)
     cut_off = window if remove == "spans" else sys.maxsize  # all of a document
@@ -132,7 +132,7 @@ class DropContaminated(DocumentStage):
         for batch in batches:
             if batch.shard not in searched:
                 raise PilekitError(
-                    f"{visible(batch.shard)}: was not searched in {visible(self.folder)}; names are relative to "
+                    f"{batch.shard}: was not searched in {self.folder}; names are relative to "
                     "the corpus: read it from the same folder, or run `pilekit decontaminate` on it"
                 )
             if batch.shard not in found:
@@ -141,8 +141,8 @@ class DropContaminated(DocumentStage):
             for index, number in enumerate(batch.numbers.tolist()):
                 if number in spans and index not in batch.edited and spans[number][-1][1] > len(batch.texts[index]):
                     raise PilekitError(
-                        f"{visible(batch.shard)}: document {number:,} is not the one that was searched in "
-                        f"{visible(self.folder)}: this is another shard of the same name"
+                        f"{batch.shard}: document {number:,} is not the one that was searched in "
+                        f"{self.folder}: this is another shard of the same name"
                     )
             kept_batch = batch.where([number not in spans for number in batch.numbers.tolist()])
             if len(kept_batch):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pilekit.corpus import Corpus, Shard
 from pilekit.corpus.shard import stem
 from pilekit.cutting.words import compacted
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.shards.read.absent_label import fields_of, first_records
 from pilekit.shards.read.json_records import BadRecord, kind_of
 from pilekit.shards.read.records import decoded_records
@@ -90,8 +90,7 @@ def _texts_of(raw: Mapping[str, Any], fields: Sequence[str], shard: Shard, numbe
     for field, value in texts.items():
         if not isinstance(value, str):
             raise PilekitError(
-                f"{visible(shard.path)}, record {number:,}: {visible(field)} is no text but "
-                f"{visible(value, 60)}; name other --fields"
+                f"{shard.path}, record {number:,}: {field} is no text but {shortened(value, 60)}; name other --fields"
             )
     if len(texts) > 1:
         texts[",".join(texts)] = " ".join(texts.values())
@@ -105,5 +104,5 @@ def _raw_records(shard: Shard, fields: Sequence[str]) -> Generator[Mapping[str, 
             for number, record in zip((numbers + 1).tolist(), records, strict=True):
                 if type(record) is not dict:
                     why = record if isinstance(record, BadRecord) else f"is {kind_of(record)}, not a JSON object"
-                    raise PilekitError(f"{visible(shard.path)}, line {number:,}: {visible(why, 200)}")
+                    raise PilekitError(f"{shard.path}, line {number:,}: {shortened(why, 200)}")
                 yield record

@@ -61,7 +61,7 @@ class DropDuplicates(DocumentStage):
             last = int(batch.numbers[-1])
             if last >= mask.header.lines:
                 raise PilekitError(
-                    f"{visible(batch.shard)}: has a document {last:,}, but {self._shown_mask(batch.shard)} is of a "
+                    f"{batch.shard}: has a document {last:,}, but {self._shown_mask(batch.shard)} is of a "
                     f"shard with {counted(mask.header.lines, 'line')}; run `pilekit dedup` on this one"
                 )
             kept = batch.where(mask.keeps(batch.numbers))
@@ -74,7 +74,7 @@ class DropDuplicates(DocumentStage):
         if shard not in names:
             some = ", ".join(visible(name) for name in list(names)[:3]) + (", ..." if len(names) > 3 else "")
             raise PilekitError(
-                f"{visible(shard)}: was not deduplicated in {visible(self.folder)}, which has {some}; names are "
+                f"{shard}: was not deduplicated in {self.folder}, which has {some}; names are "
                 "relative to the corpus: read it from the same folder, or run `pilekit dedup` on it"
             )
         mask = read_mask(Path(self.folder) / MASKS / f"{shard}{MASK_SUFFIX}")
@@ -93,8 +93,8 @@ class DropDuplicates(DocumentStage):
                 known = int(rows["hash_high"][row]) << 64 | int(rows["hash_low"][row])
                 if index not in batch.edited and xxhash.xxh3_128_intdigest(batch.texts[index].encode()) != known:
                     raise PilekitError(
-                        f"{visible(batch.shard)}: document {int(batch.numbers[index]):,} is not the one that was "
-                        f"deduplicated in {visible(self.folder)}: this is another shard of the same name; run "
+                        f"{batch.shard}: document {int(batch.numbers[index]):,} is not the one that was "
+                        f"deduplicated in {self.folder}: this is another shard of the same name; run "
                         "`pilekit dedup` on it"
                     )
             if rows["number"][-1] >= batch.numbers[-1]:

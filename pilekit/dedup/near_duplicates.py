@@ -23,7 +23,7 @@ from pilekit.dedup.sketch.bands import Bands, choose_bands
 from pilekit.dedup.sketch.minhash import band_keys, permutations, signatures
 from pilekit.dedup.sketch.shingles import NGRAM, UInt64, jaccard, shingle_set
 from pilekit.documents import DocumentBatch
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.pipeline.pipeline import DocumentStage
 
 NUM_PERM = 128
@@ -54,9 +54,9 @@ class NearDuplicates(DocumentStage):
 
     def __post_init__(self) -> None:
         if not isinstance(self.threshold, int | float):
-            raise PilekitError(f"NearDuplicates: the threshold is a number, not {visible(repr(self.threshold), 80)}")
+            raise PilekitError(f"NearDuplicates: the threshold is a number, not {shortened(repr(self.threshold), 80)}")
         if not isinstance(self.memory, int | float) or not self.memory > 0:
-            raise PilekitError(f"NearDuplicates: memory is a number of bytes, not {visible(repr(self.memory), 80)}")
+            raise PilekitError(f"NearDuplicates: memory is a number of bytes, not {shortened(repr(self.memory), 80)}")
         choose_bands(self.threshold, NUM_PERM)  # raises for a threshold that is out of range or too low
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
@@ -73,7 +73,7 @@ class NearDuplicates(DocumentStage):
                 is_kept.append(kept.add(keys[:, document].tolist(), shingle_set(text)))
                 if kept.bytes > self.memory:
                     raise PilekitError(
-                        f"{visible(batch.shard)}: document {int(batch.numbers[document]):,}: the {len(kept.sets):,} "
+                        f"{batch.shard}: document {int(batch.numbers[document]):,}: the {len(kept.sets):,} "
                         f"documents kept so far take NearDuplicates more than memory={self.memory:,} bytes; give it "
                         "more, or use `pilekit dedup`, which compares a corpus of any size in bounded memory"
                     )

@@ -20,7 +20,7 @@ from pilekit.artifacts.header import Header
 from pilekit.corpus import Manifest, Shard, load_manifest
 from pilekit.dedup.sketch.sketch_format import SUFFIX as SKETCH_SUFFIX
 from pilekit.dedup.sketch.sketch_format import ShardSketch, load_sketch
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened, visible
 from pilekit.shards.fingerprint import unchanged_shard
 from pilekit.shards.keep_mask import SUFFIX as MASK_SUFFIX
 from pilekit.shards.keep_mask import KeepMask, read_mask
@@ -81,14 +81,10 @@ def runs_before(run: EarlierRun) -> list[EarlierRun]:
         try:
             before = finished_run(run.against)
         except PilekitError as error:
-            raise PilekitError(
-                f"{visible(run.folder)}: was made against an earlier run that cannot be used: {error}"
-            ) from error
+            raise PilekitError(f"{run.folder}: was made against an earlier run that cannot be used: {error}") from error
         # A run's identity contains that of the run before, so this ends.
         if before.identity != run.parameters["against"]:
-            raise PilekitError(
-                f"{visible(run.against)}: has changed since {visible(run.folder)} was made against it; restore it"
-            )
+            raise PilekitError(f"{run.against}: has changed since {run.folder} was made against it; restore it")
         found.insert(0, before)
         run = before
     return found
@@ -102,7 +98,7 @@ def finished_run(folder: str | Path) -> EarlierRun:
         paths = {name: header.results[name]["result"]["path"] for name in sorted(header.inputs)}
         against = header.results[DONE]["result"]["against"]
     except (KeyError, TypeError) as error:
-        raise PilekitError(f"{visible(folder)}: its header is damaged: it has no {visible(error)}") from error
+        raise PilekitError(f"{folder}: its header is damaged: it has no {error}") from error
     shards = [unchanged_shard(folder, name, path, header.inputs[name]) for name, path in paths.items()]
     return EarlierRun(folder, shards, header.parameters, identity_of(header), against)
 
@@ -129,14 +125,14 @@ def _check_comparable(run: EarlierRun, parameters: Mapping[str, Any]) -> None:
         there, here = run.parameters.get(name), parameters[name]
         if there != here:
             raise PilekitError(
-                f"{shown}: was made with {name} {visible(str(there), 80)}, now it is {here}; use the same threshold, "
+                f"{shown}: was made with {name} {shortened(str(there), 80)}, now it is {here}; use the same threshold, "
                 "keep, n-grams and permutations for both"
             )
     compared: list[str] | None = run.parameters.get("subsets")
     wanted: list[str] | None = parameters["subsets"]
     if compared is not None and (wanted is None or not set(wanted) <= set(compared)):
         raise PilekitError(
-            f"{shown}: was made with subsets {visible(', '.join(compared), 200)}, now they are "
-            f"{'all' if wanted is None else visible(', '.join(wanted), 200)}; name no others, or run that one with "
+            f"{shown}: was made with subsets {shortened(', '.join(compared), 200)}, now they are "
+            f"{'all' if wanted is None else shortened(', '.join(wanted), 200)}; name no others, or run that one with "
             "these too"
         )

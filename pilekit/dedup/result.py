@@ -16,7 +16,7 @@ from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus
 from pilekit.dedup.previous_runs import KIND, RECORDS, finished_run, manifest_of
 from pilekit.dedup.sketch.minhash import SEED, permutations, signatures
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.shards.index.format import find_index
 from pilekit.shards.random_access.document_reader import DocumentReader
 from pilekit.shards.read.damage import BadLine, SkippedLines
@@ -74,7 +74,7 @@ class DedupResult(TableResult):
         run = finished_run(self.folder)
         shard = next((shard for shard in run.shards if shard.name == name), None)
         if shard is None:
-            raise PilekitError(f"there is no shard {visible(name)} in what {visible(self.folder)} was made of")
+            raise PilekitError(f"there is no shard {name} in what {self.folder} was made of")
         manifest, num_perm = manifest_of(run.parameters), run.parameters["num_perm"]
         with closing(DocumentReader(shard, find_index(shard, manifest), manifest=manifest)) as reader:
             text = np.frombuffer(reader.document(number).text.encode(), dtype=np.uint8)

@@ -33,7 +33,7 @@ from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.rendezvous import rendezvous
 
-from pilekit.errors import PilekitError, RankLost, ToldElsewhere, counted, visible
+from pilekit.errors import PilekitError, RankLost, ToldElsewhere, counted, shortened, visible
 
 T = TypeVar("T")
 
@@ -266,7 +266,7 @@ def _integer(name: str) -> int | None:
     value = os.environ.get(name, "")
     if value and not (value.isascii() and value.isdecimal()):
         raise PilekitError(
-            f"${name} is {visible(repr(value), 80)}, but it must be a whole number; start the job with torchrun"
+            f"${name} is {shortened(repr(value), 80)}, but it must be a whole number; start the job with torchrun"
         )
     return int(value) if value else None
 

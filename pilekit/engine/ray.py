@@ -81,7 +81,7 @@ class Ray:
             except Exception as error:
                 why = visible(" ".join(str(error).split()), 300)
                 raise PilekitError(
-                    f"{visible(address)}: cannot join this Ray cluster ({why}); run on one of its nodes, with its "
+                    f"{address}: cannot join this Ray cluster ({why}); run on one of its nodes, with its "
                     "versions of Ray and Python, and with its token if it has one (RAY_AUTH_MODE=token)"
                 ) from error
             stack.callback(self.ray.shutdown)
@@ -138,9 +138,7 @@ class Ray:
         payloads = [ray.cloudpickle.dumps(item) for item in items]
         for payload, label in zip(payloads, labels, strict=True):
             if len(payload) > MOST_BYTES:
-                raise PilekitError(
-                    f"{visible(label)}: takes {len(payload):,} bytes, more than a cluster's task is given"
-                )
+                raise PilekitError(f"{label}: takes {len(payload):,} bytes, more than a cluster's task is given")
         work = ray.put(ray.cloudpickle.dumps(function))
         least = min(node["Resources"]["memory"] for node in self.nodes().values())
         memory = min(least, memory + MEMORY + threads * MEMORY_PER_THREAD)

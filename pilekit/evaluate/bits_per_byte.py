@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 
 from pilekit.artifacts.atomic_write import write_json
 from pilekit.corpus import Corpus, Described
-from pilekit.errors import PilekitError, message_logger, visible
+from pilekit.errors import PilekitError, message_logger, shortened
 from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm, load_masked_lm
 from pilekit.evaluate.masked.pseudo_nll import masked_scoring
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, load_causal_lm, predicting
@@ -172,7 +172,7 @@ def bits_per_byte(
     def finish(records: Records, earlier: Records, found: dict[str, Any]) -> BitsPerByte:
         result = tabulate(records, {**found, "records": None if out is None else plan.key}, plan.corpus.manifest)
         for warning in result.warnings:
-            logger.warning("%s", visible(warning, 1000))
+            logger.warning("%s", shortened(warning, 1000))
         if loaded:
             tokens = int(records.tokens.sum()) - int(earlier.tokens.sum())
             result = replace(result, cost=Cost(loaded[0][0], tokens, time.perf_counter() - loaded[0][1]))

@@ -20,7 +20,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from pilekit.corpus import Corpus, Described, subsets_or_all
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted, shortened
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, check_vocabulary, load_causal_lm, predicting
 from pilekit.evaluate.model.device import device_of, dtype_of
 from pilekit.evaluate.model.load import stored_dtype
@@ -209,7 +209,7 @@ def prompts_of(
                     return found
     if not found:
         raise PilekitError(
-            f"{visible(corpus.root)}: no document selected is longer than {counted(tokens, 'token')}; give fewer tokens"
+            f"{corpus.root}: no document selected is longer than {counted(tokens, 'token')}; give fewer tokens"
         )
     return found
 
@@ -223,7 +223,7 @@ def _input(prompt: Prompt, lm: CausalLM, tokenizer: Tokenizer, new: int) -> list
         raise PilekitError("a prompt is empty, and the tokenizer has no token to begin a document with")
     if lm.max_length is not None and len(ids) + new > lm.max_length:
         raise PilekitError(
-            f'the prompt "{visible(prompt.text, 40)}" has {counted(len(ids), "token")}, and {new:,} more do not fit '
+            f'the prompt "{shortened(prompt.text, 40)}" has {counted(len(ids), "token")}, and {new:,} more do not fit '
             f"into the model's {lm.max_length:,} positions; give a shorter prompt, or fewer new tokens"
         )
     return ids

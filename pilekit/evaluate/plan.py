@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from pilekit import __version__
 from pilekit.corpus import Corpus, Source, subsets_or_all
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted, shortened, visible
 from pilekit.evaluate.masked.model import tokens_of
 from pilekit.evaluate.masked.pseudo_nll import Template, template_of
 from pilekit.evaluate.model.causal import check_vocabulary
@@ -188,12 +188,12 @@ def prefix_token(prefix: str | int, tokenizer: Tokenizer, model: PreTrainedModel
     if text in named:
         if named[text] is None:
             raise PilekitError(
-                f"the tokenizer {visible(tokenizer.path)} has no token for the prefix {text}; give a token's id "
+                f"the tokenizer {tokenizer.path} has no token for the prefix {text}; give a token's id "
                 "as prefix, or none"
             )
         return named[text]
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise PilekitError(f"prefix is auto, bos, eos, none or a token's id, not {visible(text, 40)!r}")
+        raise PilekitError(f"prefix is auto, bos, eos, none or a token's id, not {shortened(text, 40)!r}")
     rows = cast("torch.nn.Embedding", model.get_input_embeddings()).num_embeddings
     if int(text) >= rows:
         raise PilekitError(f"prefix is the token id {text}, but the model has only the ids 0 to {rows - 1}")

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from pilekit.documents import DocumentBatch
 from pilekit.engine.ranks import Ranks
-from pilekit.errors import PilekitError, counted, message_logger, visible
+from pilekit.errors import PilekitError, counted, message_logger, shortened, visible
 from pilekit.evaluate.plan import Plan
 from pilekit.evaluate.ranks import apart
 from pilekit.evaluate.results.records import Records, ScoredDocument
@@ -165,7 +165,7 @@ def score_selected(
                 check_label(plan.corpus, labels, plan.subsets)
                 which = "" if plan.subsets is None else f" of {visible(', '.join(plan.subsets), 400)}"
                 raise PilekitError(
-                    f"no documents{which} in the {counted(len(plan.shards), 'shard')} of {visible(plan.corpus.root)}, "
+                    f"no documents{which} in the {counted(len(plan.shards), 'shard')} of {plan.corpus.root}, "
                     "so there is nothing to score; `pilekit stats` shows what is in them"
                 )
             return records
@@ -175,7 +175,7 @@ def score_selected(
             check_label(plan.corpus, labels)
         for name in plan.subsets or () if ranks.is_first else ():
             if name not in records.subsets:
-                logger.warning("no documents of %s in %s", visible(name, 80), visible(plan.corpus.root, 200))
+                logger.warning("no documents of %s in %s", shortened(name, 80), shortened(plan.corpus.root, 200))
         if skipped.count and ranks.is_first:
             lines, first = counted(skipped.count, "bad line"), visible(str(skipped.examples[0]), 500)
             logger.warning("skipped %s, the first: %s", lines, first)
@@ -194,7 +194,7 @@ def _earlier(plan: Plan, out: str | Path | None, held: ExitStack) -> Records:
     if len(records):
         documents = counted(len(records), "document is", "documents are")
         what = "already done" if scored_before(out, plan.key) else "resuming"
-        logger.warning("%s: %s scored already, recorded in %s", what, documents, visible(out))
+        logger.warning("%s: %s scored already, recorded in %s", what, documents, out)
     return records
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from pilekit.corpus import Shard
 from pilekit.corpus.shard import STANDARD_INPUT, is_url
 from pilekit.documents import DocumentBatch, check_labels
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.evaluate.plan import Plan
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.score.batching import TokenizedDocument
@@ -153,7 +153,7 @@ class Recorded:
 
 def _changed(shard: str, number: int, how: str) -> PilekitError:
     return PilekitError(
-        f"{visible(shard, 200)}, document {number}: {how}, so the corpus has changed; name another --out, or remove "
+        f"{shortened(shard, 200)}, document {number}: {how}, so the corpus has changed; name another --out, or remove "
         "its records/ to score all of it again"
     )
 

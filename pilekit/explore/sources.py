@@ -71,7 +71,7 @@ class Sources:
         self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
         if bpb is not None and self._result is not None:
             if not self._result.protocol.get("per_token"):  # then its tokens are those of an earlier run
-                raise PilekitError(f"{visible(bpb)}: its last run had no --per-token; run `pilekit bpb` with it")
+                raise PilekitError(f"{bpb}: its last run had no --per-token; run `pilekit bpb` with it")
             with readable(bpb / TOKENS_FILE, "the same `pilekit bpb` with --per-token") as bits:
                 self._bits = bits
             self._tokenizer = _tokenizer_of(self._result.protocol, self._tokenizer)
@@ -206,7 +206,7 @@ class Sources:
         rows = self._bits.to_table(["index", "token", "bits"], filter=wanted).to_pydict()
         found = {place: (token, bits) for place, token, bits in zip(*rows.values(), strict=True) if place < len(ids)}
         if whole and any(ids[place] != token for place, (token, _) in found.items()):
-            raise PilekitError(f"{visible(document.shard)} {document.number}: has other tokens in the result of bpb")
+            raise PilekitError(f"{document.shard} {document.number}: has other tokens in the result of bpb")
         return {place: bits for place, (token, bits) in found.items() if ids[place] == token}
 
 
@@ -218,8 +218,7 @@ def _tokenizer_of(protocol: dict[str, Any], given: Tokenizer | None) -> Tokenize
     loaded = load_tokenizer(model) if given is None else given
     if f"sha256:{loaded.fingerprint}" != protocol["tokenizer"]["fingerprint"]:
         raise PilekitError(
-            f"{visible(loaded.path)}: is not the tokenizer that the result was made with; name that one with "
-            "--tokenizer"
+            f"{loaded.path}: is not the tokenizer that the result was made with; name that one with --tokenizer"
         )
     return loaded
 

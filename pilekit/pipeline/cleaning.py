@@ -28,7 +28,7 @@ from pilekit.corpus.shard import check_stems, stem
 from pilekit.corpus.sidecar_files import DROPPED
 from pilekit.documents import DocumentBatch
 from pilekit.engine import Advance, Ray
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted, shortened, visible
 from pilekit.pipeline.cleaner import Cleaner, CleanResult, summarize
 from pilekit.pipeline.language import Language
 from pilekit.pipeline.pipeline import described
@@ -193,7 +193,7 @@ def examples(
     """
     known = cleaner.judge(DocumentBatch([], [], "", np.zeros(0, np.int64)))[0]
     if rule not in known:
-        raise PilekitError(f"{visible(rule, 80)}: there is no such rule; {named_near(rule, known)}")
+        raise PilekitError(f"{shortened(rule, 80)}: there is no such rule; {named_near(rule, known)}")
     with read_corpus(corpus, cleaner.subsets, on_error, advance=advance) as batches:
         for batch in batches:
             fails, values = cleaner.judge(batch)

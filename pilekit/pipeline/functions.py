@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from pilekit.documents import Document, DocumentBatch
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened, visible
 from pilekit.pipeline.pipeline import DocumentStage
 from pilekit.pipeline.stages import filtered
 
@@ -48,9 +48,7 @@ class _FunctionStage(DocumentStage):
 
     def _error(self, document: Document, what: str) -> PilekitError:
         name = getattr(self.function, "__qualname__", repr(self.function))
-        return PilekitError(
-            f"{visible(document.shard)}: document {document.number}: the function {visible(name, 200)} {what}"
-        )
+        return PilekitError(f"{document.shard}: document {document.number}: the function {shortened(name, 200)} {what}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A decorator gives the function's name to the stage, so pickle cannot find the function by that name. So the

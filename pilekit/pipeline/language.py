@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.pipeline.pipeline import names_in
 from pilekit.pipeline.rules.rule_set import Fails, RuleSet
 from pilekit.pipeline.rules.scanned_texts import ScannedTexts
@@ -68,7 +68,7 @@ def _loaded(path: str) -> Any:
     """The model, loaded once per process."""
     if not Path(path).is_file():
         raise PilekitError(
-            f"{visible(path)}: no such file; give a fastText model that you have, such as lid.176.bin of fasttext.cc"
+            f"{path}: no such file; give a fastText model that you have, such as lid.176.bin of fasttext.cc"
         )
     try:
         import fasttext
@@ -77,4 +77,4 @@ def _loaded(path: str) -> Any:
     try:
         return fasttext.load_model(path)
     except (ValueError, RuntimeError, MemoryError) as error:
-        raise PilekitError(f"{visible(path)}: is no fastText model: {visible(error, 200)}") from error
+        raise PilekitError(f"{path}: is no fastText model: {shortened(error, 200)}") from error

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened, visible
 from pilekit.wrong_names import NearestNames
 
 Stage = Callable[[Iterator[Any]], Iterator[Any]]
@@ -78,6 +78,6 @@ def described(stage: Stage) -> str:
 
 def _no_stage(stage: object, why: str) -> PilekitError:
     return PilekitError(
-        f"{visible(repr(stage), 80)} is no stage: a stage maps an iterator of batches to an iterator "
-        f"({visible(why, 200)}); mark a function of one document with @document_filter or @document_map"
+        f"{shortened(repr(stage), 80)} is no stage: a stage maps an iterator of batches to an iterator "
+        f"({shortened(why, 200)}); mark a function of one document with @document_filter or @document_map"
     )

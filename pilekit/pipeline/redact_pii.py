@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.documents import DocumentBatch
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.pipeline.pipeline import DocumentStage, names_in
 
 EMAIL, IP = "email@example.com", "192.0.2.1"
@@ -61,7 +61,7 @@ class RedactPII(DocumentStage):
     def __post_init__(self) -> None:
         object.__setattr__(self, "kinds", names_in(self.kinds))
         if not self.kinds or not set(self.kinds) <= set(_KINDS):
-            raise PilekitError(f"PII is email, ip or both, not {visible(','.join(self.kinds) or 'nothing', 80)}")
+            raise PilekitError(f"PII is email, ip or both, not {shortened(','.join(self.kinds) or 'nothing', 80)}")
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
         """The same documents, of which only texts change. Empty batches are dropped."""

@@ -16,7 +16,7 @@ import xxhash
 
 from pilekit.corpus import Described, resolve_subsets
 from pilekit.documents import DocumentBatch
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.pipeline.pipeline import DocumentStage
 from pilekit.shards.write.shard_writer import ShardWriter
 
@@ -68,7 +68,7 @@ class Match(DocumentStage):
             object.__setattr__(self, "pattern", re.compile(self.regex))
         except (re.error, TypeError) as error:
             raise PilekitError(
-                f"{visible(repr(self.regex), 200)} is no regular expression: {visible(error, 200)}"
+                f"{shortened(repr(self.regex), 200)} is no regular expression: {shortened(error, 200)}"
             ) from error
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
@@ -101,7 +101,9 @@ class Sample(DocumentStage):
 
     def __post_init__(self) -> None:
         if not isinstance(self.fraction, int | float) or not 0 <= self.fraction <= 1:
-            raise PilekitError(f"a sample's fraction must lie between 0 and 1, not {visible(repr(self.fraction), 80)}")
+            raise PilekitError(
+                f"a sample's fraction must lie between 0 and 1, not {shortened(repr(self.fraction), 80)}"
+            )
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
         """The documents in the sample."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from pilekit.artifacts.header import HEADER_FILE, Header, read_header
 from pilekit.corpus.shard import is_url
-from pilekit.errors import PilekitError, message_logger, visible
+from pilekit.errors import PilekitError, message_logger
 from pilekit.evaluate.results.result import RESULT_FILE
 from pilekit.evaluate.results.result_folder import read_result
 from pilekit.report.corpus import read_output
@@ -113,7 +113,7 @@ def _files(path: str) -> Iterator[tuple[Path, bool]]:
         return
 
     def refuse(error: OSError) -> None:
-        raise PilekitError(f"{visible(error.filename)}: cannot be read: {error.strerror}") from error
+        raise PilekitError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
     for folder, folders, names in os.walk(path, onerror=refuse):
         is_last = len(Path(folder).relative_to(path).parts) == DEPTH
@@ -143,7 +143,7 @@ def _artefact(file: Path, given: bool) -> Artefact | None:
     saved = read_output(file)
     if saved is None and given:
         raise PilekitError(
-            f"{visible(file)}: is no output of `pilekit stats --json` or `pilekit verify --json`; give one of "
+            f"{file}: is no output of `pilekit stats --json` or `pilekit verify --json`; give one of "
             "these, a folder that a command wrote, or shards"
         )
     kind = "stats" if isinstance(saved, CorpusStats) else "verify"

@@ -13,7 +13,7 @@ import numpy as np
 
 from pilekit.artifacts.own_file import read_own
 from pilekit.corpus import Manifest
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.fitted_table import DASH, Column, FittedTable
 from pilekit.report.figures import WIDTH, svg_of
 from pilekit.shards.read.damage import SkippedLines
@@ -29,7 +29,7 @@ def read_output(path: Path) -> CorpusStats | list[Finding] | None:
         output = json.loads(read_own(path))  # Not msgspec's decoder: sizes are NaN for empty subsets.
         return msgspec.convert(output["findings"], list[Finding]) if "findings" in output else _stats(output)
     except OSError as error:
-        raise PilekitError(f"{visible(path)}: cannot be read: {error.strerror}") from error
+        raise PilekitError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return None
 

@@ -10,7 +10,7 @@ import msgspec
 from pilekit.artifacts.own_file import read_own
 from pilekit.checked import reason_of_damage
 from pilekit.cutting.cut_result import SUMMARY, CutCorpus, DecontaminationResult
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.pipeline.cleaner import CleanResult
 from pilekit.report.figures import bars
 from pilekit.shards.read.damage import SkippedLines
@@ -23,7 +23,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
         summary: dict[str, Any] = msgspec.json.decode(read_own(path), type=dict[str, Any])
         summary["subsets"].items()
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, AttributeError) as error:
-        raise PilekitError(f"{visible(path)}: is no summary: {reason_of_damage(error)}; run it again") from error
+        raise PilekitError(f"{path}: is no summary: {reason_of_damage(error)}; run it again") from error
     return summary
 
 

@@ -23,7 +23,7 @@ from pilekit import __version__
 from pilekit.artifacts.atomic_write import check_target, write_atomically
 from pilekit.artifacts.header import Header
 from pilekit.corpus import Corpus, Manifest, load_manifest
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted, shortened, visible
 from pilekit.fitted_table import Column, FittedTable, percentage, rounded_bytes, rounded_count
 from pilekit.progress import Report
 from pilekit.report.bits import compared_content, result_content
@@ -89,7 +89,7 @@ def write_report(
             sources.append(one)
     if not shown:
         why = f": {left_out[0]}" if left_out else ""
-        raise PilekitError(f"nothing to report in {visible(', '.join(map(str, paths)), 200)}{why}")
+        raise PilekitError(f"nothing to report in {shortened(', '.join(map(str, paths)), 200)}{why}")
     script = environment.get_template("report.js").render()
     page = environment.get_template("report.html").render(
         sections=shown,
@@ -119,7 +119,7 @@ def _content(one: Artefact, manifest: Manifest, tokenizer: Any, advance: Report)
     """The data of an artefact for its template. PilekitError if it is damaged or not finished."""
     folder, of = Path(one.path), one.content
     if isinstance(of, Header) and one.kind != "run" and not of.finished:
-        raise PilekitError(f"{visible(one.path)}: is not finished; run the same `pilekit {KINDS[one.kind][1]}` again")
+        raise PilekitError(f"{one.path}: is not finished; run the same `pilekit {KINDS[one.kind][1]}` again")
 
     def figures() -> CorpusStats:
         if isinstance(of, CorpusStats):

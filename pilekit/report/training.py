@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.artifacts.header import read_header
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.fitted_table import DASH
 from pilekit.report.figures import WIDTH, palette, small_multiples, svg_of
 from pilekit.stats.plot import INK, MOST_ROWS, OBSERVED, axes_of
@@ -32,7 +32,7 @@ def training_content(folder: Path) -> dict[str, Any]:
     """How a run went. PilekitError if it has no step yet, or if its metrics are damaged."""
     file = RunFolder(folder).metrics_file
     if not file.exists() or not (steps := read_metrics(file)):
-        raise PilekitError(f"{visible(folder)}: no step is logged yet; `pilekit train` writes {file.name}")
+        raise PilekitError(f"{folder}: no step is logged yet; `pilekit train` writes {file.name}")
     restarts = read_header(folder).results.get(STARTS, [])[1:]  # a run of an earlier pilekit has no list of its starts
     x = np.array([one.step for one in steps], dtype=np.float64)
     mark = "o-" if len(x) < 5 else "-"  # One point has no line.

@@ -26,7 +26,7 @@ from pilekit.artifacts.job_folder import LOCK_FILE, NOTES, Output, output_folder
 from pilekit.corpus import Corpus, Part, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.engine import Advance, Ray, appears, imap_shards, usable_cpus
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.shards.fingerprint import Inputs, inputs_for
 from pilekit.shards.read.reader import OnError
 
@@ -44,7 +44,7 @@ def processes_for(shards: Sequence[Shard], jobs: int | None, engine: Ray | None 
     if engine is not None:
         for shard in shards:
             if shard.path == STANDARD_INPUT or shard.path.startswith("memory://"):
-                raise PilekitError(f"{visible(shard.name)}: other machines cannot read it; leave out the cluster")
+                raise PilekitError(f"{shard.name}: other machines cannot read it; leave out the cluster")
         return max(1, min(jobs or sum(engine.cpus()), len(shards)))
     if any(shard.path.startswith("memory://") for shard in shards):
         return 1
@@ -143,13 +143,13 @@ def await_files(files: Iterable[Path]) -> None:
     """Wait until files from other machines appear here; `PilekitError` if one does not appear in time."""
     for file in files:
         if not appears(file.exists, file.parent):
-            raise PilekitError(f"{visible(file)}: another node wrote it, but it does not appear; run it again")
+            raise PilekitError(f"{file}: another node wrote it, but it does not appear; run it again")
 
 
 def await_notes(output: Output, names: Collection[str]) -> None:
     """Wait until notes from other machines, and their files, appear here; `PilekitError` if they do not in time."""
     if not appears(lambda: all(output.result(name) is not None for name in names), output.folder / NOTES):
-        raise PilekitError(f"{visible(output.folder)}: what other nodes wrote does not appear; run it again")
+        raise PilekitError(f"{output.folder}: what other nodes wrote does not appear; run it again")
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Any
 import xxhash
 
 from pilekit.corpus.shard import STANDARD_INPUT, Shard, is_url
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.shards.read.damage import ShardDamage
 from pilekit.shards.read.open import open_file
 from pilekit.shards.read.unchanged import check_version, version_of
@@ -49,7 +49,7 @@ def fingerprint(path: str) -> Fingerprint:
                 file.seek(offset)
                 hash.update(file.read(PIECE_BYTES))
     except ShardDamage as damage:
-        raise PilekitError(f"{visible(path)}: {damage.reason} (byte {damage.byte:,} of the file)") from damage
+        raise PilekitError(f"{path}: {damage.reason} (byte {damage.byte:,} of the file)") from damage
     return Fingerprint(size, hash.hexdigest())
 
 
@@ -61,9 +61,9 @@ def unchanged_shard(folder: str | Path, name: str, path: str, before: Sequence[A
     try:
         now = fingerprint(path)
     except PilekitError as error:
-        raise PilekitError(f"{visible(folder)}: its shard {visible(name)} is not where it was: {error}") from error
+        raise PilekitError(f"{folder}: its shard {name} is not where it was: {error}") from error
     if now != Fingerprint(*before):
-        raise PilekitError(f"{visible(path)}: has changed since {visible(folder)} was made from it; restore it")
+        raise PilekitError(f"{path}: has changed since {folder} was made from it; restore it")
     return Shard(name, path, now.size)
 
 
@@ -103,9 +103,7 @@ def inputs_for(folder: str | Path, shards: Iterable[Shard]) -> Inputs:
             inputs.fingerprints[shard.name] = [0, secrets.token_hex(16)]
             continue
         if not is_url(shard.path) and Path(shard.path).resolve().is_relative_to(Path(folder).resolve()):
-            raise PilekitError(
-                f"{visible(folder)}: holds {visible(shard.path)}, which is to be read; name another folder with --out"
-            )
+            raise PilekitError(f"{folder}: holds {shard.path}, which is to be read; name another folder with --out")
         found = fingerprint(shard.path)
         inputs.fingerprints[shard.name] = [found.size, found.sample]
     return inputs

@@ -34,7 +34,7 @@ def figure_format(path: str | Path) -> str:
     """The format by the suffix of `path`: "png", "svg" or "pdf"; `PilekitError` for any other."""
     suffix = Path(path).suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
-        raise PilekitError(f"{visible(path)}: a figure is a .png, .svg or .pdf file; give it one of these suffixes")
+        raise PilekitError(f"{path}: a figure is a .png, .svg or .pdf file; give it one of these suffixes")
     return suffix
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.shuffle import Int64
 
 # A batch's state begins with its number and its counts of lanes, rows and bad lines. 4 numbers for each lane and 3 for
@@ -32,7 +32,7 @@ class WorkerPart(NamedTuple):
         """This worker's part from the state that was loaded into it; PilekitError if it is another worker's state."""
         if not isinstance(loaded, list) or loaded[:2] != [self.worker, self.workers] or len(loaded) != 3:
             raise PilekitError(
-                f"the state is that of another worker, {visible(repr(loaded), 80)}, and was given to worker "
+                f"the state is that of another worker, {shortened(repr(loaded), 80)}, and was given to worker "
                 f"{self.worker} of {self.workers}; use the num_workers it was taken with, or stream.loader(), whose "
                 "state fits any"
             )

@@ -21,7 +21,7 @@ import orjson
 import xxhash
 
 from pilekit.checked import reason_of_damage
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened, visible
 from pilekit.shuffle import Int64
 from pilekit.stream.finite_pass import Passes
 from pilekit.stream.order.lane_grid import Grid, Positive, Share, batch_sizes
@@ -109,7 +109,7 @@ def read_state(state: object) -> StreamState:
         )
     if type(state["version"]) is not int or state["version"] != STATE_VERSION:
         raise PilekitError(
-            f"the stream's state has version {visible(state['version'], 20)}, and this pilekit reads version "
+            f"the stream's state has version {shortened(state['version'], 20)}, and this pilekit reads version "
             f"{STATE_VERSION}; resume with the pilekit that wrote it"
         )
     damaged = "the stream's state was changed or damaged: {}; give what state_dict() returned"

@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 import tokenizers
 
-from pilekit.errors import PilekitError, message_logger, visible
+from pilekit.errors import PilekitError, message_logger, shortened, visible
 from pilekit.tokenize.probe import probe_texts
 from pilekit.tokenize.tokenizer import (
     Backend,
@@ -84,7 +84,7 @@ def load_tokenizer(
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
             raise
         raise PilekitError(
-            f"{shown} is not a tokenizer.json that the tokenizers library can read ({visible(error, 200)}); give "
+            f"{shown} is not a tokenizer.json that the tokenizers library can read ({shortened(error, 200)}); give "
             "a tokenizer.json or a Hugging Face tokenizer folder"
         ) from error
 
@@ -117,9 +117,7 @@ def reopen(path: Path, backend: Backend, special_tokens: SpecialTokens, fingerpr
     """The same tokenizer in another process; PilekitError if the file has changed since."""
     tokenizer = load_tokenizer(path, backend=backend, special_tokens=special_tokens)
     if tokenizer.fingerprint != fingerprint:
-        raise PilekitError(
-            f"the tokenizer {visible(path)} has changed since it was loaded; start again with the new file"
-        )
+        raise PilekitError(f"the tokenizer {path} has changed since it was loaded; start again with the new file")
     return tokenizer
 
 

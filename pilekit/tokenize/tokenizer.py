@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.tokenize.spans import byte_spans
 from pilekit.wrong_names import NearestNames
 
@@ -155,7 +155,7 @@ def naming_failures(path: Path) -> Iterator[None]:
         if "ThreadPoolBuildError" in str(error):  # The file may be right: threads take memory.
             raise MemoryError from error
         raise PilekitError(
-            f"{visible(path)}: its rules fail at a text ({visible(error, 200)}); give another tokenizer.json"
+            f"{path}: its rules fail at a text ({shortened(error, 200)}); give another tokenizer.json"
         ) from error
 
 

@@ -18,7 +18,7 @@ import tokenizers
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.cache_folder import cache_folder
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened, visible
 
 ROLES = ("eos_token", "bos_token", "pad_token", "mask_token")
 
@@ -32,14 +32,14 @@ def tokenizer_file(tokenizer: str | Path | Any) -> Path:
         file = path / "tokenizer.json"
         if not file.is_file():
             raise PilekitError(
-                f"no tokenizer.json in the folder {visible(path)}; save one there with "
+                f"no tokenizer.json in the folder {path}; save one there with "
                 "transformers' AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
             )
         return file.absolute()
     if path.is_file():
         return path.absolute()
     if path.exists():
-        raise PilekitError(f"the tokenizer {visible(path)} is a pipe or a device, not a file; give a tokenizer.json")
+        raise PilekitError(f"the tokenizer {path} is a pipe or a device, not a file; give a tokenizer.json")
     from huggingface_hub import try_to_load_from_cache  # a slow import
 
     with suppress(ValueError):  # not a possible name
@@ -47,7 +47,7 @@ def tokenizer_file(tokenizer: str | Path | Any) -> Path:
         if isinstance(cached, str):
             return Path(cached).absolute()
     raise PilekitError(
-        f"no tokenizer {visible(repr(str(tokenizer)))}: neither a tokenizer.json, nor a folder with one, nor a name "
+        f"no tokenizer {str(tokenizer)!r}: neither a tokenizer.json, nor a folder with one, nor a name "
         "in the local Hugging Face cache; give the path of a file, or make one with `pilekit train-tokenizer`"
     )
 
@@ -57,7 +57,7 @@ def _file_of_object(tokenizer: Any) -> Path:
     if not isinstance(backend, tokenizers.Tokenizer):
         raise PilekitError(
             "a tokenizer is a tokenizer.json, a folder with one, a cached name, a fast tokenizer of transformers or a "
-            f"tokenizers.Tokenizer, not {visible(repr(tokenizer), 80)}"
+            f"tokenizers.Tokenizer, not {shortened(repr(tokenizer), 80)}"
         )
     content = plain_content(orjson.loads(backend.to_str()))
     roles = {role: name for role in ROLES if isinstance(name := getattr(tokenizer, role, None), str)}
@@ -95,7 +95,7 @@ def roles_beside(file: Path) -> dict[str, str]:
             continue
         except (OSError, orjson.JSONDecodeError) as error:
             why = visible(error, 200)
-            raise PilekitError(f"cannot read {visible(path)}, which names the special tokens: {why}") from error
+            raise PilekitError(f"cannot read {path}, which names the special tokens: {why}") from error
         for role in ROLES if isinstance(content, dict) else ():
             name = content.get(role)
             name = name.get("content") if isinstance(name, dict) else name

@@ -17,7 +17,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from pilekit.artifacts.atomic_write import check_target, write_atomically
 from pilekit.corpus import Corpus, Described, Source, subsets_or_all
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.progress import Report
 from pilekit.shards.read.absent_label import check_label
 from pilekit.tokenize.loading import load_tokenizer
@@ -67,7 +67,7 @@ def train_tokenizer(
     if not sample:
         check_label(corpus, (), subsets)
         chosen = f" in {', '.join(subsets)}" if subsets else ""
-        raise PilekitError(f"no text to train on in {visible(corpus.root)}{visible(chosen)}")
+        raise PilekitError(f"no text to train on in {corpus.root}{chosen}")
     content = _train(sample, vocab_size, advance)
     with write_atomically(out, follow_links=True) as file:
         file.write(content.encode())

@@ -40,7 +40,7 @@ from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.header import HEADER_FILE, read_header, write_header
 from pilekit.artifacts.own_file import refuse_linked_folders
 from pilekit.checked import reason_of_damage, shown
-from pilekit.errors import PilekitError, message_logger, visible
+from pilekit.errors import PilekitError, message_logger, shortened, visible
 from pilekit.train.config.file import load_config, to_toml
 from pilekit.train.config.sections import TrainConfig, differences
 
@@ -142,7 +142,7 @@ def steps_in(checkpoints: Path, ending: str = "") -> list[int]:
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a null character
         return []
     except OSError as error:
-        raise PilekitError(f"{visible(checkpoints)}: cannot be read: {error.strerror}") from error
+        raise PilekitError(f"{checkpoints}: cannot be read: {error.strerror}") from error
     matches = (_STEP.fullmatch(name.removesuffix(ending)) for name in names if name.endswith(ending))
     return sorted(int(match[1]) for match in matches if match)
 
@@ -213,7 +213,7 @@ def _check_dir(run: RunFolder, old: TrainConfig, config: TrainConfig) -> None:
     before = run.path / "checkpoints" if old.checkpoint.dir is None else Path(old.checkpoint.dir)
     if run.newest_step() is None and before.absolute() != run.checkpoints.absolute() and steps_in(before):
         raise PilekitError(
-            f"checkpoint.dir = {shown(config.checkpoint.dir)}: the run's checkpoints are in {visible(before)}; "
+            f"checkpoint.dir = {shown(config.checkpoint.dir)}: the run's checkpoints are in {before}; "
             "move them, or set that"
         )
 
@@ -287,5 +287,5 @@ def _check_folder(run: RunFolder, name: str) -> None:
     # A start that was killed leaves no more than these.
     elif others := [entry for entry in entries if entry != LOCK_FILE and not entry.startswith(f"{HEADER_FILE}.")]:
         raise PilekitError(
-            f"{name}: holds something that is not a run ({visible(min(others), 60)}); name another folder with --out"
+            f"{name}: holds something that is not a run ({shortened(min(others), 60)}); name another folder with --out"
         )

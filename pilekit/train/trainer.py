@@ -28,7 +28,7 @@ import xxhash
 from transformers import PreTrainedModel
 
 from pilekit.engine.ranks import join
-from pilekit.errors import PilekitError, message_logger, visible
+from pilekit.errors import PilekitError, message_logger, shortened, visible
 from pilekit.evaluate.masked.model import MaskedLM, keeps_documents_apart
 from pilekit.evaluate.model.causal import CausalLM, isolates_documents
 from pilekit.stream.batch.batch import Batch
@@ -158,7 +158,7 @@ class Trainer(NearestNames):
             except RuntimeError as error:  # the kernels lack a shape: those of flex attention need heads of 16 or wider
                 raise PilekitError(
                     f'model.attention_implementation = "{fast}": does not run with this model here '
-                    f'({visible(" ".join(str(error).split()), 200)}); set "sdpa"'
+                    f'({shortened(" ".join(str(error).split()), 200)}); set "sdpa"'
                 ) from error
 
         with self.engine.evaluating():

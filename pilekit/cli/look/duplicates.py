@@ -11,7 +11,7 @@ import click
 
 from pilekit.cli.display.output import print_fitted, printed, terminal
 from pilekit.cli.options import Similarity, folder
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted, shortened, visible
 from pilekit.progress import step_progress
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _exact_name(subset: str | None, labels: list[str]) -> str | None:
         if name in labels:
             return name
     raise PilekitError(
-        f'no document of subset "{visible(subset, 60)}" was removed; removed ones are of {some_names(labels)}'
+        f'no document of subset "{shortened(subset, 60)}" was removed; removed ones are of {some_names(labels)}'
     )
 
 

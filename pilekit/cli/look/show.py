@@ -64,11 +64,10 @@ def _show_tokens(path: str, number: int, tokenizer: str | None, meta: bool, as_j
         raise click.UsageError("a token file has ids alone: name the tokenizer that made them with --tokenizer")
     file, decoder = TokenFile(path), load_tokenizer(tokenizer)
     if number >= len(file):
-        raise PilekitError(f"{visible(path)}: has {counted(len(file))}, and no number {number:,}")
+        raise PilekitError(f"{path}: has {counted(len(file))}, and no number {number:,}")
     if file.tokenizer not in (None, decoder.fingerprint):
         raise PilekitError(
-            f"{visible(path)}: was made with another tokenizer: SHA-256 {file.tokenizer} there, "
-            f"{decoder.fingerprint} here"
+            f"{path}: was made with another tokenizer: SHA-256 {file.tokenizer} there, {decoder.fingerprint} here"
         )
     row: dict[str, Any] = {}
     before = 0

@@ -246,7 +246,7 @@ def _models(first: str, others: Sequence[str]) -> tuple[list[str], tuple[str, ..
         models += 1
     if models < 2:
         raise PilekitError(
-            f"{visible(given[min(models, len(given) - 1)])}: --compare takes two or more folders, before any PATH: of "
+            f"{given[min(models, len(given) - 1)]}: --compare takes two or more folders, before any PATH: of "
             "results (with a result.json, from --out) or of models (with a config.json)"
         )
     return given[:models], tuple(given[models:])

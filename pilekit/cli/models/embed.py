@@ -12,7 +12,7 @@ import click
 from pilekit.cli.display.output import print_fitted
 from pilekit.cli.models.ranks import rank, scoring, told_once, waits
 from pilekit.cli.options import Described, adapter_option, corpus_argument, exact_subsets, on_error_option, open_corpus
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened, visible
 
 _COUNT = click.IntRange(min=1)
 
@@ -111,5 +111,5 @@ def command(
 def _document(near: str) -> tuple[str, int]:
     shard, _, number = near.rpartition(":")
     if not shard or not number.isdecimal():
-        raise PilekitError(f'--near takes SHARD:NUMBER, as in val.jsonl:17, not "{visible(near, 80)}"')
+        raise PilekitError(f'--near takes SHARD:NUMBER, as in val.jsonl:17, not "{shortened(near, 80)}"')
     return shard, int(number)

@@ -100,10 +100,10 @@ def _lines(file: Path) -> list[str]:
     try:
         lines = file.read_text("utf-8").split("\n")
     except OSError as error:
-        raise PilekitError(f"{visible(file)}: cannot be read: {error.strerror}") from error
+        raise PilekitError(f"{file}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise PilekitError(f"{visible(file)}: is not UTF-8 text: byte {error.start:,}") from error
+        raise PilekitError(f"{file}: is not UTF-8 text: byte {error.start:,}") from error
     found = [line.removesuffix("\r") for line in lines if line.strip()]
     if not found:
-        raise PilekitError(f"{visible(file)}: has no prompt; write one to a line")
+        raise PilekitError(f"{file}: has no prompt; write one to a line")
     return found

@@ -19,7 +19,7 @@ from numba import carray, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 
 from pilekit.dedup.sketch.shingles import Int64, UInt64
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.kernels import compiled
 
 WORD = 8
@@ -54,12 +54,12 @@ class ShingleStore:
             with path.open("rb") as file:
                 size = file.seek(0, 2)
                 if size != words * WORD:
-                    raise PilekitError(f"{visible(path)}: is damaged (it has another size); remove it, run again")
+                    raise PilekitError(f"{path}: is damaged (it has another size); remove it, run again")
                 if not size:
                     return np.empty(0, dtype=np.uint64)
                 self._maps.append(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
         except OSError as error:
-            raise PilekitError(f"{visible(path)}: cannot be read: {error.strerror}; run again") from error
+            raise PilekitError(f"{path}: cannot be read: {error.strerror}; run again") from error
         return np.frombuffer(self._maps[-1], dtype=np.uint64)
 
     def release(self) -> None:

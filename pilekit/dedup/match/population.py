@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from pilekit.dedup.scratch_space import scratch_array
 from pilekit.dedup.sketch.sketch_format import ShardSketch
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.shards.keep_mask import KeepMask
 
 Keep = Literal["longest", "first"]
@@ -84,7 +84,7 @@ class Population:
         pairs = list(against)
         for sketch, mask in pairs:
             if mask.header.lines < sketch.header.lines:
-                raise PilekitError(f"{visible(sketch.header.shard)}: its mask is too short for its sketch")
+                raise PilekitError(f"{sketch.header.shard}: its mask is too short for its sketch")
         self.sketches = [*(sketch for sketch, _ in pairs), *sketches]
         self._masks = [mask for _, mask in pairs]
         self.base = np.cumsum([0, *(sketch.documents for sketch in self.sketches)], dtype=np.int64)

@@ -126,10 +126,10 @@ def readable(path: Path, remedy: str = "`pilekit dedup` again") -> Iterator[pa.d
     try:
         yield pa.dataset.dataset(path, format="parquet")
     except FileNotFoundError:
-        raise PilekitError(f"{visible(path)}: is not there; run {remedy}") from None
+        raise PilekitError(f"{path}: is not there; run {remedy}") from None
     except (pa.ArrowException, OSError, LookupError, TypeError, ValueError) as error:
         reason = visible(str(error).split("\n", 1)[0], 200)
-        raise PilekitError(f"{visible(path)}: cannot be read ({reason}); run {remedy}") from error
+        raise PilekitError(f"{path}: cannot be read ({reason}); run {remedy}") from error
 
 
 def pair_texts(

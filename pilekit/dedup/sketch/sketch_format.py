@@ -26,7 +26,7 @@ from pilekit.artifacts.parquet_rows import required
 from pilekit.artifacts.sealed import Kind, SealedHeader
 from pilekit.checked import reason_of_damage
 from pilekit.corpus import Shard
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.shards.fingerprint import Fingerprint, fingerprint
 
 SKETCH = Kind("a sketch", 2, "remove it, and run dedup again")
@@ -113,7 +113,7 @@ def check_unchanged(shard: Shard, sketch: ShardSketch) -> None:
 def shard_changed(shard: Shard) -> PilekitError:
     """The error for a shard that differs from the sketched shard."""
     return PilekitError(
-        f"{visible(shard.path)}: has changed since it was sketched; restore it, or start again in another folder"
+        f"{shard.path}: has changed since it was sketched; restore it, or start again in another folder"
     )
 
 
@@ -140,7 +140,7 @@ def _opened(path: str) -> Iterator[pq.ParquetFile]:
     try:
         table = pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
     except FileNotFoundError as error:
-        raise PilekitError(f"{visible(path)}: there is no such sketch; run dedup again to make it") from error
+        raise PilekitError(f"{path}: there is no such sketch; run dedup again to make it") from error
     except (pa.ArrowException, OSError, ValueError) as error:
         raise SKETCH.another(path, reason_of_damage(error)) from error
     try:

@@ -150,7 +150,7 @@ class _Texts:
             # Everything is freed as soon as possible: a single text may take 500 MB each time it is held.
             self.lines = int(batch.numbers[-1]) + 1
             if self.lines > MAX_LINES:
-                raise PilekitError(f"{visible(batch.shard)}: has more than {MAX_LINES:,} lines; split it")
+                raise PilekitError(f"{batch.shard}: has more than {MAX_LINES:,} lines; split it")
             # Encoded one by one: an Arrow column takes three times as long, and would be hashed in slices as well.
             strings, subsets, numbers = batch.texts, batch.subsets, batch.numbers
             del batch

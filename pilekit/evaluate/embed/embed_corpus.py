@@ -117,7 +117,7 @@ def embed_corpus(
         plan.protocol["embedding"] = how
         done = out.exists()
         if done and record_key(Embeddings(out).protocol) != plan.key:
-            raise PilekitError(f"{visible(out)}: was made with other settings; name another file, or remove it")
+            raise PilekitError(f"{out}: was made with other settings; name another file, or remove it")
         return plan, around, width, done
 
     plan, around, width, done = ranks.on_rank0(check)

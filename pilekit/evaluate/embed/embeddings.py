@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened, visible
 from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.evaluate.results.write_items import PLACE, Items, rows_of, write_items
 from pilekit.wrong_names import NearestNames
@@ -48,9 +48,9 @@ class Embeddings(NearestNames):
             if any(schema.field(name).type != type for name, type in PLACE.items()):
                 raise TypeError("its columns are others")
         except FileNotFoundError:
-            raise PilekitError(f"{visible(path)}: there is no such file") from None
+            raise PilekitError(f"{path}: there is no such file") from None
         except (OSError, pa.ArrowException, KeyError, TypeError, AttributeError, ValueError) as error:
-            raise PilekitError(f"{visible(path)}: is no file of embeddings, as `pilekit embed` writes") from error
+            raise PilekitError(f"{path}: is no file of embeddings, as `pilekit embed` writes") from error
 
     def __len__(self) -> int:
         return int(self._file.metadata.num_rows)
@@ -68,9 +68,7 @@ class Embeddings(NearestNames):
                 table = self._file.read_row_group(group)
             except (OSError, pa.ArrowException) as error:
                 why = visible(error, 200)
-                raise PilekitError(
-                    f"{visible(self.path)}: cannot be read: {why}; remove it, and embed again"
-                ) from error
+                raise PilekitError(f"{self.path}: cannot be read: {why}; remove it, and embed again") from error
             column = table.column("embedding").combine_chunks()
             flat = np.nan_to_num(column.values.to_numpy(zero_copy_only=False).astype(np.float32))
             vectors = flat.reshape(-1, self.width)[: len(table)]
@@ -101,13 +99,11 @@ class Embeddings(NearestNames):
             same = pc.equal(table["shard"].cast(pa.string()), shard).to_numpy() & (table["number"].to_numpy() == number)
             for row in np.flatnonzero(same):
                 if not vectors[row].any():
-                    raise PilekitError(f"{visible(shard, 200)}, document {number}: has no token, so it has no vector")
+                    raise PilekitError(f"{shortened(shard, 200)}, document {number}: has no token, so it has no vector")
                 found: npt.NDArray[np.float32] = vectors[row]
                 return found
         known = visible(", ".join(sorted(shards)), 200)
-        raise PilekitError(
-            f"{visible(self.path)}: has no document {number} of {visible(shard, 200)}; its shards are {known}"
-        )
+        raise PilekitError(f"{self.path}: has no document {number} of {shortened(shard, 200)}; its shards are {known}")
 
 
 def write_embeddings(
@@ -131,7 +127,7 @@ def write_embeddings(
             missing = bool(np.isnan(vector).any())
             if missing and int(pa.__version__.split(".")[0]) < NULL_VECTORS:
                 raise PilekitError(
-                    f"{visible(document.shard, 200)}, document {document.number}: has no token, and pyarrow "
+                    f"{shortened(document.shard, 200)}, document {document.number}: has no token, and pyarrow "
                     f"{pa.__version__} cannot store a null vector; install pyarrow {NULL_VECTORS}, and run again"
                 )
             flat, mask = pa.array(vector.astype(item), number), pa.array([missing])

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened, visible
 from pilekit.evaluate.model.causal import PROBE_TOKENS, changed_ids, differ, predicting, probe_ids
 from pilekit.evaluate.model.load import MASKED, load_model, positions_of
 from pilekit.evaluate.model.logit_transform import UNCHANGED, LogitTransform
@@ -68,7 +68,7 @@ def load_masked_lm(
     try:
         return as_masked_lm(model)
     except PilekitError as error:
-        raise PilekitError(f"{visible(model_dir)}: {error}") from error
+        raise PilekitError(f"{model_dir}: {error}") from error
 
 
 def as_masked_lm(model: PreTrainedModel) -> MaskedLM:
@@ -92,7 +92,7 @@ def as_masked_lm(model: PreTrainedModel) -> MaskedLM:
                 "the tokenizer"
             ) from error
         raise PilekitError(
-            f"this {name} model cannot predict from tokens alone ({visible(str(error) or type(error).__name__, 200)})"
+            f"this {name} model cannot predict from tokens alone ({shortened(str(error) or type(error).__name__, 200)})"
         ) from error
     # The tolerance is float32's rounding in any precision: a model that sees no later token gives the same logits.
     if length > 1 and not differ(logits[:, :-1].float(), later[:, :-1].float()):

@@ -16,7 +16,7 @@ from msgspec import Meta
 from safetensors import safe_open
 
 from pilekit.checked import checked
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.evaluate.model.folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ def with_adapter(model: PreTrainedModel, folder: str | Path, content: dict[str, 
             stored = file.get_slice(name).get_shape() if name in names else None
             if stored != places.get(name):
                 has, needs = (f"{shape or 'none'}" for shape in (stored, places.get(name)))
-                raise PilekitError(f"its tensor {visible(name, 150)} is {has}, and the model's place for it is {needs}")
+                raise PilekitError(
+                    f"its tensor {shortened(name, 150)} is {has}, and the model's place for it is {needs}"
+                )
         if not is_empty:
             set_peft_model_state_dict(wrapped, {name: file.get_tensor(name) for name in names})
     made: PreTrainedModel = wrapped.unload() if is_empty else wrapped.merge_and_unload(safe_merge=True)
@@ -96,7 +98,7 @@ def _settings(content: dict[str, Any]) -> _Settings:
     for field, value in content.items():
         if value and field not in known:
             raise PilekitError(
-                f"{ADAPTER_CONFIG}: {visible(field, 60)} is not supported; merge it by peft, and give the result"
+                f"{ADAPTER_CONFIG}: {shortened(field, 60)} is not supported; merge it by peft, and give the result"
             )
     return settings
 
@@ -105,7 +107,7 @@ def _check_layers(model: PreTrainedModel, layers: list[str], settings: _Settings
     """PilekitError for layers that the model lacks, and for those whose weight another layer shares."""
     modules = dict(model.named_modules())
     if missing := [layer for layer in layers if layer not in modules]:
-        raise PilekitError(f"the model has no layer {visible(missing[0], 150)}; is it the adapter of another model?")
+        raise PilekitError(f"the model has no layer {shortened(missing[0], 150)}; is it the adapter of another model?")
     if not layers:
         raise PilekitError(f"{ADAPTER_WEIGHTS} has no matrices of LoRA")
     if not getattr(model.config.get_text_config(), "tie_word_embeddings", False):
@@ -116,6 +118,6 @@ def _check_layers(model: PreTrainedModel, layers: list[str], settings: _Settings
     for layer in (*layers, *saved):
         if any(modules[layer] is module for module in shared):
             raise PilekitError(
-                f"it changes {visible(layer, 150)}, whose weight is embedding and head at once; merge it by peft, and "
-                "give the result"
+                f"it changes {shortened(layer, 150)}, whose weight is embedding and head at once; merge it by peft, "
+                "and give the result"
             )

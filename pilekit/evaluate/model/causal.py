@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened, visible
 from pilekit.evaluate.model.folder import few_rows
 from pilekit.evaluate.model.load import load_model, positions_of
 from pilekit.evaluate.model.logit_transform import LogitTransform, logit_transform_of, same_numbers
@@ -76,7 +76,7 @@ def load_causal_lm(
     try:
         return as_causal_lm(model)
     except PilekitError as error:
-        raise PilekitError(f"{visible(model_dir)}: {error}") from error
+        raise PilekitError(f"{model_dir}: {error}") from error
 
 
 def as_causal_lm(model: PreTrainedModel) -> CausalLM:
@@ -92,7 +92,7 @@ def as_causal_lm(model: PreTrainedModel) -> CausalLM:
             changed_logits = model(input_ids=changed_ids(model, ids, slice(-1, None)), use_cache=False).logits
     except Exception as error:  # a model that needs other inputs may raise anything
         raise PilekitError(
-            f"this {name} model cannot predict from tokens alone ({visible(str(error) or type(error).__name__, 200)})"
+            f"this {name} model cannot predict from tokens alone ({shortened(str(error) or type(error).__name__, 200)})"
         ) from error
     if differ(logits[:, :-1], changed_logits[:, :-1]):
         raise PilekitError(

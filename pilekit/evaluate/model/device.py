@@ -7,7 +7,7 @@ import re
 import torch
 
 from pilekit.engine.ranks import Ranks
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -21,7 +21,7 @@ def device_of(given: str, ranks: Ranks) -> torch.device:
         return torch.device("cpu")
     named = re.fullmatch(r"auto|cuda(?::([0-9]{1,4}))?", given) if isinstance(given, str) else None
     if named is None:
-        raise PilekitError(f"device is auto, cpu, cuda or cuda:N, not {visible(given, 40)!r}")
+        raise PilekitError(f"device is auto, cpu, cuda or cuda:N, not {shortened(given, 40)!r}")
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not gpus:
         if given == "auto":
@@ -49,5 +49,5 @@ def dtype_of(given: str, device: torch.device, stored: torch.dtype) -> torch.dty
     if given == "auto":
         return torch.float32 if device.type == "cpu" else stored
     if given not in _DTYPES:
-        raise PilekitError(f"dtype is auto, fp32, bf16, fp16, int8 or int4, not {visible(given, 40)!r}")
+        raise PilekitError(f"dtype is auto, fp32, bf16, fp16, int8 or int4, not {shortened(given, 40)!r}")
     return _DTYPES[given]

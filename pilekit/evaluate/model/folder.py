@@ -38,11 +38,11 @@ def check_folder(folder: str | Path, adapter: str | Path | None = None) -> None:
             )
         return
     if (folder / "model" / "config.json").is_file():
-        raise PilekitError(f"{shown}: is a run; its model is {visible(folder / 'model')}")
+        raise PilekitError(f"{shown}: is a run; its model is {folder / 'model'}")
     for path in (folder, folder / "adapter"):
         if (path / ADAPTER_CONFIG).is_file():
             raise PilekitError(
-                f"{visible(path)}: is an adapter, without the model; name the folder of its model, and give this one "
+                f"{path}: is an adapter, without the model; name the folder of its model, and give this one "
                 "with --adapter (in a config of train: model.adapter)"
             )
     raise PilekitError(f"{shown}: has no config.json, so it is no model; give a folder in Hugging Face format")
@@ -53,9 +53,9 @@ def read_json(file: Path) -> dict[str, Any]:
     try:
         content: Any = orjson.loads(file.read_bytes())
     except OSError as error:
-        raise PilekitError(f"{visible(file)}: cannot be read: {error.strerror}") from error
+        raise PilekitError(f"{file}: cannot be read: {error.strerror}") from error
     except orjson.JSONDecodeError as error:
-        raise PilekitError(f"{visible(file)}: is not JSON: {error}") from error
+        raise PilekitError(f"{file}: is not JSON: {error}") from error
     return content if isinstance(content, dict) else {}
 
 
@@ -99,8 +99,8 @@ def _check_adapter(folder: Path) -> None:
     for file in adapter_files(folder):
         if not file.is_file():
             raise PilekitError(
-                f"{visible(folder)}: has no {file.name}, so it is no adapter; give a local folder as peft saves it, in "
+                f"{folder}: has no {file.name}, so it is no adapter; give a local folder as peft saves it, in "
                 "safetensors (nothing is downloaded or unpickled)"
             )
     if find_spec("peft") is None:
-        raise PilekitError(f"the adapter {visible(folder)} needs the package peft: pip install 'pilekit[peft]'")
+        raise PilekitError(f"the adapter {folder} needs the package peft: pip install 'pilekit[peft]'")

@@ -28,7 +28,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
-from pilekit.errors import PilekitError, message_logger, visible
+from pilekit.errors import PilekitError, message_logger, shortened, visible
 from pilekit.evaluate.model.adapter import with_adapter
 from pilekit.evaluate.model.folder import ADAPTER_CONFIG, INDEX, POSITIONS, WEIGHTS, check_folder, read_json
 
@@ -105,7 +105,7 @@ def load_model(
     ]
     if problems:
         more = f" ({len(problems) - 1:,} more)" if len(problems) > 1 else ""
-        raise PilekitError(f"{shown}: the weights do not fit config.json: {visible(problems[0], 300)}{more}")
+        raise PilekitError(f"{shown}: the weights do not fit config.json: {shortened(problems[0], 300)}{more}")
     if unused:
         names = visible(", ".join(unused), 200)
         logger.warning("%s: %d stored tensors are not part of the %s: %s", shown, len(unused), kind.name, names)
@@ -147,9 +147,9 @@ def adapted(model: PreTrainedModel, adapter: str | Path) -> PreTrainedModel:
         with quiet(), torch.random.fork_rng(devices=[]):
             return with_adapter(model, adapter, content)
     except PilekitError as error:
-        raise PilekitError(f"{visible(adapter)}: {error}") from error
+        raise PilekitError(f"{adapter}: {error}") from error
     except Exception as error:  # peft may raise any class of error
-        raise PilekitError(f"{visible(adapter)}: peft cannot add this adapter: {_reason(error)}") from error
+        raise PilekitError(f"{adapter}: peft cannot add this adapter: {_reason(error)}") from error
 
 
 def read_config(path: str | Path, kind: Kind = CAUSAL) -> PreTrainedConfig:
@@ -225,9 +225,9 @@ def weight_files(folder: str | Path) -> list[Path]:
     names = set(names.values()) if isinstance(names, dict) else set()
     for name in names or [None]:
         if not isinstance(name, str) or PurePath(name).name != name or not name.endswith(".safetensors"):
-            raise PilekitError(f'{visible(folder)}: {INDEX}: its "weight_map" names no files beside it')
+            raise PilekitError(f'{folder}: {INDEX}: its "weight_map" names no files beside it')
         if not (folder / name).is_file():
-            raise PilekitError(f"{visible(folder / name)}: is missing; copy the whole model")
+            raise PilekitError(f"{folder / name}: is missing; copy the whole model")
     return [folder / name for name in sorted(names)]
 
 
@@ -287,7 +287,7 @@ def _stored_tensors(folder: str | Path) -> list[tuple[str, int]]:
                 found += [(one.get_dtype(), math.prod(one.get_shape())) for one in slices]
         except (SafetensorError, OSError) as error:
             raise PilekitError(
-                f"{visible(file)}: is not a whole safetensors file ({visible(error, 200)}); copy it again"
+                f"{file}: is not a whole safetensors file ({shortened(error, 200)}); copy it again"
             ) from error
     return found
 

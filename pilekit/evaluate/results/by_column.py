@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pilekit.corpus import Manifest
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened, visible
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.results.tabulate import tabulate
@@ -49,7 +49,7 @@ def open_column(by: str) -> tuple[Path, str] | None:
         return None
     name, _, column = by.rpartition(":")
     if not name or not column:
-        raise PilekitError(f'by is length, or FILE:COLUMN as in facts.parquet:year, not "{visible(by, 80)}"')
+        raise PilekitError(f'by is length, or FILE:COLUMN as in facts.parquet:year, not "{shortened(by, 80)}"')
     shown = visible(name)
     if not Path(name).is_file():
         raise PilekitError(f"{shown}: there is no such file; --by FILE:COLUMN names a Parquet or Arrow file")
@@ -62,7 +62,7 @@ def open_column(by: str) -> tuple[Path, str] | None:
         if names.count(needed) != 1:
             has = visible(", ".join(names), 300)
             many = "several columns" if needed in names else "no column"
-            raise PilekitError(f"{shown}: has {many} {visible(needed, 60)}, which --by needs; it has {has}")
+            raise PilekitError(f"{shown}: has {many} {shortened(needed, 60)}, which --by needs; it has {has}")
     if not pa.types.is_integer(schema.field("number").type):
         raise PilekitError(f"{shown}: its column number holds no integers, but a document's number is one")
     shard = schema.field("shard").type
@@ -70,7 +70,7 @@ def open_column(by: str) -> tuple[Path, str] | None:
     if not (pa.types.is_string(shard) or pa.types.is_large_string(shard) or pa.types.is_string_view(shard)):
         raise PilekitError(f"{shown}: its column shard holds no strings, but a shard's name is one")
     if pa.types.is_nested(schema.field(column).type):
-        raise PilekitError(f"{shown}: each value of {visible(column, 60)} holds several; --by needs plain values")
+        raise PilekitError(f"{shown}: each value of {shortened(column, 60)} holds several; --by needs plain values")
     return Path(name), column
 
 
@@ -92,12 +92,10 @@ def by_column(result: BitsPerByte, by: str) -> BitsPerByte:
             values = _values(records, *opened)
         except (OSError, pa.ArrowException, ValueError, OverflowError) as error:  # also of values that Python lacks
             why = visible(error, 300)
-            raise PilekitError(f"{visible(by)}: cannot be read: {why}; write it again, with text or numbers") from error
+            raise PilekitError(f"{by}: cannot be read: {why}; write it again, with text or numbers") from error
         given = [value for value in dict.fromkeys(values) if value is not None]
         if len(given) > MOST_GROUPS:
-            raise PilekitError(
-                f"{visible(by)}: has {len(given):,} different values, and at most {MOST_GROUPS} are shown"
-            )
+            raise PilekitError(f"{by}: has {len(given):,} different values, and at most {MOST_GROUPS} are shown")
         names = [*map(str, sorted(given, key=lambda value: (str(type(value)), value))), NO_VALUE]
         place = {name: code for code, name in enumerate(names)}
         codes = [place[NO_VALUE if value is None else str(value)] for value in values]
@@ -118,7 +116,7 @@ def _values(records: Records, table: Path, column: str) -> list[Any]:
                 group = value if value == value else "nan"  # each NaN is unequal to all others
                 if values[row] not in (None, group):
                     where = f"{visible(shard, 200)}, document {number}"
-                    raise PilekitError(f"{where}: has two values of {visible(column, 60)} in the table; give it one")
+                    raise PilekitError(f"{where}: has two values of {shortened(column, 60)} in the table; give it one")
                 values[row] = group
     return values
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.corpus import Manifest
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 
 
 class ScoredDocument(msgspec.Struct, frozen=True, rename={"number": "document"}):
@@ -78,9 +78,9 @@ class Records:
         found: dict[tuple[int, int], ScoredDocument] = {}
         for document in documents:
             if document.shard not in places:
-                raise PilekitError(f"{visible(document.shard, 200)}: is no shard of this corpus")
+                raise PilekitError(f"{shortened(document.shard, 200)}: is no shard of this corpus")
             if found.setdefault((places[document.shard], document.number), document) is not document:
-                raise PilekitError(f"{visible(document.shard, 200)}, document {document.number}: is recorded twice")
+                raise PilekitError(f"{shortened(document.shard, 200)}, document {document.number}: is recorded twice")
         ordered = [document for _, document in sorted(found.items(), key=lambda item: item[0])]
         met = dict.fromkeys(document.subset for document in ordered)
         subsets = [subset.name for subset in manifest.subsets if subset.name in met]

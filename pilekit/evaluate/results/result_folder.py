@@ -37,7 +37,7 @@ from pilekit.artifacts.header import read_header, write_header
 from pilekit.artifacts.own_file import open_own, refuse_linked_folders
 from pilekit.checked import reason_of_damage
 from pilekit.corpus import Manifest
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result import RESULT_FILE, BitsPerByte
 from pilekit.evaluate.results.tabulate import tabulate
@@ -123,8 +123,7 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise PilekitError(
-            f"{visible(path)}: cannot be written: {error.strerror}; its records stay, and the same command "
-            "resumes from them"
+            f"{path}: cannot be written: {error.strerror}; its records stay, and the same command resumes from them"
         ) from error
 
 
@@ -147,14 +146,14 @@ def held_folder(out: str | Path, key: str, protocol: dict[str, Any], manifest: M
 def check_out(out: str | Path) -> None:
     """PilekitError if `out` cannot hold results: it has a model, a foreign result.json, or a file for a folder."""
     if os.path.lexists(Path(out) / "config.json"):
-        raise PilekitError(f"{visible(out)}: holds a model (config.json); give --out a folder of its own")
+        raise PilekitError(f"{out}: holds a model (config.json); give --out a folder of its own")
     for folder in (Path(out), Path(out) / RECORDS):
         if os.path.lexists(folder) and not folder.is_dir():
-            raise PilekitError(f"{visible(folder)}: is a file, where a folder belongs; name another --out")
+            raise PilekitError(f"{folder}: is a file, where a folder belongs; name another --out")
     result = Path(out) / RESULT_FILE
     check_target(result)
     if result.exists() and not (Path(out) / RECORDS).exists() and b'"protocol"' not in result.read_bytes():
-        raise PilekitError(f"{visible(result)}: is not of `pilekit bpb`; give --out a folder of its own")
+        raise PilekitError(f"{result}: is not of `pilekit bpb`; give --out a folder of its own")
 
 
 def read_records(folder: Path, shards: list[str], manifest: Manifest) -> Records:
@@ -167,10 +166,10 @@ def read_records(folder: Path, shards: list[str], manifest: Manifest) -> Records
         every = (document for path in record_files(folder) for _, document in lines_in(path))
         return Records.of(every, shards, manifest)
     except OSError as error:
-        raise PilekitError(f"{visible(folder)}: cannot be read: {error.strerror}") from error
+        raise PilekitError(f"{folder}: cannot be read: {error.strerror}") from error
     except PilekitError as error:
         raise PilekitError(
-            f"{visible(folder)}: {error}; remove this folder, and the same command scores its documents again"
+            f"{folder}: {error}; remove this folder, and the same command scores its documents again"
         ) from error
 
 
@@ -189,9 +188,7 @@ def lines_in(path: Path) -> Iterator[tuple[int, ScoredDocument]]:
             try:
                 yield begin, read_line(line)
             except ValueError as error:  # also msgspec's errors
-                raise PilekitError(
-                    f"line {number} of {visible(path.name)} is damaged ({reason_of_damage(error)})"
-                ) from error
+                raise PilekitError(f"line {number} of {path.name} is damaged ({reason_of_damage(error)})") from error
             begin += len(line)
 
 
@@ -238,13 +235,13 @@ def read_result(folder: str | Path) -> BitsPerByte:
             raise ValueError("other figures")
     except FileNotFoundError:
         raise PilekitError(
-            f"{visible(folder)}: has no {RESULT_FILE}; score a model with --out, to its end, and give that folder"
+            f"{folder}: has no {RESULT_FILE}; score a model with --out, to its end, and give that folder"
         ) from None
     except OSError as error:
-        raise PilekitError(f"{visible(path)}: cannot be read: {error.strerror}") from error
+        raise PilekitError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PilekitError(
-            f"{visible(path)}: does not match its records in {RECORDS}/; score the model again with the same "
+            f"{path}: does not match its records in {RECORDS}/; score the model again with the same "
             "command, which adds what is missing and writes it again"
         ) from error
     return result

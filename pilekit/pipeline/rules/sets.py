@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.pipeline.pipeline import names_in
 from pilekit.pipeline.rules.c4 import C4
 from pilekit.pipeline.rules.fineweb import FineWeb
@@ -35,7 +35,7 @@ def rule_sets(names: str | Iterable[str], bad_words: Path | None = None) -> dict
         for one in GROUPS.get(name, (name,)):
             if one not in SETS:
                 known = ", ".join([*GROUPS, *SETS])
-                raise PilekitError(f"there is no set of rules {visible(repr(name), 80)}; the sets are {known}")
+                raise PilekitError(f"there is no set of rules {shortened(repr(name), 80)}; the sets are {known}")
             found[one] = SETS[one]
     if bad_words is None:
         return found
@@ -46,9 +46,9 @@ def rule_sets(names: str | Iterable[str], bad_words: Path | None = None) -> dict
         words = tuple(filter(None, map(str.strip, bad_words.read_text("utf-8-sig").splitlines())))
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", "it is not UTF-8")
-        raise PilekitError(f"{visible(bad_words)}: cannot be read: {why}") from error
+        raise PilekitError(f"{bad_words}: cannot be read: {why}") from error
     if not words:
-        raise PilekitError(f"{visible(bad_words)}: holds no words; write one a line")
+        raise PilekitError(f"{bad_words}: holds no words; write one a line")
     return found | {name: replace(rules, bad_words=words) for name, rules in of_c4.items()}
 
 
@@ -65,7 +65,7 @@ def with_limits(sets: Mapping[str, RuleSet], changes: Iterable[str]) -> dict[str
             if field.name not in ("end_mark", "bad_words")
         }
         if rule not in known:
-            raise PilekitError(f"{visible(change, 80)}: there is no such limit; {named_near(rule, known)}")
+            raise PilekitError(f"{shortened(change, 80)}: there is no such limit; {named_near(rule, known)}")
         pair = isinstance(known[rule], tuple)
         try:
             numbers = tuple(map(float, typed.split(",")))
@@ -74,7 +74,7 @@ def with_limits(sets: Mapping[str, RuleSet], changes: Iterable[str]) -> dict[str
         if len(numbers) != 1 + pair or any(one != one for one in numbers) or list(numbers) != sorted(numbers):
             like = "two numbers, LEAST,MOST" if pair else "a number"
             raise PilekitError(
-                f"{visible(change, 80)}: the limit {rule} is {like}, such as {rule}={'20,500' if pair else 3}"
+                f"{shortened(change, 80)}: the limit {rule} is {like}, such as {rule}={'20,500' if pair else 3}"
             )
         changed[name] = replace(changed[name], **{limit: numbers if pair else numbers[0]})
     return changed

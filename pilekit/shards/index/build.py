@@ -89,7 +89,7 @@ def build_index(
     def made_of() -> Fingerprint:
         check_version(shard.path, version)
         if content_hash not in (None, scan.content_hash):
-            raise PilekitError(f"{visible(shard.path)}: holds other text than it should")
+            raise PilekitError(f"{shard.path}: holds other text than it should")
         return now
 
     with closing(scan.rows()) as rows:
@@ -162,7 +162,7 @@ def _locked_place(shard: Shard) -> Iterator[str]:
     fingerprint(shard.path)  # Nothing is made for a shard that cannot be read.
     places = [place for place in index_places(shard) if not is_url(place)]
     if not places:
-        raise PilekitError(f"{visible(shard.path)}: has no place for an index; save it to a file first")
+        raise PilekitError(f"{shard.path}: has no place for an index; save it to a file first")
     with ExitStack() as held:
         for place in places:
             tell = functools.partial(logger.warning, "%s: waiting for another process that builds it", visible(place))

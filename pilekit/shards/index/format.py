@@ -242,7 +242,7 @@ def warn_of_bad_lines(shard: Shard, index: ShardIndex) -> None:
     """Warn of the bad lines that the shard's index left out, if there are any."""
     if count := index.header.skipped:
         first = str(bad_lines(shard, index).examples[0]).removeprefix(f"{visible(shard.path)}, ")
-        logger.warning("%s: %s left out, the first: %s", visible(shard.path), counted(count, "bad line"), first)
+        logger.warning("%s: %s left out, the first: %s", shard.path, counted(count, "bad line"), first)
 
 
 def _check_rows(table: pa.Table, first: int, lines: int) -> int:

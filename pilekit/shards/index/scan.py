@@ -18,7 +18,7 @@ import xxhash
 from pilekit.corpus import Manifest, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.engine import Advance
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.shards.index.document_rows import DocumentRows, LineRows, rows_of
 from pilekit.shards.index.metadata import MOST_FRAMES, Frames
 from pilekit.shards.read.damage import SkippedLines
@@ -160,7 +160,7 @@ class FrameLines:
         """A frame begins at this stored byte, with this much text before it."""
         if len(self._offsets) == MOST_FRAMES:
             raise PilekitError(
-                f"{visible(self.path)}: has more than {MOST_FRAMES:,} frames, too many for an index; cut it into "
+                f"{self.path}: has more than {MOST_FRAMES:,} frames, too many for an index; cut it into "
                 "larger ones with `pilekit reframe`"
             )
         self._offsets.append(offset)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from pilekit.corpus import Corpus, Described, Manifest, Shard, load_manifest, shard_of
 from pilekit.documents import Document, DocumentBatch, meta_of
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.shards.index.build import index_of
 from pilekit.shards.index.format import ShardIndex, changed_since
 from pilekit.shards.random_access.frame_cache import FrameCache
@@ -180,7 +180,7 @@ class DocumentReader:
             if why is None or self._index is None:
                 raise
             raise ShardChanged(
-                f"{visible(self._path)}: was changed since its index was made: {visible(self._index.path)} {why}; make "
+                f"{self._path}: was changed since its index was made: {self._index.path} {why}; make "
                 "the index again with `pilekit index`, and run again"
             ) from error
 
@@ -190,9 +190,7 @@ class DocumentReader:
                 raise record
             text, subset = document_of(record, self.format)
         except BadRecord as bad:
-            raise PilekitError(
-                f"{visible(self._path)}: number {number:,} is no document: line {number + 1:,} {bad}"
-            ) from None
+            raise PilekitError(f"{self._path}: number {number:,} is no document: line {number + 1:,} {bad}") from None
         assert isinstance(record, dict)
         return Document(text, meta_of(record, self.format.text_field), subset, number, self.shard.name)
 
@@ -201,10 +199,10 @@ class DocumentReader:
         try:
             number = operator.index(number)
         except TypeError:
-            raise PilekitError(f"a document's number is an integer, not {visible(repr(number), 80)}") from None
+            raise PilekitError(f"a document's number is an integer, not {shortened(repr(number), 80)}") from None
         lines = self._stored.lines
         if number < 0:
-            raise PilekitError(f"{visible(self._path)}: has no document {number:,}: numbers begin at 0")
+            raise PilekitError(f"{self._path}: has no document {number:,}: numbers begin at 0")
         if lines is not None and number >= lines:
             raise no_such_number(self._path, number, lines)
         return number

@@ -26,7 +26,7 @@ import xxhash
 
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.own_file import open_own
-from pilekit.errors import PilekitError, message_logger, visible
+from pilekit.errors import PilekitError, message_logger, shortened, visible
 
 logger = message_logger(__name__)
 
@@ -45,7 +45,7 @@ class FrameCache:
     def at(cls, folder: str | Path, most: int) -> FrameCache:
         """The cache in this folder, which is made if it is missing; `PilekitError` if nothing can be written there."""
         if type(most) is not int or most < 1:
-            raise PilekitError(f"a cache's size is a whole number of bytes from 1 on, not {visible(repr(most), 80)}")
+            raise PilekitError(f"a cache's size is a whole number of bytes from 1 on, not {shortened(repr(most), 80)}")
         cache = cls(Path(folder).absolute(), most)
         try:
             cache.folder.mkdir(parents=True, exist_ok=True)
@@ -54,9 +54,7 @@ class FrameCache:
                 cache._make_room(0)
         except (OSError, PilekitError) as error:
             if why := _reason(error):
-                raise PilekitError(
-                    f"{visible(folder)}: cannot be a cache: {why}; name a folder that can be written"
-                ) from error
+                raise PilekitError(f"{folder}: cannot be a cache: {why}; name a folder that can be written") from error
         return cache
 
     def get(self, key: str, size: int) -> bytes | None:
@@ -89,7 +87,7 @@ class FrameCache:
                 (self.folder / "partial").replace(path)
         except (OSError, PilekitError) as error:
             if why := _reason(error):
-                logger.warning("%s: a frame cannot be kept: %s", visible(self.folder), why)
+                logger.warning("%s: a frame cannot be kept: %s", self.folder, why)
                 with suppress(OSError):
                     (self.folder / "partial").unlink()
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.corpus.shard import is_url
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.random_access.frame_lru import BYTES_PER_LINE, FrameLRU
@@ -218,8 +218,7 @@ class LinesByNumber:
 
     def _misfit(self, why: str) -> PilekitError:
         return PilekitError(
-            f"{visible(self.index.path)}: does not fit {visible(self.path)} ({why}); remove it and make a new one with "
-            "`pilekit index`"
+            f"{self.index.path}: does not fit {self.path} ({why}); remove it and make a new one with `pilekit index`"
         )
 
 
@@ -254,7 +253,7 @@ class LinesInOrder:
                     return
         if found < len(numbers) and self.lines is not None:
             raise PilekitError(
-                f"{visible(self.shown)}: does not fit its index (it has {counted(read, 'line')}, not {self.lines:,}); "
+                f"{self.shown}: does not fit its index (it has {counted(read, 'line')}, not {self.lines:,}); "
                 "make the index again with `pilekit index`"
             )
         if found < len(numbers):
@@ -264,4 +263,4 @@ class LinesInOrder:
 def no_such_number(path: str, number: int, lines: int) -> PilekitError:
     """The error for a number that the shard does not have."""
     has = f"its numbers go from 0 to {lines - 1:,}" if lines else "it has no lines"
-    return PilekitError(f"{visible(path)}: has no document {number:,}: {has}")
+    return PilekitError(f"{path}: has no document {number:,}: {has}")

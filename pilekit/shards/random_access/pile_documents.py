@@ -18,7 +18,7 @@ from typing import overload
 
 from pilekit.corpus import Corpus, Described, Shard, Source, subsets_or_all
 from pilekit.documents import Document, DocumentBatch
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted, shortened
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.index.format import ShardIndex, warn_of_bad_lines
 from pilekit.shards.random_access.document_reader import OpenReaders
@@ -73,7 +73,7 @@ class PileDocuments(NearestNames, AbstractContextManager["PileDocuments"]):
         """The document with that identity; `PilekitError` if there is none."""
         names = [one.name for one in self.corpus.shards]
         if shard not in names:
-            raise PilekitError(f"{visible(shard, 200)}: is no shard of this corpus")
+            raise PilekitError(f"{shortened(shard, 200)}: is no shard of this corpus")
         return self._readers.of(names.index(shard)).document(number)
 
     def __len__(self) -> int:
@@ -134,7 +134,7 @@ def _check(shard: Shard, index: ShardIndex) -> None:
         if index.header.storage == "parquet":
             remedy = "write it in smaller row groups first (`pilekit select --format parquet`)"
         raise PilekitError(
-            f"{visible(shard.path)}: its frames are longer than {HELD_BYTES >> 20} MiB, too long to reach "
+            f"{shard.path}: its frames are longer than {HELD_BYTES >> 20} MiB, too long to reach "
             f"single documents; {remedy}, or go through it in order with read()"
         )
     warn_of_bad_lines(shard, index)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.shards.index.format import ShardIndex
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def lines_of_subsets(index: ShardIndex, wanted: Callable[[str], bool] | None) ->
         return SelectedLines(header.lines)
     if header.lines > MOST_LINES:
         raise PilekitError(
-            f"{visible(index.path)}: its shard has {header.lines:,} lines, more than can be chosen from "
+            f"{index.path}: its shard has {header.lines:,} lines, more than can be chosen from "
             f"({MOST_LINES:,}); write its documents without blank lines, with `pilekit select`"
         )
 

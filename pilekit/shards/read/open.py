@@ -55,7 +55,7 @@ def storage_of(path: str) -> Storage:
         if name.endswith(suffix):
             return storage
     raise PilekitError(
-        f"{visible(path)}: is not named like a shard (.jsonl.zst, .jsonl.gz, .jsonl, .json.zst or .parquet); "
+        f"{path}: is not named like a shard (.jsonl.zst, .jsonl.gz, .jsonl, .json.zst or .parquet); "
         "rename it, or pipe its text into standard input (-)"
     )
 
@@ -180,16 +180,16 @@ def open_file(path: str, *, scattered: bool = False) -> BinaryIO:
     except FileNotFoundError as error:
         if not is_missing(error):
             raise PilekitError(
-                f"{visible(path)}: cannot be opened ({reason_of(error)}); check the connection and try again"
+                f"{path}: cannot be opened ({reason_of(error)}); check the connection and try again"
             ) from error
-        raise PilekitError(f"{visible(path)}: no such file; check the path") from None
+        raise PilekitError(f"{path}: no such file; check the path") from None
     except IsADirectoryError:
-        raise PilekitError(f"{visible(path)}: is a folder, not a shard; name a file in it") from None
+        raise PilekitError(f"{path}: is a folder, not a shard; name a file in it") from None
     except PermissionError:
-        raise PilekitError(f"{visible(path)}: may not be read (permission denied)") from None
+        raise PilekitError(f"{path}: may not be read (permission denied)") from None
     except Exception as error:
         why = visible(str(error) or type(error).__name__, 300)
-        raise PilekitError(f"{visible(path)}: cannot be opened: {why}") from error
+        raise PilekitError(f"{path}: cannot be opened: {why}") from error
 
 
 def _open_remote(url: str, scattered: bool) -> _StoredFile:

@@ -100,7 +100,7 @@ class RowBlocks:
             row_bytes = row.get_total_buffer_size()
             if row_bytes > self.max_row_bytes:
                 raise PilekitError(
-                    f"{visible(self.path)}, row {self.read + 1:,}: is longer than {self.max_row_bytes:,} bytes; split "
+                    f"{self.path}, row {self.read + 1:,}: is longer than {self.max_row_bytes:,} bytes; split "
                     "the document or, if you trust the file, raise max_document_bytes of `pilekit.read`"
                 )
             self.read += 1
@@ -159,7 +159,7 @@ def located_rows(path: str, read: Callable[[], int]) -> Iterator[None]:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # The last is of a column's name.
         reason = visible(str(error).split("\n", 1)[0], 200)
         place = f", row {read() + 1:,}" if read() else ""
-        raise PilekitError(f"{visible(path)}{place}: is not a whole Parquet file ({reason}); fetch it again") from error
+        raise PilekitError(f"{path}{place}: is not a whole Parquet file ({reason}); fetch it again") from error
 
 
 def open_table(file: BinaryIO, size: int) -> pq.ParquetFile:
@@ -192,13 +192,11 @@ def format_of(table: pq.ParquetFile, wanted: RecordFormat, path: str) -> RecordF
         remedy = "see text_field in manifests"
         if {"shard", "number"} <= set(names):
             remedy = "it is a table about documents, as of `pilekit embed`; move it out of the corpus"
-        raise PilekitError(f'{visible(path)}: has no column "{visible(wanted.text_field)}"; {remedy}')
+        raise PilekitError(f'{path}: has no column "{wanted.text_field}"; {remedy}')
     flat = ".".join(wanted.label_path)
     for name in (wanted.text_field, flat, wanted.label_path[0]):
         if names.count(name) > 1:
-            raise PilekitError(
-                f'{visible(path)}: has {names.count(name)} columns "{visible(name)}"; write it again with one of them'
-            )
+            raise PilekitError(f'{path}: has {names.count(name)} columns "{name}"; write it again with one of them')
     return replace(wanted, label_path=(flat,)) if flat in names else wanted
 
 

@@ -19,7 +19,7 @@ from pilekit.corpus import Corpus, Described, Shard, Source, load_manifest, shar
 from pilekit.corpus.find import names_many
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.documents import DocumentBatch, RecordFormat
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.shards.read.damage import ShardDamage, SkippedLines
 from pilekit.shards.read.json_records import LineParser
 from pilekit.shards.read.lines import LineBlock, LineTooLong, NumberedLines, whole_lines
@@ -244,7 +244,7 @@ def located_errors(path: str, lines: Callable[[], int], max_document_bytes: int 
         raise PilekitError(damage.describe(path, lines() + 1)) from damage
     except LineTooLong as long:
         raise PilekitError(
-            f"{visible(path)}, line {lines() + long.lines_before + 1:,}: is longer than {max_document_bytes:,} bytes; "
+            f"{path}, line {lines() + long.lines_before + 1:,}: is longer than {max_document_bytes:,} bytes; "
             "split the document or, if you trust the file, raise max_document_bytes of `pilekit.read`"
         ) from long
 

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from pilekit.corpus.shard import STANDARD_INPUT, is_url
 from pilekit.corpus.stores import is_missing, reason_of, retried, store_of
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.shards.read.damage import ShardDamage
 from pilekit.shards.read.open import Storage, open_stored
 
@@ -67,7 +67,7 @@ def open_unchanged(path: str, on_read: Callable[[bytes], None] | None = None) ->
 
 
 def _changed(path: str) -> ShardChanged:
-    return ShardChanged(f"{visible(path)}: was changed while it was read; run again")
+    return ShardChanged(f"{path}: was changed while it was read; run again")
 
 
 def _known_state(path: str) -> tuple[Any, ...]:
@@ -106,6 +106,6 @@ def _remote_state(url: str) -> tuple[Any, ...]:
         about = retried(lambda: store.info(path), url)
     except Exception as error:  # Every store raises its own errors.
         if not is_missing(error):
-            raise PilekitError(f"{visible(url)}: cannot be asked whether it changed: {reason_of(error)}") from error
+            raise PilekitError(f"{url}: cannot be asked whether it changed: {reason_of(error)}") from error
         return ()
     return about.get("size"), " ".join(str(about[tag]) for tag in _TAGS if tag in about)

@@ -65,7 +65,7 @@ def read_sums(path: str) -> dict[str, str]:
                 raise ValueError(f"a second sum of {visible(name, 200)}")
         except ValueError as why:
             raise PilekitError(
-                f"{visible(path)}, line {number:,}: {why}; a line is 64 hex digits, two spaces and a name, as "
+                f"{path}, line {number:,}: {why}; a line is 64 hex digits, two spaces and a name, as "
                 "sha256sum writes it"
             ) from None
     return sums
@@ -112,7 +112,7 @@ def _content(path: str) -> bytes:
         with open_file(path) as file:
             content = file.read(MAX_SUMS_BYTES + 1)
     except ShardDamage as damage:
-        raise PilekitError(f"{visible(path)}: {damage.reason}") from damage
+        raise PilekitError(f"{path}: {damage.reason}") from damage
     if len(content) > MAX_SUMS_BYTES:
-        raise PilekitError(f"{visible(path)}: is longer than {MAX_SUMS_BYTES >> 20} MiB, which no sums file is")
+        raise PilekitError(f"{path}: is longer than {MAX_SUMS_BYTES >> 20} MiB, which no sums file is")
     return content

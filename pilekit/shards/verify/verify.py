@@ -150,13 +150,13 @@ def _target(corpus: Corpus) -> tuple[Path, dict[str, str]]:
     """The sums file to write, and the sums it has now; raises before any work if it cannot be written."""
     if is_url(corpus.root):
         raise PilekitError(
-            f"{visible(corpus.root)}: sums can only be written into a local folder; copy the corpus first, or verify "
+            f"{corpus.root}: sums can only be written into a local folder; copy the corpus first, or verify "
             "without --write-sums"
         )
     target = Path(corpus.root) / SUMS_FILES[0]
     check_target(target)
     if not os.access(corpus.root, os.W_OK):
-        raise PilekitError(f"{visible(target)}: cannot be written: the folder is read-only")
+        raise PilekitError(f"{target}: cannot be written: the folder is read-only")
     old = find_sums(corpus.root)
     return target, read_sums(old) if old else {}
 
@@ -170,8 +170,8 @@ def _listed(corpus: Corpus, sums: str | Path | None) -> tuple[str | None, dict[s
     names = [stored_name(shard) for shard in corpus.shards]
     if sums is not None and not any(name in listed for name in names):
         raise PilekitError(
-            f"{visible(place)}: has no sum of any of these shards; it names {some_names(listed) or 'nothing'}, the "
-            f"shards in {visible(corpus.root)} are {some_names(names)}; verify the folder that holds the named files"
+            f"{place}: has no sum of any of these shards; it names {some_names(listed) or 'nothing'}, the "
+            f"shards in {corpus.root} are {some_names(names)}; verify the folder that holds the named files"
         )
     return place, listed
 

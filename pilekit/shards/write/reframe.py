@@ -169,7 +169,7 @@ def _reframe(
             if isinstance(error, PilekitError) and visible(file.name) not in str(error):
                 raise  # the index cannot be written
             raise PilekitError(
-                f"{visible(path)}: the written file does not read back as the same text ({error}); check "
+                f"{path}: the written file does not read back as the same text ({error}); check "
                 "disk and memory, and try again"
             ) from error
     result = ReframeResult(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.documents import DocumentBatch, RecordFormat
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.shards.read.open import is_parquet, storage_of
 from pilekit.shards.write.frame_writer import FRAME_BYTES, FrameWriter
 
@@ -36,11 +36,11 @@ class ShardWriter:
 
     def __init__(self, path: str | Path, *, level: int = 3, frame_bytes: int = FRAME_BYTES, follow_links: bool = True):
         if not isinstance(path, str | Path):
-            raise PilekitError(f"path is where the shard is to be written, not {visible(path)}")
+            raise PilekitError(f"path is where the shard is to be written, not {path}")
         self.path = Path(path)
         self.storage = storage_of(str(path))
         if self.storage == "parquet":
-            raise PilekitError(f"{visible(path)}: shards are written as .jsonl.zst, .jsonl.gz or .jsonl")
+            raise PilekitError(f"{path}: shards are written as .jsonl.zst, .jsonl.gz or .jsonl")
         self.level = level
         self.frame_bytes = frame_bytes
         self.follow_links = follow_links
@@ -81,7 +81,7 @@ class ShardWriter:
     def write_lines(self, lines: Iterable[bytes | memoryview]) -> None:
         """Write lines without their newlines; raises `PilekitError` for a line that holds a newline."""
         if self._open is None:
-            raise PilekitError(f"{visible(self.path)}: is not open; write inside `with ShardWriter(...):`")
+            raise PilekitError(f"{self.path}: is not open; write inside `with ShardWriter(...):`")
         for line in lines:
             # A copy: a view would keep its piece of 2 MiB alive, and a small sample holds thousands of lines.
             self._held.append(bytes(line))
@@ -95,7 +95,7 @@ class ShardWriter:
         text = b"".join(self._held)
         # A newline inside a line would shift the number, and so the identity, of every document after it.
         if text.count(b"\n") != len(self._held) // 2:
-            raise PilekitError(f"{visible(self.path)}: a line to be written holds a newline; give each line by itself")
+            raise PilekitError(f"{self.path}: a line to be written holds a newline; give each line by itself")
         self._held, self._held_bytes = [], 0
         self.text_bytes += len(text)
         (self._frames or self._gzip or self._file).write(text)

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.shuffle import Int64, UInt64, mix
 from pilekit.stream.batch.write_columns import IGNORED
 from pilekit.tokenize import Tokenizer
@@ -50,7 +50,7 @@ class Masking:
         """The numbers of this tokenizer; PilekitError if it has no mask token."""
         if tokenizer.mask_id is None:
             raise PilekitError(
-                f'the tokenizer {visible(tokenizer.path)} has no mask token, which objective="mlm" needs; name it '
+                f'the tokenizer {tokenizer.path} has no mask token, which objective="mlm" needs; name it '
                 'as "mask_token" in a tokenizer_config.json beside it, or use objective="clm"'
             )
         return cls(tokenizer.mask_id, tokenizer.vocab_size, tokenizer.special_ids)

@@ -23,7 +23,7 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted, shortened
 from pilekit.shuffle import Int64
 from pilekit.stream.arguments import check_number
 
@@ -173,7 +173,7 @@ def given_lanes(lanes: object) -> tuple[int, int] | None:
     if lanes == "auto":
         return None
     if not isinstance(lanes, tuple | list) or len(lanes) != 2 or any(type(n) is not int or n < 1 for n in lanes):
-        raise PilekitError(f'lanes is "auto" or (rows, columns), such as (32, 4), not {visible(repr(lanes), 80)}')
+        raise PilekitError(f'lanes is "auto" or (rows, columns), such as (32, 4), not {shortened(repr(lanes), 80)}')
     rows, columns = lanes
     if rows * columns > MOST_LANES:
         raise PilekitError(f"lanes are {rows} rows x {columns} columns, more than {MOST_LANES:,}; give fewer")

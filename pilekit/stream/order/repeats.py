@@ -17,7 +17,7 @@ import numpy as np
 
 from pilekit.corpus import Manifest, resolve_subsets
 from pilekit.documents import DocumentBatch
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.shuffle import mix
 
 _REPEATS = 3
@@ -40,14 +40,14 @@ def exact_repeats(
         return {}
     if not isinstance(repeats, Mapping):
         raise PilekitError(
-            f'repeats is a dict from subset to factor, such as {{"ArXiv": 2.0}}, not {visible(repr(repeats), 80)}'
+            f'repeats is a dict from subset to factor, such as {{"ArXiv": 2.0}}, not {shortened(repr(repeats), 80)}'
         )
     rule = f"no factor; give a number from 0, which leaves it out, to {MOST:,}; 1 is every document once"
     found: dict[str, float] = {}
     for name, factor in numbers_of_subsets("repeats", repeats, manifest, lambda factor: 0 <= factor <= MOST, rule):
         if subsets is not None and name not in subsets:
             raise PilekitError(
-                f"repeats names {visible(name, 80)}, which subsets leaves out; select it too, or drop its factor"
+                f"repeats names {shortened(name, 80)}, which subsets leaves out; select it too, or drop its factor"
             )
         found[name] = factor
     if subsets is not None and all(found.get(name) == 0 for name in subsets):
@@ -63,9 +63,9 @@ def numbers_of_subsets(
     for typed, number in given.items():
         (name,) = resolve_subsets(typed, manifest=manifest)
         if isinstance(number, bool) or not isinstance(number, int | float) or not is_right(number):
-            raise PilekitError(f"{argument} of {visible(name, 80)}: {visible(repr(number), 80)} is {rule}")
+            raise PilekitError(f"{argument} of {shortened(name, 80)}: {shortened(repr(number), 80)} is {rule}")
         if name in met:
-            raise PilekitError(f"{argument} names {visible(name, 80)} twice, by different spellings; give it once")
+            raise PilekitError(f"{argument} names {shortened(name, 80)} twice, by different spellings; give it once")
         met.add(name)
         yield name, float(number)
 

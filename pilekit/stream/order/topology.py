@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.stream.arguments import check_number
 from pilekit.stream.order.lane_grid import MOST_SAMPLES
 
@@ -47,7 +47,7 @@ def _environment(name: str, missing: int | None) -> int:
         return int(value)
     if value or missing is None:
         raise PilekitError(
-            f"${name} is {visible(repr(value), 80) if value else 'not set'}, but it must be a whole number; give rank "
-            "and world_size, or start the job with torchrun"
+            f"${name} is {shortened(repr(value), 80) if value else 'not set'}, but it must be a whole number; give "
+            "rank and world_size, or start the job with torchrun"
         )
     return missing

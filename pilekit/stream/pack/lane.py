@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted
 from pilekit.shuffle import Int64
 from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments, Turns, Window, gathered, windows
 from pilekit.stream.read.lane_documents import NUMBER, SHARD, LaneDocuments
@@ -128,8 +128,8 @@ def _tokenized(
         shard, number = table[np.searchsorted(offsets, at, side="right") - 1, [SHARD, NUMBER]].tolist()
         path, document = token_files[shard].place(number)
         raise PilekitError(
-            f"{visible(path)}: document {document:,} has the id {ids[at]:,}, but "
-            f"{visible(tokenizer.path)} has {tokenizer.vocab_size:,} ids; give the tokenizer that made the file"
+            f"{path}: document {document:,} has the id {ids[at]:,}, but "
+            f"{tokenizer.path} has {tokenizer.vocab_size:,} ids; give the tokenizer that made the file"
         )
     return TokenizedDocuments(ids, offsets, table)
 

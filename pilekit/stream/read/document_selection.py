@@ -26,7 +26,7 @@ from pilekit.corpus import UNLABELLED, Corpus
 from pilekit.corpus.shard import is_url
 from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.documents import DocumentBatch, check_labels
-from pilekit.errors import PilekitError, counted, message_logger, visible
+from pilekit.errors import PilekitError, counted, message_logger, shortened
 from pilekit.pipeline.pipeline import Pipeline, Stage, described
 from pilekit.shards.index.format import warn_of_bad_lines
 from pilekit.shards.random_access.document_reader import OpenReaders
@@ -106,7 +106,7 @@ class DocumentSelection:
             if isinstance(self.corpus, Corpus):
                 check_label(self.corpus, (), self.subsets)
             raise PilekitError(
-                f"{visible(self.corpus.root)}: no document is selected by subsets, repeats and dedup; `pilekit stats` "
+                f"{self.corpus.root}: no document is selected by subsets, repeats and dedup; `pilekit stats` "
                 "tells what the shards hold"
             )
         if self.dedup is not None and not isinstance(self.corpus, TokenCorpus):
@@ -147,8 +147,8 @@ class DocumentSelection:
                     bits = index.kept(mask, self.dedup)
                 elif not some.end <= mask.header.lines <= some.lines:
                     raise PilekitError(
-                        f"{visible(shard.path)}: has {counted(some.lines, 'line')}, but what was deduplicated in "
-                        f"{visible(str(self.dedup))} under its name has {mask.header.lines:,}; run `pilekit dedup` on "
+                        f"{shard.path}: has {counted(some.lines, 'line')}, but what was deduplicated in "
+                        f"{self.dedup} under its name has {mask.header.lines:,}; run `pilekit dedup` on "
                         "it"
                     )
                 # A mask ends with the last document; blank lines may follow it in the shard.
@@ -308,7 +308,7 @@ def checked_filters(filters: Sequence[Stage]) -> tuple[Stage, ...]:
     chain = Pipeline(filters)
     if chain.stateful:
         raise PilekitError(
-            f"filters={visible(repr(list(chain.stages)), 200)}: a stage's result depends on earlier documents, and a "
+            f"filters={shortened(repr(list(chain.stages)), 200)}: a stage's result depends on earlier documents, and a "
             "stream's documents are read by many processes; run `pilekit dedup` and give dedup=FOLDER"
         )
     return tuple(chain.stages)

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pilekit.corpus import Corpus, Manifest
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access.document_reader import OpenReaders
 from pilekit.shards.random_access.selected_lines import SelectedLines
@@ -38,7 +38,7 @@ def exact_weights(weights: Mapping[str, float], manifest: Manifest) -> dict[str,
     if not isinstance(weights, Mapping) or not weights:
         raise PilekitError(
             f'weights is a dict from subset to share, such as {{"ArXiv": 0.3, "GitHub": 0.7}}, not '
-            f"{visible(repr(weights), 80)}"
+            f"{shortened(repr(weights), 80)}"
         )
     rule = "no share; give a number above 0, and leave out subsets that have no part"
     found = dict(numbers_of_subsets("weights", weights, manifest, lambda weight: 0 < weight < math.inf, rule))
@@ -86,15 +86,15 @@ def repeats_of_weights(
         for name in weights
     }
     if missing := [name for name in weights if not text_bytes[name] * per_byte[name]]:
-        raise PilekitError(f"weights names {visible(missing[0], 80)}, which has no text; leave it out")
+        raise PilekitError(f"weights names {shortened(missing[0], 80)}, which has no text; leave it out")
     tokens = {name: documents[name] * append_eod + text_bytes[name] * per_byte[name] for name in weights}
     total = sum(tokens.values())
     factors = {name: float(f"{weight * total / tokens[name]:.4g}") for name, weight in weights.items()}
     highest = max(factors, key=lambda name: factors[name])
     if factors[highest] > MOST:
         raise PilekitError(
-            f"weights: {visible(highest, 80)} reaches its share with {factors[highest]:,.0f} uses of its documents per "
-            f"epoch, and {MOST:,} are the most; lower its weight"
+            f"weights: {shortened(highest, 80)} reaches its share with {factors[highest]:,.0f} uses of its documents "
+            f"per epoch, and {MOST:,} are the most; lower its weight"
         )
     return factors
 

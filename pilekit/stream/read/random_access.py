@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pilekit.documents import DocumentBatch
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.pipeline.pipeline import Pipeline
 from pilekit.shards.random_access.document_reader import OpenReaders
 from pilekit.shuffle import Int64
@@ -59,7 +59,7 @@ class RandomAccess:
             if self.end is None and dropped > most:
                 raise PilekitError(
                     f"no document stays in lane {lane}: repeats and filters "
-                    f"({visible(repr(list(self._filters.stages)), 200)}) drop all of {dropped:,} in a row; loosen "
+                    f"({shortened(repr(list(self._filters.stages)), 200)}) drop all of {dropped:,} in a row; loosen "
                     "them, or shuffle"
                 )
             yield read.pop()  # pop, so that a waiting lane keeps no texts alive here
@@ -102,13 +102,13 @@ class RandomAccess:
         if not all(map(self.selected.selects, set(batch.subsets))):
             path = self.selected.corpus.shards[shard].path
             raise PilekitError(
-                f"{visible(index.path)}: does not fit {visible(path)} (documents have other subsets); remove it and "
+                f"{index.path}: does not fit {path} (documents have other subsets); remove it and "
                 "make a new one with `pilekit index`"
             )
         return batch
 
     def _made_up(self) -> PilekitError:
         return PilekitError(
-            f"the filters ({visible(repr(list(self._filters.stages)), 200)}) give documents that they were not given, "
-            "or one twice; a document stage drops documents or changes their texts"
+            f"the filters ({shortened(repr(list(self._filters.stages)), 200)}) give documents that they were not "
+            "given, or one twice; a document stage drops documents or changes their texts"
         )

@@ -141,7 +141,7 @@ class Sequential:
                     continue
                 if batch.numbers[0] < document or bool(np.any(np.diff(batch.numbers) <= 0)):
                     raise PilekitError(
-                        f"{visible(shard.name)}: a stage of filters= gives its documents in another order, or twice; "
+                        f"{shard.name}: a stage of filters= gives its documents in another order, or twice; "
                         "stages may drop documents and change their text"
                     )
                 document = int(batch.numbers[-1]) + 1

@@ -25,7 +25,7 @@ from pilekit.corpus import Corpus, Described, Shard, Source, load_manifest, subs
 from pilekit.corpus.shard import is_url
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
 from pilekit.documents import DocumentBatch, check_labels
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.shards.index.document_rows import DocumentRows
 from pilekit.shards.index.format import Frames, IndexHeader, ShardIndex
 from pilekit.shards.index.metadata import INDEX
@@ -92,7 +92,7 @@ class TokenIndex(ShardIndex):
         """The mask's bits; PilekitError if the mask is of other bytes than were tokenized."""
         if [self.header.size, self.header.sample] != [mask.header.size, mask.header.sample]:
             raise PilekitError(
-                f"{visible(self.path)}: was not made from the bytes that were deduplicated in {visible(str(dedup))}; "
+                f"{self.path}: was not made from the bytes that were deduplicated in {dedup}; "
                 "run `pilekit tokenize --dedup`, which compares texts"
             )
         return np.packbits(mask.keeps(np.arange(self.header.lines)), bitorder="little")
@@ -117,7 +117,7 @@ class TokenCorpus(Corpus):
             numbers, codes = (np.concatenate(column) for column in list(zip(*group, strict=True))[1:])
             if name in self._found or not (np.diff(numbers, prepend=-1) > 0).all() or numbers[-1] >= MOST_LINES:
                 raise PilekitError(
-                    f"{visible(self.root)}: in the token files, the documents of {visible(name)} are not together and "
+                    f"{self.root}: in the token files, the documents of {name} are not together and "
                     "in order; give each file once, in the order of the corpus (two corpora that both have this shard: "
                     "tokenize them in one call)"
                 )
@@ -141,7 +141,7 @@ class TokenCorpus(Corpus):
         """
         if tokenizer is None or filters:
             given = "tokenizer=None asks for texts" if tokenizer is None else "filters judge texts"
-            raise PilekitError(f"{visible(self.files[0].path)}: {given}, and a token file has none; give the shards")
+            raise PilekitError(f"{self.files[0].path}: {given}, and a token file has none; give the shards")
         for name in (name for name, value in by_table.items() if value):
             self.needs_table(name)
         endings = [_ending(file, tokenizer, append_eod) for file in self.files]
@@ -153,7 +153,7 @@ class TokenCorpus(Corpus):
         for file in self.files:
             if file.table() is None:
                 raise PilekitError(
-                    f"{visible(file.path)}: {what} needs the table of documents that `pilekit tokenize` writes "
+                    f"{file.path}: {what} needs the table of documents that `pilekit tokenize` writes "
                     f"({DOCUMENTS_SUFFIX}), and there is none"
                 )
 
@@ -217,7 +217,7 @@ def token_corpus(source: Source | None, manifest: Described = None) -> TokenCorp
     if len(others) == len(sources):
         return None
     if others:
-        raise PilekitError(f"{visible(others[0])}: is no token file, but others are; give one kind alone")
+        raise PilekitError(f"{others[0]}: is no token file, but others are; give one kind alone")
     return TokenCorpus(sources, manifest)
 
 
@@ -235,8 +235,8 @@ def _ending(file: TokenFile, tokenizer: Tokenizer, append_eod: bool) -> int | No
     for name, ours in {"tokenizer": tokenizer.fingerprint, "special_tokens": tokenizer.special_tokens}.items():
         if (theirs := made_by[name]) != ours:
             raise PilekitError(
-                f"{visible(file.path)}: its {name} is {visible(str(theirs), 80)}, and that of "
-                f"{visible(tokenizer.path)} is {ours}; give the tokenizer that made the ids"
+                f"{file.path}: its {name} is {shortened(str(theirs), 80)}, and that of "
+                f"{tokenizer.path} is {ours}; give the tokenizer that made the ids"
             )
     eod: int | None = made_by["eod"]
     return eod

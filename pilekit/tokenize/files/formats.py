@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pilekit.artifacts.atomic_write import write_atomically
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.tokenize.files.documents import SCHEMA
 
 Format = Literal["megatron", "npy", "ds", "llmc", "parquet"]
@@ -114,7 +114,7 @@ class TokenFiles:
 def token_files(prefix: str | Path, format: Format, limit: int | None, dtype: str) -> TokenFiles:
     """The files at `prefix`; PilekitError for an invalid prefix, and for an impossible format or limit."""
     if format not in LIMITS:
-        raise PilekitError(f"format is one of {', '.join(LIMITS)}, not {visible(repr(format), 80)}")
+        raise PilekitError(f"format is one of {', '.join(LIMITS)}, not {shortened(repr(format), 80)}")
     path = check_prefix(prefix)
     limit = LIMITS[format] if limit is None else limit
     most = 31 if format == "llmc" else 62
@@ -127,11 +127,11 @@ def check_prefix(prefix: str | Path) -> Path:
     """The path of a prefix; PilekitError for a folder, a name that ends in a slash, or one that no header can hold."""
     path = Path(prefix)
     if str(prefix).endswith("/") or path.name in ("", "..") or path.is_dir():
-        raise PilekitError(f"{visible(prefix)} is a folder; name a prefix in it, such as tokens/pile")
+        raise PilekitError(f"{prefix} is a folder; name a prefix in it, such as tokens/pile")
     try:
         path.name.encode()
     except UnicodeEncodeError:
-        raise PilekitError(f"{visible(prefix)}: its name is not valid UTF-8; name another prefix") from None
+        raise PilekitError(f"{prefix}: its name is not valid UTF-8; name another prefix") from None
     return path
 
 

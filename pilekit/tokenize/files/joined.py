@@ -177,7 +177,7 @@ def _pieces(path: Path) -> Iterator[bytes]:
             while piece := file.read(_COPIED_BYTES):
                 yield piece
     except OSError as error:
-        raise PilekitError(f"{visible(path)}: cannot be read: {error.strerror}") from error
+        raise PilekitError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 @contextmanager
@@ -191,4 +191,4 @@ def _appending(path: Path, head: int) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise PilekitError(f"{visible(path)}: cannot be written: {error.strerror}") from error
+        raise PilekitError(f"{path}: cannot be written: {error.strerror}") from error

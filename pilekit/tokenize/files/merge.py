@@ -23,7 +23,7 @@ from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Shard
 from pilekit.documents import added
-from pilekit.errors import PilekitError, message_logger, visible
+from pilekit.errors import PilekitError, message_logger, shortened, visible
 from pilekit.progress import Report
 from pilekit.shards.fingerprint import Inputs
 from pilekit.table_result import TableResult
@@ -81,7 +81,7 @@ def merge_token_files(
     joined_tables = [[table[0]] if table and not without else [] for table in tables]
     read = [[file.path, *file.bins(), *table] for file, table in zip(inputs, joined_tables, strict=True)]
     if clash := next((path for path in chain.from_iterable(read) if path.resolve() in written), None):
-        raise PilekitError(f"{visible(clash)}: is an input and the output; name another prefix with --out")
+        raise PilekitError(f"{clash}: is an input and the output; name another prefix with --out")
     if format in ENDED_BY_EOD and "eod" in made_by and made_by["eod"] is None:
         logger.warning("without EOD, readers of %s files cannot tell documents apart", format)
     if without:
@@ -129,13 +129,13 @@ def _made_by(inputs: Sequence[TokenFile]) -> dict[str, Any]:
     all_made_by = [file.made_by for file in inputs]
     for file, made_by in zip(inputs, all_made_by, strict=True):
         if not made_by:
-            logger.warning("%s: has no header, so its tokenizer is not known", visible(file.path))
+            logger.warning("%s: has no header, so its tokenizer is not known", file.path)
         for name, value in {"dtype": file.dtype, **made_by}.items():
             first, expected = known.setdefault(name, (file, value))
             if value != expected:
                 raise PilekitError(
-                    f"{visible(file.path)}: {name} is {visible(value, 80)}, but {visible(expected, 80)} "
-                    f"in {visible(first.path)}; merge only files of one kind"
+                    f"{file.path}: {name} is {shortened(value, 80)}, but {shortened(expected, 80)} "
+                    f"in {first.path}; merge only files of one kind"
                 )
     return all_made_by[0] if all(all_made_by) else {}
 

@@ -70,10 +70,10 @@ def finished_output(
     check_same_job(shown, header, parameters, inputs.fingerprints, REMEDY)
     for shard, version in header.results.get("versions", {}).items():
         if version != inputs.versions[shard]:  # The fingerprint shows no small change in place.
-            raise PilekitError(f"{shown}: {visible(shard)} was changed after these files were made; {REMEDY}")
+            raise PilekitError(f"{shown}: {shard} was changed after these files were made; {REMEDY}")
     for file, size in header.results.get("files", {}).items():
         if not (folder / file).is_file() or (folder / file).stat().st_size != size:
-            raise PilekitError(f"{shown}: {visible(file)} no longer exists with {size:,} bytes; {REMEDY}")
+            raise PilekitError(f"{shown}: {file} no longer exists with {size:,} bytes; {REMEDY}")
     _remove(unfinished)
     if done_before:
         logger.warning("already done: %s tells this; to make it again, remove these files first", shown)
@@ -96,7 +96,7 @@ def _refuse_others(files: TokenFiles) -> None:
         path = files.prefix.parent / name
         if path.exists() or path.is_symlink():
             raise PilekitError(
-                f"{visible(path)}: exists, and this job did not write it; name another prefix with --out, or remove it"
+                f"{path}: exists, and this job did not write it; name another prefix with --out, or remove it"
             )
 
 
@@ -108,6 +108,6 @@ def _publish(files: TokenFiles, output: Output, done: dict[str, Any]) -> None:
             made.rename(path)
         elif not path.exists():
             unfinished = visible(output.folder)
-            raise PilekitError(f"{visible(path)}: is gone; put it back, or remove {unfinished} and run again")
+            raise PilekitError(f"{path}: is gone; put it back, or remove {unfinished} and run again")
         elif made.exists() or path.stat().st_size != size:
-            raise PilekitError(f"{visible(path)}: exists, and this job did not write it; remove it")
+            raise PilekitError(f"{path}: exists, and this job did not write it; remove it")

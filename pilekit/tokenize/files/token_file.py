@@ -62,7 +62,7 @@ class TokenFile(NearestNames):
             self._open()
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
-            raise PilekitError(f"{visible(self.path)}: cannot be read: {why}") from error
+            raise PilekitError(f"{self.path}: cannot be read: {why}") from error
 
     def __len__(self) -> int:
         return self.sequences if self._flat else len(self.doc_idx) - 1
@@ -263,7 +263,7 @@ class TokenFile(NearestNames):
             except FileNotFoundError:  # A file that was removed stays mapped.
                 continue
             if now < size:
-                raise PilekitError(f"{visible(path)}: was changed while it was read; run again")
+                raise PilekitError(f"{path}: was changed while it was read; run again")
 
     def _starts(self, documents: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The first token of each of these documents; for the number of all documents, the end."""
@@ -281,7 +281,7 @@ class TokenFile(NearestNames):
             yield match[1] + match[3], int(match[2])
 
     def _fail(self, what: str, remedy: str = "write it again") -> NoReturn:
-        raise PilekitError(f"{visible(self.path)}: {what}; {remedy}")
+        raise PilekitError(f"{self.path}: {what}; {remedy}")
 
 
 def index_paths(prefix: str | Path) -> list[Path]:
@@ -301,15 +301,15 @@ def index_paths(prefix: str | Path) -> list[Path]:
         names = [*read_header(path.parent, KIND, header).results.get("files", names)]
     for missing in (path.parent / name for name in names if name.endswith(".idx")):
         if not missing.exists():
-            raise PilekitError(f"{visible(missing)}: is not there; put it beside the other files, or name each .idx")
+            raise PilekitError(f"{missing}: is not there; put it beside the other files, or name each .idx")
     return found
 
 
 def _index_path(prefix: Path) -> Path:
     found = index_paths(prefix)
     if len(found) > 1:
-        raise PilekitError(f"{visible(prefix)}: has {len(found)} token files; name one, such as {visible(found[0])}")
+        raise PilekitError(f"{prefix}: has {len(found)} token files; name one, such as {found[0]}")
     if not found:
         shown = " or ".join(visible(f"{prefix}{end}.idx") for end in _ENDS)
-        raise PilekitError(f"{visible(prefix)}: there is no token file {shown}")
+        raise PilekitError(f"{prefix}: there is no token file {shown}")
     return found[0]

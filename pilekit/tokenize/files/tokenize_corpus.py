@@ -27,7 +27,7 @@ from pilekit.corpus import MAX_SUBSETS, Corpus, Described, Part, Shard, Source, 
 from pilekit.documents import DocumentBatch, added, check_labels
 from pilekit.engine import Advance, Ray
 from pilekit.engine.in_threads import map_in_threads
-from pilekit.errors import PilekitError, message_logger, visible
+from pilekit.errors import PilekitError, message_logger, shortened, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage, described
 from pilekit.shards.each_shard import finish_shards, part_of
 from pilekit.shards.fingerprint import Inputs
@@ -190,7 +190,9 @@ def _eod_id(tokenizer: Tokenizer, format: Format, append: bool | None, token: st
     usual = format in ENDED_BY_EOD
     if not (usual if append is None else append):
         if token is not None:
-            raise PilekitError(f"eod={visible(repr(token), 80)} is not used without append_eod; give --append-eod too")
+            raise PilekitError(
+                f"eod={shortened(repr(token), 80)} is not used without append_eod; give --append-eod too"
+            )
         if usual:
             logger.warning("without EOD, readers of %s files cannot tell documents apart", format)
         return None
@@ -198,7 +200,7 @@ def _eod_id(tokenizer: Tokenizer, format: Format, append: bool | None, token: st
     if found is None:
         name = "EOD token" if token is None else f"token {visible(repr(token), 80)}"
         remedy = "or leave EOD out (--no-append-eod)"
-        raise PilekitError(f"{visible(tokenizer.path)}: has no {name}; name one of its tokens with --eod, {remedy}")
+        raise PilekitError(f"{tokenizer.path}: has no {name}; name one of its tokens with --eod, {remedy}")
     return found
 
 

@@ -88,7 +88,7 @@ def point_to(latest: Path, folder: Path) -> None:
         with write_atomically(latest) as file:
             file.write(os.fsencode(f"{folder.relative_to(latest.parent) if inside else folder.absolute()}\n"))
     except PilekitError as error:
-        logger.warning("%s; it should name %s, which is complete", error, visible(folder))
+        logger.warning("%s; it should name %s, which is complete", error, folder)
 
 
 def prune(checkpoints: Path, saved: int, keep_last: int, damaged: Iterable[Path]) -> None:
@@ -109,4 +109,4 @@ def remove(path: Path) -> None:
         else:
             path.unlink(missing_ok=True)
     except OSError as error:
-        logger.warning("%s cannot be removed: %s; remove it yourself", visible(path), error.strerror)
+        logger.warning("%s cannot be removed: %s; remove it yourself", path, error.strerror)

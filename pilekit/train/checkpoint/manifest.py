@@ -30,7 +30,7 @@ from pilekit import __version__
 from pilekit.artifacts.own_file import read_own, reading_own
 from pilekit.checked import reason_of_damage
 from pilekit.engine.ranks import Ranks
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.train.step.loss_scale import LossScaleState
 
 STATE_FILE = "state.json"
@@ -125,7 +125,7 @@ def write_state(folder: Path, progress: Progress, config: Mapping[str, Any], fil
         path = folder / name
         if not path.exists() or path.stat().st_size != expected.bytes:
             raise PilekitError(
-                f"{visible(folder)}: {name}, which another rank has written, is not there for rank 0; put the run "
+                f"{folder}: {name}, which another rank has written, is not there for rank 0; put the run "
                 "into a folder that all machines share"
             )
     state = State(
@@ -158,8 +158,8 @@ def read_state(folder: Path) -> State:
         version = msgspec.json.decode(signed.state, type=_Format)
         if version.format != FORMAT:
             raise PilekitError(
-                f"{visible(path)}: has format {version.format}, and this pilekit {__version__} reads format "
-                f"{FORMAT}; resume with pilekit {visible(version.pilekit, 40)}, which wrote it"
+                f"{path}: has format {version.format}, and this pilekit {__version__} reads format "
+                f"{FORMAT}; resume with pilekit {shortened(version.pilekit, 40)}, which wrote it"
             )
         state = msgspec.json.decode(signed.state, type=State)
         if state.progress.skipped > state.progress.step:
@@ -243,7 +243,7 @@ def _naming_damage(name: str, folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in _NOT_DAMAGE:
             raise PilekitError(
-                f"{visible(folder / name)}: cannot be read: {error.strerror}; correct that and run the command again"
+                f"{folder / name}: cannot be read: {error.strerror}; correct that and run the command again"
             ) from error
         missing = isinstance(error, FileNotFoundError)
         raise Damaged(f"it has no {name}" if missing else f"{name} cannot be read: {error.strerror}") from error

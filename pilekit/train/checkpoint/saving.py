@@ -71,7 +71,7 @@ class Checkpoints:
             try:
                 finish_killed_saves(self._folder, self._settings.keep_last)
             except OSError as error:
-                raise PilekitError(f"{visible(self._folder)}: cannot be written: {error.strerror}") from error
+                raise PilekitError(f"{self._folder}: cannot be written: {error.strerror}") from error
             return steps_in(self._folder)
 
         steps = ranks.on_rank0(tidy)
@@ -201,7 +201,7 @@ class Checkpoints:
                 remove(partial)
             if isinstance(error, OSError):
                 why = visible(error.strerror or str(error), 200)
-                raise Unwritten(f"{visible(final)}: the checkpoint cannot be written: {why}") from error
+                raise Unwritten(f"{final}: the checkpoint cannot be written: {why}") from error
             raise (lost_rank(error, ranks) or error) from error.__cause__
 
 

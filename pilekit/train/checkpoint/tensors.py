@@ -36,7 +36,7 @@ from torch.futures import Future
 from torch.optim import Optimizer
 
 from pilekit.engine.ranks import Ranks
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened, visible
 from pilekit.train.checkpoint.manifest import INDEX_FILE, deal
 from pilekit.train.step.sharding import is_first_copy, is_sharded, own_part
 
@@ -226,9 +226,7 @@ class _Reader(FileSystemReader):
                         if sum(prod(chunk.sizes) for chunk in stored.chunks) != prod(stored.size):
                             raise pickle.UnpicklingError(f"it has only a part of {key}")
             except Exception as error:  # a pickle can raise anything
-                raise PilekitError(
-                    f"{visible(path)}: is not the index of a checkpoint: {visible(error, 200)}"
-                ) from error
+                raise PilekitError(f"{path}: is not the index of a checkpoint: {shortened(error, 200)}") from error
             index.storage_meta = StorageMeta()
             self._index = index
         return self._index
@@ -266,7 +264,7 @@ def _check_fit(folder: Path, stored: Mapping[str, str], own: Mapping[str, str]) 
         there, here = stored.get(key, "missing"), own.get(key, "missing")
         if there != here:
             raise PilekitError(
-                f"{visible(folder)}: does not fit the model and its optimizer: {visible(key, 120)} is {there} there "
+                f"{folder}: does not fit the model and its optimizer: {shortened(key, 120)} is {there} there "
                 f"and {here} here; resume with the model and settings of the run that wrote it, or train in another "
                 "folder"
             )

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from pilekit.checked import shown
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened, visible
 from pilekit.train.config.sections import TrainConfig
 
 AUTO = "auto"
@@ -57,11 +57,11 @@ def read_engine_file(config: TrainConfig) -> dict[str, Any]:
         text = Path(path).read_text("utf-8")
         settings = json.loads(text) if path.endswith(".json") else yaml.safe_load(text)
     except OSError as error:
-        raise PilekitError(f"{visible(path)}: cannot be read ({error.strerror})") from error
+        raise PilekitError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise PilekitError(f"{visible(path)}: is neither JSON nor YAML: {visible(error, 200)}") from None
+        raise PilekitError(f"{path}: is neither JSON nor YAML: {shortened(error, 200)}") from None
     if not isinstance(settings, dict):
-        raise PilekitError(f"{visible(path)}: must hold settings by name, as {config.parallel.engine} reads them")
+        raise PilekitError(f"{path}: must hold settings by name, as {config.parallel.engine} reads them")
     return settings
 
 

@@ -16,7 +16,7 @@ import msgspec
 import tomli_w
 
 from pilekit.checked import closest
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted, shortened, visible
 from pilekit.train.config.check import check, check_versions, naming_field, typed, wrong
 from pilekit.train.config.sections import SECTIONS, Objective, TrainConfig, fields
 from pilekit.train.step.schedule import most_warmup
@@ -144,7 +144,7 @@ def _read(path: str | Path) -> dict[str, Any]:
     try:
         return tomllib.loads(raw.decode("utf-8-sig").replace("\r\n", "\n"))
     except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or brackets nested too deeply
-        raise PilekitError(f"is not TOML: {visible(error, 200)}") from None
+        raise PilekitError(f"is not TOML: {shortened(error, 200)}") from None
 
 
 def _change(change: str | tuple[str, Any]) -> tuple[str, Any]:
@@ -153,7 +153,7 @@ def _change(change: str | tuple[str, Any]) -> tuple[str, Any]:
     section, dot, field = name.strip().partition(".")
     if not equals or not dot:
         shown = change if isinstance(change, str) else name
-        raise PilekitError(f"{visible(shown, 100)}: must be section.field=value, such as train.steps=50")
+        raise PilekitError(f"{shortened(shown, 100)}: must be section.field=value, such as train.steps=50")
     _check_name("section", section, SECTIONS)
     _check_name(f"key of {section}", field, fields(section))
     name = f"{section}.{field}"
@@ -176,4 +176,4 @@ def _change(change: str | tuple[str, Any]) -> tuple[str, Any]:
 def _check_name(kind: str, name: str, names: dict[str, Any]) -> None:
     """Raise PilekitError, with the name that was probably meant, if `name` is not among `names`."""
     if name not in names:
-        raise PilekitError(f'unknown {kind}, "{visible(name, 60)}": {closest(name, names)}')
+        raise PilekitError(f'unknown {kind}, "{shortened(name, 60)}": {closest(name, names)}')

@@ -72,7 +72,7 @@ def settings_refused(config: TrainConfig) -> Iterator[None]:
         if file is None or isinstance(error, PilekitError):
             raise
         why = visible(" ".join(str(error).split()), 300)
-        raise PilekitError(f"{visible(file)}: {engine} refuses it: {why}") from error
+        raise PilekitError(f"{file}: {engine} refuses it: {why}") from error
 
 
 def share_weights(model: nn.Module, ranks: Ranks) -> None:

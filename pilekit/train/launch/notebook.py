@@ -24,7 +24,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened, visible
 
 if TYPE_CHECKING:
     from torch.multiprocessing.spawn import ProcessContext
@@ -46,7 +46,7 @@ def notebook_launch(fn: Callable[..., T], nproc: int, *args: Any) -> T:
     all ranks at once. Raises PilekitError if a rank fails, with its message or, in the notes, its traceback.
     """
     if type(nproc) is not int or nproc < 1:
-        raise PilekitError(f"nproc is a whole number from 1 on, not {visible(repr(nproc), 80)}")
+        raise PilekitError(f"nproc is a whole number from 1 on, not {shortened(repr(nproc), 80)}")
     import torch
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
     from torch.multiprocessing.spawn import start_processes

@@ -26,7 +26,7 @@ import msgspec
 from pilekit.artifacts.atomic_write import check_target, write_atomically
 from pilekit.artifacts.own_file import open_own
 from pilekit.checked import reason_of_damage
-from pilekit.errors import PilekitError, message_logger, visible
+from pilekit.errors import PilekitError, message_logger, shortened
 
 if TYPE_CHECKING:
     import torch  # imported on use: reading metrics does not need it, and it takes seconds
@@ -135,7 +135,7 @@ class StepLog(AbstractContextManager["StepLog[Line]"], Generic[Line]):
         for name, number in numbers_of(metrics):
             if not math.isfinite(number):
                 raise PilekitError(
-                    f"step {metrics.step:,}: {visible(name, 80)} is {number}, so the run is lost; "
+                    f"step {metrics.step:,}: {shortened(name, 80)} is {number}, so the run is lost; "
                     "lower optimizer.lr or lengthen schedule.warmup, and resume from the last checkpoint"
                 )
         self._waiting += msgspec.json.encode(metrics) + b"\n"
@@ -198,12 +198,12 @@ def _lines(path: Path, kind: type[Line]) -> Iterator[tuple[bytes, Line]]:
                     if not line.endswith(b"\n"):
                         return
                     raise PilekitError(
-                        f"{visible(path)}, line {number:,}: is not a line of pilekit's metrics or samples "
+                        f"{path}, line {number:,}: is not a line of pilekit's metrics or samples "
                         f"({reason_of_damage(error)}); remove that line, or move the file away"
                     ) from error
                 yield line, metrics
     except OSError as error:
-        raise PilekitError(f"{visible(path)}: cannot be read: {error.strerror}") from error
+        raise PilekitError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _drop_later(path: Path, kind: type[Line], resume_step: int) -> None:
@@ -261,4 +261,4 @@ def numbers_of(metrics: StepMetrics | StepSample) -> Iterator[tuple[str, float]]
 
 
 def _not_written(path: Path, error: OSError) -> PilekitError:
-    return PilekitError(f"{visible(path)}: cannot be written: {error.strerror}")
+    return PilekitError(f"{path}: cannot be written: {error.strerror}")

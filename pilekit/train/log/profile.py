@@ -18,7 +18,7 @@ from torch.profiler import profile as torch_profile
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.engine.ranks import Ranks
-from pilekit.errors import PilekitError, message_logger, visible
+from pilekit.errors import PilekitError, message_logger, shortened
 from pilekit.train.config.sections import TrainConfig
 
 logger = message_logger(__name__)
@@ -101,9 +101,9 @@ class Profile(AbstractContextManager["Profile"]):
             (self._folder / TRACE_FILE).unlink(missing_ok=True)  # torch would write through a link
             profiler.export_chrome_trace(str(self._folder / TRACE_FILE))
         except (PilekitError, OSError, RuntimeError) as error:
-            logger.warning("the profile cannot be written: %s", visible(error, 300))
+            logger.warning("the profile cannot be written: %s", shortened(error, 300))
             return
-        logger.warning("%s shows where the time went", visible(self._folder / BREAKDOWN_FILE))
+        logger.warning("%s shows where the time went", self._folder / BREAKDOWN_FILE)
 
 
 def page_of(entries: Any, steps: Sequence[int], config: TrainConfig, ranks: Ranks, remedy: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from pilekit.errors import PilekitError, message_logger, visible
+from pilekit.errors import PilekitError, message_logger, shortened, visible
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.log.metrics import StepMetrics, numbers_of
 
@@ -132,7 +132,7 @@ def open_wandb(folder: Path, config: TrainConfig) -> AbstractContextManager[Writ
         )
     except (wandb.Error, OSError) as error:
         raise PilekitError(
-            f"log.wandb = true: {visible(error, 200).rstrip('.')}; set WANDB_MODE=offline, or log.wandb = false"
+            f"log.wandb = true: {shortened(error, 200).rstrip('.')}; set WANDB_MODE=offline, or log.wandb = false"
         ) from error
     shown = run.step  # the first step that the page lacks
 

@@ -24,7 +24,7 @@ import xxhash
 from transformers import GPTNeoXConfig, PreTrainedModel, RobertaConfig
 
 from pilekit.engine.ranks import Ranks
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened, visible
 from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm, tokens_of
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, check_vocabulary
 from pilekit.evaluate.model.folder import check_folder, few_positions
@@ -128,7 +128,7 @@ def build_model(
         lm = as_causal_lm(model) if kind is CAUSAL else as_masked_lm(model)
     except PilekitError as error:
         names = (source.preset, source.config, source.path) if isinstance(source, ModelConfig) else (_OBJECT,)
-        raise PilekitError(f"{visible(next(filter(None, names), ''))}: {error}") from error
+        raise PilekitError(f"{next(filter(None, names), '')}: {error}") from error
     _adapt_and_freeze(lm.model, source, lora, seed)
     lm.model.train()
     return lm
@@ -207,8 +207,8 @@ def use_attention(model: PreTrainedModel, implementation: str) -> None:
             model.set_attn_implementation(implementation)
     except (ValueError, ImportError, RuntimeError) as error:
         raise PilekitError(
-            f'model.attention_implementation = "{implementation}": a {visible(model.config.model_type, 60)} model '
-            f'cannot use it ({visible(" ".join(str(error).split()), 200)}); set "sdpa"'
+            f'model.attention_implementation = "{implementation}": a {shortened(model.config.model_type, 60)} model '
+            f'cannot use it ({shortened(" ".join(str(error).split()), 200)}); set "sdpa"'
         ) from error
 
 
@@ -245,8 +245,8 @@ def _check_parameters(given: PreTrainedModel, made: PreTrainedModel, kind: Kind)
         if found.get(name) != expected.get(name):
             of, to = (f"{shapes.get(name, 'none of its own')}" for shapes in (found, expected))
             raise PilekitError(
-                f"{_OBJECT}: its parameter {visible(name, 120)} is {of}, but its configuration makes {to}; change the "
-                "configuration, so that others can load the trained model"
+                f"{_OBJECT}: its parameter {shortened(name, 120)} is {of}, but its configuration makes {to}; change "
+                "the configuration, so that others can load the trained model"
             )
     if not any(parameter.requires_grad for parameter in given.parameters()):
         raise PilekitError(f"{_OBJECT}: all parameters are frozen; set requires_grad of those to be trained")
@@ -274,8 +274,8 @@ def _adapt_and_freeze(model: PreTrainedModel, source: Source, lora: LoraConfig, 
     for pattern in (isinstance(source, ModelConfig) and source.freeze) or ():
         if not (matching := fnmatch.filter(names, pattern)):
             raise PilekitError(
-                f'model.freeze: "{visible(pattern, 100)}" matches no parameter; names are such as '
-                f'"{visible(names[0], 100)}", and * stands for anything'
+                f'model.freeze: "{shortened(pattern, 100)}" matches no parameter; names are such as '
+                f'"{shortened(names[0], 100)}", and * stands for anything'
             )
         for name in matching:
             model.get_parameter(name).requires_grad_(False)

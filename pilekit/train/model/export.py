@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from transformers import GenerationConfig
 
 from pilekit.artifacts.atomic_write import flush
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.evaluate.model.load import quiet
@@ -76,7 +76,7 @@ def export_model(
         shutil.rmtree(partial, ignore_errors=True)
         if isinstance(error, OSError | SafetensorError):
             why = getattr(error, "strerror", None) or str(error)
-            raise PilekitError(f"{visible(folder)}: cannot be written: {visible(why, 200)}") from error
+            raise PilekitError(f"{folder}: cannot be written: {shortened(why, 200)}") from error
         raise
 
 
@@ -121,9 +121,7 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int | None)
     """Copy tokenizer.json, and write the names of the special tokens, which it does not hold, beside it."""
     raw = tokenizer.path.read_bytes()
     if hashlib.sha256(raw).hexdigest() != tokenizer.fingerprint:
-        raise PilekitError(
-            f"the tokenizer {visible(tokenizer.path)} has changed since it was loaded; put the old file back"
-        )
+        raise PilekitError(f"the tokenizer {tokenizer.path} has changed since it was loaded; put the old file back")
     (folder / "tokenizer.json").write_bytes(raw)
     reference = tokenizers.Tokenizer.from_str(raw.decode())
     config: dict[str, Any] = {

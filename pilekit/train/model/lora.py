@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.evaluate.model.load import quiet
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def _layers(model: PreTrainedModel, targets: list[str] | None) -> list[str]:
         if not matching:
             endings = ", ".join(sorted({name.rpartition(".")[2] for name in names}))
             raise PilekitError(
-                f'lora.targets: "{visible(target, 100)}" is none of the model\'s linear layers; there are '
-                f"{visible(endings, 300)}"
+                f'lora.targets: "{shortened(target, 100)}" is none of the model\'s linear layers; there are '
+                f"{shortened(endings, 300)}"
             )
         chosen |= matching
     return sorted(chosen)

@@ -25,7 +25,7 @@ from torch.nn.utils import prune
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.evaluate.masked.model import load_masked_lm
 from pilekit.evaluate.model.causal import load_causal_lm
 from pilekit.evaluate.model.load import MASKED, Kind, kind_of, model_on_meta, stored_dtype, weight_files
@@ -79,7 +79,7 @@ def prune_model(
         raise PilekitError("give magnitude or heads, one of the two")
     if magnitude is not None and not 0 < magnitude < 1:
         raise PilekitError(f"magnitude is {magnitude:g}, but it is a share above 0 and below 1")
-    taken = PilekitError(f"{visible(out)}: exists already; name a new folder")
+    taken = PilekitError(f"{out}: exists already; name a new folder")
     if Path(out).exists() and not Path(out, "config.json").exists():
         raise taken
     kind = kind_of(model_dir)
@@ -88,7 +88,7 @@ def prune_model(
     before = _counts(lm.model)
     blocks, how = blocks_of(lm.model), None
     if not blocks:
-        raise PilekitError(f"{visible(model_dir)}: has no list of blocks, so it cannot be pruned")
+        raise PilekitError(f"{model_dir}: has no list of blocks, so it cannot be pruned")
     with torch.no_grad():
         if magnitude is not None:
             for module in (module for block in blocks for module in block.modules()):

@@ -34,7 +34,7 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 from transformers import PreTrainedModel
 
 from pilekit.engine.ranks import Ranks
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.train.config.sections import Objective, TrainConfig
@@ -238,7 +238,7 @@ def recompute_activations(model: PreTrainedModel, what: Literal["none", "full", 
         enable(settings)
     except ValueError as error:
         raise PilekitError(
-            f"a {visible(model.config.model_type, 60)} model cannot compute its activations again; set "
+            f"a {shortened(model.config.model_type, 60)} model cannot compute its activations again; set "
             'parallel.activation_checkpoint = "none"'
         ) from error
 

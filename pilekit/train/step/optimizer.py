@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.train.config.sections import OptimizerConfig
 from pilekit.train.model.blocks import blocks_of
 from pilekit.train.step.sharding import own_part
@@ -186,8 +186,8 @@ def lr_scales(model: nn.Module, config: OptimizerConfig) -> dict[str, float]:
         matching = {name for name in left if fnmatchcase(name, pattern)}
         if not matching:
             raise PilekitError(
-                f'optimizer.lr_by_pattern: "{visible(pattern, 100)}" matches no parameter that earlier patterns leave; '
-                f'names are such as "{visible(next(iter(parameters)), 100)}", and * stands for anything'
+                f'optimizer.lr_by_pattern: "{shortened(pattern, 100)}" matches no parameter that earlier patterns '
+                f'leave; names are such as "{shortened(next(iter(parameters)), 100)}", and * stands for anything'
             )
         scales |= dict.fromkeys(matching, rate / config.lr)
         left = [name for name in left if name not in matching]

@@ -56,7 +56,7 @@ def check_teacher(teacher: PreTrainedModel, model: PreTrainedModel, config: Trai
     (words, width), (others, own) = (each.get_output_embeddings().weight.shape for each in both)
     if words != others:
         raise PilekitError(
-            f"teacher.path = {visible(config.teacher.path or '')}: predicts {words:,} ids, and the model {others:,}; "
+            f"teacher.path = {config.teacher.path or ''}: predicts {words:,} ids, and the model {others:,}; "
             "give the model as many (vocab_size in its config.json), or set model.from_teacher"
         )
     if config.teacher.cosine and width != own:
