@@ -60,6 +60,10 @@ def lock(source: str, out: Path) -> None:
         pass
 
 
+def metrics(source: str, out: Path) -> None:
+    StepLog(Path(source, "metrics.jsonl"), StepMetrics, resume_step=0)._file.write(b"{}\n")
+
+
 COMMANDS: dict[str, Callable[[str, Path], object]] = {
     **{name: test_changed_shards.COMMANDS[name] for name in ("select", "to_parquet", "reframe", "dedup", "index")},
     "sums": lambda source, out: verify_corpus(source, write_sums=True, jobs=1),

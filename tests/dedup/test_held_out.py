@@ -150,7 +150,7 @@ def test_another_setting_is_refused_and_so_is_nothing_to_protect(
     before = tree(tmp_path)
     with pytest.raises(PilekitError, match=r'made with other settings: held_out is \["test\.jsonl","val\.jsonl"\] th'):
         make(data, out=tmp_path / "protected")
-    with pytest.raises(PilekitError, match=r"made with other settings: held_out is not set there"):
+    with pytest.raises(PilekitError, match=r"made with other settings: held_out is not given there"):
         make(data, held_out="protect", out=tmp_path / "left-out")
     with pytest.raises(PilekitError, match="made with other settings"):
         make(data / "00.jsonl.zst", out=tmp_path / "protected")

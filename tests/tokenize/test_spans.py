@@ -148,10 +148,22 @@ def spelt(token: str, kind: str) -> bytes:
 def test_tokens_that_spell_bytes_have_exactly_these(
     files: dict[str, Path], kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """Unless a normaliser changed the text. A space that is put before a text is no byte of it."""
+    """Unless a normaliser changed the text. A space that the tokenizer puts before it is no byte of it.
+
+    The byte-level one puts it before each piece between added tokens, unless the piece begins with a space.
+    """
     path = files.get(kind) or request.getfixturevalue("real_corpus") / "20B_tokenizer.json"
     tokenizer = load_tokenizer(path)
-    before = b" " if kind in ("byte-level, trimmed", "byte fallback") else b""
+
+    def without_put_spaces(tokens: list[bytes], data: bytes) -> list[bytes]:
+        if kind == "byte fallback" and tokens:
+            return [tokens[0].removeprefix(b" "), *tokens[1:]]
+        own = []
+        for token in tokens:
+            put = kind == "byte-level, trimmed" and not data.startswith(token)
+            own.append(token.removeprefix(b" ") if put else token)
+            data = data.removeprefix(own[-1])
+        return own
 
     @given(st.one_of(hard_texts(["<|endoftext|>"]), st.lists(st.sampled_from("a b😀ü日x "), max_size=12).map("".join)))
     def check(text: str) -> None:
@@ -159,10 +171,7 @@ def test_tokens_that_spell_bytes_have_exactly_these(
         found = slices(tokenizer, text)
         ids = tokenizer.encode_batch([text])[0].tolist()
         wanted = [spelt(tokenizer._reference.id_to_token(token_id), kind) for token_id in ids]
-        if wanted and b"".join(wanted) != text.encode():
-            assert b"".join(wanted) == before + text.encode()
-            wanted[0] = wanted[0].removeprefix(before)
-        assert found == wanted
+        assert found == without_put_spaces(wanted, text.encode())
 
     check()
 
