@@ -22,7 +22,7 @@ from pilekit.corpus import Corpus, Shard
 from pilekit.documents import check_labels
 from pilekit.engine import Advance, Ray
 from pilekit.pipeline.stages import Match, MinBytes
-from pilekit.shards.each_shard import each_file, processes_for
+from pilekit.shards.each_shard import are_tiny, each_file, processes_for
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError, Reading, read
 
@@ -89,8 +89,9 @@ def find_text(
     reading = functools.partial(read, subsets=subsets, on_error=on_error, manifest=corpus.manifest)
     search = functools.partial(_search, pattern=Match(pattern).pattern, min_bytes=min_bytes, reading=reading)
     if engine is None and processes_for(corpus.shards, jobs) == 1:
+        ahead = not are_tiny(corpus.shards)
         for shard in corpus.shards:
-            yield from search(shard, counts, advance, True)
+            yield from search(shard, counts, advance, ahead)
         return
     decoder = msgspec.json.Decoder(FoundText)
     job = functools.partial(_search_to_file, search=search)

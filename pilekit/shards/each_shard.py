@@ -55,6 +55,15 @@ def processes_for(shards: Sequence[Shard], jobs: int | None, engine: Ray | None 
     return min(jobs, max(1, len(shards)))
 
 
+TINY_BYTES = 64 << 10
+"""Stored bytes that are decompressed before a thread for it has started."""
+
+
+def are_tiny(shards: Sequence[Shard]) -> bool:
+    """Whether no shard should be decompressed in a thread of its own, because most are tiny."""
+    return sum(TINY_BYTES if shard.size is None else shard.size for shard in shards) < TINY_BYTES * len(shards)
+
+
 PLAIN = (".jsonl", ".json", ".ndjson")
 """How the names of shards end that are not compressed."""
 
@@ -82,7 +91,7 @@ def each_shard(
     processes, names = processes_for(shards, jobs, engine), [shard.name for shard in shards]
     of_each = max(1, usable_cpus() // max(1, processes)) if engine is None else engine.threads(processes)
     # A process decompresses in a thread if there are free CPUs for it, or if it is the only one.
-    ahead = (processes <= 1 and engine is None) or of_each > 1
+    ahead = ((processes <= 1 and engine is None) or of_each > 1) and not are_tiny(shards)
     work = functools.partial(work, **{"threads": of_each} if threads else {"ahead": ahead})
     items = shards if items is None else items
     options: dict[str, Any] = {"on_progress": advance, "engine": engine, "lock": lock}

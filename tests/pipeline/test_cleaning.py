@@ -166,7 +166,7 @@ def test_jobs_repetition_and_other_settings(tmp_path: Path, corpus: Path, caplog
         ),
         ({"rules": {name: rules[name] for name in ["gopher-quality"]}}, "dup_lines is 0.3 there, not given here"),
         ({"pii": ["email"]}, 'pii is ."ip". there, ."email". here'),
-        ({"subsets": ["ArXiv"]}, "subsets is null there"),
+        ({"subsets": ["ArXiv"]}, "subsets is not given there"),
     ):
         with pytest.raises(PilekitError, match=message):
             clean_corpus(corpus, tmp_path / "out-1", jobs=1, **{**settings, **change})

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
 import re
 import sys
+import threading
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,6 +20,7 @@ from pilekit import Corpus, corpus_stats, read
 from pilekit.errors import PilekitError
 from pilekit.pipeline.find_text import Counts, find_text
 from pilekit.pipeline.sample_documents import sample_documents
+from pilekit.shards.each_shard import TINY_BYTES
 from tests.cli.running import invoked, on_terminal, refused, run, run_json
 from tests.dedup.checking import write_corpus
 from tests.shards import making
@@ -156,6 +159,25 @@ def test_a_sample_of_many_shards_flushes_no_file_and_takes_no_step_for_each_shar
     assert not flushed
 
 
+def test_tiny_shards_are_read_without_a_thread_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starting a thread for each of many tiny shards takes longer than reading them."""
+    write_corpus(tmp_path / "tiny", {f"{number:02}": [making.record("a b")] for number in range(20)})
+    noise = random.Random(0)
+    write_corpus(tmp_path / "large", {"00": [making.record(noise.randbytes(TINY_BYTES).hex())]})
+    started, start = [0], threading.Thread.start
+
+    def counted(thread: threading.Thread) -> None:
+        started[0] += 1
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", counted)
+    for command in (["sample"], ["grep", "a"], ["stats"]):
+        for folder, threads in (("tiny", 0), ("large", 1)):
+            started[0] = 0
+            run(*command, tmp_path / folder, "--jobs", 1)
+            assert started[0] == threads, (command, folder)
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_grep_finds_what_a_loop_finds_and_counts_it(data: Path, jobs: int) -> None:
     everything = documents(data)
@@ -235,7 +257,9 @@ def test_fields_of_a_corpus_without_a_manifest(tmp_path: Path, monkeypatch: pyte
     assert run("show", tmp_path / "00.jsonl", "0", *options[:2]).stdout == "one two"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
     assert "leave out --text-field" in run("stats", tmp_path, *options, "--manifest", "demo", exit_code=2).stderr
-    assert "--text-field or --label" in run("stats", tmp_path, "--label", "a..b", exit_code=2).stderr
+    assert (
+        '--label = "a..b": must be the path of a field' in run("stats", tmp_path, "--label", "a..b", exit_code=2).stderr
+    )
 
 
 def test_head_does_not_read_past_its_lines(tmp_path: Path) -> None:
