@@ -12,6 +12,7 @@ from contextlib import suppress
 import click
 
 from pilekit.cli.options import json_option
+from pilekit.cli.standard_streams import wrapped
 from pilekit.errors import counted
 
 NAME = 26
@@ -40,7 +41,7 @@ def command(tokenizer: str | None, as_json: bool) -> None:
     def say(line: str, shown: bool = not as_json) -> None:
         if shown:
             with suppress(SystemExit):  # A reader that has gone does not hide a fault.
-                click.echo(line)
+                click.echo(wrapped(line, sys.stdout, " " * 4))
 
     found: dict[str, dict[str, str]] = {"packages": {}, "machine": {}}
     faults = []

@@ -11,6 +11,7 @@ import contextlib
 import difflib
 import importlib
 import os
+import shutil
 import signal
 import sys
 import time
@@ -20,7 +21,7 @@ from typing import NoReturn
 import click
 
 from pilekit import __version__
-from pilekit.cli.standard_streams import flush_standard_output, prepare_standard_streams
+from pilekit.cli.standard_streams import flush_standard_output, prepare_standard_streams, wrapped
 from pilekit.errors import PilekitError, RankLost, ToldElsewhere, is_out_of_memory, visible
 
 GROUPS = {
@@ -86,6 +87,10 @@ RESUMED = (
 
 REPORT_SECONDS = 30.0
 """How long a silent rank waits for rank 0 to print the error. The launcher kills all ranks when the first one ends."""
+
+
+NARROW = 52
+"""Click writes help for this many columns where a terminal has fewer, which would break its lines inside words."""
 
 
 class LazyGroup(click.Group):
@@ -154,7 +159,9 @@ def main() -> NoReturn:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # A shell's `&` has Ctrl-C ignored.
         signal.signal(signal.SIGINT, _interrupt)
     try:
-        code = pilekit.main(args=arguments, standalone_mode=False)
+        columns = shutil.get_terminal_size().columns
+        narrow = columns - 2 if columns < NARROW else None
+        code = pilekit.main(args=arguments, standalone_mode=False, terminal_width=narrow)
         with contextlib.suppress(SystemExit):  # A reader that has gone now does not change the exit code.
             sys.stdout.flush()  # An error at Python's own flush, at exit, could not be reported.
         sys.exit(code if isinstance(code, int) else 0)
@@ -177,7 +184,7 @@ def main() -> NoReturn:
         else:
             # What libraries say of memory is nothing, the shape of an array, or that they are not installed.
             told = "memory ran out; free some, or raise its limit" if lacks_memory else visible(error)
-            click.echo(f"error: {told}", err=True)
+            click.echo(wrapped(f"error: {told}", sys.stderr), err=True)
         if isinstance(error, ImportError):  # Python would crash in the library that is half there, as it ends.
             flush_standard_output()
             os._exit(1)

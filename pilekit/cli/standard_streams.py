@@ -17,6 +17,7 @@ import atexit
 import io
 import os
 import sys
+import textwrap
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
@@ -73,3 +74,11 @@ def _text_over(kind: type[io.FileIO], descriptor: int, now: TextIO | None, own: 
         errors="backslashreplace",  # If a terminal lacks a character, its number is printed.
         line_buffering=kind is _Messages or (now is not None and (now.line_buffering or now.write_through)),
     )
+
+
+def wrapped(line: str, stream: TextIO, indent: str = "") -> str:
+    """`line` as lines that fit the terminal, broken at spaces only, all but the first indented; unchanged in a log."""
+    if not stream.isatty():
+        return line
+    width = os.get_terminal_size(stream.fileno()).columns or 80
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

@@ -17,7 +17,7 @@ from pilekit.cli import main as main_module
 from pilekit.cli.main import COMMANDS, GROUPS, pilekit
 from pilekit.cli.options import ByteSize, Similarity, lanes, repeats
 from pilekit.errors import ToldElsewhere
-from tests.cli.running import PILEKIT, ended
+from tests.cli.running import PILEKIT, ended, on_terminal
 from tests.process_groups import ROOT
 from tests.shards import making
 from tests.versions import TRAINS
@@ -279,3 +279,17 @@ def test_values_as_people_type_them() -> None:
             with pytest.raises(click.BadParameter) as raised:
                 read.convert(typed, None, None) if isinstance(read, click.ParamType) else read(typed)
             assert "\x1b" not in raised.value.message
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_no_line_on_a_terminal_is_broken_inside_a_word(columns: int, corpus: Path) -> None:
+    """Errors, help and `doctor` fit the terminal, unless one word is longer; in a pipe an error is one line."""
+    wrong = ["stats", "--subsets", "a.jsonl", "not here, and " * 9 + "nowhere.jsonl"]
+    [error] = subprocess.run([*PILEKIT, *wrong], capture_output=True, text=True).stderr.splitlines()
+    assert len(error) > columns
+    printed = on_terminal(*wrong, columns=columns)
+    assert printed.split() == error.split()
+    for lines in (printed, *(on_terminal(*of, columns=columns) for of in (["--help"], ["stats", "-h"], ["doctor"]))):
+        for line in lines.splitlines():
+            is_whole = "pilekit " in line or line.endswith(":")  # examples, to be copied, and titles
+            assert len(line) <= columns or len(line.split()) == 1 or is_whole, line

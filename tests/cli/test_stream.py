@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pilekit.stream.pile_stream import PileStream
-from tests.cli.running import PILEKIT, refused, run, run_json
+from tests.cli.running import PILEKIT, on_terminal, refused, run, run_json
 from tests.shards.making import record
 from tests.tokenize.making import byte_level_bpe, saved
 
@@ -139,3 +139,13 @@ def test_a_state_from_a_file(shard: Path, tokenizer: Path, tmp_path: Path) -> No
     refused("its window is 8, here it is 256", "stream", *arguments)
     file.write_text("{")
     refused(r"state\.json: is not JSON", "stream", *arguments)
+
+
+def test_on_a_terminal_the_texts_of_samples_are_broken_at_spaces(tmp_path: Path, tokenizer: Path) -> None:
+    words = " ".join(f"word{n:03d}" for n in range(200))
+    (tmp_path / "a.jsonl").write_bytes(record(words, "Github") + b"\n")
+    arguments = ("stream", tmp_path / "a.jsonl", "--tokenizer", tokenizer, "--seq-len", 200, "--batch-size", 1)
+    shown = [line.rstrip() for line in on_terminal(*arguments, "--steps", 2).splitlines() if "word" in line]
+    assert len(shown) > 2
+    assert max(map(len, shown)) <= 80
+    assert all(re.fullmatch(r"word\d{3}", line.split()[-1]) for line in shown if len(line) > 72)

@@ -62,19 +62,20 @@ def subset_table(tokens: dict[str, int]) -> FittedTable[str]:
 
 
 def print_rows(console: Console, rows: list[list[dict[str, Any]]]) -> None:
-    """Print the documents of some rows, the first `SHOWN_CHARACTERS` of each."""
+    """Print the documents of some rows, the first `SHOWN_CHARACTERS` of each; a terminal gets lines that fit it."""
+    whole = not console.is_terminal
     for index, documents in enumerate(rows, start=1):
         tokens = sum(document["tokens"] for document in documents)
         title = f"sample {index}: {counted(tokens, 'token')} of {counted(len(documents))}"
-        console.print(Text(title, style="bold"), soft_wrap=True)
+        console.print(Text(title, style="bold"), soft_wrap=whole)
         for document in documents[:SHOWN_DOCUMENTS]:
             place = f"  {visible(document['shard'], 200)} document {document['number']:,}, "
             place += counted(document["tokens"], "token")
-            console.print(Text.assemble("── ", (visible(document["subset"], 80), "cyan"), place), soft_wrap=True)
-            console.print(Text(visible(document["text"].replace("\n", "↵"), SHOWN_CHARACTERS)), soft_wrap=True)
+            console.print(Text.assemble("── ", (visible(document["subset"], 80), "cyan"), place), soft_wrap=whole)
+            console.print(Text(visible(document["text"].replace("\n", "↵"), SHOWN_CHARACTERS)), soft_wrap=whole)
         if len(documents) > SHOWN_DOCUMENTS:
             more = counted(len(documents) - SHOWN_DOCUMENTS, "more document")
-            console.print(Text(f"── {more}", style="dim"), soft_wrap=True)
+            console.print(Text(f"── {more}", style="dim"), soft_wrap=whole)
         console.print()
 
 
