@@ -83,10 +83,17 @@ def write_rows(path: Path, schema: pa.Schema, rows: Iterable[Sequence[Any]]) -> 
 
 
 def join_tables(path: Path, schema: pa.Schema, parts: Iterable[Path]) -> Path:
-    """Write the rows of other Parquet files of this schema, a row group at a time; returns the path."""
-    with write_atomically(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+    """Write the rows of other Parquet files of this schema; returns the path.
+
+    Tables of few rows share a row group, because each group takes 500 bytes of the footer, which every reader reads.
+    """
+
+    def batches() -> Iterator[pa.RecordBatch]:
         for part in parts:
             with pq.ParquetFile(part) as table:
-                for group in range(table.num_row_groups):
-                    writer.write_table(table.read_row_group(group))
+                yield from table.iter_batches(ROWS_PER_GROUP)
+
+    with write_atomically(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        for group in in_row_groups(batches(), ROWS_PER_GROUP):
+            writer.write_table(group)
     return path
