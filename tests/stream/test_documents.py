@@ -286,10 +286,10 @@ def test_a_shard_that_was_changed_is_an_error(tmp_path: Path) -> None:
     documents = [record(f"{i:04}" + "x" * 200, "ArXiv") for i in range(100)]
     path = tmp_path / "a.jsonl"
     for lines, subsets, words in (
-        ([*documents[:50], b" " * len(documents[50]), *documents[51:]], None, r"a\.jsonl, line 51: is blank; .*"),
-        ([*documents[:50], b"{" + documents[50][1:-1] + b"]", *documents[51:]], None, r"a\.jsonl, line 51: is not J"),
+        ([*documents[:50], b" " * len(documents[50]), *documents[51:]], None, r"a\.jsonl: was changed since its index"),
+        ([*documents[:50], b"{" + documents[50][1:-1] + b"]", *documents[51:]], None, r"a\.jsonl: was changed since"),
         ([line.replace(b"ArXiv", b"Githu") for line in documents], ["ArXiv"], "other subsets.*pilekit index"),
-        (documents[:50], None, "does not fit|cut off|another size"),
+        (documents[:50], None, "was changed since its index was made"),
     ):
         path.write_bytes(b"\n".join(documents))
         stream = raw(path, lanes=(1, 1), subsets=subsets)

@@ -201,7 +201,7 @@ def scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: Pa
     assert corpus is not None
     given = {name: value for name, value in rules.items() if value is not None}
     figure = "pseudo-bits per byte" if kind_of(model_dir) is MASKED else "bits per byte"
-    with scoring(what, None if rules["paper"] else figure) as report:
+    with scoring(what, None if rules.get("paper") else figure) as report:
         found = bits_per_byte(model_dir, corpus, out=out, report=report, **given)
     if found.cost is not None and not rank():
         from pilekit.evaluate.model.load import weight_files

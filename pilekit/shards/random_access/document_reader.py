@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.corpus import Corpus, Described, Manifest, Shard, load_manifest, shard_of
+from pilekit.corpus.shard import is_url
 from pilekit.documents import Document, DocumentBatch, meta_of
 from pilekit.errors import PilekitError, shortened
 from pilekit.shards.index.build import index_of
@@ -176,8 +177,10 @@ class DocumentReader:
         try:
             yield
         except PilekitError as error:
-            why = None if self._index is None else changed_since(self._index, self.shard.path)
-            if why is None or self._index is None:
+            if self._index is None or is_url(self.shard.path):  # a store tells its own changes, by the file's tag
+                raise
+            why = changed_since(self._index, self.shard.path)
+            if why is None:
                 raise
             raise ShardChanged(
                 f"{self._path}: was changed since its index was made: {self._index.path} {why}; make "
