@@ -102,6 +102,7 @@ class ShardIndex(NearestNames):
                     wanted = None if names is None else list(names)
                     table = file.read_row_group(group, columns=wanted, use_threads=False)
                     table = table.unify_dictionaries().combine_chunks()
+                    table.validate(full=True)  # a damaged label may point behind the dictionary
                     first = _check_rows(table, first, self.header.lines)
                 except Exception as error:
                     raise INDEX.damaged(self.path, error) from error
