@@ -102,7 +102,6 @@ class ShardIndex(NearestNames):
                     wanted = None if names is None else list(names)
                     table = file.read_row_group(group, columns=wanted, use_threads=False)
                     table = table.unify_dictionaries().combine_chunks()
-                    table.validate(full=True)  # a damaged label may point behind the dictionary
                     first = _check_rows(table, first, self.header.lines)
                 except Exception as error:
                     raise INDEX.damaged(self.path, error) from error
@@ -250,6 +249,11 @@ def _check_rows(table: pa.Table, first: int, lines: int) -> int:
     """Raise `ValueError` for rows that no shard can have; returns the least number that may follow."""
     if "text_bytes" in table.column_names and bool(np.any(table["text_bytes"].to_numpy() < 0)):
         raise ValueError("it has texts of impossible sizes")
+    if "subset" in table.column_names and table.num_rows:
+        labels = table["subset"].chunk(0)
+        places = labels.indices.to_numpy()
+        if places.min() < 0 or places.max() >= len(labels.dictionary):
+            raise ValueError("it has labels that its dictionary lacks")
     if "number" in table.column_names and len(numbers := table["number"].to_numpy()):
         if numbers[0] < first or numbers[-1] >= lines or bool(np.any(numbers[1:] <= numbers[:-1])):
             raise ValueError("its document numbers do not increase")
