@@ -18,7 +18,7 @@ import orjson
 import tokenizers
 
 from pilekit.errors import PilekitError, message_logger, shortened, visible
-from pilekit.tokenize.probe import probe_texts
+from pilekit.tokenize.probe import check_growth, probe_texts
 from pilekit.tokenize.tokenizer import (
     Backend,
     EncodeBatch,
@@ -77,6 +77,7 @@ def load_tokenizer(
         reference = _reference(plain, special_tokens)
         if not reference.get_vocab_size(with_added_tokens=True):
             raise ValueError("its vocabulary is empty")
+        check_growth(content.get("normalizer"))
         for text in ("", "a b\n"):
             with suppress(Exception):  # It may not know the text. But a crafted normaliser panics at any text.
                 reference.encode(text, add_special_tokens=False)

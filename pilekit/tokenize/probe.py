@@ -4,12 +4,22 @@ Two byte-level BPE programs can differ in Unicode normalisation (NFC composes ac
 ohm and angstrom signs), in the pre-tokenizer's classes (letters, digits, marks, white space), in its look-ahead at the
 end of a run of spaces, and in added and special tokens. The probe set has examples of each difference, the tokenizer's
 own added tokens in several contexts, and a thousand seeded random mixtures.
+
+`check_growth` tries the steps of a normaliser one by one, because tokenizers ends the whole process when a few crafted
+steps, each of which makes a text some thousand times as long, ask for more memory than there is.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import orjson
+import tokenizers
+
+MOST_GROWTH = 1000
+"""How many times as long a normaliser may make the probe's characters; Unicode's own forms need 18."""
 
 _ALPHABETS = [
     "abcdefghijklmnopqrstuvwxyz",
@@ -69,3 +79,22 @@ def probe_texts(added_tokens: Sequence[str]) -> list[str]:
         chosen = rng.sample(pools, k=rng.randint(1, 4))
         texts.append("".join(map(rng.choice, rng.choices(chosen, k=rng.randint(1, 60)))))
     return texts
+
+
+def check_growth(normalizer: Any) -> None:
+    """Raise `ValueError` if the normaliser of a tokenizer.json makes the probe's characters far longer."""
+    text = "".join(_ALPHABETS)
+    most = MOST_GROWTH * len(text)
+    for step in _steps(normalizer):
+        plain = {"model": {"type": "BPE", "vocab": {}, "merges": []}, "normalizer": step}
+        text = tokenizers.Tokenizer.from_str(orjson.dumps(plain).decode()).normalizer.normalize_str(text)
+        if len(text) > most:
+            raise ValueError(f"its normalizer makes a text over {MOST_GROWTH:,} times as long")
+
+
+def _steps(normalizer: Any) -> Iterator[Any]:
+    if isinstance(normalizer, dict) and isinstance(inner := normalizer.get("normalizers"), list):
+        for step in inner:
+            yield from _steps(step)
+    elif normalizer is not None:
+        yield normalizer

@@ -6,6 +6,8 @@ import functools
 import logging
 import pickle
 import shutil
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -292,6 +294,26 @@ def test_a_huge_id_or_a_device_is_told_before_memory_is_taken(file: Path) -> Non
         load_tokenizer(file)
     with pytest.raises(PilekitError, match="the tokenizer /dev/zero is a pipe or a device, not a file"):
         load_tokenizer("/dev/zero")
+
+
+def test_a_normalizer_that_asks_for_all_memory_is_refused(file: Path) -> None:
+    """In another process, because tokenizers ends it. The steps may be nested, and each alone is possible."""
+    corpus = file.with_name("a.jsonl")
+    corpus.write_text('{"text": "a", "meta": {"pile_set_name": "ArXiv"}}\n')
+    longer = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 4096}
+    plain = orjson.loads(file.read_bytes())
+    for steps in ([longer] * 3, [longer, {"type": "Sequence", "normalizers": [longer] * 2}]):
+        file.write_bytes(orjson.dumps({**plain, "normalizer": {"type": "Sequence", "normalizers": steps}}))
+        ended = subprocess.run(
+            [sys.executable, "-m", "pilekit", "tokenize", corpus, "--tokenizer", file, "--out", file.parent / "out"],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert ended.returncode == 1
+        assert ended.stderr.count("\n") == 1
+        assert "its normalizer makes a text over 1,000 times as long" in ended.stderr
 
 
 def test_rules_that_fail_only_at_some_texts_are_one_line_that_names_the_file(file: Path) -> None:
