@@ -86,5 +86,7 @@ def message_logger(name: str) -> logging.Logger:
 
 
 def _make_visible(record: logging.LogRecord) -> bool:
-    record.msg, record.args = visible(record.getMessage()), None
+    record.msg = visible(str(record.msg))
+    if isinstance(record.args, tuple):  # they stay apart, for handlers that group messages
+        record.args = tuple(one if isinstance(one, int | float) else visible(str(one)) for one in record.args)
     return True
