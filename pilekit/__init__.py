@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -197,6 +197,10 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise _wrong_name(name)
     value = getattr(importlib.import_module(home), name)
+    if isinstance(value, FunctionType):
+        from pilekit.wrong_names import with_nearest_keywords
+
+        value = with_nearest_keywords(value)
     globals()[name] = value
     return value
 

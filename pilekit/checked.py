@@ -6,7 +6,6 @@ msgspec checks, but says only which bound was broken, in its own terms: "Expecte
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import sys
@@ -17,6 +16,7 @@ import msgspec
 from msgspec import inspect
 
 from pilekit.errors import PilekitError, shortened
+from pilekit.wrong_names import nearest_of
 
 T = TypeVar("T")
 
@@ -57,13 +57,6 @@ def shown(value: Any) -> str:
         return "(too many digits)"
 
 
-def closest(name: str, names: Iterable[str]) -> str:
-    """The name that was probably meant, and all `names`."""
-    names = list(names)
-    near = difflib.get_close_matches(name.lower(), names, n=1)
-    return (f'did you mean "{near[0]}"? ' if near else "") + f"There are {', '.join(names)}"
-
-
 def either(choices: Iterable[Any]) -> str:
     """The values as a choice: `1 or 2`."""
     return " or ".join(map(shown, choices))
@@ -83,7 +76,7 @@ def _explained(text: str, value: Any, info: Any, name: str) -> str:
         return f"{name}.{found[1]}".lstrip(".") + " is missing"
     if found := re.fullmatch(r"Object contains unknown field `(.*)`", text, re.DOTALL):
         names = [one.encode_name for one in _of(info, "fields").fields]
-        return f'unknown field{f" of {name}" * bool(name)}, "{shortened(found[1], 60)}": {closest(found[1], names)}'
+        return f'unknown field{f" of {name}" * bool(name)}, "{shortened(found[1], 60)}"; {nearest_of(found[1], names)}'
     before = f"{name} = {shown(value)}: " if name else ""
     if not re.match(_OF_MSGSPEC, text):
         return (f"{name}: " if name else "") + shortened(text, 300)

@@ -1,15 +1,18 @@
-"""A wrong name is answered with the right one: `pilekit.stats` with `corpus_stats`, `corpus.shard` with `shards`.
+"""A wrong name is answered with the right one: `pilekit.stats` with `corpus_stats`, `workers=2` with `jobs`.
 
 People guess names by the commands of pilekit and by the words of other libraries. The tables here know these words, and
-`difflib` knows misspellings. Nothing here runs until a name is wrong, and a right name costs nothing more.
+`difflib` knows misspellings. They are read when a name is wrong. A right name costs nothing more, but that a call with
+keywords looks these up in a set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import cache
+from collections.abc import Callable, Collection, Iterable, KeysView, Mapping
+from functools import cache, wraps
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 COMMANDS = {
     "assemble": "assemble_corpus",
@@ -99,6 +102,60 @@ ELSEWHERE = {
 }
 """The words of other libraries, in lower case and without underscores."""
 
+KEYWORDS = {
+    "label": "label_field label_path subset_field",
+    "text_field": "content_field text_column text_key",
+    "Corpus(path, label=...)": "label label_field label_path subset_field",
+    "Corpus(path, text_field=...)": "content_field text_column text_field text_key",
+    "engine=Ray(address)": "address ray_address",
+    "engine=Ray(scratch=...)": "scratch",
+    "result.to_dict()": "as_json json to_json",
+    "stages=[DropDuplicates(folder)]": "dedup masks",
+    "write=False": "dry_run no_write",
+    "advance": "callback on_progress progress progress_bar report verbose",
+    "against": "benchmarks earlier evaluation evaluations previous",
+    "append_eod": "add_eod add_eos add_eos_token append_eos",
+    "batch_tokens": "batch_size tokens_per_batch",
+    "corpus": "corpora data dataset files path paths source",
+    "data": "corpora corpus dataset files local path paths remote source",
+    "dtype": "precision torch_dtype",
+    "engine": "backend cluster executor ray",
+    "eod": "eod_token eos eos_token",
+    "folder": "out output output_dir path",
+    "frame_bytes": "chunk_size frame frame_size",
+    "jobs": "cores cpus n_jobs nproc num_proc num_processes num_workers processes tasks threads workers",
+    "level": "compression compression_level",
+    "limit": "count max_documents max_samples n num_documents num_samples take",
+    "magnitude": "amount sparsity",
+    "max_length": "block_size context_length max_seq_len max_seq_length seq_len seq_length sequence_length",
+    "max_new_tokens": "length max_length max_tokens",
+    "memory": "max_memory mem memory_limit ram",
+    "model": "checkpoint model_dir model_name_or_path model_path pretrained",
+    "model_dir": "checkpoint model model_name_or_path model_path pretrained",
+    "ngram": "n n_gram n_grams ngram_size ngrams shingle shingle_size",
+    "num_perm": "hashes num_hashes num_permutations permutations",
+    "on_error": "bad_lines errors ignore_errors skip skip_errors strict",
+    "on_progress": "advance callback progress report",
+    "out": "dest destination folder output output_dir output_folder output_path save_to",
+    "pii": "email emails redact redact_pii",
+    "pool": "pooling",
+    "report": "advance callback progress progress_bar verbose",
+    "rules": "filters quality rule",
+    "sample": "frac fraction probability proportion rate",
+    "sample_bytes": "bytes limit_bytes",
+    "seed": "random_seed random_state rng shuffle_seed",
+    "shard": "file path source",
+    "source": "corpus data dataset file files path paths shard",
+    "sources": "files inputs paths prefixes",
+    "stages": "filters map pipeline transform",
+    "subsets": "domains names pile_set_name subset",
+    "sums": "checksums sha256 sha256sums",
+    "threshold": "jaccard jaccard_threshold min_similarity similarity",
+    "tokenizer": "tok tokenizer_file tokenizer_name tokenizer_path",
+}
+"""How a keyword is written that other libraries, or the commands, call by one of these words. Of two answers for a word
+the first that a function takes counts."""
+
 
 WORDS = {
     "Batch": {
@@ -118,8 +175,6 @@ WORDS = {
         **{command: f"pilekit.{name}" for command, name in COMMANDS.items()},
         **dict.fromkeys(("batches", "read", "text", "texts"), "corpus.documents() or pilekit.read(corpus)"),
         **dict.fromkeys(("files", "paths"), "corpus.shards"),
-        **dict.fromkeys(("label_field", "label_path", "subset_field"), "label"),
-        **dict.fromkeys(("content_field", "text_column", "text_key"), "text_field"),
         **dict.fromkeys(("subset", "subsets"), "corpus_stats(corpus).subsets or read(corpus, subsets=...)"),
     },
     "CorpusStats": {
@@ -177,35 +232,58 @@ WORDS = {
         "train": "trainer.fit",
         "train_dataset": "[data] path of the config",
     },
+    "bits_per_byte": {"by": "result.by(column)", "compare": "pilekit.compare([result, other])"},
+    "clean_corpus": {
+        **dict.fromkeys(("language_model", "language_score"), "language=Language(model)"),
+        "bad_words": 'rules=["c4"]',
+        "report": "out=None",
+        "set": "rules={name: RULES}",
+    },
+    "embed_corpus": {"near": "result.near(shard, number)"},
+    "generate": dict.fromkeys(
+        ("data", "per_subset", "prompt_tokens", "subsets"), "prompts=prompts_of(data, tokenizer)"
+    ),
+    "load_config": dict.fromkeys(("overrides", "set"), "changes"),
 }
-"""By class: what people may look for there, as an attribute or a keyword, and how it is written."""
+"""By class or function: what people may look for there, as an attribute or a keyword, and how it is written."""
 
 
 def nearest(word: str, known: Iterable[str], words: Mapping[str, str] = {}) -> str:
     """ "; did you mean ...?" for a wrong word, or an empty text. `words` are those of others."""
     from difflib import get_close_matches
 
-    meant = words.get(word)
+    plain = _plain(word)
+    meant = {_plain(other): name for other, name in words.items()}.get(plain)
     if meant is None:
-        plain = word.lower().replace("_", "")
-        spelled = {name.lower().replace("_", ""): name for name in known if not name.startswith("_")}
+        spelled = {_plain(name): name for name in known if not name.startswith("_")}
         close = get_close_matches(plain, spelled, n=2, cutoff=0.7)
         close = close or [name for name in spelled if len(plain) > 3 and plain in name][:3]
         meant = " or ".join(spelled[match] for match in close)
     return f"; did you mean {meant}?" if meant else ""
 
 
+def nearest_of(word: str, known: Iterable[str]) -> str:
+    """`nearest` without its semicolon, and all names, for a choice that an error should show whole."""
+    near, names = nearest(word, known := list(known)).removeprefix("; "), ", ".join(known)
+    return f"{near} There are {names}" if near else f"there are {names}"
+
+
+def _plain(word: str) -> str:
+    """A word as people remember it: `--held-out` is held_out and heldOut."""
+    return word.lower().replace("_", "").replace("-", "")
+
+
 def public_name(word: str, known: Iterable[str]) -> str:
     """The end of the message for a wrong name in the module `pilekit`, whose names are `known`."""
     if word in EARLIER:
         return f"; it is {EARLIER[word]} now"
-    plain = word.lower().replace("_", "")
+    plain = _plain(word)
     for command, name in COMMANDS.items():
-        if plain.removeprefix("corpus").removesuffix("corpus") == command.replace("_", ""):
+        if plain.removeprefix("corpus").removesuffix("corpus") == _plain(command):
             return f"; did you mean {name}? `pilekit {command.replace('_', '-')}` is pilekit.{name}"
     if plain in ("explore", "doctor"):
         return f"; `pilekit {plain}` is a command alone"
-    return nearest(word, known, {word: ELSEWHERE[plain]} if plain in ELSEWHERE else {})
+    return nearest(word, known, ELSEWHERE)
 
 
 def wrong_attribute(thing: object, word: str) -> AttributeError:
@@ -233,11 +311,8 @@ class NearestNames:
     __slots__ = ()
 
     def __new__(cls, *arguments: object, **keywords: object) -> Self:  # noqa: D102
-        known = _keywords(cls) if keywords else ()  # type: ignore[arg-type]
-        for word in keywords if known else ():
-            if word not in known:
-                answer = nearest(word, known, _words(cls)) or f"; it takes {', '.join(sorted(known))}"
-                raise TypeError(f"{cls.__name__}() got an unexpected keyword argument {word!r}{answer}")
+        if keywords:
+            refuse_wrong_keywords(cls.__name__, keywords, _keywords(cls.__init__), _words(cls))
         return super().__new__(cls)
 
     if not TYPE_CHECKING:  # for type checkers, a wrong attribute is an error
@@ -252,14 +327,55 @@ def _words(cls: type) -> dict[str, str]:
     return {word: meant for base in reversed(cls.__mro__) for word, meant in WORDS.get(base.__name__, {}).items()}
 
 
+def with_nearest_keywords(function: F) -> F:
+    """The function, whose error for a wrong keyword names the right one.
+
+    Python imports it from `pilekit`, so that pickle finds this object there, and the original where it is written.
+    """
+    known = _keywords(function)
+
+    @wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        __tracebackhide__ = True  # for IPython and pytest
+        if not keywords.keys() <= known:
+            refuse_wrong_keywords(function.__name__, keywords, known, WORDS.get(function.__name__, {}))
+        return function(*arguments, **keywords)
+
+    call.__module__ = "pilekit"
+    return call  # type: ignore[return-value]
+
+
+def refuse_wrong_keywords(name: str, keywords: Iterable[str], known: Collection[str], words: dict[str, str]) -> None:
+    """TypeError if the function or class `name`, which takes `known`, is called with another keyword."""
+    for word in keywords if known else ():
+        if word not in known:
+            # An answer is a keyword with or without a value, or another call, which any function may need.
+            answers = {
+                other: answer
+                for answer, others in reversed(KEYWORDS.items())
+                if (first := answer.partition("=")[0]) in known or not first.isidentifier()
+                for other in others.split()
+            }
+            answer = nearest(word, known, answers | words) or f"; it takes {', '.join(known)}"
+            raise TypeError(f"{name}() got an unexpected keyword argument {word!r}{answer}")
+
+
 @cache
-def _keywords(cls: type) -> frozenset[str]:
-    """The keywords of the constructor; none if it takes any."""
+def _keywords(function: Callable[..., object]) -> KeysView[str]:
+    """The keywords of a function, those of `**rest: Unpack[Work]` included; none if it takes any."""
     from inspect import Parameter, signature
 
-    parameters = list(signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc]
-    takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters)
-    return frozenset() if takes_any else frozenset(parameter.name for parameter in parameters)
+    known: dict[str, None] = {}
+    for parameter in signature(function).parameters.values():
+        if parameter.kind is not Parameter.VAR_KEYWORD:
+            known[parameter.name] = None
+        elif str(parameter.annotation).startswith("Unpack["):
+            (rest,) = get_args(eval(parameter.annotation, function.__globals__))
+            known.update(dict.fromkeys(rest.__annotations__))
+        else:
+            return {}.keys()
+    known.pop("self", None)
+    return known.keys()
 
 
 class Room(ModuleType):

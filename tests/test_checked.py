@@ -42,7 +42,7 @@ class Outer(msgspec.Struct):
         ({"pair": [1]}, "inner[0].pair = [1]: must be a list of 2: a whole number, true or false"),
         ({"pair": [1, 1]}, "inner[0].pair[1] = 1: must be true or false"),
         ({"weights": {"x": -1}}, 'inner[0].weights = {"x": -1}: must be a table, each value a number of at least 0'),
-        ({"pth": "a"}, 'unknown field of inner[0], "pth": did you mean "path"? There are share, path, kind, pair, '),
+        ({"pth": "a"}, 'unknown field of inner[0], "pth"; did you mean path? There are share, path, kind, pair, '),
         ({"kind": "b"}, "inner[0]: `kind` and `share` contradict each other"),
     ],
 )

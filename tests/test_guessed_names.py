@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import FunctionType
+from typing import Any, TypedDict, Unpack
 
 import pytest
 
 import pilekit
 from pilekit.cli.main import COMMANDS
+from pilekit.wrong_names import with_nearest_keywords
 from tests.tokenize.making import byte_level_bpe
 
 WORKS = None
@@ -150,6 +152,47 @@ USES = [
     ("list(pilekit.read_documents(path + '/00.jsonl', [0], manifest='pile'))", WORKS),
 ]
 
+CALLS = [
+    ("corpus_stats(path, jobs=1)", WORKS),
+    ("corpus_stats(path, job=2)", "jobs"),
+    ("corpus_stats(path, workers=2)", "jobs"),
+    ("corpus_stats(path, num_proc=2)", "jobs"),
+    ("corpus_stats(path, num_workers=2)", "jobs"),
+    ("corpus_stats(path, label='lang')", "Corpus(path, label=...)"),
+    ("corpus_stats(path, text_key='content')", "Corpus(path, text_field=...)"),
+    ("corpus_stats(dataset=path)", "corpus"),
+    ("corpus_stats(path, json=True)", "result.to_dict()"),
+    ("corpus_stats(path, address='auto')", "engine=Ray(address)"),
+    ("corpus_stats(path, nothing_of_the_kind=1)", "; it takes corpus, subsets, tokenizer, "),
+    ("dedup_corpus(path, treshold=0.8)", "threshold"),
+    ("dedup_corpus(path, jaccard_threshold=0.8)", "threshold"),
+    ("dedup_corpus(path, num_permutations=128)", "num_perm"),
+    ("dedup_corpus(path, n_grams=5)", "ngram"),
+    ("dedup_corpus(path, **{'held-out': 'include'})", "held_out"),
+    ("dedup_corpus(path, heldOut='include')", "held_out"),
+    ("dedup_corpus(path, no_write=True)", "write=False"),
+    ("dedup_corpus(path, output_dir='D')", "out"),
+    ("bits_per_byte('m', corpora=path)", "data"),
+    ("bits_per_byte('m', path, tokeniser=tokenizer)", "tokenizer"),
+    ("bits_per_byte(model_dir='m')", "model"),
+    ("bits_per_byte('m', path, batch_size=8)", "batch_tokens"),
+    ("bits_per_byte('m', path, seq_len=512)", "max_length"),
+    ("read(path, on_errors='skip')", "on_error"),
+    ("read(file=path)", "source"),
+    ("select_corpus(path, 'D', random_state=1)", "seed"),
+    ("select_corpus(path, 'D', fraction=0.1)", "sample"),
+    ("tokenize_corpus(path, 'D', tokenizer, add_eos=True)", "append_eod"),
+    ("tokenize_corpus(path, 'D', tokenizer, dedup='unique')", "stages=[DropDuplicates(folder)]"),
+    ("generate('m', ['a'], max_tokens=5)", "max_new_tokens"),
+    ("generate('m', data=path)", "prompts=prompts_of(data, tokenizer)"),
+    ("clean_corpus(path, language_model='lid.bin')", "language=Language(model)"),
+    ("reframe_corpus(path, 'D', compression_level=3)", "level"),
+    ("train_tokenizer(path, vocabulary_size=300, out='t')", "vocab_size"),
+    ("load_config('run.toml', overrides=[])", "changes"),
+    ("load_manifest(text_key='content')", "text_field"),
+]
+"""Keywords of functions."""
+
 
 @pytest.fixture(scope="module")
 def things(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
@@ -196,6 +239,79 @@ def answer(expression: str, names: dict[str, Any]) -> str | None:
 def test_a_guessed_use_works_or_its_error_names_the_word(things: dict[str, Any], guess: str, word: str | None) -> None:
     found = answer(guess, dict(things))
     assert found is None if word is None else found is not None and word in found, found
+
+
+@pytest.mark.parametrize(("guess", "word"), CALLS, ids=[guess for guess, _ in CALLS])
+def test_a_guessed_keyword_works_or_its_error_names_the_word(
+    things: dict[str, Any], guess: str, word: str | None
+) -> None:
+    found = answer(f"pilekit.{guess}", dict(things))
+    if word is None:
+        assert found is None
+    else:
+        word = word if word.startswith(";") else f"; did you mean {word}?"
+        name = guess.partition("(")[0]
+        assert found is not None
+        assert found.startswith(f"{name}() got an unexpected keyword argument '"), found
+        assert word in found, found
+
+
+ONLY_PRINTED = {"clean": {"n", "show"}, "stats": {"plot"}, "bpb": {"plot"}, "generate": {"out", "manifest"}}
+"""Options of a command that its function has no need of."""
+OTHER_FUNCTIONS = {"duplicates", "grep", "head", "prune", "sample", "show", "stream", "train"}
+"""Commands that do more than their function, or print what it gives."""
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS.keys() - COMMANDS_ALONE - OTHER_FUNCTIONS))
+def test_each_option_is_a_keyword_or_leads_to_it(command: str) -> None:
+    import inspect
+
+    import click
+
+    from pilekit.cli.main import pilekit as group
+    from pilekit.wrong_names import COMMANDS as FUNCTIONS
+
+    function = getattr(pilekit, FUNCTIONS[command.replace("-", "_")])
+    known = inspect.signature(function).parameters
+    loaded = group.get_command(click.Context(group), command)
+    assert loaded is not None
+    options = [option for option in loaded.params if isinstance(option, click.Option)]
+    for word in {option.opts[-1].strip("-").replace("-", "_") for option in options} - ONLY_PRINTED.get(command, set()):
+        if word not in known and not (command == "dedup" and word == "part"):
+            with pytest.raises(TypeError, match=f"unexpected keyword argument '{word}'; did you mean "):
+                function(**{word: None})
+
+
+@pytest.mark.parametrize("name", [name for name in dir(pilekit) if isinstance(getattr(pilekit, name), FunctionType)])
+def test_a_function_stays_what_it_is(name: str) -> None:
+    """The object that answers wrong keywords has the function's signature, text and name, and pickles as it does."""
+    import importlib
+    import inspect
+    import pickle
+
+    function = getattr(pilekit, name)
+    written = getattr(importlib.import_module(pilekit._HOME[name]), name)
+    assert inspect.signature(function) == inspect.signature(written)
+    assert inspect.getsource(function) == inspect.getsource(written)
+    assert (function.__doc__, function.__name__) == (written.__doc__, name)
+    assert pickle.loads(pickle.dumps(function)) is function
+    assert pickle.loads(pickle.dumps(written)) is written
+    with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument '_not_there'"):
+        function(_not_there=1)
+
+
+class Rest(TypedDict, total=False):
+    jobs: int
+
+
+def test_keywords_of_a_typed_rest_are_known() -> None:
+    def work(corpus: str, **rest: Unpack[Rest]) -> object:
+        return corpus, rest
+
+    answered = with_nearest_keywords(work)
+    assert answered("a", jobs=2) == ("a", {"jobs": 2})
+    with pytest.raises(TypeError, match=r"work\(\) got an unexpected keyword argument 'workers'; did you mean jobs\?"):
+        answered("a", workers=2)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(("guess", "word"), NAMES, ids=[guess for guess, _ in NAMES])

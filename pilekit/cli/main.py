@@ -8,7 +8,6 @@ traceback only under `--debug`), 2 wrong usage, 130 interrupted.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import os
 import shutil
@@ -23,6 +22,7 @@ import click
 from pilekit import __version__
 from pilekit.cli.standard_streams import flush_standard_output, prepare_standard_streams, wrapped
 from pilekit.errors import PilekitError, RankLost, ToldElsewhere, is_out_of_memory, visible
+from pilekit.wrong_names import nearest
 
 GROUPS = {
     "Look at a corpus; begin with stats and head": {
@@ -115,10 +115,7 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            close = difflib.get_close_matches(args[0].lower(), COMMANDS)
-            if not close:
-                raise
-            raise click.UsageError(f"{error.message} Did you mean {' or '.join(close)}?", ctx) from None
+            raise click.UsageError(error.message.rstrip(".") + (nearest(args[0], COMMANDS) or "."), ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help page's tables from the one-line helps, one for each group, importing nothing."""

@@ -99,7 +99,7 @@ def test_mistakes_are_one_clear_line(here: Path) -> None:
         ('sources = ["prose"]', 'sources = ["prose/*.txt"]', r"the subset Prose: prose/\*\.txt finds no file"),
         ('["code/', '["nowhere/', r"the subset Code, source nowhere/\*\*/\*\.py: .*there is no folder nowhere"),
         ('["prose"]', '["prose", "code/1/1.py"]', r"1\.py: is a source of two subsets, Code and Prose"),
-        ("shards = 2", "shard = 2", r'mine\.toml: unknown field of assemble, "shard": did you mean "shards"\?'),
+        ("shards = 2", "shard = 2", r'mine\.toml: unknown field of assemble, "shard"; did you mean shards\?'),
         ('group = "of.book"', 'group = "of.author"', r"a\.jsonl, line 1: has no \"of\.author\" field"),
         ("epochs = 2", "epochs = 2000", r"mine\.toml: subsets\[\d\]\.epochs = 2000: must be a number from 0 to 1,000"),
         ('keep = ["of.book"]', 'keep = ["of.book", "book"]', r"mine\.toml: subsets\[1\]: `keep` names 'book' twice"),

@@ -154,7 +154,7 @@ def test_failures_are_one_harmless_line_and_exit_1_and_wrong_usage_is_exit_2(
         assert named in errors
         assert not any(ord(character) < 32 for character in errors.rstrip("\n"))
     for arguments, told in (
-        (["stat"], "Error: No such command 'stat'. Did you mean stats or stream?"),
+        (["stat"], "Error: No such command 'stat'; did you mean stats?"),
         (["no-such-command"], "Error: No such command 'no-such-command'."),
         (["stats", "--no-such-option"], "No such option"),
     ):

@@ -139,7 +139,7 @@ def test_a_wrong_config_is_one_line_before_any_rank_starts(
         (["--set", "data.path=nowhere"], "data.path: nowhere: no such file or folder"),
         (["--set", "data.tokenizer=nowhere"], "data.tokenizer: no tokenizer 'nowhere'"),
         (["--set", 'data.subsets=["ArXif"]'], "data.subsets: unknown subset .*ArXiv"),
-        (["--set", "train.stesp=1"], r'--set: unknown key of train, "stesp": did you mean "steps"\?'),
+        (["--set", "train.stesp=1"], r'--set: unknown key of train, "stesp"; did you mean steps\?'),
     ):
         for mode in ([], ["--dry-run"]):
             refused(message, "train", made / "tiny.toml", *options, *mode)

@@ -132,7 +132,7 @@ WRONG: list[tuple[str | bytes, str]] = [
     (b"name = '\xff'", "is not TOML"),
     (X + "b = " + "[" * 100_000, "is not TOML"),
     (X + "".join(f"[[subsets]]\nname = 's{number % 49_999}'\n" for number in range(50_000)), "names 's0' twice"),
-    (X + '"\\u001b[31m" = 1', r'unknown field, "\\x1b\[31m": There are name, '),
+    (X + '"\\u001b[31m" = 1', r'unknown field, "\\x1b\[31m"; there are name, '),
 ]
 
 

@@ -16,12 +16,13 @@ from typing import Any
 
 import msgspec
 
-from pilekit.checked import checked, closest, either, shown
+from pilekit.checked import checked, either, shown
 from pilekit.corpus import Manifest, load_manifest
 from pilekit.errors import PilekitError, counted
 from pilekit.train.config.sections import SECTIONS, TEXT, DataConfig, TrainConfig, fields, values
 from pilekit.train.model.presets import MASKED_PRESETS, PRESETS
 from pilekit.train.step.schedule import most_warmup
+from pilekit.wrong_names import nearest_of
 
 MOST_RANKS = 2**16
 """Larger world sizes are not listed."""
@@ -134,7 +135,7 @@ def _rules(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
         )
         yield name, are_paths, 'must be paths, but not "-", because standard input cannot be read again to resume a run'
     if model.preset is not None:
-        yield "model.preset", model.preset in PRESETS, closest(model.preset, PRESETS)
+        yield "model.preset", model.preset in PRESETS, nearest_of(model.preset, PRESETS)
         presets = [name for name in PRESETS if (name in MASKED_PRESETS) == is_mlm]
         rule = f'with train.objective = "{train.objective}" it must be {either(presets)}'
         yield "model.preset", model.preset in presets, rule

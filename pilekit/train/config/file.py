@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 import tomli_w
 
-from pilekit.checked import closest
 from pilekit.errors import PilekitError, counted, shortened, visible
 from pilekit.train.config.check import check, check_versions, naming_field, typed, wrong
 from pilekit.train.config.sections import SECTIONS, Objective, TrainConfig, fields
 from pilekit.train.step.schedule import most_warmup
+from pilekit.wrong_names import nearest_of
 
 logger = logging.getLogger(__name__)
 
@@ -176,4 +176,4 @@ def _change(change: str | tuple[str, Any]) -> tuple[str, Any]:
 def _check_name(kind: str, name: str, names: dict[str, Any]) -> None:
     """Raise PilekitError, with the name that was probably meant, if `name` is not among `names`."""
     if name not in names:
-        raise PilekitError(f'unknown {kind}, "{shortened(name, 60)}": {closest(name, names)}')
+        raise PilekitError(f'unknown {kind}, "{shortened(name, 60)}"; {nearest_of(name, names)}')
