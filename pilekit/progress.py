@@ -8,6 +8,7 @@ line back. While a line is open inside of another, only the inner one is shown.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 import time
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
 QUIET_SECONDS = 0.5
+NARROW = 72
+"""A terminal of fewer columns has no room for all parts of a line, so some are left out."""
 
 Advance = Callable[[int], None]
 """Called with each further number of (stored, compressed) bytes that are done, from any thread."""
@@ -101,8 +104,10 @@ def score_progress(what: str, figure: str | None) -> Iterator[Scored]:
         return
     from rich.progress import DownloadColumn
 
+    unit = "" if _is_narrow() else f" {figure}"
+
     def scored(done: int, total: int | None, bits: float | None) -> None:
-        said = what if figure is None or bits is None else f"{what}: {bits:.4f} {figure}"
+        said = what if figure is None or bits is None else f"{what}: {bits:.4f}{unit}"
         update(completed=done, total=total, description=visible(said))
 
     with _line(what, None, DownloadColumn(), *_clock()[-2:]) as update:
@@ -120,11 +125,15 @@ def waiting(what: str, quiet: float = 0.0) -> Iterator[None]:
 
 
 def _clock(*, left: bool = True) -> list[ProgressColumn]:
-    """`0:00:12 elapsed, 0:01:20 left`."""
+    """`0:00:12 elapsed, 0:01:20 left`; on a narrow terminal the second alone."""
     from rich.progress import TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    elapsed = [TimeElapsedColumn(), TextColumn("elapsed," if left else "elapsed")]
+    elapsed = [] if left and _is_narrow() else [TimeElapsedColumn(), TextColumn("elapsed," if left else "elapsed")]
     return [*elapsed, TimeRemainingColumn(), TextColumn("left")] if left else elapsed
+
+
+def _is_narrow() -> bool:
+    return shutil.get_terminal_size().columns < NARROW
 
 
 _open: list[Callable[[bool], None]] = []
@@ -140,7 +149,7 @@ def _line(
     from rich.progress import BarColumn, Progress, TextColumn
 
     text = TextColumn("{task.description}", markup=False)
-    console = Console(stderr=True)
+    console = Console(stderr=True, soft_wrap=True)  # Standard error itself breaks the messages above the line.
     progress = Progress(text, BarColumn(bar_width=None), *columns, console=console, transient=True, expand=True)
     task = progress.add_task(visible(what), total=total)
     lock = threading.Lock()

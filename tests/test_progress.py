@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from types import SimpleNamespace
 
@@ -67,6 +68,21 @@ def test_work_that_reports_nothing_is_shown_all_the_same(monkeypatch: pytest.Mon
         wait_for(lambda: "matching" in terminal.getvalue())
         assert "starting" not in terminal.getvalue().rpartition("matching")[2]
     assert is_erased(terminal)
+
+
+def test_a_narrow_line_cuts_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = quiet_terminal(0.01, monkeypatch)
+    monkeypatch.setenv("COLUMNS", "60")
+    with progress.byte_progress("counting", 50_000_000_000) as advance:
+        advance(2_000_000_000)
+        wait_for(lambda: "2.0/50.0 GB" in terminal.getvalue())
+    with progress.score_progress("scoring", "bits per byte so far") as scored:
+        scored(138_500, 238_300, 3.2345)
+        wait_for(lambda: "scoring: 3.2345" in terminal.getvalue())
+    assert "138.5/238.3 kB" in terminal.getvalue()
+    assert "…" not in terminal.getvalue()
+    lines = [line for line in re.split("[\r\n]", terminal.getvalue()) if "ing" in line]
+    assert all(line.endswith("left") for line in lines)
 
 
 def test_a_count_is_right(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_result
+from pilekit.cli.display.output import print_result, say
 from pilekit.cli.options import ByteSize, out_option, run_options
 from pilekit.errors import visible
 from pilekit.progress import step_progress
@@ -40,12 +40,10 @@ def command(manifest: Path, as_json: bool, **options: Any) -> None:
     if not print_result(assembled, as_json):
         return
     summary = assembled.summary
-    click.echo(assembled.sum())
+    say(assembled.sum())
     what = f"{summary['shards']:,} train shards, shuffled with seed {summary['seed']}"
     there = visible(assembled.folder)
     if assembled.written:
-        click.echo(f"{what}, in {there}")
+        say(f"{what}, in {there}")
     else:
-        click.echo(
-            f"planned: {what}; {there} keeps the counts; run the same command without --plan to write the shards"
-        )
+        say(f"planned: {what}; {there} keeps the counts; run the same command without --plan to write the shards")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, report_skipped, sum_of
+from pilekit.cli.display.output import print_fitted, report_skipped, say, sum_of
 from pilekit.cli.options import Described, Similarity, corpus_and_only, folder_option, open_subsets, run_options
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
@@ -118,7 +118,7 @@ def command(
     for example in shown:
         _print_example(example, show)
     if show is not None and not shown:
-        click.echo(f"no document fails {visible(show, 80)} alone")
+        say(f"no document fails {visible(show, 80)} alone")
 
 
 def _print_cleaned(cleaned: CleanResult) -> None:
@@ -126,15 +126,15 @@ def _print_cleaned(cleaned: CleanResult) -> None:
     counts = cleaned.summary
     if counts["rules"]:
         print_fitted(cleaned.table())
-    click.echo(sum_of(counts, "kept", "dropped"))
+    say(sum_of(counts, "kept", "dropped"))
     if counts["edited"]:
         edited = {name: one["edited"] for name, one in counts["subsets"].items() if one["edited"]}
         of_subsets = ", ".join(f"{visible(name, 40)} {number:,}" for name, number in edited.items())
-        click.echo(f"{counts['edited']:,} of the kept ones changed: {of_subsets}")
+        say(f"{counts['edited']:,} of the kept ones changed: {of_subsets}")
     for label, documents in sorted(counts.get("languages", {}).items(), key=lambda item: -item[1])[:10]:
-        click.echo(f"language {visible(label, 20) or '(none)'}: {documents:,}")
+        say(f"language {visible(label, 20) or '(none)'}: {documents:,}")
     if cleaned.folder is not None:
-        click.echo(f"shards and dropped.parquet in {visible(cleaned.folder)}")
+        say(f"shards and dropped.parquet in {visible(cleaned.folder)}")
 
 
 def _print_example(example: dict[str, Any], rule: str | None) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, print_result, sum_of
+from pilekit.cli.display.output import print_fitted, print_result, say, sum_of
 from pilekit.cli.options import Described, corpus_and_only, folder_option, open_subsets, run_options
 from pilekit.errors import counted, visible
 from pilekit.progress import step_progress
@@ -71,6 +71,6 @@ def command(
     print_fitted(found.evaluations())
     click.echo()
     print_fitted(found.table())
-    click.echo(f"{sum_of(summary, 'untouched', 'cut', 'dropped')}; {counted(summary['pieces'], 'piece')}")
+    say(f"{sum_of(summary, 'untouched', 'cut', 'dropped')}; {counted(summary['pieces'], 'piece')}")
     written = "" if no_write else "clean shards, "
-    click.echo(f"{written}hits.parquet and evaluations.parquet in {visible(found.folder)}")
+    say(f"{written}hits.parquet and evaluations.parquet in {visible(found.folder)}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_result, report_protected, sum_of
+from pilekit.cli.display.output import print_result, report_protected, say, sum_of
 from pilekit.cli.options import (
     Described,
     Similarity,
@@ -71,9 +71,9 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
         found = dedup_corpus(corpus, write=not no_write, advance=advance, **options)
     summary = found.summary
     if print_result(found, as_json):
-        click.echo(sum_of(summary, *(name for name in ("kept", "removed", "skipped", "left_out") if name in summary)))
+        say(sum_of(summary, *(name for name in ("kept", "removed", "skipped", "left_out") if name in summary)))
         written = "" if no_write or not summary["kept"] else "clean shards, "
-        click.echo(f"{written}masks and removed.parquet in {visible(found.folder)}")
+        say(f"{written}masks and removed.parquet in {visible(found.folder)}")
     if "held_out" in summary:
         report_protected(summary["held_out"], f"{summary['like_held_out']:,} of the removed documents are like these")
     if "hot" in summary:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, printed, report_skipped
+from pilekit.cli.display.output import print_fitted, printed, report_skipped, say
 from pilekit.cli.options import Described, on_error_option, open_corpus, paths_argument, shard_options
 from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
@@ -61,7 +61,8 @@ def tell_places(what: str, paths: Sequence[str], *, err: bool = False) -> None:
     """Print where indexes are: the first of these paths, and the number of the others."""
     if paths:
         others = f" and {counted(len(paths) - 1, 'other')}" if len(paths) > 1 else ""
-        click.echo(f"{what}: {visible(paths[0])}{others}", err=err)
+        place = f"{what}: {visible(paths[0])}{others}"
+        click.echo(place, err=True) if err else say(place)
 
 
 def _table(rows: list[tuple[Shard, ShardIndex]]) -> FittedTable[tuple[Shard, ShardIndex]]:

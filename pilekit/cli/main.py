@@ -20,7 +20,7 @@ from typing import NoReturn
 import click
 
 from pilekit import __version__
-from pilekit.cli.standard_streams import flush_standard_output, prepare_standard_streams, wrapped
+from pilekit.cli.standard_streams import flush_standard_output, prepare_standard_streams
 from pilekit.errors import PilekitError, RankLost, ToldElsewhere, is_out_of_memory, visible
 from pilekit.wrong_names import nearest
 
@@ -181,7 +181,7 @@ def main() -> NoReturn:
         else:
             # What libraries say of memory is nothing, the shape of an array, or that they are not installed.
             told = "memory ran out; free some, or raise its limit" if lacks_memory else visible(error)
-            click.echo(wrapped(f"error: {told}", sys.stderr), err=True)
+            click.echo(f"error: {told}", err=True)
         if isinstance(error, ImportError):  # Python would crash in the library that is half there, as it ends.
             flush_standard_output()
             os._exit(1)

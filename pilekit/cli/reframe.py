@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, printed
+from pilekit.cli.display.output import print_fitted, printed, say
 from pilekit.cli.options import ByteSize, Described, open_corpus, out_option, paths_argument, shard_options
 from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
@@ -52,7 +52,7 @@ def command(paths: tuple[str, ...], manifest: Described, out: Path, as_json: boo
     if printed({"shards": [shard.to_dict() for shard in reframed]}, as_json, corpus, part):
         return
     print_fitted(_table(reframed))
-    click.echo(f"{counted(len(reframed), 'shard')} in {visible(out)}")
+    say(f"{counted(len(reframed), 'shard')} in {visible(out)}")
 
 
 def _table(reframed: list[ReframeResult]) -> FittedTable[list[ReframeResult]]:

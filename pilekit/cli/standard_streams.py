@@ -9,6 +9,9 @@ and change nothing: the work and the exit code are the same if nobody can read t
 
 Both rules stand below the buffers, where text and bytes meet. They raise no OSError, because rich and click give that
 of a closed pipe an exit code of their own.
+
+All messages pass the text layer of standard error: pilekit's, click's, logged ones and those of libraries. So it is the
+place that breaks their long lines at spaces. A terminal would break them inside words.
 """
 
 from __future__ import annotations
@@ -16,10 +19,11 @@ from __future__ import annotations
 import atexit
 import io
 import os
+import re
 import sys
 import textwrap
 from contextlib import suppress
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from pilekit.errors import PilekitError
 
@@ -64,11 +68,17 @@ class _Messages(io.FileIO):
             return memoryview(data).nbytes
 
 
+class _MessageText(io.TextIOWrapper):
+    def write(self, text: str, /) -> int:
+        super().write(wrapped(text, self))
+        return len(text)
+
+
 def _text_over(kind: type[io.FileIO], descriptor: int, now: TextIO | None, own: TextIO | None) -> TextIO:
     """The text layer of a standard stream. One that was replaced, as by a notebook, is returned as it is."""
     if now is not None and (now is not own or not isinstance(now, io.TextIOWrapper)):
         return now
-    return io.TextIOWrapper(
+    return (_MessageText if kind is _Messages else io.TextIOWrapper)(
         io.BufferedWriter(kind(descriptor, "wb", closefd=False)),
         None if now is None else now.encoding,
         errors="backslashreplace",  # If a terminal lacks a character, its number is printed.
@@ -76,9 +86,24 @@ def _text_over(kind: type[io.FileIO], descriptor: int, now: TextIO | None, own: 
     )
 
 
-def wrapped(line: str, stream: TextIO, indent: str = "") -> str:
-    """`line` as lines that fit the terminal, broken at spaces only, all but the first indented; unchanged in a log."""
+_LINE = re.compile(r"((?:\r|\x1b\[[\d;?]*[A-Za-z])*)([^\r\x1b\n]*)")
+"""A line: what moves a terminal's cursor, as from below a line of progress, and text without that."""
+
+
+def wrapped(text: str, stream: TextIO, indent: str = "") -> str:
+    """`text` with lines that fit the terminal, broken at spaces only, all but the first indented; unchanged in a log.
+
+    A line with colours is left as it is: rich has fitted it.
+    """
     if not stream.isatty():
-        return line
+        return text
     width = os.get_terminal_size(stream.fileno()).columns or 80
-    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    options: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": indent}
+
+    def fitted(line: str) -> str:
+        parts = _LINE.fullmatch(line)
+        if parts is None or len(parts[2]) <= width:
+            return line
+        return parts[1] + textwrap.fill(parts[2], width, **options)
+
+    return "\n".join(map(fitted, text.split("\n")))

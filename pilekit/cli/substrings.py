@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_result, report_protected, sum_of
+from pilekit.cli.display.output import print_result, report_protected, say, sum_of
 from pilekit.cli.options import Described, corpus_and_only, folder_option, held_out_option, open_subsets, sort_options
 from pilekit.errors import visible
 from pilekit.progress import step_progress
@@ -52,10 +52,10 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
     if not print_result(found, as_json):
         return
     summary = found.summary
-    click.echo(f"{sum_of(summary, 'untouched', 'cut', 'dropped')}; {summary['bytes_removed']:,} bytes removed")
+    say(f"{sum_of(summary, 'untouched', 'cut', 'dropped')}; {summary['bytes_removed']:,} bytes removed")
     if "held_out" in summary:
         report_protected(summary["held_out"], f"{summary['held_out']['spans']:,} of the spans are text of these")
     for passage in summary["passages"][:3]:
         click.echo(f"{passage['count']:,} times: {visible(' '.join(passage['text'].split()), 60)}")
     written = "" if no_write else "clean shards and "
-    click.echo(f"{written}repeats.parquet in {visible(found.folder)}")
+    say(f"{written}repeats.parquet in {visible(found.folder)}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, printed
+from pilekit.cli.display.output import print_fitted, printed, say
 from pilekit.cli.options import Described, open_corpus, paths_argument, shard_options
 from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
@@ -75,7 +75,7 @@ def command(
         if not (as_json and printed(found.to_dict(), as_json, corpus, part)):
             if not found.ok:
                 print_fitted(_table(found.findings))
-            click.echo(f"{of}{counted(found.shards, 'shard')}, {rounded_bytes(found.stored_bytes)}: {result}")
+            say(f"{of}{counted(found.shards, 'shard')}, {rounded_bytes(found.stored_bytes)}: {result}")
     if not found.ok:
         context.exit(1)
 
@@ -101,7 +101,7 @@ def _verify_token_files(paths: tuple[str, ...], as_json: bool) -> None:
             click.echo(json.dumps(told))
             continue
         ids = "no header tells the vocabulary, so ids were not compared with it" if vocabulary is None else "all right"
-        click.echo(f"{visible(path)}: {counted(len(file))}, {counted(file.tokens, 'token')}: {ids}")
+        say(f"{visible(path)}: {counted(len(file))}, {counted(file.tokens, 'token')}: {ids}")
 
 
 def _table(findings: tuple[Finding, ...]) -> Table:

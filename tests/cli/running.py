@@ -42,10 +42,14 @@ def run(name: str, *arguments: object, exit_code: int | None = None, **environme
 
 def on_terminal(*arguments: object, columns: int = 80) -> str:
     """All that `pilekit ARGUMENTS` prints on a terminal of this width."""
+    return terminal_output([*PILEKIT, *map(str, arguments)], columns)
+
+
+def terminal_output(command: list[str], columns: int) -> str:
+    """All that a command prints on a terminal of this width."""
     ours, terminal = pty.openpty()
     termios.tcsetwinsize(terminal, (24, columns))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    command = [*PILEKIT, *map(str, arguments)]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=terminal, stderr=terminal, env={**environment, "TERM": "xterm"}
     ):

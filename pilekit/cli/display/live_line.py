@@ -37,7 +37,7 @@ def live_line(steps: int) -> Iterator[Callable[[StepMetrics], None]]:
     if not sys.stderr.isatty():
         yield lambda metrics: None
         return
-    console = Console(stderr=True)
+    console = Console(stderr=True, soft_wrap=True)  # Standard error itself breaks the messages above the line.
     live = Live(console=console, transient=True, refresh_per_second=5)
     mean_seconds = 0.0
     seen = 0

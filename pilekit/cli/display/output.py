@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pilekit.cli.standard_streams import wrapped
 from pilekit.errors import counted, visible, visible_lines
 
 if TYPE_CHECKING:
@@ -38,6 +39,11 @@ def print_fitted(table: RenderableType, piped_width: int = 80) -> None:
     sys.stdout.write(re.sub(" +\n", "\n", captured.get()))
 
 
+def say(sentence: str, indent: str = "") -> None:
+    """Print a sentence on standard output; a terminal gets it broken at spaces, with further lines indented."""
+    click.echo(wrapped(sentence, sys.stdout, indent))
+
+
 def print_text(text: str, *, ending: bool) -> None:
     """Print a text byte for byte. A terminal gets control characters spelt out, and a newline at the end.
 
@@ -58,7 +64,7 @@ def printed(result: Any, as_json: bool, corpus: Corpus | None = None, part: Part
     elif corpus is not None and part is not None:
         done = f"{len(corpus.part(part)):,} of {counted(len(corpus), 'shard')} done"
         then = "when all parts have ended, run the same command without --part to finish"
-        click.echo(f"part {part[0]:,} of {part[1]:,}: {done}; {then}")
+        say(f"part {part[0]:,} of {part[1]:,}: {done}; {then}")
     return as_json or part is not None
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, printed, terminal
+from pilekit.cli.display.output import print_fitted, printed, say, terminal
 from pilekit.cli.options import Similarity, folder
 from pilekit.errors import PilekitError, counted, shortened, visible
 from pilekit.progress import step_progress
@@ -78,12 +78,12 @@ def command(folder: Path, subset: str | None, min_similarity: float, count: int,
         return
     if not pairs:
         asked = subset is not None or min_similarity > 0
-        click.echo(f"no {'such ' * asked}document was removed")
+        say(f"no {'such ' * asked}document was removed")
         return
     with step_progress() as advance:
         texts = pair_texts(pairs, finished_run(folder), advance)
     _print(pairs, texts)
-    click.echo(f"{len(pairs):,} of {counted(total, 'removed document')}")
+    say(f"{len(pairs):,} of {counted(total, 'removed document')}")
 
 
 def _show_spans(cuts: CutFolder, subset: str | None, count: int, as_json: bool) -> None:
@@ -98,7 +98,7 @@ def _show_spans(cuts: CutFolder, subset: str | None, count: int, as_json: bool) 
     given = cuts.header.parameters
     window = f"{counted(given['window'], 'character')} on each side of a span went with it"
     cut = window if given["remove"] == "spans" else "their documents were dropped"
-    click.echo(f"{len(rows):,} of {counted(total, 'span')}; {cut}" if rows else "no span was cut")
+    say(f"{len(rows):,} of {counted(total, 'span')}; {cut}" if rows else "no span was cut")
 
 
 def _show_passages(cuts: CutFolder, subset: str | None, count: int, as_json: bool) -> None:
@@ -118,7 +118,7 @@ def _show_passages(cuts: CutFolder, subset: str | None, count: int, as_json: boo
         _print_cut(f"{place} of {len(passages)}: {one.count:,} times, {how(one.rows[0])}", both)
         for row in one.rows[1:]:
             of = f"{visible(row['shard'], 100)} {row['number']:,}, {visible(row['subset'], 60)}"
-            click.echo(f"cut too: {of} from {row['start']:,} to {row['end']:,}")
+            say(f"cut too: {of} from {row['start']:,} to {row['end']:,}")
         more = one.count - 1 - len(one.rows)
         click.echo(f"and {more:,} more\n" if more else "")
     if not passages:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from pilekit.cli.display.output import say
 from pilekit.cli.options import Described, manifest_option
 from pilekit.errors import visible
 from pilekit.progress import step_progress
@@ -37,4 +38,4 @@ def command(
         sections = write_report(
             paths, out, manifest=manifest, tokenizer=tokenizer, title=title, date=date, advance=advance
         )
-    click.echo(f"{visible(out)}: {', '.join(sections)}")
+    say(f"{visible(out)}: {', '.join(sections)}")

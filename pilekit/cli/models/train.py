@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilekit.cli.display.output import print_fitted
+from pilekit.cli.display.output import print_fitted, say
 from pilekit.cli.models.ranks import waits
 from pilekit.errors import PilekitError, ToldElsewhere, counted, visible
 
@@ -142,7 +142,7 @@ def command(
         with waits("checking the run"):
             plan = _plan(config, run, world_size)
         for topic, text in plan:
-            click.echo(f"{topic:<11}{text}")
+            say(f"{topic:<11}{text}", " " * 11)
     elif not launches:
         _train(config, run)
     else:
@@ -289,16 +289,16 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
         click.echo("already done: an earlier run trained all steps; to train again, name another --out", err=True)
     else:
         loss = ": the last one was skipped" if finished.last.loss is None else f": loss {finished.last.loss:.4f}"
-    click.echo(f"{counted(finished.step, 'step')} done, {finished.tokens:,} tokens{loss}")
+    say(f"{counted(finished.step, 'step')} done, {finished.tokens:,} tokens{loss}")
     if config.lora.rank and not config.lora.merge:
-        click.echo(f"the adapters are in {model}; the same command with --merge exports the whole model")
+        say(f"the adapters are in {model}; the same command with --merge exports the whole model")
         return
     score = f"; score it with: pilekit bpb {visible(shlex.quote(str(finished.model)))}"
-    click.echo(f"the model is in {model}{score if config.train.objective == 'clm' else ''}")
+    say(f"the model is in {model}{score if config.train.objective == 'clm' else ''}")
     if config.train.ema:
         from pilekit.train.run_folder import AVERAGED
 
-        click.echo(f"the running mean of its weights is in {model}{AVERAGED}")
+        say(f"the running mean of its weights is in {model}{AVERAGED}")
 
 
 def _print_estimate(config: TrainConfig, world_size: int, *, as_json: bool) -> None:
@@ -312,7 +312,7 @@ def _print_estimate(config: TrainConfig, world_size: int, *, as_json: bool) -> N
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))
         return
     ranks = f"{found.parameters:,} parameters on {counted(found.world_size, 'rank')}"
-    click.echo(f"{ranks}, {counted(found.micro_batches, 'micro-batch', 'micro-batches')} a step; bytes of each rank:")
+    say(f"{ranks}, {counted(found.micro_batches, 'micro-batch', 'micro-batches')} a step; bytes of each rank:")
     print_fitted(table(found))
 
 

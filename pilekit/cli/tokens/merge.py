@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_result
+from pilekit.cli.display.output import print_result, say
 from pilekit.cli.options import json_option, prefix, token_format_option
 from pilekit.errors import visible
 from pilekit.progress import step_progress
@@ -39,4 +39,4 @@ def command(prefixes: tuple[str, ...], out: Path, as_json: bool, **options: Any)
     with step_progress() as advance:
         merged = merge_token_files(prefixes, out, advance=advance, **options)
     if print_result(merged, as_json):
-        click.echo(f"{merged.summary['dtype']} ids in {visible(merged.summary['files'][0])}")
+        say(f"{merged.summary['dtype']} ids in {visible(merged.summary['files'][0])}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_result
+from pilekit.cli.display.output import print_result, say
 from pilekit.cli.options import (
     Described,
     corpus_argument,
@@ -70,5 +70,5 @@ def command(
         return
     summary = tokenized.summary
     if summary["empty"]:
-        click.echo(f"{counted(summary['empty'])} without tokens left out")
-    click.echo(f"{summary['dtype']} ids in {visible(summary['files'][0])}")
+        say(f"{counted(summary['empty'])} without tokens left out")
+    say(f"{summary['dtype']} ids in {visible(summary['files'][0])}")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from pilekit.cli.display.output import say
 from pilekit.cli.options import ByteSize, Described, corpus_argument, open_subsets
 from pilekit.errors import visible
 from pilekit.progress import step_progress
@@ -46,4 +47,4 @@ def command(
         click.echo(
             f"the sample has no more pairs to merge: {trained.vocab_size:,} ids instead of {vocab_size:,}", err=True
         )
-    click.echo(f"wrote {visible(out)}: {trained.vocab_size:,} ids")
+    say(f"wrote {visible(out)}: {trained.vocab_size:,} ids")
