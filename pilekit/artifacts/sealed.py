@@ -7,22 +7,28 @@ kind, then the format, then the sum, and refuses with one wording per cause and 
     FILE: is a keep mask of format 1, this pilekit 0.9 reads format 2; REMEDY
     FILE: is damaged (why); REMEDY
 
-The format comes before the sum, because another format may have another sum. There are two layouts:
+The format comes before the sum, because another format may have another sum. There are three layouts:
 
     a file     a line of JSON that begins `{"sum":"` and 16 hexadecimal digits, then the body. The sum is the xxh3_64 of
                all bytes after its own digits, so it covers the rest of the line too
     Parquet    the header is JSON in the metadata, under `pilekit`. `pilekit.sum` is the xxh3_64 of the header and of
-               the kind's further values, joined by newlines. Pages of rows have checksums of their own
+               the kind's further values, joined by newlines. Pages of rows have checksums of their own, so a part of
+               the file can be read alone
+    a table    Parquet too, for people and other tools, read from its beginning to its end. `pilekit.sum` is the
+               xxh3_64 of all bytes of the file but its own digits, which are written last, into a file that is complete
+               otherwise. So the sum covers what checksums of pages do not: the places, types and names of columns
 
 A sum detects damage and not forgery. So fields are decoded by type, nothing is unpickled, and the line is bounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import numpy as np
@@ -34,10 +40,17 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.checked import reason_of_damage
 from pilekit.errors import PilekitError, visible
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
 HEADER_KEY, SUM_KEY = b"pilekit", b"pilekit.sum"
 
-_LONGEST_LINE = 1 << 20
+_LONGEST_LINE, _PIECE = 1 << 20, 1 << 20
 _START, _DIGITS = b'{"sum":"', 16
+_SUM_IN_FOOTER = b"\x18%c%s\x18%c" % (len(SUM_KEY), SUM_KEY, _DIGITS)
+"""What Parquet writes before the digits: the field, the length and the text of the key; the field and the length of the
+value. A header's JSON has no such control characters, and only the writer's name follows the metadata."""
 
 
 class SealedHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,17 +104,60 @@ class Kind:
     ) -> _Header:
         """The header in the metadata of the Parquet file at `path`, which must have further values of these names."""
         values = metadata or {}
-        for key in (HEADER_KEY, *names, SUM_KEY):
-            if key not in values:
-                raise self.another(path, f'it has no "{key.decode()}" in its metadata')
+        names = (HEADER_KEY, *names)
+        self._check_keys(path, values, *names, SUM_KEY)
         self._check_format(path, values[HEADER_KEY])
-        if values[SUM_KEY] != _sum(b"\n".join(values[key] for key in (HEADER_KEY, *names))):
+        if values[SUM_KEY] != _sum(b"\n".join(values[key] for key in names)):
             raise self.damaged(path, "its metadata does not match its sum")
         return self._decode(path, values[HEADER_KEY], header)
 
+    @contextmanager
+    def opened(self, path: str | Path) -> Iterator[pq.ParquetFile]:
+        """The Parquet file at `path`; an error in the block is the refusal of a damaged file."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            file = pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
+        except FileNotFoundError as error:
+            again = self.remedy.removeprefix("remove it, and ")
+            raise self.error(f"{visible(path)}: is not there; {again}") from error
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise self.another(path, reason_of_damage(error)) from error
+        try:
+            with file:
+                yield file
+        except (pa.ArrowException, OSError, LookupError, TypeError, ValueError) as error:
+            raise self.damaged(path, error) from error
+
+    @contextmanager
+    def writing_table(self, path: Path, schema: pa.Schema, header: SealedHeader) -> Iterator[pq.ParquetWriter]:
+        """Yield the writer of a sealed table, which appears at `path` when the block succeeds."""
+        import pyarrow.parquet as pq
+
+        with write_atomically(path) as file:
+            with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+                yield writer
+                writer.add_key_value_metadata({HEADER_KEY: self._with_kind(header), SUM_KEY: b"0" * _DIGITS})
+            file.flush()
+            digits, total = _sum_of_table(file.name)
+            file.seek(digits)
+            file.write(total)
+
+    @contextmanager
+    def open_table(self, path: str | Path, header: type[_Header]) -> Iterator[tuple[_Header, pq.ParquetFile]]:
+        """Header and rows of the sealed table at `path`; an error in the block is the refusal of a damaged file."""
+        with self.opened(path) as file:
+            values = file.metadata.metadata or {}
+            self._check_keys(path, values, HEADER_KEY, SUM_KEY)
+            self._check_format(path, values[HEADER_KEY], self._kind.decode())
+            if values[SUM_KEY] != _sum_of_table(path)[1]:
+                raise self.damaged(path, "it does not match its sum")
+            yield self._decode(path, values[HEADER_KEY], header), file
+
     def write(self, path: Path, header: SealedHeader, body: npt.NDArray[np.uint8]) -> None:
         """Write a sealed file."""
-        rest = b'","kind":"%s",%s\n' % (self._kind, msgspec.json.encode(header)[1:])
+        rest = b'",%s\n' % self._with_kind(header)[1:]
         with write_atomically(path) as file:
             file.write(_START + _sum(rest, body) + rest)
             file.write(body.data)
@@ -124,6 +180,14 @@ class Kind:
     @property
     def _kind(self) -> bytes:
         return self.name.partition(" ")[2].encode()
+
+    def _with_kind(self, header: SealedHeader) -> bytes:
+        return b'{"kind":"%s",%s' % (self._kind, msgspec.json.encode(header)[1:])
+
+    def _check_keys(self, path: str | Path, values: Mapping[bytes, bytes], *keys: bytes) -> None:
+        for key in keys:
+            if key not in values:
+                raise self.another(path, f'it has no "{key.decode()}" in its metadata')
 
     def _check_format(self, path: str | Path, header: bytes, kind: str | None = None) -> None:
         try:
@@ -150,3 +214,25 @@ def _sum(*parts: bytes | npt.NDArray[np.uint8]) -> bytes:
     for part in parts:
         total.update(part if isinstance(part, bytes) else part.data)
     return total.hexdigest().encode()
+
+
+def _sum_of_table(path: str | Path) -> tuple[int, bytes]:
+    """Where the digits of the sum begin in a complete Parquet file, and the sum of all other bytes."""
+    with Path(path).open("rb") as file:
+        size = file.seek(-8, os.SEEK_END) + 8
+        footer = min(int.from_bytes(file.read(4), "little") + 8, size)
+        file.seek(size - footer)
+        found = file.read().rfind(_SUM_IN_FOOTER)
+        if found < 0:
+            raise ValueError("its sum is not where Parquet writes it")
+        digits = size - footer + found + len(_SUM_IN_FOOTER)
+        total = xxhash.xxh3_64()
+        for begin, end in ((0, digits), (digits + _DIGITS, size)):
+            file.seek(begin)
+            while begin < end:
+                piece = file.read(min(_PIECE, end - begin))
+                if not piece:
+                    raise ValueError("it changes while it is read")
+                total.update(piece)
+                begin += len(piece)
+    return digits, total.hexdigest().encode()

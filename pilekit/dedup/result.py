@@ -59,9 +59,10 @@ class DedupResult(TableResult):
     @property
     def removed(self) -> pa.Table:
         """All removed documents by shard and number, each with the kept document that it resembles."""
-        import pyarrow.parquet as pq
+        from pilekit.dedup.output.removed_format import REMOVALS, RemovalsHeader
 
-        return pq.read_table(self.folder / REMOVED)
+        with REMOVALS.open_table(self.folder / REMOVED, RemovalsHeader) as (_, rows):
+            return rows.read()
 
     def minhash(self, document: tuple[str, int]) -> datasketch.MinHash:
         """The MinHash of the document (shard name, document number), computed again from the shard.

@@ -22,7 +22,7 @@ from pilekit.corpus import Corpus
 from pilekit.corpus.shard import is_url
 from pilekit.dedup.previous_runs import finished_run, manifest_of
 from pilekit.dedup.result import REMOVED
-from pilekit.dedup.show.removed_pairs import RemovedPair, pair_texts, read_columns, readable, spread_pairs, subsets_of
+from pilekit.dedup.show.removed_pairs import RemovedPair, pair_texts, read_columns, removals, spread_pairs, subsets_of
 from pilekit.errors import PilekitError, visible
 from pilekit.explore.comparison import compared
 from pilekit.shards.index.build import index_of
@@ -86,7 +86,7 @@ class Removals:
         Few groups of rows have the number, and only these are read whole.
         """
         fields = list(RemovedPair.__dataclass_fields__)
-        with readable(self._table) as table, pq.ParquetFile(self._table) as file:
+        with removals(self._table) as table, pq.ParquetFile(self._table) as file:
             found = [table.head(0, columns=read_columns(*fields))]
             for group in range(file.num_row_groups):
                 here = np.flatnonzero(file.read_row_group(group, [column])[column].to_numpy() == number)

@@ -27,7 +27,7 @@ from markupsafe import Markup
 from pilekit.artifacts.header import Header
 from pilekit.dedup.previous_runs import finished_run
 from pilekit.dedup.result import REMOVED, removals_table
-from pilekit.dedup.show.removed_pairs import RemovedPair, pair_texts, read_columns, readable, spread_pairs
+from pilekit.dedup.show.removed_pairs import RemovedPair, pair_texts, read_columns, removals, spread_pairs
 from pilekit.dedup.show.side_by_side import diff_rows
 from pilekit.dedup.show.word_diff import word_diff
 from pilekit.dedup.sketch.bands import Bands
@@ -71,7 +71,7 @@ def dedup_content(folder: Path, header: Header, advance: Report) -> dict[str, An
     }
     if not summary["removed"]:
         return content
-    with readable(folder / REMOVED) as removed:
+    with removals(folder / REMOVED) as removed:
         counts, clusters = _counts(removed), _largest_clusters(removed)
     by_subsets = counts.group_by(["subset", "kept_subset"]).aggregate([("count", "sum")]).to_pylist()
     subsets = [(row["subset"], row["kept_subset"], row["count_sum"]) for row in by_subsets]

@@ -13,7 +13,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from pilekit import index_corpus
+from pilekit import dedup_corpus, index_corpus
+from pilekit.dedup.output.removed_format import REMOVALS, RemovalsHeader
+from pilekit.dedup.result import REMOVED
 from pilekit.dedup.sketch.sketch_format import load_sketch
 from pilekit.errors import PilekitError
 from pilekit.shards.fingerprint import Fingerprint
@@ -25,13 +27,17 @@ from tests.shards.making import flipped
 
 @dataclass(frozen=True)
 class Case:
-    """name of the artefact, how it is made and read whole, and the remedy of its refusals."""
+    """name of the artefact, how it is made and read whole, and the remedy of its refusals.
+
+    all_bytes   whether the sum is that of all bytes, so that no other byte is read at all
+    """
 
     name: str
     make: Callable[[Path], Path]
     read: Callable[[Path], object]
     remedy: str
     parquet: bool = True
+    all_bytes: bool = False
 
 
 def shard_in(folder: Path) -> Path:
@@ -62,6 +68,22 @@ def sketch_content(path: Path) -> object:
     return found.header, [{name: column.tobytes() for name, column in rows.items()} for rows in found.chunks(columns)]
 
 
+def removals_in(folder: Path) -> Path:
+    data = folder / "data"
+    data.mkdir()
+    texts = [f"text {n} of some words that are not in another text, {n}" * 3 for n in range(9)] * 3
+    for shard in range(2):
+        lines = ({"text": text, "meta": {"pile_set_name": f"set {n % 4}"}} for n, text in enumerate(texts))
+        (data / f"0{shard}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    dedup_corpus(data, out=folder / "out", write=False, jobs=1)
+    return folder / "out" / REMOVED
+
+
+def removals_content(path: Path) -> object:
+    with REMOVALS.open_table(path, RemovalsHeader) as (header, rows):
+        return header, rows.schema_arrow, rows.read().to_pydict()
+
+
 def index_in(folder: Path) -> Path:
     index_corpus(shard_in(folder))
     return folder / "00.jsonl.index.parquet"
@@ -73,8 +95,15 @@ def index_content(path: Path) -> object:
 
 
 CASES = [
-    Case("a keep mask", mask_in, mask_content, "run `pilekit dedup` again, into another folder", parquet=False),
+    Case("a keep mask", mask_in, mask_content, "run `pilekit dedup` again, into another folder", False, True),
     Case("a sketch", sketch_in, sketch_content, "remove it, and run dedup again"),
+    Case(
+        "a table of removed documents",
+        removals_in,
+        removals_content,
+        "run `pilekit dedup` again, into another folder",
+        all_bytes=True,
+    ),
     Case("an index", index_in, index_content, "remove it, and make it again with `pilekit index`"),
 ]
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -93,19 +122,20 @@ def refusal(case: Case, path: Path) -> str | None:
 
 
 @every_case
-@pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.slow)])
-def test_every_flipped_byte_and_every_cut_is_refused_or_changes_nothing(case: Case, step: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [181, pytest.param(7, marks=pytest.mark.slow)])
+def test_flipped_bits_and_cuts_are_refused_or_change_nothing(case: Case, step: int, tmp_path: Path) -> None:
     path = case.make(tmp_path)
     whole, content, found = path.read_bytes(), case.read(path), 0
     step = step if case.parquet else 1
-    for place in range(0, len(whole), step):
-        path.write_bytes(flipped(whole, place, 1 << place % 8))
+    places = range(0, 8 * len(whole), step)
+    for place in places:
+        path.write_bytes(flipped(whole, place // 8, 1 << place % 8))
         if refusal(case, path) is None:  # Parquet has bytes that say nothing.
-            assert case.parquet, f"byte {place}"
-            assert case.read(path) == content, f"byte {place}"
+            assert not case.all_bytes, f"bit {place}"
+            assert case.read(path) == content, f"bit {place}"
         else:
             found += 1
-    assert found > len(whole) // step // 2
+    assert found > len(places) // 2
     for size in range(0, len(whole), step):
         path.write_bytes(whole[:size])
         assert refusal(case, path) is not None, size

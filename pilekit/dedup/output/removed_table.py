@@ -7,8 +7,8 @@ near-duplicate of the same kept document, with the same similarity.
 `decide` has all candidates compared, and writes both. Each decision depends on the decisions before it, so this step
 runs in one process.
 
-`removed.parquet` is the proof of each removal. The population's table turns ids into names. Rows are in the order of
-(shard, number), in groups of 65,536, so memory does not depend on how many documents are removed.
+`removed.parquet` (removed_format.py) is written in groups of rows, so memory does not depend on how many documents are
+removed. The population's table turns ids into names.
 """
 
 from __future__ import annotations
@@ -17,20 +17,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from pilekit import __version__
-from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.external_sort import Table
-from pilekit.artifacts.parquet_rows import required
 from pilekit.dedup.compare.resolve import Counts, resolve
 from pilekit.dedup.compare.shingle_store import ShingleStore
 from pilekit.dedup.match.candidates import Candidates
 from pilekit.dedup.match.population import REMOVABLE, Ids, Population, ids_of
+from pilekit.dedup.output.removed_format import CORPORA, REASONS, REMOVALS, ROWS_PER_GROUP, SCHEMA, RemovalsHeader
 from pilekit.dedup.scratch_space import scratch_array, write_flags
 from pilekit.dedup.sketch.shingles import Int64
 from pilekit.engine import Advance
@@ -39,24 +35,6 @@ KEPT, EXACT, NEAR = range(3)
 
 _ROW = np.dtype([("reason", "u1"), ("kept", "<u4"), ("similarity", "<f8")])
 _AT_A_TIME = 1 << 20
-
-FORMAT = 1
-REASONS = ("exact", "near")
-CORPORA = ("against", "held-out", "this")
-ROWS_PER_GROUP = 1 << 16
-
-_NAMES = pa.dictionary(pa.int32(), pa.string())
-SCHEMA = required(
-    shard=_NAMES,
-    number=pa.int64(),
-    subset=_NAMES,
-    kept_shard=_NAMES,
-    kept_number=pa.int64(),
-    kept_subset=_NAMES,
-    similarity=pa.float64(),
-    reason=_NAMES,
-    kept_corpus=_NAMES,
-)
 
 
 class Decisions:
@@ -139,7 +117,7 @@ def write_removed(
 ) -> RemovedCounts:
     """Write all removals to `path`.
 
-    header             how the file was made, stored in it
+    header             the fields of its `RemovalsHeader`
     repeated_labels    copies with these labels in `repeated_shards` are intended
     """
     shards = [sketch.header.shard for sketch in population.sketches]
@@ -149,7 +127,7 @@ def write_removed(
     label_repeats = np.array([label in repeated_labels for label in labels], dtype=bool)
     shard_repeats = np.array([shard in repeated_shards for shard in shards], dtype=bool)
     counts, (text_bytes, held_out), repeated = *np.zeros((2, 2, len(labels)), np.int64), 0
-    with write_atomically(path) as file, pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
+    with REMOVALS.writing_table(path, SCHEMA, RemovalsHeader(**header)) as writer:
         for ids, rows in decisions.removals(ROWS_PER_GROUP):
             document, kept = population.table[ids], population.table[rows["kept"]]
             place, kept_place = (np.searchsorted(population.base, some, "right") - 1 for some in (ids, rows["kept"]))
@@ -171,8 +149,6 @@ def write_removed(
             np.add.at(held_out, document["label"], corpus == CORPORA.index("held-out"))
             exact = rows["reason"] == EXACT
             repeated += int(np.count_nonzero(exact & shard_repeats[place] & label_repeats[document["label"]]))
-        text = msgspec.json.encode({"format": FORMAT, "pilekit": __version__, "kind": "removed documents", **header})
-        writer.add_key_value_metadata({b"pilekit": text})
     return RemovedCounts(counts, text_bytes, held_out, repeated)
 
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset
 
+from pilekit.dedup.output.removed_format import REMOVALS, RemovalsHeader
 from pilekit.dedup.previous_runs import EarlierRun, manifest_of, runs_before
 from pilekit.dedup.sketch.shingles import Int64, jaccard, shingle_set
 from pilekit.errors import PilekitError, visible
@@ -65,7 +66,7 @@ def spread_pairs(
 ) -> tuple[list[RemovedPair], int]:
     """Up to `count` removals, the least similar first and exact copies last, and the number they were chosen from.
 
-    path      the path of `removed.parquet`; PilekitError if it cannot be read
+    path      the path of `removed.parquet`; PilekitError if it is damaged
     subset    the subset of the removed documents; exact name
     """
     columns = read_columns(*RemovedPair.__dataclass_fields__)
@@ -73,7 +74,7 @@ def spread_pairs(
     if subset is not None:
         wanted &= columns["subset"] == subset
     near, exact = (wanted & (columns["reason"] != "exact"), wanted & (columns["reason"] == "exact"))
-    with readable(path) as removed:
+    with removals(path) as removed:
         number, lowest, highest = 0, np.inf, -np.inf
         for batch in removed.to_batches(columns=["similarity"], filter=near):
             similarity = batch["similarity"].to_numpy()
@@ -116,12 +117,19 @@ def _spread(similarity: Float64, targets: Float64) -> Int64:
 
 def subsets_of(path: Path) -> list[str]:
     """The subsets of the removed documents, by name."""
-    with readable(path) as removed:
+    with removals(path) as removed:
         return sorted(pc.unique(removed.to_table(read_columns("subset"))["subset"]).to_pylist())
 
 
 @contextmanager
-def readable(path: Path, remedy: str = "`pilekit dedup` again") -> Iterator[pa.dataset.Dataset]:
+def removals(path: Path) -> Iterator[pa.dataset.Dataset]:
+    """The rows of the `removed.parquet` at `path`; PilekitError if it is damaged."""
+    with REMOVALS.open_table(path, RemovalsHeader):
+        yield pa.dataset.dataset(path, format="parquet")
+
+
+@contextmanager
+def readable(path: Path, remedy: str) -> Iterator[pa.dataset.Dataset]:
     """The table at `path`; PilekitError if it cannot be read, which says to run `remedy`."""
     try:
         yield pa.dataset.dataset(path, format="parquet")

@@ -12,7 +12,6 @@ Pages have checksums and the header has a sum, so damage is an error and never a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,11 +19,9 @@ from typing import Annotated, Any
 import msgspec
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pilekit.artifacts.parquet_rows import required
 from pilekit.artifacts.sealed import Kind, SealedHeader
-from pilekit.checked import reason_of_damage
 from pilekit.corpus import Shard
 from pilekit.errors import PilekitError
 from pilekit.shards.fingerprint import Fingerprint, fingerprint
@@ -84,7 +81,7 @@ class ShardSketch:
 
         `number`, `text_bytes` and `subset` (see `subset_names`) are uint32, all others uint64.
         """
-        with _opened(self.path) as table:
+        with SKETCH.opened(self.path) as table:
             for group in range(table.metadata.num_row_groups):
                 rows = table.read_row_group(group, columns=list(columns), use_threads=False)
                 values = {name: rows[name].to_numpy() for name in columns}
@@ -120,7 +117,7 @@ def shard_changed(shard: Shard) -> PilekitError:
 def load_sketch(path: str | Path) -> ShardSketch:
     """Load the sketch at a path; `PilekitError` if it is no sketch, is damaged, or has another format."""
     path = str(path)
-    with _opened(path) as table:
+    with SKETCH.opened(path) as table:
         metadata, schema = table.metadata, table.schema_arrow
         header = SKETCH.open_metadata(path, metadata.metadata, SketchHeader)
         sketch = ShardSketch(path, header)
@@ -132,19 +129,3 @@ def load_sketch(path: str | Path) -> ShardSketch:
         ):
             raise ValueError("its rows do not match its header")
     return sketch
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[pq.ParquetFile]:
-    """The file at `path`; `PilekitError` if it cannot be opened or read."""
-    try:
-        table = pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
-    except FileNotFoundError as error:
-        raise PilekitError(f"{path}: there is no such sketch; run dedup again to make it") from error
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise SKETCH.another(path, reason_of_damage(error)) from error
-    try:
-        with table:
-            yield table
-    except (pa.ArrowException, OSError, LookupError, ValueError) as error:
-        raise SKETCH.damaged(path, error) from error

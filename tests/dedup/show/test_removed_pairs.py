@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.dedup.output.removed_table import SCHEMA
+from pilekit.dedup.output.removed_format import REMOVALS, SCHEMA, RemovalsHeader
 from pilekit.dedup.show.removed_pairs import spread_pairs, subsets_of
 from pilekit.report import dedup as report
 from tests.refusing import refused
@@ -27,7 +27,12 @@ def write(rows: Rows, path: Path, group: int) -> None:
         | {"reason": "exact" if exact else "near"}
         for place, (similarity, exact, subset, kept) in enumerate(rows)
     ]
-    pq.write_table(pa.Table.from_pylist(table, schema=SCHEMA), path, row_group_size=group)
+    seal(pa.Table.from_pylist(table, schema=SCHEMA), path, group)
+
+
+def seal(table: pa.Table, path: Path, group: int) -> None:
+    with REMOVALS.writing_table(path, table.schema, RemovalsHeader(parameters={}, inputs={})) as writer:
+        writer.write_table(table, row_group_size=group)
 
 
 def chosen(rows: Rows, count: int, subset: str | None, least: float) -> list[int]:
@@ -67,9 +72,9 @@ def test_a_name_that_is_not_utf_8_is_one_line(tmp_path: Path) -> None:
     table = pq.read_table(path)
     names = pa.StringArray.from_buffers(1, pa.array([0, 2], pa.int32()).buffers()[1], pa.py_buffer(b"\xb6\xb6"))
     place = table.schema.get_field_index("subset")
-    pq.write_table(table.set_column(place, "subset", names), path)
-    refused("removed.parquet: cannot be read .*; run `pilekit dedup` again", spread_pairs, path, 3)
-    refused("removed.parquet: cannot be read .*; run `pilekit dedup` again", subsets_of, path)
+    seal(table.set_column(place, "subset", names), path, 10)
+    refused("removed.parquet: is damaged .*; run `pilekit dedup` again", spread_pairs, path, 3)
+    refused("removed.parquet: is damaged .*; run `pilekit dedup` again", subsets_of, path)
 
 
 @given(ROWS)

@@ -142,7 +142,7 @@ def test_bad_lines_are_an_error_or_counted_and_a_shard_may_be_empty(tmp_path: Pa
 
 
 def test_what_is_no_sketch_is_named(tmp_path: Path, made: ShardSketch) -> None:
-    with pytest.raises(PilekitError, match="there is no such sketch"):
+    with pytest.raises(PilekitError, match=r"missing\.parquet: is not there; run dedup again"):
         load_sketch(tmp_path / "missing.parquet")
     (tmp_path / "text").write_text("no Parquet")
     pq.write_table(pa.table({"number": [1]}), tmp_path / "table")
