@@ -65,7 +65,9 @@ def order_of(selected: DocumentSelection, unit: int) -> str:
     if not selected.shuffle:
         return "as in the corpus: shuffle is off"
     if selected.block is None:
-        return f"random over the whole corpus, in units of {counted(unit, 'document')}"
+        return "random over the whole corpus, " + (
+            f"in groups of {unit} consecutive documents" if unit > 1 else "document by document"
+        )
     return f"shard after shard, shuffled in blocks of {selected.block:,}; `pilekit reframe` gives random order"
 
 

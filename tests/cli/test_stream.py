@@ -40,7 +40,7 @@ def test_samples_and_rate(shard: Path, tokenizer: Path) -> None:
         r", \d\d\.\d % full: the first after \d+\.\d\d s,\nthen \d[\d.]*[kM]? tokens/s .*\)\n", result.stdout
     )
     assert re.search(r"^Github +\d+ +\d+\.\d\d$", result.stdout, re.MULTILINE)
-    assert result.stderr == "order: random over the whole corpus, in units of 1 document\n"
+    assert result.stderr == "order: random over the whole corpus, document by document\n"
     found = run_json("stream", *arguments)
     assert found["batches"] == 9
     assert 0.8 * 9 * 64 < found["tokens"] <= 9 * 64

@@ -56,7 +56,7 @@ def test_a_run_its_files_and_how_it_resumes(made: Path, here: Path) -> None:
     lines = result.stdout.splitlines()
     assert re.fullmatch(r"4 steps done, 512 tokens: loss \d\.\d{4}", lines[0])
     assert lines[1:] == ["the model is in runs/tiny/model; score it with: pilekit bpb runs/tiny/model"]
-    started = "1 rank, on cpu\norder: random over the whole corpus, in units of 1 document\n"
+    started = "1 rank, on cpu\norder: random over the whole corpus, document by document\n"
     assert result.stderr == started
     run = here / "runs" / "tiny"
     assert steps_of(run) == [1, 2, 3, 4]
