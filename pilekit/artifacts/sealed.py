@@ -4,10 +4,10 @@ A sealed artefact has a kind, the version of its format, a sum and a body. It is
 kind, then the format, then the sum, and refuses with one wording per cause and the remedy of the kind:
 
     FILE: is not a keep mask (why); REMEDY
-    FILE: is a keep mask of format 1, this pilekit 0.9 reads format 2; REMEDY
+    FILE: is a keep mask of format 1 from pilekit 0.8, this pilekit 0.9 reads format 2; REMEDY
     FILE: is damaged (why); REMEDY
 
-The format comes before the sum, because another format may have another sum. There are three layouts:
+The format comes before the sum, because another format may have another sum. There are four layouts:
 
     a file     a line of JSON that begins `{"sum":"` and 16 hexadecimal digits, then the body. The sum is the xxh3_64 of
                all bytes after its own digits, so it covers the rest of the line too
@@ -17,6 +17,10 @@ The format comes before the sum, because another format may have another sum. Th
     a table    Parquet too, for people and other tools, read from its beginning to its end. `pilekit.sum` is the
                xxh3_64 of all bytes of the file but its own digits, which are written last, into a file that is complete
                otherwise. So the sum covers what checksums of pages do not: the places, types and names of columns
+    a dict     the header's fields, `kind` and `sum`: a JSON file for people, or a part of another artefact. The sum is
+               the xxh3_64 of the JSON of all other fields, sorted by name, so spaces and the order of fields are free.
+               It comes before the format, and is the same in each: for a checkpoint with a flipped bit in its format
+               there is an earlier checkpoint
 
 A sum detects damage and not forgery. So fields are decoded by type, nothing is unpickled, and the line is bounded.
 """
@@ -28,17 +32,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import orjson
 import xxhash
 
 from pilekit import __version__
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.checked import reason_of_damage
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened, visible
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,6 +70,7 @@ class SealedHeader(msgspec.Struct, frozen=True, kw_only=True):
 class _Format(msgspec.Struct, frozen=True):
     format: int
     kind: str | None = None
+    pilekit: str = "of another version"
 
 
 _Header = TypeVar("_Header", bound=SealedHeader)
@@ -106,10 +112,11 @@ class Kind:
         values = metadata or {}
         names = (HEADER_KEY, *names)
         self._check_keys(path, values, *names, SUM_KEY)
-        self._check_format(path, values[HEADER_KEY])
+        found = self.parsed(path, values[HEADER_KEY])
+        self._check_format(path, found, None)
         if values[SUM_KEY] != _sum(b"\n".join(values[key] for key in names)):
             raise self.damaged(path, "its metadata does not match its sum")
-        return self._decode(path, values[HEADER_KEY], header)
+        return self._header(path, found, header)
 
     @contextmanager
     def opened(self, path: str | Path) -> Iterator[pq.ParquetFile]:
@@ -150,10 +157,29 @@ class Kind:
         with self.opened(path) as file:
             values = file.metadata.metadata or {}
             self._check_keys(path, values, HEADER_KEY, SUM_KEY)
-            self._check_format(path, values[HEADER_KEY], self._kind.decode())
+            found = self.parsed(path, values[HEADER_KEY])
+            self._check_format(path, found, self._kind)
             if values[SUM_KEY] != _sum_of_table(path)[1]:
                 raise self.damaged(path, "it does not match its sum")
-            yield self._decode(path, values[HEADER_KEY], header), file
+            yield self._header(path, found, header), file
+
+    def sealed(self, header: SealedHeader) -> dict[str, Any]:
+        """A sealed dict of JSON types."""
+        fields = orjson.loads(self._with_kind(header))
+        return {"sum": _sum_of_fields(fields), **fields}
+
+    def open_dict(self, path: str | Path, value: object, header: type[_Header]) -> _Header:
+        """The header of the sealed dict `value`, which messages call `path`."""
+        if not isinstance(value, Mapping) or not _is(value.get("kind"), self._kind):
+            raise self.another(path, "it is of another kind")
+        try:
+            total = _sum_of_fields(value)
+        except TypeError as error:  # it holds what JSON does not have
+            raise self.damaged(path, "it is not JSON") from error
+        if not _is(value.get("sum"), total):
+            raise self.damaged(path, "it does not match its sum")
+        self._check_format(path, dict(value), self._kind)
+        return self._header(path, dict(value), header)
 
     def write(self, path: Path, header: SealedHeader, body: npt.NDArray[np.uint8]) -> None:
         """Write a sealed file."""
@@ -171,41 +197,53 @@ class Kind:
         except (OSError, ValueError) as error:  # ValueError: a null character
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise self.error(f"{visible(path)}: is {self.name} that cannot be read: {why}") from error
-        self._check_format(path, line, self._kind.decode())
+        found = self.parsed(path, line)
+        self._check_format(path, found, self._kind)
         digits = len(_START) + _DIGITS
         if not line.endswith(b"\n") or line[:digits] != _START + _sum(line[digits:], body):
             raise self.damaged(path, "it does not match its sum")
-        return self._decode(path, line, header), body
+        return self._header(path, found, header), body
+
+    def another_format(self, path: str | Path, format: int, pilekit: str) -> PilekitError:
+        """The refusal of a file in another format, which this version of pilekit wrote."""
+        return self.error(
+            f"{visible(path)}: is {self.name} of format {format} from pilekit {shortened(pilekit, 40)}, this pilekit "
+            f"{__version__} reads format {self.format}; {self.remedy}"
+        )
 
     @property
-    def _kind(self) -> bytes:
-        return self.name.partition(" ")[2].encode()
+    def _kind(self) -> str:
+        return self.name.partition(" ")[2]
 
     def _with_kind(self, header: SealedHeader) -> bytes:
-        return b'{"kind":"%s",%s' % (self._kind, msgspec.json.encode(header)[1:])
+        return b'{"kind":"%s",%s' % (self._kind.encode(), msgspec.json.encode(header)[1:])
 
     def _check_keys(self, path: str | Path, values: Mapping[bytes, bytes], *keys: bytes) -> None:
         for key in keys:
             if key not in values:
                 raise self.another(path, f'it has no "{key.decode()}" in its metadata')
 
-    def _check_format(self, path: str | Path, header: bytes, kind: str | None = None) -> None:
+    def parsed(self, path: str | Path, text: bytes) -> object:
+        """The value of the JSON in the file at `path`."""
         try:
-            found = msgspec.json.decode(header, type=_Format)
+            return msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise self.another(path, reason_of_damage(error)) from error
+
+    def _check_format(self, path: str | Path, value: object, kind: str | None) -> None:
+        try:
+            found = msgspec.convert(value, _Format)
+        except msgspec.ValidationError as error:
             raise self.another(path, reason_of_damage(error)) from error
         if found.kind != kind:
             raise self.another(path, "it is of another kind")
         if found.format != self.format:
-            raise self.error(
-                f"{visible(path)}: is {self.name} of format {found.format}, this pilekit {__version__} reads format "
-                f"{self.format}; {self.remedy}"
-            )
+            raise self.another_format(path, found.format, found.pilekit)
 
-    def _decode(self, path: str | Path, text: bytes, header: type[_Header]) -> _Header:
+    def _header(self, path: str | Path, value: object, header: type[_Header]) -> _Header:
         try:
-            return msgspec.json.decode(text, type=header)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return msgspec.convert(value, header)
+        except (msgspec.ValidationError, RecursionError) as error:
             raise self.damaged(path, error) from error
 
 
@@ -214,6 +252,16 @@ def _sum(*parts: bytes | npt.NDArray[np.uint8]) -> bytes:
     for part in parts:
         total.update(part if isinstance(part, bytes) else part.data)
     return total.hexdigest().encode()
+
+
+def _is(value: object, expected: str) -> bool:
+    return isinstance(value, str) and value == expected  # An array would compare its items.
+
+
+def _sum_of_fields(value: Mapping[Any, Any]) -> str:
+    """The sum of all fields but `sum`; TypeError if they are not JSON."""
+    fields = {name: field for name, field in value.items() if name != "sum"}
+    return xxhash.xxh3_64_hexdigest(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS))
 
 
 def _sum_of_table(path: str | Path) -> tuple[int, bytes]:

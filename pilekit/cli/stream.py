@@ -191,7 +191,9 @@ def _timed(stream: PileStream, steps: int) -> tuple[list[Batch], dict[str, Any]]
 def _read_state(file: Path) -> Any:
     """The `state_dict()` in a JSON file, a list of them for all ranks, or the stream's state in a checkpoint folder."""
     try:
-        state = json.loads((file / "state.json" if file.is_dir() else file).read_bytes())
+        file = file / "state.json" if file.is_dir() else file
+        content = file.read_bytes()
+        state = json.loads(content)
     except OSError as error:
         raise PilekitError(f"{file}: cannot be read: {error.strerror}; check the path") from error
     except ValueError as error:
@@ -199,7 +201,12 @@ def _read_state(file: Path) -> Any:
             f"{file}: is not JSON ({shortened(error, 120)}); give what "
             "state_dict() of a stream returned, saved as JSON, or a checkpoint folder"
         ) from error
-    if isinstance(state, dict) and "xxh3" in state and isinstance(state.get("state"), dict):
-        progress = state["state"].get("progress")
-        return progress.get("stream") if isinstance(progress, dict) else None
+    if isinstance(state, dict) and state.keys() & {"progress", "state"}:  # of a checkpoint; "state": of an earlier one
+        with waiting("loading torch"):
+            from pilekit.train.checkpoint.manifest import Damaged, decode_state
+
+        try:
+            return decode_state(file, content).progress.stream
+        except Damaged as damage:
+            raise PilekitError(f"{file}: is not a good checkpoint: {damage}; give another") from damage
     return state

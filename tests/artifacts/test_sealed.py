@@ -160,7 +160,7 @@ def test_another_version_another_kind_and_other_files_are_told_apart(case: Case,
     path = case.make(tmp_path)
     whole = path.read_bytes()
     with_header(case, path, format=99)
-    assert (refusal(case, path) or "").startswith(f"is {case.name} of format 99, this pilekit ")
+    assert (refusal(case, path) or "").startswith(f"is {case.name} of format 99 from pilekit ")
     others = [b"", b"no artefact", b"PAR1 and PAR1", b"\xff" * 100, b"[" * 100_000]
     for content in others:
         path.write_bytes(content)

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import resource
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import pytest
-import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from pilekit.artifacts.sealed import _sum_of_fields
 from pilekit.errors import PilekitError
 from pilekit.train.checkpoint.manifest import (
     INDEX_FILE,
     STATE_FILE,
     Damaged,
+    read_state,
     verify,
 )
+from tests.refusing import refused
+from tests.shards.making import flipped
 from tests.train.checkpoint.saving import FILES, SHARD, Run, save_next, warnings_in
 
 
@@ -62,13 +68,16 @@ def copy_another_step(folder: Path) -> None:
 
 def change(folder: Path, old: str, new: str) -> None:
     """Change the text of the state, with right sums."""
-    state = (folder / STATE_FILE).read_bytes()
-    text = bytes(msgspec.json.encode(msgspec.json.decode(state)["state"])).decode()
+    text = json.dumps(json.loads((folder / STATE_FILE).read_bytes()), separators=(",", ":"))
     assert old in text
-    body = text.replace(old, new).encode()
-    (folder / STATE_FILE).write_bytes(
-        b'{"xxh3":"%s","state":%s}' % (xxhash.xxh3_128_hexdigest(body).encode(), body),
-    )
+    write_signed(folder, json.loads(text.replace(old, new)))
+
+
+def write_signed(folder: Path, state: dict[str, Any]) -> None:
+    """Write fields of a state, with the right sum if they are JSON that Python and msgspec read alike."""
+    with suppress(TypeError):
+        state["sum"] = _sum_of_fields(state)
+    (folder / STATE_FILE).write_text(json.dumps(state))
 
 
 def list_without_end(target: str | None, name: str, folder: Path) -> None:
@@ -88,7 +97,7 @@ KINDS: list[tuple[Callable[[Path], object], str, str]] = [
     (make_pipe, SHARD, "__0_0.distcp has 0 bytes, not the"),
     (make_pipe, STATE_FILE, "state.json cannot be read"),
     (partial(write, content=b"[" * 100_000), STATE_FILE, STATE_FILE),
-    (partial(write, content=b'{"xxh3": "\xff"}'), STATE_FILE, STATE_FILE),
+    (partial(write, content=b'{"sum": "\xff"}'), STATE_FILE, STATE_FILE),
     (make_file, "", "state.json cannot be read: Not a directory"),
     (make_loop, "", "state.json cannot be read"),
     (copy_another_step, "", "it holds step 1"),
@@ -99,7 +108,7 @@ KINDS: list[tuple[Callable[[Path], object], str, str]] = [
         for name in (SHARD, INDEX_FILE)
     ),
     *(
-        (partial(change, old=old, new=new), "", "state.json is not a checkpoint's: ")
+        (partial(change, old=old, new=new), "", "state.json is damaged (")
         for old, new in (
             *(('"threads":2', f'"threads":{threads}') for threads in (0, -1, 100_000, 2**62, 10**30, "null", "[2]")),
             ('"skipped":0', '"skipped":3'),
@@ -173,8 +182,26 @@ def test_latest_is_corrected_and_never_followed(run: Run, caplog: pytest.LogCapt
     assert not warnings_in(caplog)
 
 
-@given(name=st.sampled_from(FILES), share=st.floats(0, 1, exclude_max=True), byte=st.integers(1, 255))
-def test_a_changed_byte_anywhere_is_found(
+def test_any_flipped_bit_and_any_cut_of_the_state_is_damage_or_changes_nothing(run: Run) -> None:
+    folder = run.save(1)
+    path, state = folder / STATE_FILE, read_state(folder)
+    whole, read = path.read_bytes(), 0
+    for place in range(8 * len(whole)):
+        path.write_bytes(flipped(whole, place // 8, 1 << place % 8))
+        try:
+            assert read_state(folder) == state, place
+            read += 1  # a space between two fields
+        except Damaged as damage:
+            assert re.fullmatch(r"state\.json is (damaged|not that of a checkpoint) \([^\n]*\)", str(damage))
+    assert read < len(whole)
+    for size in range(len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(Damaged):
+            read_state(folder)
+
+
+@given(name=st.sampled_from([SHARD, INDEX_FILE]), share=st.floats(0, 1, exclude_max=True), byte=st.integers(1, 255))
+def test_a_changed_byte_anywhere_in_a_listed_file_is_found(
     tmp_path_factory: pytest.TempPathFactory, name: str, share: float, byte: int
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / "changed"
@@ -191,16 +218,15 @@ def test_a_changed_byte_anywhere_is_found(
 
 
 def test_another_format_is_not_damage(run: Run) -> None:
-    version = 3
     run.save(1)
     folder = run.save(2)
-    state = {"format": version, "pilekit": "9.9", "files": {"model.safetensors": {"bytes": 1, "xxh3": "0"}}}
-    body = msgspec.json.encode(state)
-    signed = msgspec.json.encode({"xxh3": xxhash.xxh3_128_hexdigest(body), "state": msgspec.Raw(body)})
-    (folder / STATE_FILE).write_bytes(signed)
-    for call in (lambda: run.newest(), lambda: run.load(folder, nn.Linear(2, 3))):
-        with pytest.raises(PilekitError, match=rf"has format {version}, .* reads format 2; resume with pilekit 9\.9"):
-            call()
+    later = {"sum": "0", "kind": "checkpoint", "format": 4, "pilekit": "9.9", "files": {"model.safetensors": 1}}
+    earlier = {"xxh3": "0", "state": {"format": 2, "pilekit": "0.1", "progress": {}, "files": {}}}
+    for content, version, by in ((later, 4, "9.9"), (earlier, 2, "0.1")):
+        write_signed(folder, content)
+        message = f"is a checkpoint of format {version} from pilekit {by}, .* reads format 3; resume with the pilekit"
+        for call in (lambda: run.newest(), lambda: run.load(folder, nn.Linear(2, 3))):
+            refused(message, call)
     assert run.steps() == {"step-1", "step-2"}
 
 

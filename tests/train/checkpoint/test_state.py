@@ -128,7 +128,7 @@ def test_a_checkpoint_describes_its_run(run: Run) -> None:
     assert folder == run.folder / "step-4"
     assert checkpoints.load(folder, model, adamw(model)) == progress
     assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
-    state = json.loads((folder / STATE_FILE).read_text(), parse_constant=pytest.fail)["state"]
+    state = json.loads((folder / STATE_FILE).read_text(), parse_constant=pytest.fail)
     assert state["config"] == {"train": {"clip_norm": "inf", "betas": [0.9, 0.95]}, "data": {"path": None}}
     assert state["progress"]["loss_scale"] == {"value": 65536.0, "good_steps": 3, "patience": 1}
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {folder.stat().st_mode & 0o666}

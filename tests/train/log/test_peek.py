@@ -8,12 +8,12 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from click.testing import CliRunner
 
 from pilekit.cli.main import pilekit
 from pilekit.stream.pile_stream import PileStream
+from pilekit.train.checkpoint.manifest import INDEX_FILE, Progress, own_sums, write_state
 from pilekit.train.config.file import load_config
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.data import open_stream
@@ -98,8 +98,9 @@ def test_from_a_checkpoint(made: Path, tmp_path: Path) -> None:
         stream.advance(batch)
     checkpoint = tmp_path / "step-5"
     checkpoint.mkdir()
-    signed = {"xxh3": "0", "state": {"format": 2, "progress": {"step": 5, "stream": stream.state_dict()}}}
-    (checkpoint / "state.json").write_bytes(msgspec.json.encode(signed))
+    (checkpoint / INDEX_FILE).write_bytes(b"")
+    (checkpoint / "__0_0.distcp").write_bytes(b"")
+    write_state(checkpoint, Progress(5, 1, stream.state_dict(), 1), {}, own_sums(checkpoint, 0))
     ahead = [next(batches).documents() for _ in range(3)]
     for step in (6, 8):
         command = inspect_step_command(config, stream, step, checkpoint)
@@ -109,9 +110,15 @@ def test_from_a_checkpoint(made: Path, tmp_path: Path) -> None:
         command = inspect_step_command(config, stream, step, checkpoint)
         assert "--state" not in command
         assert shown_by(command) == without_empty_rows(before[step - 1])
-    (checkpoint / "state.json").write_text('{"xxh3": "0", "state": {"progress": 5}}')
-    result = CliRunner().invoke(pilekit, shlex.split(inspect_step_command(config, stream, 6, checkpoint))[1:])
-    assert result.exit_code == 1
-    assert "Traceback" not in result.output
+    whole = (checkpoint / "state.json").read_bytes()
+    for content, message in (
+        (b'{"progress": 5}', "is not a good checkpoint: state.json is not that of a checkpoint"),
+        (whole.replace(b'"step": 5', b'"step": 7'), "is not a good checkpoint: state.json is damaged"),
+        (b'{"xxh3": "0", "state": {"progress": 5}}', "is a checkpoint of format 2"),
+    ):
+        (checkpoint / "state.json").write_bytes(content)
+        result = CliRunner().invoke(pilekit, shlex.split(inspect_step_command(config, stream, 6, checkpoint))[1:])
+        assert result.exit_code == 1
+        assert message in str(result.exception)
     config = load_config(config, {"data.tokenizer": None, "model.path": "a_model"})
     assert " --tokenizer a_model " in inspect_step_command(config, stream, 1)

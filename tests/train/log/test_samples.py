@@ -41,7 +41,7 @@ def test_a_run_is_the_same_with_samples_and_they_are_what_generate_makes(made: P
         assert {file: content for file, content in ours.items() if file.endswith(".safetensors")} == {
             file: content for file, content in theirs.items() if file.endswith(".safetensors")
         }
-        states = (json.loads(content["state.json"])["state"]["progress"] for content in (ours, theirs))
+        states = (json.loads(content["state.json"])["progress"] for content in (ours, theirs))
         assert next(states) == next(states)
     assert not (tmp_path / "without" / "samples.jsonl").exists()
     model = "model/model.safetensors"
