@@ -288,7 +288,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         self._handed_out = HandedOut(record, None if self._passes is None else self._first(), loaded)
         self._part: WorkerPart | None = None  # in a DataLoader worker that iterates: its part of the batches
         self._begun = False  # whether this DataLoader worker has iterated
-        self._loaded_part: object = None  # the worker's part in the state that was loaded into this worker
+        self._loaded_part: tuple[int, int, int] | None = None  # the `_part` in the state that was loaded
 
     def _first(self) -> Int64:
         """The places at which all lanes begin, int64 [L, 3]."""
@@ -433,19 +433,19 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         plan = StatePlan(grid=self.grid, passes=self._passes, unit=self._unit, window=self.window, per_epoch=per_epoch)
         record = self._handed_out.record
         step, batch = divmod(record.batch, self.grad_accum)
-        state = StreamState(
+        return StreamState(
             fingerprint=self._fingerprint,
             plan=plan,
             step=step,
             batch=batch,
             rank=self.rank,
+            worker=self._part,
             world_size=self.world_size,
             grad_accum=self.grad_accum,
             lanes=record.places.astype("<i8", copy=False).tobytes(),
             counts=Counts(record.rows, record.skipped, record.by_subset(self.subset_names)),
             changes=self._changes,
         ).to_json()
-        return state if self._part is None else {**state, "worker": list(self._part)}
 
     @staticmethod
     def merge_state_dicts(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -466,11 +466,8 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         PilekitError names the field if the state has other shards, tokenizer, seq_len, packing, seed, plan and so on.
         If its global_batch_size and grid do not fit this world size, the message lists valid numbers.
         """
-        part = None
-        if get_worker_info() is not None and isinstance(state, Mapping):
-            part = state.get("worker")
-            state = {name: value for name, value in state.items() if name != "worker"}
-        loaded, counts = loaded_state(state, self.rank, self.world_size)
+        in_worker = get_worker_info() is not None
+        loaded, counts = loaded_state(state, self.rank, self.world_size, in_worker=in_worker)
         was = changed_fields(loaded, self._fingerprint, strict)
         wanted: dict[str, Any] = {"plan": self.grid.plan, "window": self.window, "epochs": None}
         if self._passes is not None:
@@ -494,7 +491,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
             counted[self._selected.ids_of([name])] += pair
         done = loaded.step * accumulation + loaded.batch
         self._start(Record(places, done, counted, counts.rows, counts.skipped), loaded=True)
-        self._loaded_part = part
+        self._loaded_part = loaded.worker
 
     # Looking
 

@@ -28,9 +28,9 @@ class WorkerPart(NamedTuple):
     workers: int = 1
     made: int = 0
 
-    def resumed(self, loaded: object) -> WorkerPart:
+    def resumed(self, loaded: tuple[int, int, int]) -> WorkerPart:
         """This worker's part from the state that was loaded into it; PilekitError if it is another worker's state."""
-        if not isinstance(loaded, list) or loaded[:2] != [self.worker, self.workers] or len(loaded) != 3:
+        if loaded[:2] != (self.worker, self.workers):
             raise PilekitError(
                 f"the state is that of another worker, {shortened(repr(loaded), 80)}, and was given to worker "
                 f"{self.worker} of {self.workers}; use the num_workers it was taken with, or stream.loader(), whose "

@@ -6,7 +6,8 @@ documents before the place in that unit's order, and the number of rows already 
 a grid are one int64 array, because nested dicts would cost more time than making small batches.
 
 A rank's state holds all lanes, but only the lanes of its own rows are current. `merge` joins the states of all ranks.
-The functions at the end check whether a state fits a stream.
+A state is a sealed dict (artifacts/sealed.py), because a changed place would be a valid number too. The functions at
+the end check whether a state fits a stream.
 """
 
 from __future__ import annotations
@@ -17,16 +18,15 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-import orjson
-import xxhash
 
-from pilekit.checked import reason_of_damage
-from pilekit.errors import PilekitError, shortened, visible
+from pilekit.artifacts.sealed import Kind, SealedHeader
+from pilekit.errors import PilekitError, visible
 from pilekit.shuffle import Int64
 from pilekit.stream.finite_pass import Passes
 from pilekit.stream.order.lane_grid import Grid, Positive, Share, batch_sizes
 
-STATE_VERSION = 7
+STATE = Kind("the state of a PileStream", 8, "give what state_dict() of this pilekit returned")
+_GIVEN = "the stream's state"
 
 MAY_CHANGE = ("subsets", "repeats")
 """Fields of the fingerprint that may differ with `strict=False`."""
@@ -59,21 +59,23 @@ class Counts(msgspec.Struct, frozen=True):
     subsets: dict[str, tuple[_Count, _Count]] = {}
 
 
-class StreamState(msgspec.Struct, frozen=True, kw_only=True):
+class StreamState(SealedHeader, frozen=True, kw_only=True):
     """The state of one rank, or of all ranks.
 
     step, batch   optimizer steps done, and batches done of the next step
     rank          the rank of this state; None: of all ranks
+    worker        the `WorkerPart` of the DataLoader's worker whose state this is; None: of no single worker
     lanes         the places, int64 [L, 3], little-endian
     changes       earlier values of `subsets` and `repeats`, and the step until which they held
     """
 
-    version: int = STATE_VERSION
+    format: int = STATE.format
     fingerprint: dict[str, Any]
     plan: StatePlan
     step: _Steps
     batch: _Steps
     rank: _Count | None
+    worker: tuple[_Count, Positive, _Count] | None = None
     world_size: Positive
     grad_accum: Positive
     lanes: bytes
@@ -85,39 +87,22 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
         return np.frombuffer(self.lanes, "<i8").astype(np.int64).reshape(-1, 3)
 
     def to_json(self) -> dict[str, Any]:
-        """A dict of JSON types with a checksum, because a changed place would be a valid number too."""
-        fields: dict[str, Any] = orjson.loads(msgspec.json.encode(self))
-        return {**fields, "xxh3": _checksum(fields)}
+        """A sealed dict of JSON types."""
+        return STATE.sealed(self)
 
 
-def _checksum(fields: Mapping[str, Any]) -> str | None:
-    others = {name: value for name, value in fields.items() if name != "xxh3"}
-    try:
-        return xxhash.xxh3_128_hexdigest(orjson.dumps(others, option=orjson.OPT_SORT_KEYS))
-    except TypeError:  # not JSON, so not a state
-        return None
+def read_state(state: object, *, of_worker: bool = False) -> StreamState:
+    """Read what `to_json` made; PilekitError if it is not a state, is damaged, or has another format.
 
-
-def read_state(state: object) -> StreamState:
-    """Read what `to_json` or `merge` made; PilekitError if it is not a state, is damaged, or has another version."""
-    if not isinstance(state, Mapping) or "version" not in state:
-        raise PilekitError("not the state of a PileStream: it has no version; give what state_dict() returned")
-    if "worker" in state:
+    of_worker   whether it may be the state of a DataLoader's worker
+    """
+    found = STATE.open_dict(_GIVEN, state, StreamState)
+    if found.worker is not None and not of_worker:
         raise PilekitError(
             "this is the state of one worker of a DataLoader, which knows only its own part; load the loader's state "
             "into the StatefulDataLoader that it was taken from, or use stream.loader() and its state"
         )
-    if type(state["version"]) is not int or state["version"] != STATE_VERSION:
-        raise PilekitError(
-            f"the stream's state has version {shortened(state['version'], 20)}, and this pilekit reads version "
-            f"{STATE_VERSION}; resume with the pilekit that wrote it"
-        )
-    damaged = "the stream's state was changed or damaged: {}; give what state_dict() returned"
-    sum = _checksum(state)
-    if sum is None or not isinstance(state.get("xxh3"), str) or state["xxh3"] != sum:
-        raise PilekitError(damaged.format("its checksum does not fit"))
     try:
-        found = msgspec.convert(dict(state), StreamState)
         found.plan.grid.share(0, found.world_size, found.grad_accum)
         if len(found.lanes) != 24 * found.plan.grid.lanes or (found.rank or 0) >= found.world_size:
             raise ValueError("its lanes and ranks do not fit its grid")
@@ -125,7 +110,7 @@ def read_state(state: object) -> StreamState:
         if places.min() < 0 or places.max() > _MOST_PLACE or found.batch >= found.grad_accum:
             raise ValueError("its places are impossible")
     except ValueError as error:
-        raise PilekitError(damaged.format(reason_of_damage(error))) from error
+        raise STATE.damaged(_GIVEN, error) from error
     return found
 
 
@@ -169,8 +154,10 @@ def merge(states: Sequence[object]) -> StreamState:
     return msgspec.structs.replace(first, rank=None, lanes=places.astype("<i8", copy=False).tobytes(), counts=counts)
 
 
-def loaded_state(state: object, rank: int, world_size: int) -> tuple[StreamState, Counts]:
+def loaded_state(state: object, rank: int, world_size: int, *, in_worker: bool) -> tuple[StreamState, Counts]:
     """(the state, this rank's counts) from one rank's state, a merged state, or a list of all ranks' states.
+
+    With `in_worker`, also from the state of a DataLoader's worker.
 
     If the world size changed, rank 0 takes over the counts of all ranks, so that a later sum is right. PilekitError for
     only another rank's state.
@@ -181,7 +168,7 @@ def loaded_state(state: object, rank: int, world_size: int) -> tuple[StreamState
             if (part.rank, part.world_size) == (rank, world_size):
                 return loaded, part.counts
     else:
-        loaded = read_state(state)
+        loaded = read_state(state, of_worker=in_worker)
     if loaded.rank is not None and loaded.world_size > 1:
         if (loaded.rank, loaded.world_size) == (rank, world_size):
             return loaded, loaded.counts

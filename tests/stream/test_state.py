@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -15,10 +16,12 @@ from hypothesis import settings as settings_of
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from pilekit.artifacts.sealed import _sum_of_fields
 from pilekit.errors import PilekitError
 from pilekit.stream.pile_stream import PileStream
-from pilekit.stream.state import _checksum, merge, read_state
+from pilekit.stream.state import merge, read_state
 from tests.refusing import refused
+from tests.shards.making import flipped
 from tests.stream.collecting import ALL, STEP, rows_of, run
 from tests.stream.conftest import Corpora, Settings
 
@@ -38,7 +41,7 @@ def good(corpora: Corpora) -> dict[str, Any]:
 
 
 def with_checksum(state: dict[str, Any]) -> dict[str, Any]:
-    return {**state, "xxh3": _checksum(state)}
+    return {**state, "sum": _sum_of_fields(state)}
 
 
 def test_states_of_all_ranks_merge_to_that_of_one(corpora: Corpora) -> None:
@@ -107,11 +110,13 @@ def test_a_missing_or_wrong_field_is_refused(good: dict[str, Any]) -> None:
         for name in names[:-1]:
             at = at[name]
         del at[names[-1]]
-        refused("state", read_state, state if field == "xxh3" else with_checksum(state))
+        if field not in ("worker", "pilekit"):  # they have defaults
+            refused("state", read_state, state if field == "sum" else with_checksum(state))
     short = base64.b64encode(np.zeros(45, "<i8").tobytes()).decode()
     changes: list[tuple[dict[str, Any], str]] = [
-        ({"version": 1}, "has version 1, and this pilekit reads version 7"),
-        ({"version": "\x1b[31m"}, r"version \\x1b\[31m"),
+        ({"format": 7}, "is the state of a PileStream of format 7 from pilekit .* reads format 8; give what"),
+        ({"format": "\x1b[31m"}, 'its "format" has a wrong value'),
+        ({"kind": "\x1b[31m"}, "it is of another kind"),
         ({"lanes": short}, "its lanes and ranks do not fit its grid"),
         ({"lanes": "?" * 512}, "lanes"),
         ({"rank": 2}, "its lanes and ranks"),
@@ -124,11 +129,12 @@ def test_a_missing_or_wrong_field_is_refused(good: dict[str, Any]) -> None:
         refused(message, read_state, with_checksum({**good, **change}))
     changed = {**good, "lanes": good["lanes"].replace("A", "B", 1)}
     for read in (read_state, lambda one: merge([one])):
-        refused("state was changed or damaged: its checksum", read, changed)
-    refused("its checksum does not fit", read_state, {**good, "step": 1 << 70})  # which no JSON here can hold
-    refused("its checksum does not fit", read_state, {**good, "step": 1 << 70, "xxh3": ""})
-    refused("its checksum does not fit", read_state, {**good, "counts": np.zeros(2), "xxh3": np.zeros(2)})
-    refused("has version", read_state, {**good, "version": np.zeros(2)})
+        refused("the stream's state: is damaged .it does not match its sum.; give", read, changed)
+    refused("it is not JSON", read_state, {**good, "step": 1 << 70})  # which no JSON here can hold
+    refused("it is not JSON", read_state, {**good, "counts": np.zeros(2)})
+    refused("it does not match its sum", read_state, {**good, "sum": np.zeros(2)})
+    refused("it is of another kind", read_state, {**good, "kind": np.zeros(2)})
+    refused("it is of another kind", read_state, {"version": 7, "xxh3": ""})
 
 
 PLACES = st.sampled_from([0, 1, 5, 10**6, 1 << 31, 1 << 32, 1 << 40, 1 << 62, (1 << 63) - 1, -1, -(1 << 63)])
@@ -152,6 +158,19 @@ def test_a_sealed_state_with_any_place_is_resumed_or_refused(
         assert sum(1 for _ in islice(stream, 4)) == 4
     except PilekitError as error:
         assert str(error).isprintable()
+
+
+def test_any_flipped_bit_and_any_cut_is_refused_or_changes_nothing(good: dict[str, Any]) -> None:
+    text = json.dumps(good).encode()
+    state = read_state(good)
+    for place in range(8 * len(text)):
+        content = flipped(text, place // 8, 1 << place % 8)
+        try:
+            assert read_state(json.loads(content)) == state, place
+        except PilekitError as error:
+            assert re.fullmatch("the stream's state: is [^\n]*; give what state_dict.* returned", str(error))
+        except ValueError:  # no JSON
+            pass
 
 
 def test_numbers_that_no_run_has_are_refused_at_once(good: dict[str, Any]) -> None:
@@ -230,12 +249,18 @@ def test_a_workers_state_fits_nowhere_else(corpora: Corpora, settings: Settings)
     def stream() -> PileStream:
         return PileStream(corpora["few"].folder, **settings, batch_size=16, outputs=ALL)
 
+    def with_worker(part: list[int]) -> str:
+        return json.dumps(with_checksum({**json.loads(one), "worker": part}))
+
     one = told(Telling(stream()), 2, 1)[0][3]
     refused("one worker", stream().load_state_dict, json.loads(one))
     refused("one worker", PileStream.merge_state_dicts, [json.loads(one)])
-    for states, workers in [({1: one}, 2), ({0: one}, 1), ({0: json.dumps({**json.loads(one), "worker": 0})}, 2)]:
+    for states, workers in [({1: one}, 2), ({0: one}, 1), ({0: with_worker([1, 2, 1])}, 2)]:
         with pytest.raises(PilekitError, match="that of another worker"):
             told(Telling(stream(), states), workers, 2)
+    changed = json.dumps({**json.loads(one), "worker": [0, 2, 3]})  # other batches would be the next ones
+    with pytest.raises(PilekitError, match="does not match its sum"):
+        told(Telling(stream(), {0: changed}), 2, 2)
 
 
 def test_a_worker_that_has_not_begun_has_no_state(corpora: Corpora, settings: Settings) -> None:

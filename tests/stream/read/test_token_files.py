@@ -61,7 +61,7 @@ def given(settings: Settings) -> Settings:
 
 
 def places(state: str) -> Any:
-    return {name: value for name, value in json.loads(state).items() if name not in ("fingerprint", "xxh3")}
+    return {name: value for name, value in json.loads(state).items() if name not in ("fingerprint", "sum")}
 
 
 def test_batches_are_those_of_the_shards(written: Written, given: Settings, tmp_path: Path) -> None:
