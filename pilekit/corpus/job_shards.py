@@ -38,7 +38,8 @@ def folder_of_shards(folder: str, encoded: bytes) -> str:
         return ""
     command = IN_CLEAN[header.kind]
     if header.parameters.get("write") is False:
-        masks = f"give the corpus that it read, with --dedup {shown}, or " if header.kind == "dedup" else ""
+        masks = f"give `stream`, `tokenize` or `substrings` the corpus that it read, with --dedup {shown}, or "
+        masks = masks if header.kind == "dedup" else ""
         raise PilekitError(
             f"{shown}: holds no shards, as it was made with --no-write; {masks}run `pilekit {command}` without "
             "--no-write into another folder"

@@ -68,7 +68,8 @@ def order_of(selected: DocumentSelection, unit: int) -> str:
         return "random over the whole corpus, " + (
             f"in groups of {unit} consecutive documents" if unit > 1 else "document by document"
         )
-    return f"shard after shard, shuffled in blocks of {selected.block:,}; `pilekit reframe` gives random order"
+    within = f"shuffled within blocks of {counted(selected.block)}"
+    return f"shard after shard, {within}; `pilekit reframe` gives random order"
 
 
 def explain(selected: DocumentSelection, share: Share, unit: int, window: int | None, packing: str) -> Explanation:

@@ -165,7 +165,8 @@ def test_a_job_without_shards_says_how_to_get_them(make: Make, kind: str) -> Non
     out = folder / "out"
     write_header(out, kind=kind, parameters={"write": False}, inputs={}, finished=True)
     remedy = f"run `pilekit {IN_CLEAN[kind]}` without --no-write into another folder"
-    remedy = f"give the corpus that it read, with --dedup {out}, or {remedy}" if kind == "dedup" else remedy
+    if kind == "dedup":
+        remedy = f"give `stream`, `tokenize` or `substrings` the corpus that it read, with --dedup {out}, or {remedy}"
     with pytest.raises(PilekitError) as refused:
         Corpus(out)
     assert str(refused.value) == f"{out}: holds no shards, as it was made with --no-write; {remedy}"

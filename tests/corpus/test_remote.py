@@ -103,7 +103,7 @@ def test_the_folder_of_a_finished_job_is_its_shards(memory: str, tmp_path: Path)
     with pytest.raises(PilekitError, match=r"not searched, .*pilekit wrote them: memory://pile/unique;"):
         Corpus(f"{memory}/uniqu*/**")
     for url in stored(parameters={"write": False}, finished=True):
-        with pytest.raises(PilekitError, match="holds no shards, as it was made with --no-write; give the corpus that"):
+        with pytest.raises(PilekitError, match="holds no shards, as it was made with --no-write; give `stream`, "):
             Corpus(url)
     for url in stored(parameters={"write": True}, finished=False):
         with pytest.raises(PilekitError, match="is not finished, so shards may be missing; run the command that wrote"):

@@ -102,9 +102,10 @@ class DocumentSelection:
             return
         self.documents = SelectedDocuments(self._selected_lines())
         self.count = len(self.documents)
+        if isinstance(self.corpus, Corpus):
+            labels = set().union(*(index.subsets for index in self.plan.indexes)) if self.count else ()
+            check_label(self.corpus, labels, self.subsets)
         if not self.count:
-            if isinstance(self.corpus, Corpus):
-                check_label(self.corpus, (), self.subsets)
             raise PilekitError(
                 f"{self.corpus.root}: no document is selected by subsets, repeats and dedup; `pilekit stats` "
                 "tells what the shards hold"

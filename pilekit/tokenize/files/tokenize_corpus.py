@@ -157,7 +157,7 @@ def tokenize_corpus(
 
         results = tokenized(then=join)
         summed = _summed(results.values())
-        if not summed["documents"]:
+        if not (summed["documents"] and stages):  # a stage may drop the documents that have a label
             check_label(corpus, summed["subsets"], subsets, discard=joined.discard)
         about = {"sha256": used.fingerprint, "backend": used.backend, "vocabulary": used.vocab_size}
         about["eod"] = used.eos_id if eod_id is None else eod_id

@@ -45,7 +45,7 @@ def check_viewers(config: TrainConfig) -> None:
                 f"set log.{name} = false (metrics.jsonl has the same figures)"
             )
     # The package finds a key in one of these places. Importing it to ask would take a second.
-    named = {"WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "NETRC", "WANDB_CONFIG_DIR"} & os.environ.keys()
+    named = any(map(os.environ.get, ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "NETRC", "WANDB_CONFIG_DIR")))
     files = [Path.home() / name for name in (".netrc", "_netrc", ".config/wandb/settings")]
     is_online = os.environ.get("WANDB_MODE", "online") == "online"
     if config.log.wandb and is_online and not named and not any(map(Path.exists, [*files, Path("wandb/settings")])):

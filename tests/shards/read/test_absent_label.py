@@ -20,6 +20,7 @@ from pilekit.shards.index.format import index_places
 from pilekit.stats import summary
 from pilekit.stats.summary import corpus_stats
 from tests.cli.running import run
+from tests.tokenize.making import byte_level_bpe
 
 CODE = ("--text-field", "content", "--label", "language")
 NO_LABEL = "no record has a label at language (the first has the fields content, lang)"
@@ -101,7 +102,12 @@ def test_an_absent_label_ends_each_command_whose_result_depends_on_it(code: Path
 def test_a_result_without_subsets_gives_a_warning(code: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run("select", code, *CODE, "--sample", 1, "--out", tmp_path / "selected", exit_code=0)
     run("dedup", code, *CODE, "--out", tmp_path / "unique", exit_code=0)
-    assert caplog.messages == [f"{NO_LABEL}; if another field names the subset, give it with --label"] * 2
+    byte_level_bpe(300).save(str(tmp_path / "tokenizer.json"))
+    tokens = ("--tokenizer", tmp_path / "tokenizer.json")
+    run("tokenize", code, *CODE, *tokens, "--out", tmp_path / "tokens" / "code", exit_code=0)
+    run("stream", code, *CODE, *tokens, "--seq-len", 16, "--steps", 1, exit_code=0)
+    (tmp_path / "code.jsonl.index.parquet").unlink()  # it has this label path
+    assert caplog.messages == [f"{NO_LABEL}; if another field names the subset, give it with --label"] * 4
     caplog.clear()
     run("stats", code, "--text-field", "content", "--label", "lang", exit_code=0)
     run("select", code, "--text-field", "content", "--sample", 1, "--out", tmp_path / "all", exit_code=0)

@@ -117,6 +117,9 @@ def test_weights_and_biases_needs_the_package_and_a_key(tmp_path: Path, monkeypa
     wandb.teardown()
     with pytest.raises(PilekitError, match=r"log\.wandb = true: there is no API key; run `wandb login`"):
         check_viewers(config)
+    monkeypatch.setenv("WANDB_API_KEY", "")
+    with pytest.raises(PilekitError, match=r"log\.wandb = true: there is no API key"):
+        check_viewers(config)
     for name, value in (("WANDB_MODE", "offline"), ("WANDB_API_KEY", "key"), ("NETRC", "file")):
         with monkeypatch.context() as given:
             given.setenv(name, value)
