@@ -8,11 +8,13 @@ second column:
                    spelling the manifest knows
 
 Markdown would join these lines to a paragraph. The source keeps its columns, which read well in an editor and in
-`help()`.
+`help()`. A function that takes `**work` is shown with its options, as `help()` shows it (`pilekit/shards/work.py`).
 """
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 from typing import Any
 
@@ -56,6 +58,20 @@ def _cell(text: str) -> str:
 
 class ParameterTables(griffe.Extension):
     """Rewrites each docstring as griffe meets it."""
+
+    def on_function_instance(self, *, func: griffe.Function, **kwargs: Any) -> None:
+        """Called by griffe with each function, after `on_instance`."""
+        if "work" not in func.parameters or not func.decorators or func.docstring is None:
+            return
+        function = getattr(importlib.import_module(func.module.path), func.name)
+        func.docstring.value = with_tables(inspect.getdoc(function) or "")
+        del func.parameters["work"]
+        for parameter in inspect.signature(function).parameters.values():
+            if parameter.name not in func.parameters:
+                kind, default = griffe.ParameterKind.keyword_only, repr(parameter.default)
+                func.parameters.add(
+                    griffe.Parameter(parameter.name, annotation=parameter.annotation, kind=kind, default=default)
+                )
 
     def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Called by griffe with each module, class, function and attribute."""

@@ -2,8 +2,7 @@
 
     inputs = inputs_for(out, corpus.shards).fingerprints
     with output_folder(out, kind="selection", parameters={"sample": 0.01}, inputs=inputs) as output:
-        waiting = [shard for shard in corpus.shards if output.result(shard.name) is None]
-        map_shards(partial(work, output=output), waiting)    # calls output.note(shard.name, {...}, file) for each
+        ...                                 # output.note(shard.name, {...}, file) for each shard (folder_job.py)
         results = output.results()
 
     OUT/pilekit.json      kind, parameters, fingerprints of the inputs; whether the job is finished, then its results

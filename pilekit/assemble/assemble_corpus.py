@@ -11,13 +11,13 @@ sources alone: until a line is spilled, the manifest's other settings may change
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 import xxhash
@@ -31,15 +31,16 @@ from pilekit.assemble.find_sources import Source, find_sources, inputs_of
 from pilekit.assemble.plan import epochs_of, make_plan
 from pilekit.assemble.read_source import SCRATCH, Job, count_source, read_rows
 from pilekit.assemble.write import LINES, SPILLED, outputs, spill_source, write_output
-from pilekit.corpus import Shard, load_manifest
+from pilekit.corpus import Corpus, Shard, load_manifest
 from pilekit.documents import check_none_lost
-from pilekit.engine import Ray, scratch_folder
+from pilekit.engine import scratch_folder
 from pilekit.errors import PilekitError, counted
 from pilekit.progress import Report
-from pilekit.shards.each_shard import finish_shards
+from pilekit.shards.corpus_job import CorpusJob
 from pilekit.shards.fingerprint import Inputs
+from pilekit.shards.folder_job import FolderJob
 from pilekit.shards.read.damage import LISTED_BAD_LINES, SkippedLines
-from pilekit.shards.read.reader import OnError
+from pilekit.shards.work import SortWork, takes
 from pilekit.table_result import TableResult
 
 if TYPE_CHECKING:
@@ -117,16 +118,14 @@ class _Planned(Exception):
     """Only the plan was requested, and it is made; the folder is not finished."""
 
 
+@takes(SortWork)
 def assemble_corpus(
     manifest: str | Path,
     out: str | Path,
     *,
     plan: bool = False,
-    memory: int = 4 << 30,
-    on_error: OnError = "raise",
-    jobs: int | None = None,
     advance: Report | None = None,
-    engine: Ray | None = None,
+    **work: Unpack[SortWork],
 ) -> AssembledCorpus:
     """Make a corpus from the sources of a manifest: train shards, `val` and `test`, with the epochs it asks for.
 
@@ -139,38 +138,41 @@ def assemble_corpus(
     jobs       sources or shards at a time, each in its own process; None: the usable CPUs, or fewer for little text
     advance    receives the progress of each step
     engine     a cluster instead of local processes; `memory` is then that of each node
+    work       all options of `SortWork`
 
     The bytes are the same for any jobs, memory and order of sources. Raises `PilekitError` for a source that is
     missing or in two subsets, if nothing is left for train, and for a folder of another job.
     """
-    if memory < 64 * 10**6:
-        raise PilekitError(f"memory is {memory:,} bytes; 64 MB is the least")
     described, folder = load_manifest(manifest), Path(out)
     sources = find_sources(described, manifest, folder)
+    corpus_job = CorpusJob(Corpus.of_shards(sources, described), report=advance, **work)
+    memory, engine = corpus_job.memory, corpus_job.engine
+    if memory < 64 * 10**6:
+        raise PilekitError(f"memory is {memory:,} bytes; 64 MB is the least")
     inputs = inputs_of(sources, described)
     parameters = {
         **msgspec.structs.asdict(described.assemble),
         "text_field": described.text_field,
         "label_path": described.label_path,
-        "on_error": on_error,
+        "on_error": corpus_job.on_error,
         "subsets": [[subset.name, epochs_of(subset), subset.keep] for subset in described.subsets],
     }
-    given: dict[str, Any] = {"parameters": parameters, "inputs": inputs.fingerprints, "versions": inputs.versions}
     _take_other_settings(folder, parameters, inputs)
     result, written = None, False
-    with suppress(_Planned), output_folder(folder, kind=KIND, **given) as output:
+    locked_folder = output_folder(
+        folder, kind=KIND, parameters=parameters, inputs=inputs.fingerprints, versions=inputs.versions
+    )
+    with suppress(_Planned), locked_folder as output:
         plan_file = folder / SCRATCH / f"{xxhash.xxh3_128_hexdigest(msgspec.json.encode(parameters))}.npz"
-        job = Job(described, plan_file, on_error)
+        job = Job(described, plan_file, corpus_job.on_error)
+        folder_job = FolderJob.of(corpus_job, output, inputs)
 
-        def each(step: str, work: Callable[..., None], shards: Sequence[Shard], **options: Any) -> dict[str, Any]:
-            """Do the work on the sources or shards that have no valid note; the notes' results by name."""
-            total = sum(shard.size or 0 for shard in shards)
-            options["advance"] = None if advance is None else lambda amount: advance(step, amount, total)
-            return finish_shards(partial(work, job=job), shards, output, inputs, jobs=jobs, engine=engine, **options)
+        def step(name: str, shards: Sequence[Shard]) -> FolderJob:
+            return folder_job.step(name, sum(shard.size or 0 for shard in shards))
 
         result = output.result(DONE)
         if result is None or any(output.result(name) is None for name in result["documents"]):
-            notes = each("counting", count_source, sources, on_error=on_error)
+            notes = step("counting", sources).process_unfinished(partial(count_source, job=job))
             # Files without a name go to this node's own disk if a cluster is used.
             own = plan_file.parent if engine is None else scratch_folder(engine.scratch)
             result = _plan(job, sources, notes, output, own, memory)
@@ -179,11 +181,14 @@ def assemble_corpus(
             names = result["documents"]
             needed = int(result["text_bytes"] * (SPILLED_PER_TEXT + STORED_PER_TEXT))
             check_free_disk(folder, needed - bytes_below(folder), "assembling")
-            each("spilling", spill_source, sources, note=SPILLED, memory=memory)
+            spill = partial(spill_source, job=job)
+            step("spilling", sources).process_unfinished(spill, note=SPILLED, memory=memory)
             shards = [Shard(name, name, result["text_bytes"] // len(names)) for name in names]
-            for name, made in each("writing", write_output, shards, memory=memory).items():
-                if made["documents"] != names[name]:
-                    raise RuntimeError(f"{name} was planned with {names[name]} documents, not {made['documents']}")
+            write = partial(write_output, job=job)
+            written_shards = step("writing", shards).process_unfinished(write, shards, memory=memory)
+            for name, note in written_shards.items():
+                if note["documents"] != names[name]:
+                    raise RuntimeError(f"{name} was planned with {names[name]} documents, not {note['documents']}")
             output.note(DONE, result, write_json(folder / SUMMARY, result["summary"]))
         shutil.rmtree(folder / SCRATCH, ignore_errors=True)
         written = True

@@ -30,6 +30,7 @@ from pilekit.documents import DocumentBatch, RecordFormat, raw_fields
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.stages import document_hashes
+from pilekit.shards.corpus_job import Share
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.read.damage import BadLine, SkippedLines
 from pilekit.shards.read.json_records import BadRecord, LineParser, kind_of, text_of
@@ -183,9 +184,9 @@ def _spelt(line: Line, path: tuple[str, ...]) -> Line | msgspec.Raw:
     return functools.reduce(lambda record, key: raw_fields(record)[key], path, line)
 
 
-def count_source(source: Source, advance: Advance, *, job: Job, output: Output, inputs: Inputs, ahead: bool) -> None:
+def count_source(source: Source, advance: Advance, *, job: Job, output: Output, inputs: Inputs, share: Share) -> None:
     """Write the rows of a source, and note its counts."""
-    reader = SourceReader(source, job, ahead, keeping=False)
+    reader = SourceReader(source, job, share.ahead, keeping=False)
     path = scratch_path(output, COUNTED, source.name)
     read = size = 0
     with write_atomically(path) as file:

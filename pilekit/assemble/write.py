@@ -27,8 +27,9 @@ from pilekit.corpus import Shard
 from pilekit.corpus.sidecar_files import INDEX_SUFFIX
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, shortened
-from pilekit.shards.each_shard import await_files, await_notes
+from pilekit.shards.corpus_job import Share, await_files
 from pilekit.shards.fingerprint import Inputs
+from pilekit.shards.folder_job import await_notes
 from pilekit.shards.index.build import build_index
 from pilekit.shards.read.reader import record_format
 from pilekit.shards.write.shard_writer import ShardWriter
@@ -49,14 +50,12 @@ def outputs(shards: int) -> list[str]:
     return [*(f"train/{shard:0{digits}}.jsonl" for shard in range(shards)), "val.jsonl", "test.jsonl"]
 
 
-def spill_source(
-    source: Source, advance: Advance, *, job: Job, output: Output, inputs: Inputs, ahead: bool, memory: int
-) -> None:
+def spill_source(source: Source, advance: Advance, *, job: Job, output: Output, inputs: Inputs, share: Share) -> None:
     """Write the lines of a source, each as often as it is used, and note the runs. Half of the memory holds lines."""
     record, subset = record_format(job.manifest).record, job.manifest.subsets[source.subset]
     paths = [scratch_path(output, kind, source.name) for kind in (COUNTED, LINES, PLACES)]
     await_files([paths[0], job.plan])
-    reader, plan = SourceReader(source, job, ahead, keeping=True), Plan.load(job.plan, job.manifest)
+    reader, plan = SourceReader(source, job, share.ahead, keeping=True), Plan.load(job.plan, job.manifest)
     runs: list[int] = []
     text, held, size = bytearray(), list[_Lines](), 0
     with paths[0].open("rb") as rows_file, write_atomically(paths[1]) as lines, write_atomically(paths[2]) as places:
@@ -75,7 +74,7 @@ def spill_source(
             for indices, some in plan.places(source.subset, documents.identities[used], fates[used]):
                 held.append((some, borders[indices], borders[indices + 1]))
                 size += LINE_BYTES * len(some)
-                if len(text) + size >= memory // 2:
+                if len(text) + size >= share.memory // 2:
                     runs.append(_write_run(text, held, lines, places))
                     held, size = [], 0
             if not held:
@@ -122,9 +121,7 @@ class _Part(NamedTuple):
         return self._replace(rows=self.rows[low : high + 1])
 
 
-def write_output(
-    shard: Shard, advance: Advance, *, job: Job, output: Output, inputs: Inputs, ahead: bool, memory: int
-) -> None:
+def write_output(shard: Shard, advance: Advance, *, job: Job, output: Output, inputs: Inputs, share: Share) -> None:
     """Merge one shard from all sources, index it, and note its number of documents.
 
     A sixth of the memory holds lines of a bucket.
@@ -136,7 +133,7 @@ def write_output(
     first, last = Plan.load(job.plan, job.manifest).borders[number : number + 2].tolist()
     parts = [part.between(first, last) for part in _parts(output, inputs.fingerprints)]
     size = sum(int(part.rows[-1, 1]) - int(part.rows[0, 1]) + LINE_BYTES * len(part.rows) for part in parts)
-    buckets = max(1, math.ceil(size / (memory // 6)))
+    buckets = max(1, math.ceil(size / (share.memory // 6)))
     path = output.path(name, ".zst")
     with ShardWriter(path, follow_links=False) as writer:
         for begin, end in pairwise(first + (last - first) * bucket // buckets for bucket in range(buckets + 1)):
@@ -145,7 +142,7 @@ def write_output(
             advance(writer.text_bytes - before)
     index = Path(f"{path}{INDEX_SUFFIX}")
     written = Shard(name, str(path), path.stat().st_size)
-    built = build_index(written, str(index), job.manifest, ahead=ahead)
+    built = build_index(written, str(index), job.manifest, ahead=share.ahead)
     output.note(name, {"documents": built.header.documents}, path, index)
 
 

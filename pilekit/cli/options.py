@@ -118,7 +118,7 @@ def lanes(typed: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def part_of(typed: str) -> tuple[int, int]:
+def parse_part(typed: str) -> tuple[int, int]:
     """`3/30`, as (3, 30); anything but a number from 1 to the number of parts is wrong usage."""
     match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", typed)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
@@ -185,7 +185,7 @@ jobs_option = click.option(
 """Adds `jobs` (int or None)."""
 
 part_option = click.option(
-    "--part", type=part_of, metavar="I/N", help="Only the I-th of N parts of the shards, for an array of jobs: 1/30."
+    "--part", type=parse_part, metavar="I/N", help="Only the I-th of N parts of the shards, for an array of jobs: 1/30."
 )
 """Adds `part` ((int, int) or None)."""
 

@@ -97,6 +97,13 @@ class Corpus(NearestNames):
             raise PilekitError("a Corpus has its own manifest; give manifest= to Corpus()")
         return corpus
 
+    @classmethod
+    def of_shards(cls, shards: Sequence[Shard], manifest: Manifest) -> Corpus:
+        """These shards in this order, whose names are relative to no folder."""
+        corpus = object.__new__(cls)
+        corpus.root, corpus.shards, corpus.manifest = "", tuple(shards), manifest
+        return corpus
+
     @property
     def size(self) -> int | None:
         """Stored bytes of all shards; None if the size of any shard is unknown."""

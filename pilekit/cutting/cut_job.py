@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 
@@ -28,11 +28,11 @@ from pilekit.cutting.cut_shards import Selection, Spans, cut_shard
 from pilekit.cutting.ngrams import LONGEST
 from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.documents import added, check_none_lost
-from pilekit.engine import Advance, Ray, scratch_folder
+from pilekit.engine import Advance, scratch_folder
 from pilekit.errors import PilekitError
-from pilekit.progress import Report
-from pilekit.shards.each_shard import await_files, corpus_folder, finish_shards
+from pilekit.shards.corpus_job import CorpusJob, Share, await_files
 from pilekit.shards.fingerprint import Inputs
+from pilekit.shards.folder_job import FolderJob, corpus_folder
 from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.json_records import bad_line_error
@@ -60,65 +60,60 @@ class _Options(msgspec.Struct):
     memory: Annotated[int, msgspec.Meta(ge=64 * 10**6)] = 1 << 30
 
 
+class CutWork(Protocol):
+    """The work on a shard that writes the file `path`; returns a result and the paths written."""
+
+    def __call__(  # noqa: D102
+        self, shard: Shard, advance: Advance, /, *, path: Path, share: Share
+    ) -> tuple[dict[str, Any], list[Path]]: ...
+
+
 @dataclass(frozen=True)
 class CutJob:
-    """A run: its inputs, its folder, and its work on shards."""
+    """A run: its work on shards, and the documents to search."""
 
-    corpus: Corpus
-    output: Output
-    inputs: Inputs
+    folder_job: FolderJob
     selection: Selection
-    jobs: int | None
-    advance: Report | None
-    engine: Ray | None
+
+    @property
+    def folder(self) -> Path:
+        """The output folder."""
+        return self.folder_job.output.folder
 
     @property
     def scratch(self) -> Path:
         """The folder of temporary files."""
-        return self.output.folder / SCRATCH
+        return self.folder / SCRATCH
 
     @property
     def own_scratch(self) -> Path:
         """The folder of files without a name: on this node's own disk if a cluster is used."""
-        return self.scratch if self.engine is None else scratch_folder(self.engine.scratch)
-
-    @property
-    def paths(self) -> dict[str, str]:
-        """Where each shard is, by its name."""
-        return places_of(self.corpus)
+        return self.scratch if self.folder_job.engine is None else scratch_folder(self.folder_job.engine.scratch)
 
     @property
     def stored(self) -> int:
         """Stored bytes of all shards."""
-        return sum(self.inputs.fingerprints[shard.name][0] for shard in self.corpus.shards)
+        return sum(self.folder_job.inputs.fingerprints[shard.name][0] for shard in self.folder_job.shards)
 
     def files(self, name: str) -> list[Path]:
         """The file of each shard that a step writes."""
-        return [_path(self.output, name, shard) for shard in self.corpus.shards]
+        return [_path(self.folder_job.output, name, shard) for shard in self.folder_job.shards]
 
-    def progress(self, step: str, total: int) -> Advance:
-        """Reports a step's bytes."""
-        report = self.advance
-        return (lambda amount: None) if report is None else lambda amount: report(step, amount, total)
-
-    def each_shard(
-        self, step: str, name: str, work: Callable[..., Any], needs: Sequence[Path] = (), **options: Any
+    def process_step(
+        self, step: str, name: str, work: CutWork, needs: Sequence[Path] = ()
     ) -> dict[str, dict[str, Any]]:
         """Do the work on the shards that have no note yet; the notes' results by shard.
 
         step    shown as progress
         name    of the step in notes and files
-        work    writes the shard's file of the step, and returns a result and the paths written
         needs   files that this process wrote and the work reads, perhaps on another node
         """
-        work = functools.partial(_noted, name=name, work=work, needs=needs, selection=self.selection, **options)
-        progress = self.progress(step, self.stored)
-        given: dict[str, Any] = {"jobs": self.jobs, "advance": progress, "note": f"/{name}/", "engine": self.engine}
-        return finish_shards(work, self.corpus.shards, self.output, self.inputs, **given)
+        noted_work = functools.partial(_noted, name=name, work=work, needs=needs)
+        return self.folder_job.step(step, self.stored).process_unfinished(noted_work, note=f"/{name}/")
 
 
 def cut_corpus(
-    corpus: Corpus,
+    job: CorpusJob,
     out: str | Path,
     *,
     kind: str,
@@ -129,11 +124,6 @@ def cut_corpus(
     subsets: str | Sequence[str] | None,
     only: bool,
     write: bool,
-    jobs: int | None,
-    on_error: OnError,
-    advance: Report | None,
-    engine: Ray | None,
-    memory: int = 1 << 30,
     dedup: Path | None = None,
     protected: Sequence[str] = (),
     evaluations: Corpus | None = None,
@@ -141,12 +131,14 @@ def cut_corpus(
 ) -> tuple[Path, dict[str, Any], SkippedLines]:
     """Run a command in the folder `out`; returns the folder, the summary and the bad lines.
 
+    job      the corpus, and how the work on its shards runs
     table    the name of the table of spans
     find     writes it; returns `read`, the counts of each shard, `summary`, more for the summary, and the paths written
     pieces   cuts the spans out of a text
     counts   the counts of the summary
     """
-    checked({**parameters, "jobs": jobs, "on_error": on_error, "memory": memory}, _Options)
+    corpus = job.corpus
+    checked({**parameters, "jobs": job.jobs, "on_error": job.on_error, "memory": job.memory}, _Options)
     if only and subsets is None:
         raise PilekitError("`only` leaves out the documents of other subsets; name subsets too")
     if out == "":
@@ -161,27 +153,35 @@ def cut_corpus(
     parameters = {**parameters, "subsets": compared, "only": only, "write": write}
     if protected:
         parameters["held_out"] = protected
-    selection = Selection(compared, only, dedup, corpus.manifest, on_error, protected)
-    with corpus_folder(corpus, out, kind=kind, parameters=parameters, others=others) as (output, inputs):
-        job = CutJob(corpus, output, inputs, selection, jobs, advance, engine)
+    selection = Selection(compared, only, dedup, corpus.manifest, job.on_error, protected)
+    with corpus_folder(job, out, kind=kind, parameters=parameters, others=others) as folder_job:
+        cut_job, output = CutJob(folder_job, selection), folder_job.output
         for shard in corpus.shards:
             if dedup is not None and shard.name not in protected:
                 DropDuplicates(dedup).mask(shard.name)  # Raises for a shard that was not deduplicated.
         if not output.finished:
             found = output.result(FOUND)
             if found is None:
-                found, files = find(job)
-                output.note(FOUND, found | {PATHS: job.paths}, *files)
-            shutil.rmtree(job.scratch, ignore_errors=True)
+                found, files = find(cut_job)
+                output.note(FOUND, found | {PATHS: places_of(corpus)}, *files)
+            shutil.rmtree(cut_job.scratch, ignore_errors=True)
             labels = {label for of_shard in found["read"].values() for label in of_shard["read"]}
             check_label(corpus, labels, compared, discard=output.discard)
             spans, before = output.folder / table, found["read"]
-            options = {"table": spans, "write": write, "before": before, "pieces": pieces, "check": inputs.check}
-            cut = job.each_shard("cutting", CLEAN, cut_shard, [spans], **options)
+            cut_spans = functools.partial(
+                cut_shard,
+                table=spans,
+                write=write,
+                before=before,
+                pieces=pieces,
+                check=folder_job.inputs.check,
+                selection=selection,
+            )
+            cut = cut_job.process_step("cutting", CLEAN, cut_spans, [spans])
             summary = {**_summed(before, cut, counts), **found["summary"]}
             output.note("/summary", {}, write_json(output.folder / SUMMARY, summary))
         skipped = SkippedLines.of_shards(output.results()[FOUND]["read"], corpus.shards)
-        if on_error == "raise" and skipped.count:  # An earlier run skipped lines that are errors now.
+        if job.on_error == "raise" and skipped.count:  # An earlier run skipped lines that are errors now.
             raise bad_line_error(skipped.examples[0])
         return output.folder, msgspec.json.decode((output.folder / SUMMARY).read_bytes()), skipped
 
@@ -203,14 +203,14 @@ def _noted(
     advance: Advance,
     *,
     name: str,
-    work: Callable[..., Any],
+    work: CutWork,
     needs: Sequence[Path],
+    share: Share,
     output: Output,
     inputs: Inputs,
-    **options: Any,
 ) -> None:
     await_files(needs)
-    result, files = work(shard, advance, path=_path(output, name, shard), **options)
+    result, files = work(shard, advance, path=_path(output, name, shard), share=share)
     inputs.check(shard)
     output.note(f"/{name}/{shard.name}", result, *files)
 

@@ -22,6 +22,7 @@ from pilekit.cutting.cut_shards import Selection, Spans
 from pilekit.cutting.repeats import PART
 from pilekit.cutting.words import characters_before
 from pilekit.engine import Advance
+from pilekit.shards.corpus_job import Share
 from pilekit.shards.random_access.document_reader import DocumentReader
 
 _TEXT, _INT = pa.string(), pa.int64()
@@ -87,14 +88,14 @@ def locate_cuts(
     bases: Mapping[str, int],
     length: int,
     selection: Selection,
-    ahead: bool,
+    share: Share,
 ) -> tuple[dict[str, Any], list[Path]]:
     """Write the table of a shard's cuts.
 
     parts    the file of the parts of all runs
     starts   where the parts of each shard begin in it
     bases    the name of each shard's document 0
-    ahead    unused, as few documents are read
+    share    unused, as few documents are read
     """
     names, firsts, base = list(bases), list(bases.values()), bases[shard.name]
     begin, end = starts[names.index(shard.name) :][:2]

@@ -25,6 +25,7 @@ from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.documents import DocumentBatch, check_labels
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError
+from pilekit.shards.corpus_job import Share
 from pilekit.shards.random_access.document_reader import DocumentReader
 from pilekit.shards.read.reader import OnError, read
 from pilekit.shards.write.shard_writer import write_documents
@@ -122,7 +123,7 @@ def cut_shard(
     pieces: Callable[[str, Spans], list[str]],
     check: Callable[[Shard], None],
     selection: Selection,
-    ahead: bool,
+    share: Share,
 ) -> tuple[dict[str, Any], list[Path]]:
     """Write the shard at `path`; returns the counts of each subset, and the paths written.
 
@@ -145,7 +146,7 @@ def cut_shard(
         return left
 
     def cut_batches() -> Iterator[DocumentBatch]:
-        for batch in selection.batches(shard, advance, seen, ahead=ahead):
+        for batch in selection.batches(shard, advance, seen, ahead=share.ahead):
             at, replaced = {one: index for index, one in enumerate(batch.numbers.tolist())}, dict[int, list[str]]()
             while (index := at.get(number)) is not None:
                 replaced[index] = cut(batch.subsets[index], batch.texts[index])

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from pilekit.artifacts.header import Header, finished_header
 from pilekit.corpus import Corpus, Described, Source
@@ -25,15 +25,16 @@ from pilekit.cutting.hits import HITS, decide, find_hits
 from pilekit.cutting.ngrams import SHORTEST, NGrams
 from pilekit.dedup.previous_runs import identity_of
 from pilekit.documents import DocumentBatch
-from pilekit.engine import Ray
 from pilekit.errors import PilekitError, counted
 from pilekit.pipeline.pipeline import DocumentStage
 from pilekit.progress import Report
-from pilekit.shards.read.reader import OnError
+from pilekit.shards.corpus_job import CorpusJob
+from pilekit.shards.work import StepWork, takes
 
 KIND = "decontamination"
 
 
+@takes(StepWork)
 def decontaminate_corpus(
     corpus: Corpus | Source | None = None,
     out: str | Path = "decontaminated",
@@ -47,11 +48,9 @@ def decontaminate_corpus(
     subsets: str | Sequence[str] | None = None,
     only: bool = False,
     write: bool = True,
-    jobs: int | None = None,
-    on_error: OnError = "raise",
     manifest: Described = None,
     advance: Report | None = None,
-    engine: Ray | None = None,
+    **work: Unpack[StepWork],
 ) -> DecontaminationResult:
     """Cut the text of evaluations out of a corpus, and write the result into the folder `out`.
 
@@ -65,11 +64,9 @@ def decontaminate_corpus(
     subsets   search the documents of these subsets, in any spelling the manifest knows; None: all
     only      leave out the documents of other subsets, rather than pass them through
     write     write the clean shards; else only the tables and the summary
-    jobs      number of shards at a time, each in its own process; None: the usable CPUs
-    on_error  "raise": a bad line of the corpus is a `PilekitError`; "skip": it is counted and listed
     manifest  describes the corpus at a path, as for `Corpus`
     advance   receives the progress of each step
-    engine    a cluster instead of local processes
+    work      on_error, jobs, engine: see `StepWork`
 
     A killed run is resumed; a repeated finished run returns at once.
     """
@@ -84,10 +81,20 @@ def decontaminate_corpus(
     parameters = {"fields": fields, "ngram": ngram, "common": common, "window": window, "remove": remove}
     find = partial(_find, evaluations=evaluations, fields=fields, ngram=ngram, common=common)
     cut_off = window if remove == "spans" else sys.maxsize  # all of a document
-    options: dict[str, Any] = {"subsets": subsets, "only": only, "write": write, "jobs": jobs, "on_error": on_error}
-    options |= {"advance": advance, "engine": engine, "find": find, "pieces": partial(pieces_around, window=cut_off)}
-    options |= {"evaluations": evaluations, "table": HITS, "parameters": parameters}
-    return DecontaminationResult(*cut_corpus(corpus, out, kind=KIND, **options))
+    result = cut_corpus(
+        CorpusJob(corpus, report=advance, **work),
+        out,
+        kind=KIND,
+        parameters=parameters,
+        table=HITS,
+        find=find,
+        pieces=partial(pieces_around, window=cut_off),
+        subsets=subsets,
+        only=only,
+        write=write,
+        evaluations=evaluations,
+    )
+    return DecontaminationResult(*result)
 
 
 def _find(
@@ -102,9 +109,10 @@ def _find(
             f"none of {counted(len(texts.records), 'record')} has a text of {least} words to look for; name other "
             "--fields"
         )
-    read = job.each_shard("searching", "hits", find_hits, ngrams.save(job.scratch), ngrams=job.scratch)
+    search = partial(find_hits, ngrams=job.scratch, selection=job.selection)
+    read = job.process_step("searching", "hits", search, ngrams.save(job.scratch))
     parts = {name: (path, read[name]["labels"]) for name, path in zip(read, job.files("hits"), strict=True)}
-    counts, files = decide(job.output.folder, parts, ngrams, texts, common)
+    counts, files = decide(job.folder, parts, ngrams, texts, common)
     return {"read": read, "summary": {"evaluations": counts}, EVALUATION_PATHS: places_of(evaluations)}, files
 
 

@@ -25,6 +25,7 @@ from pilekit.cutting.evaluation_texts import Texts
 from pilekit.cutting.ngrams import NGrams
 from pilekit.cutting.words import Int64, characters_before
 from pilekit.engine import Advance
+from pilekit.shards.corpus_job import Share
 
 Flags = npt.NDArray[np.bool_]
 Row = tuple[Any, ...]
@@ -50,12 +51,12 @@ _TOO_SHORT = pa.schema({"evaluation": _TEXT, "record": _INT, "id": _TEXT, "field
 
 
 def find_hits(
-    shard: Shard, advance: Advance, *, path: Path, ngrams: Path, selection: Selection, ahead: bool
+    shard: Shard, advance: Advance, *, path: Path, ngrams: Path, selection: Selection, share: Share
 ) -> tuple[dict[str, Any], list[Path]]:
     """Write the hits of a shard to the file at `path`; `ngrams`: the folder of the `NGrams`."""
     known, counts, labels = NGrams.load(ngrams), dict[str, Any](), dict[str, int]()
     with write_atomically(path) as file:
-        for read_batch in selection.batches(shard, advance, counts, ahead=ahead):
+        for read_batch in selection.batches(shard, advance, counts, ahead=share.ahead):
             batch = selection.compared(read_batch)
             documents, word, begin, end, ngram = (found := known.find(batch)).T
             if not len(found):

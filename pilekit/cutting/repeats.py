@@ -20,10 +20,11 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.external_sort import RowSort, with_first
 from pilekit.corpus import Shard
 from pilekit.cutting.cut_shards import Selection, stored_rows
-from pilekit.cutting.windows import AT_A_TIME, find_anchors, find_windows, part_of, pieces, tables
+from pilekit.cutting.windows import AT_A_TIME, anchor_bytes, find_anchors, find_windows, pieces, tables
 from pilekit.cutting.words import Int64, UInt64
 from pilekit.dedup.match.repeated import may_be_repeated, note_values, repeated_bytes, repeated_table
 from pilekit.engine import Advance
+from pilekit.shards.corpus_job import Share
 
 ANCHOR, WINDOW, PART = 2, 4, 4
 """Columns of rows. A part of a run: its first window and its last (document's name << 32 | byte), the earliest place
@@ -39,7 +40,7 @@ def scan(
     path: Path,
     length: int,
     selection: Selection,
-    ahead: bool,
+    share: Share,
     bases: Mapping[str, int] | None = None,
     filter: Path | None = None,
 ) -> tuple[dict[str, Any], list[Path]]:
@@ -49,10 +50,10 @@ def scan(
     """
     counts, lines, rows = dict[str, Any](), 0, np.empty((WINDOW, 2 * AT_A_TIME), np.uint64)
     anchors, at, of = np.empty(2 * AT_A_TIME, np.uint64), *np.empty((2, 2 * AT_A_TIME), np.int64)
-    table, part, base = tables(length), part_of(length), 0 if bases is None else bases[shard.name]
+    table, part, base = tables(length), anchor_bytes(length), 0 if bases is None else bases[shard.name]
     repeated = None if filter is None else np.load(filter, mmap_mode="r").view(np.ndarray)
     with write_atomically(path) as file:
-        for read_batch in selection.batches(shard, advance, counts, ahead=ahead):
+        for read_batch in selection.batches(shard, advance, counts, ahead=share.ahead):
             lines = int(read_batch.numbers[-1]) + 1 if len(read_batch) else lines
             batch = selection.compared(read_batch)
             text, counted = (*batch.utf8(), (batch.numbers + base).astype(np.uint64)), np.full(3, -1)

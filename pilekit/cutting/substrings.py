@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pyarrow.compute as pc
@@ -21,17 +21,18 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.free_disk import bytes_below, check_free_disk
 from pilekit.artifacts.parquet_rows import join_tables
 from pilekit.corpus import Corpus, Described, HeldOutShards, Source
-from pilekit.cutting.cut_job import COUNTS, CutJob, cut_corpus
+from pilekit.cutting.cut_job import COUNTS, CutJob, cut_corpus, places_of
 from pilekit.cutting.cut_repeats import ROWS, locate_cuts, without
 from pilekit.cutting.cut_result import REPEATS, SubstringResult
 from pilekit.cutting.passages import frequent_passages
 from pilekit.cutting.repeats import find_runs, repeated_anchors, scan
 from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.dedup.match.population import MAX_DOCUMENTS
-from pilekit.engine import Advance, Ray
+from pilekit.engine import Advance
 from pilekit.errors import PilekitError
 from pilekit.progress import Report
-from pilekit.shards.read.reader import OnError
+from pilekit.shards.corpus_job import CorpusJob
+from pilekit.shards.work import SortWork, takes
 
 KIND = "substrings"
 PASSAGES, PASSAGE_CHARACTERS = 10, 200
@@ -41,6 +42,7 @@ _SCRATCH_BYTES = 8
 """About the bytes on disk per stored byte: 1.5 per byte of text in windows, and as much to sort them."""
 
 
+@takes(SortWork)
 def substrings_corpus(
     corpus: Corpus | Source | None = None,
     out: str | Path = "substrings",
@@ -51,12 +53,9 @@ def substrings_corpus(
     subsets: str | Sequence[str] | None = None,
     only: bool = False,
     write: bool = True,
-    memory: int = 4 << 30,
-    jobs: int | None = None,
-    on_error: OnError = "raise",
     manifest: Described = None,
     advance: Report | None = None,
-    engine: Ray | None = None,
+    **work: Unpack[SortWork],
 ) -> SubstringResult:
     """Cut passages of earlier documents out of each document, and write the result into the folder `out`.
 
@@ -68,11 +67,9 @@ def substrings_corpus(
     subsets    compare the documents of these subsets with each other, in any spelling the manifest knows; None: all
     only       leave out the documents of other subsets, rather than pass them through
     write      write the clean shards; else only the table and the summary
-    memory     bytes for sorting, at least 64 MB; the processes' own memory is extra
-    jobs       number of shards at a time, each in its own process; None: the usable CPUs
-    on_error   "raise": a bad line is a `PilekitError`; "skip": it is counted and listed
     manifest   describes the corpus at a path, as for `Corpus`
     advance    receives the progress of each step
+    work       on_error, jobs, memory: see `SortWork`
     engine     a cluster instead of local processes; this node sorts
 
     A killed run is resumed; a repeated finished run returns at once.
@@ -82,33 +79,46 @@ def substrings_corpus(
     corpus, protected = Corpus.of(corpus, manifest).comparable(held_out)
     removed = None if dedup is None else Path(dedup)
     parameters = {"min_bytes": min_bytes, "dedup": None if removed is None else DropDuplicates(removed).identity}
-    find = partial(_find, length=min_bytes, memory=memory)
-    options: dict[str, Any] = {"subsets": subsets, "only": only, "write": write, "jobs": jobs, "on_error": on_error}
-    options |= {"advance": advance, "engine": engine, "find": find, "pieces": without, "memory": memory}
-    options |= {"protected": protected, "dedup": removed, "parameters": parameters}
-    options |= {"table": REPEATS, "counts": (*COUNTS, "bytes_removed")}
-    return SubstringResult(*cut_corpus(corpus, out, kind=KIND, **options))
+    result = cut_corpus(
+        CorpusJob(corpus, report=advance, **work),
+        out,
+        kind=KIND,
+        parameters=parameters,
+        table=REPEATS,
+        find=partial(_find, length=min_bytes),
+        pieces=without,
+        subsets=subsets,
+        only=only,
+        write=write,
+        dedup=removed,
+        protected=protected,
+        counts=(*COUNTS, "bytes_removed"),
+    )
+    return SubstringResult(*result)
 
 
-def _find(job: CutJob, length: int, memory: int) -> tuple[dict[str, Any], list[Path]]:
+def _find(job: CutJob, length: int) -> tuple[dict[str, Any], list[Path]]:
     """Find all repeats, and write the table."""
-    folder, scratch, own = job.output.folder, job.scratch, job.own_scratch
+    folder, scratch, own, memory = job.folder, job.scratch, job.own_scratch, job.folder_job.memory
     check_free_disk(folder, _SCRATCH_BYTES * job.stored - bytes_below(folder), "comparing")
-    read = job.each_shard("reading", "anchors", scan, length=length)
+    scan_shard = partial(scan, length=length, selection=job.selection)
+    read = job.process_step("reading", "anchors", scan_shard)
     bases = np.cumsum([0, *(of["lines"] for of in read.values())])
     if bases[-1] >= MAX_DOCUMENTS:
         raise PilekitError(f"{bases[-1]:,} documents are more than can be compared at once; take fewer shards")
     of_shard, filter, parts = dict(zip(read, bases.tolist(), strict=False)), scratch / "filter.npy", scratch / "runs"
     with write_atomically(filter) as file:
         np.save(file, repeated_anchors(*_sorting(job, "sorting", "anchors"), bases, own, memory))
-    job.each_shard("comparing", "windows", scan, [filter], filter=filter, bases=of_shard, length=length)
+    job.process_step("comparing", "windows", partial(scan_shard, filter=filter, bases=of_shard), [filter])
     protected = job.selection.protected
     runs = find_runs(*_sorting(job, "sorting again", "windows"), bases, parts, own, length, memory, len(protected))
-    located: dict[str, Any] = {"parts": parts, "starts": runs, "bases": of_shard, "length": length}
-    job.each_shard("locating", "cuts", locate_cuts, [parts], **located)
+    locate = partial(locate_cuts, parts=parts, starts=runs, bases=of_shard, length=length, selection=job.selection)
+    job.process_step("locating", "cuts", locate, [parts])
     table = join_tables(folder / REPEATS, ROWS, job.files("cuts"))
-    limits: dict[str, Any] = {"most": PASSAGES, "rows": 1, "scratch": own, "memory": memory}
-    most = frequent_passages(table, job.paths, job.corpus.manifest, **limits)
+    corpus = job.folder_job.corpus
+    most = frequent_passages(
+        table, places_of(corpus), corpus.manifest, most=PASSAGES, rows=1, scratch=own, memory=memory
+    )
     passages = [{"count": one.count, "text": one.text[:PASSAGE_CHARACTERS]} for one in most]
     summary: dict[str, Any] = {"passages": passages}
     if protected:
@@ -121,4 +131,4 @@ def _find(job: CutJob, length: int, memory: int) -> tuple[dict[str, Any], list[P
 def _sorting(job: CutJob, step: str, name: str) -> tuple[list[Path], Advance]:
     """The files of a step, and the progress of sorting them."""
     files = job.files(name)
-    return files, job.progress(step, sum(file.stat().st_size for file in files))
+    return files, job.folder_job.progress(step, sum(file.stat().st_size for file in files))

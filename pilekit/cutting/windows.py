@@ -1,8 +1,8 @@
 """Windows of `length` bytes: find those that may occur twice in a corpus, and hash each with 128 bits.
 
-A window's *anchor* is the least hash of `part_of(length)` bytes at any place in it. Equal windows have equal anchors,
-and a window mostly has the anchor of the one before. So only the places where the anchor changes are looked up, one
-in about 20 bytes.
+A window's *anchor* is the least hash of `anchor_bytes(length)` bytes at any place in it. Equal windows have equal
+anchors, and a window mostly has the anchor of the one before. So only the places where the anchor changes are looked
+up, one in about 20 bytes.
 
 The 128 bits are a polynomial of the bytes modulo 2^64, one modulo the prime 2^61 - 1, and 3 bits of the anchor.
 """
@@ -33,7 +33,7 @@ _HALF, _LOW_31, _LOW_30 = np.uint64(31), np.uint64((1 << 31) - 1), np.uint64((1 
 _BITS_61, _NAME = np.uint64(61), np.uint64(32)
 
 
-def part_of(length: int) -> int:
+def anchor_bytes(length: int) -> int:
     """The number of bytes that an anchor hashes."""
     return length * 5 // 8
 
@@ -43,7 +43,9 @@ def tables(length: int) -> UInt64:
     """A byte's value in a hash, and its value when it leaves: an anchor, both polynomials; uint64 [4, 256]."""
     value = [xxhash.xxh3_64_intdigest(bytes([byte])) for byte in range(256)]
     base, prime = int(_BASE), int(_PRIME)
-    leaving = [[one * pow(base, size - 1, 1 << 64) % (1 << 64) for one in value] for size in (part_of(length), length)]
+    leaving = [
+        [one * pow(base, size - 1, 1 << 64) % (1 << 64) for one in value] for size in (anchor_bytes(length), length)
+    ]
     other = [byte * pow(int(_OTHER), length - 1, prime) % prime for byte in range(256)]
     return np.array([value, *leaving, other], dtype=np.uint64)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,38 +23,38 @@ from pilekit.artifacts.external_sort import Table
 from pilekit.dedup.match.candidates import Candidates, find_candidates
 from pilekit.dedup.match.exact import find_exact
 from pilekit.dedup.match.population import Flags, Population
-from pilekit.dedup.output.removed_table import Decided, Decisions, decide
+from pilekit.dedup.output.removed_table import Decided, Decisions
 from pilekit.dedup.scratch_space import read_flags, write_flags
 from pilekit.engine import Advance, Ray, scratch_folder
-from pilekit.shards.each_shard import await_files
+from pilekit.shards.corpus_job import Share, await_files
+from pilekit.shards.folder_job import FolderJob
 
 _Make = Callable[[Path], Population]
+_Decide = Callable[[Population, Decisions, Candidates, Path, int, Advance], Decided]
 _COPIES = "copies-"
 
 
 @dataclass(frozen=True)
-class Nodes:
-    """The nodes of a cluster; the steps are called in the order of the methods.
+class ClusterSteps:
+    """The steps on the nodes of a cluster, called in the order of the methods.
 
     make      makes the population on a node, given a folder on its own disk; can be pickled
     folder    for the tasks' files, on shared storage
-    memory    bytes to use on each node
-    lock      the lock of the output folder
-    found     the tasks' files
+    engine    that of the job
+    files     the tasks' files so far
     """
 
-    engine: Ray
+    job: FolderJob
     make: _Make
     folder: Path
-    memory: int
-    lock: Path
-    found: list[Path] = field(default_factory=list)
+    engine: Ray
+    files: list[Path] = field(default_factory=list)
 
     def find_exact(self) -> Iterator[Table]:
         """`find_exact`, in which each node takes a range of the hash."""
         count = self._count()
         items = [((part, count), self.folder / f"{_COPIES}{part}-of-{count}.rows") for part in range(count)]
-        return self._tables(items, lambda amount: None, None)
+        return self._tables(items, None, None)
 
     def find_candidates(self, bands: int, copies: Flags, advance: Advance) -> Candidates:
         """`find_candidates`, in which each node takes a share of the bands."""
@@ -65,26 +65,23 @@ class Nodes:
             candidates.flag(table)
         return candidates
 
-    def decide(self, advance: Advance, **arguments: Any) -> Decided:
-        """`decide`, with the copies and candidates found, as one task that takes a whole node."""
-        work = functools.partial(_decide, make=self.make, scratch=self.engine.scratch, memory=self.memory, **arguments)
-        made = self.engine.imap_shards(work, [self.found], ["comparing"], 1, advance, self.lock, self.memory)
-        (decided,) = list(made)
-        await_files([arguments["path"], decided.flags])
+    def decide(self, decide: _Decide, path: Path, advance: Advance) -> Decided:
+        """`decide`, which writes `path`, with the copies and candidates found: one task that takes a whole node."""
+        work = functools.partial(_decide, make=self.make, scratch=self.engine.scratch, decide=decide)
+        (decided,) = replace(self.job, advance=advance).on_nodes(work, [self.files], ["comparing"])
+        await_files([path, decided.flags])
         return decided
 
     def _count(self) -> int:
         return max(1, sum(map(bool, self.engine.cpus())))
 
-    def _tables(self, items: list[tuple[Any, Path]], advance: Advance, copies: Path | None) -> Iterator[Table]:
+    def _tables(self, items: list[tuple[Any, Path]], advance: Advance | None, copies: Path | None) -> Iterator[Table]:
         """The tables of each part, which the nodes write into the files of `items`."""
-        engine, scratch, files = self.engine, self.engine.scratch, [path for _, path in items]
-        how: dict[str, Any] = {"memory": self.memory, "threads": engine.threads(len(items)), "copies": copies}
-        work = functools.partial(_write_tables, make=self.make, scratch=scratch, **how)
-        names = [path.stem for path in files]
-        list(engine.imap_shards(work, items, names, len(items), advance, self.lock, self.memory))
+        files = [path for _, path in items]
+        work = functools.partial(_write_tables, make=self.make, scratch=self.engine.scratch, copies=copies)
+        list(replace(self.job, advance=advance).on_nodes(work, items, [path.stem for path in files]))
         await_files(files)
-        self.found.extend(files)
+        self.files.extend(files)
         for path in files:
             yield from _tables_in(path)
 
@@ -101,9 +98,8 @@ def _write_tables(
     *,
     make: _Make,
     scratch: Path | None,
-    memory: int,
-    threads: int,
     copies: Path | None,
+    share: Share,
 ) -> None:
     """Write the exact copies of a part, or the candidates of some bands if a file tells which documents are copies."""
     (part, path), own = item, scratch_folder(scratch)
@@ -111,21 +107,21 @@ def _write_tables(
     if path.exists():
         advance(2 * population.documents * len(part))
         return
-    with write_atomically(path) as file, ExitStack() as held:
+    with write_atomically(path) as file, ExitStack() as resources:
         if copies is None:
-            tables = find_exact(population, own, memory, part)
+            tables = find_exact(population, own, share.memory, part)
         else:
-            flags = read_flags(copies, 0, population.documents)
-            found = find_candidates(population, part, flags, own, memory, jobs=threads, advance=advance)
-            tables = held.enter_context(found.rows).chunks()
+            flags, (_, threads, memory) = read_flags(copies, 0, population.documents), share
+            candidates = find_candidates(population, part, flags, own, memory, jobs=threads, advance=advance)
+            tables = resources.enter_context(candidates.rows).chunks()
         for table in tables:
             np.save(file, table)
 
 
 def _decide(
-    files: Sequence[Path], advance: Advance, *, make: _Make, scratch: Path | None, memory: int, **arguments: Any
+    files: Sequence[Path], advance: Advance, *, make: _Make, scratch: Path | None, decide: _Decide, share: Share
 ) -> Decided:
-    own = scratch_folder(scratch)
+    own, memory = scratch_folder(scratch), share.memory
     population = make(own)
     decisions = Decisions(population.documents, own)
     candidates = Candidates(population.documents, own, 3 * memory // 8)
@@ -134,4 +130,4 @@ def _decide(
             take = decisions.add_copies if path.name.startswith(_COPIES) else candidates.add
             for table in _tables_in(path):
                 take(table)
-        return decide(population, decisions, candidates, own, memory, advance, **arguments)
+        return decide(population, decisions, candidates, own, memory, advance)

@@ -14,17 +14,17 @@ from __future__ import annotations
 import functools
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 import msgspec
 import numpy as np
 
 from pilekit.artifacts.atomic_write import write_json
 from pilekit.artifacts.free_disk import bytes_below, check_free_disk
-from pilekit.artifacts.job_folder import LOCK_FILE, Output
+from pilekit.artifacts.job_folder import Output
 from pilekit.checked import checked
 from pilekit.corpus import Corpus, Described, HeldOutShards, Manifest, Shard, Source, resolve_subsets
 from pilekit.corpus.job_shards import CLEAN
@@ -33,7 +33,7 @@ from pilekit.dedup.compare.store_shingles import store_shingles
 from pilekit.dedup.match.candidates import find_candidates
 from pilekit.dedup.match.exact import find_exact
 from pilekit.dedup.match.population import Keep, Population, ids_of
-from pilekit.dedup.on_cluster import Nodes
+from pilekit.dedup.on_cluster import ClusterSteps
 from pilekit.dedup.output.clean_shards import clean_shard
 from pilekit.dedup.output.masks import mask_shard
 from pilekit.dedup.output.removed_table import Decided, Decisions, decide
@@ -46,16 +46,18 @@ from pilekit.dedup.sketch.minhash import SEED
 from pilekit.dedup.sketch.sketch_format import SUFFIX as SKETCH_SUFFIX
 from pilekit.dedup.sketch.sketch_format import ShardSketch
 from pilekit.dedup.sketch.sketch_shard import is_fresh, sketch_shard
-from pilekit.engine import Advance, Ray, scratch_folder, usable_cpus
+from pilekit.engine import Advance, scratch_folder
 from pilekit.errors import PilekitError
 from pilekit.progress import Report
-from pilekit.shards.each_shard import await_files, corpus_folder, each_shard, finish_shards, processes_for
+from pilekit.shards.corpus_job import CorpusJob, Share, await_files
 from pilekit.shards.fingerprint import Inputs
+from pilekit.shards.folder_job import FolderJob, corpus_folder
 from pilekit.shards.keep_mask import SUFFIX as MASK_SUFFIX
 from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.damage import LISTED_BAD_LINES, BadLine
 from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.reader import OnError
+from pilekit.shards.work import SortWork, takes
 
 SCRATCH = "scratch"
 
@@ -76,6 +78,7 @@ class _Options(msgspec.Struct):
     on_error: OnError
 
 
+@takes(SortWork)
 def dedup_corpus(
     corpus: Corpus | Source | None = None,
     out: str | Path = "dedup",
@@ -89,12 +92,9 @@ def dedup_corpus(
     held_out: HeldOutShards = "leave-out",
     against: str | Path | None = None,
     write: bool = True,
-    memory: int = 4 << 30,
-    jobs: int | None = None,
-    on_error: OnError = "raise",
     manifest: Described = None,
     advance: Report | None = None,
-    engine: Ray | None = None,
+    **work: Unpack[SortWork],
 ) -> DedupResult:
     """Remove exact copies and near-duplicates from a corpus, and write the result into the folder `out`.
 
@@ -113,14 +113,15 @@ def dedup_corpus(
     memory      bytes for sorting and comparing, at least 64 MB; some bits for each document and the processes' own
                 memory are extra
     jobs        number of shards at a time, each in its own process; None: one for every two CPUs
-    on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed, and is in no clean shard
     manifest    describes the corpus at a path, as for `Corpus`
     advance     receives the progress of each step
     engine      a cluster instead of local processes; `memory` is then that of each node
+    work        on_error: see `SortWork`
 
     A killed run is resumed; a repeated finished run returns at once. `PilekitError` if the folder was made from other
-    shards or with other parameters: it names the difference.
+    shards or with other parameters: it names the difference. No clean shard has a skipped line.
     """
+    memory, jobs, on_error = work.get("memory", CorpusJob.memory), work.get("jobs"), work.get("on_error", "raise")
     given = (threshold, only, ngram, num_perm, keep, write, memory, jobs, on_error)
     checked(dict(zip(_Options.__struct_fields__, given, strict=True)), _Options)
     if subsets is not None and not subsets:
@@ -154,14 +155,17 @@ def dedup_corpus(
         parameters["held_out"] = [*protected]
     before = [] if against is None else earlier_runs(against, parameters)
     parameters["against"] = before[-1].identity if before else None
-    with corpus_folder(corpus, out, kind=KIND, parameters=parameters) as (output, inputs):
+    # The threads of a process keep two CPUs busy.
+    corpus_job = CorpusJob(corpus, report=advance, cpus_per_job=2, **work)
+    with corpus_folder(corpus_job, out, kind=KIND, parameters=parameters) as job:
+        output = job.output
         records = output.result(RECORDS)
         if on_error == "raise" and records is not None and records["bad_lines"]:
             # An earlier run skipped lines that are an error now.
             place, line, reason = records["bad_lines"][0]
             raise bad_line_error(BadLine(corpus.shards[place].path, line, reason))
         if not output.finished:
-            run = _Run(corpus, output, bands, parameters, inputs, before, on_error, memory, jobs, advance, engine)
+            run = _Run(job, bands, parameters, before)
             if records is None:
                 needed = bytes_needed(run.stored(), bands.bands, clean=write) - bytes_below(output.folder)
                 check_free_disk(output.folder, needed, "deduplicating")
@@ -178,97 +182,93 @@ def dedup_corpus(
 class _Run:
     """The steps of a run, in their order."""
 
-    corpus: Corpus
-    output: Output
+    job: FolderJob
     bands: Bands
     parameters: dict[str, Any]
-    inputs: Inputs
     before: Sequence[EarlierRun]
-    on_error: OnError
-    memory: int
-    jobs: int | None
-    advance: Report | None
-    engine: Ray | None
+
+    @property
+    def folder(self) -> Path:
+        """The output folder."""
+        return self.job.output.folder
 
     def sketch(self) -> list[ShardSketch]:
         """A sketch of every shard. Scratch files that were made from other sketches are removed."""
-        folder = self.output.folder / SKETCHES
-        if not all(is_fresh(folder / f"{shard.name}{SKETCH_SUFFIX}", shard) for shard in self.corpus.shards):
-            shutil.rmtree(self.output.folder / SCRATCH, ignore_errors=True)
-        work = functools.partial(
+        folder, job = self.folder / SKETCHES, self.job
+        if not all(is_fresh(folder / f"{shard.name}{SKETCH_SUFFIX}", shard) for shard in job.shards):
+            shutil.rmtree(self.folder / SCRATCH, ignore_errors=True)
+        sketch = functools.partial(
             sketch_shard,
             bands=self.bands,
             ngram=self.parameters["ngram"],
             subsets=self.parameters["subsets"],
-            manifest=self.corpus.manifest,
-            on_error=self.on_error,
+            manifest=job.corpus.manifest,
+            on_error=job.on_error,
             folder=folder,
-            inputs=self.inputs,
+            inputs=job.inputs,
         )
-        shards, progress = self.corpus.shards, self._progress("sketching", self.stored())
-        sketches = list(each_shard(work, shards, advance=progress, threads=True, **self._how(shards)))
+        sketches = list(job.step("sketching", self.stored()).each(sketch, job.shards))
         await_files(Path(sketch.path) for sketch in sketches)
         return sketches
 
     def forget_sketches(self) -> None:
         """Remove all sketches."""
-        shutil.rmtree(self.output.folder / SKETCHES, ignore_errors=True)
+        shutil.rmtree(self.folder / SKETCHES, ignore_errors=True)
 
     def decide(self, sketches: Sequence[ShardSketch]) -> tuple[Population, Decided]:
         """Find out which documents are removed, and why, and write `removed.parquet`."""
-        scratch, memory, engine = self.output.folder / SCRATCH, self.memory, self.engine
+        job, scratch = self.job, self.folder / SCRATCH
+        memory, engine = job.memory, job.engine
         scratch.mkdir(parents=True, exist_ok=True)
         own = scratch if engine is None else scratch_folder(engine.scratch)  # for files without a name
         keep, protected = self.parameters["keep"], len(self.protected)
         make = functools.partial(_population, sketches=sketches, keep=keep, before=self.before, protected=protected)
         population = make(own)
-        shards = [*(shard for run in self.before for shard in run.shards), *self.corpus.shards]
+        shards = [*(shard for run in self.before for shard in run.shards), *job.shards]
 
-        lock = self.output.folder / LOCK_FILE
-        nodes = None if engine is None else Nodes(engine, make, scratch / "matched", memory, lock)
-        decisions = Decisions(population.documents if nodes is None else 0, own)  # A cluster's task has its own.
+        cluster = None if engine is None else ClusterSteps(job, make, scratch / "matched", engine)
+        decisions = Decisions(population.documents if cluster is None else 0, own)  # A cluster's task has its own.
         copies = scratch_array(own, np.bool_, population.documents)
-        for pairs in find_exact(population, own, memory) if nodes is None else nodes.find_exact():
-            if nodes is None:
+        for pairs in find_exact(population, own, memory) if cluster is None else cluster.find_exact():
+            if cluster is None:
                 decisions.add_copies(pairs)
             copies[ids_of(pairs[1])] = True
 
-        keys = self._progress("matching", 2 * _KEY_BYTES * population.documents * self.bands.bands, _KEY_BYTES)
         bands = self.bands.bands
-        if nodes is None:
-            candidates = find_candidates(population, range(bands), copies, own, memory, jobs=self.jobs, advance=keys)
+        keys = job.progress("matching", 2 * _KEY_BYTES * population.documents * bands, _KEY_BYTES)
+        if cluster is None:
+            candidates = find_candidates(population, range(bands), copies, own, memory, jobs=job.jobs, advance=keys)
         else:
-            candidates = nodes.find_candidates(bands, copies, keys)
+            candidates = cluster.find_candidates(bands, copies, keys)
         with candidates.rows:
             text_bytes = int(np.sum(population.table["text_bytes"], where=candidates.flagged, dtype=np.int64))
             check_free_disk(scratch, set_bytes(text_bytes, population.documents), "comparing")
-            stored = self._progress("reading candidates", sum(sketch.header.size for sketch in population.sketches))
-            how = {"advance": stored, **self._how(shards)}
-            store_shingles(population, shards, candidates.flagged, scratch / "sets", **how)
-            resolved = self._progress("comparing", _ROW_BYTES * candidates.count, _ROW_BYTES)
-            subsets = self.corpus.manifest.subsets
-            arguments: dict[str, Any] = {
-                "sets": scratch / "sets",
-                "threshold": self.parameters["threshold"],
-                "path": self.output.folder / REMOVED,
-                "header": {"parameters": self.parameters, "inputs": self.inputs.fingerprints},
-                "repeated_labels": {subset.name for subset in subsets if (subset.epochs or 0) > 1},
-                "repeated_shards": {shard.name for shard in self.corpus.shards if shard.split in ("train", None)},
-            }
-            if nodes is not None:
-                return population, nodes.decide(resolved, **arguments)
-            return population, decide(population, decisions, candidates, own, memory, resolved, **arguments)
+            reading = job.step("reading candidates", sum(sketch.header.size for sketch in population.sketches))
+            store_shingles(reading, population, shards, candidates.flagged, scratch / "sets")
+            resolved = job.progress("comparing", _ROW_BYTES * candidates.count, _ROW_BYTES)
+            subsets = job.corpus.manifest.subsets
+            decide_all = functools.partial(
+                decide,
+                sets=scratch / "sets",
+                threshold=self.parameters["threshold"],
+                path=self.folder / REMOVED,
+                header={"parameters": self.parameters, "inputs": job.inputs.fingerprints},
+                repeated_labels={subset.name for subset in subsets if (subset.epochs or 0) > 1},
+                repeated_shards={shard.name for shard in job.shards if shard.split in ("train", None)},
+            )
+            if cluster is not None:
+                return population, cluster.decide(decide_all, self.folder / REMOVED, resolved)
+            return population, decide_all(population, decisions, candidates, own, memory, resolved)
 
     def record(self, sketches: Sequence[ShardSketch], population: Population, decided: Decided) -> dict[str, Any]:
         """Write the masks, then check and note the summary."""
-        folder, flags, removed = self.output.folder, decided.flags, decided.removed
-        shards, manifest, only = self.corpus.shards, self.corpus.manifest, self.parameters["only"]
-        masks = [_mask_file(self.output, shard) for shard in shards]
+        job, flags, removed = self.job, decided.flags, decided.removed
+        manifest, only = job.corpus.manifest, self.parameters["only"]
+        masks = [_mask_file(job.output, shard) for shard in job.shards]
         ids = pairwise(population.base[len(population.sketches) - len(sketches) :].tolist())
-        items = list(zip(shards, sketches, masks, ids, strict=True))
+        items = list(zip(job.shards, sketches, masks, ids, strict=True))
         mask = functools.partial(mask_shard, labels=population.labels, flags=flags, only=only, manifest=manifest)
-        counts = each_shard(mask, shards, items=items, advance=None, **self._how(shards))
-        kept = sum(counts, np.zeros((2, len(population.labels)), np.int64))
+        kept = sum(job.each(mask, items), np.zeros((2, len(population.labels)), np.int64))
         await_files(masks)
         summary = summarize(
             sketches,
@@ -283,23 +283,21 @@ class _Run:
         )
         bad_lines = [[place, *example] for place, sketch in enumerate(sketches) for example in sketch.header.examples]
         records = {"summary": summary, "bad_lines": bad_lines[:LISTED_BAD_LINES]}
-        self.output.forget()  # Clean shards of earlier masks, before a shard was changed, are written again.
-        self.output.note(RECORDS, records, folder / REMOVED, *masks)
+        job.output.forget()  # Clean shards of earlier masks, before a shard was changed, are written again.
+        job.output.note(RECORDS, records, self.folder / REMOVED, *masks)
         return records
 
     def write_clean(self) -> None:
         """Write the clean shards, if requested, and note the path of each shard."""
-        shutil.rmtree(self.output.folder / SCRATCH, ignore_errors=True)
-        write, shards = self.parameters["write"], self.corpus.shards
-        work = functools.partial(_finish_shard, write=write, manifest=self.corpus.manifest)
-        jobs, progress = (self._jobs(shards), self._progress("writing", self.stored())) if write else (1, None)
-        engine = self.engine if write else None
-        finish_shards(work, shards, self.output, self.inputs, jobs=jobs, advance=progress, threads=True, engine=engine)
+        shutil.rmtree(self.folder / SCRATCH, ignore_errors=True)
+        write, job = self.parameters["write"], self.job
+        job = job.step("writing", self.stored()) if write else replace(job, jobs=1, engine=None)
+        job.process_unfinished(functools.partial(_finish_shard, write=write, manifest=job.corpus.manifest))
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the summary, and note the folder of the earlier run."""
         against = str(self.before[-1].folder.absolute()) if self.before else None
-        self.output.note(DONE, {"against": against}, write_json(self.output.folder / SUMMARY, summary))
+        self.job.output.note(DONE, {"against": against}, write_json(self.folder / SUMMARY, summary))
 
     @property
     def protected(self) -> Sequence[str]:
@@ -309,21 +307,7 @@ class _Run:
 
     def stored(self) -> int:
         """Stored bytes of all shards."""
-        return sum(size for size, _ in self.inputs.fingerprints.values())
-
-    def _how(self, shards: Sequence[Shard]) -> dict[str, Any]:
-        """The arguments of `each_shard` that say where it runs."""
-        return {"jobs": self._jobs(shards), "engine": self.engine, "lock": self.output.folder / LOCK_FILE}
-
-    def _jobs(self, shards: Sequence[Shard]) -> int:
-        """The number of processes: by default half of the CPUs, because the threads of a process keep two busy."""
-        processes = processes_for(shards, self.jobs, self.engine)
-        cpus = [usable_cpus()] if self.engine is None else self.engine.cpus()
-        return processes if self.jobs else max(1, min(sum(here // 2 or here for here in cpus), processes))
-
-    def _progress(self, step: str, total: int, unit: int = 1) -> Advance:
-        advance = self.advance
-        return (lambda amount: None) if advance is None else lambda amount: advance(step, unit * amount, total)
+        return sum(size for size, _ in self.job.inputs.fingerprints.values())
 
 
 def _population(
@@ -334,12 +318,14 @@ def _population(
 
 
 def _finish_shard(
-    shard: Shard, advance: Advance, *, output: Output, inputs: Inputs, write: bool, threads: int, manifest: Manifest
+    shard: Shard, advance: Advance, *, output: Output, inputs: Inputs, write: bool, share: Share, manifest: Manifest
 ) -> None:
     files: list[Path] = []
     if write:
         path, mask = output.path(f"{CLEAN}/{stem(shard)}", ".jsonl.zst"), _mask_file(output, shard)
-        files = clean_shard(shard, advance, path=path, mask=mask, inputs=inputs, threads=threads, manifest=manifest)
+        files = clean_shard(
+            shard, advance, path=path, mask=mask, inputs=inputs, threads=share.threads, manifest=manifest
+        )
     output.note(shard.name, {"path": shard.path if is_url(shard.path) else str(Path(shard.path).absolute())}, *files)
 
 

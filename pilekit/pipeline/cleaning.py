@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,7 @@ from pilekit.corpus import Corpus, Described, Shard, Source, subsets_or_all
 from pilekit.corpus.shard import check_stems, stem
 from pilekit.corpus.sidecar_files import DROPPED
 from pilekit.documents import DocumentBatch
-from pilekit.engine import Advance, Ray
+from pilekit.engine import Advance
 from pilekit.errors import PilekitError, counted, shortened, visible
 from pilekit.pipeline.cleaner import Cleaner, CleanResult, summarize
 from pilekit.pipeline.language import Language
@@ -36,11 +36,13 @@ from pilekit.pipeline.redact_pii import RedactPII
 from pilekit.pipeline.rules.c4 import C4
 from pilekit.pipeline.rules.rule_set import RuleSet
 from pilekit.pipeline.rules.sets import named_near, rule_sets
-from pilekit.shards.each_shard import corpus_folder, each_shard, finish_shards
+from pilekit.shards.corpus_job import CorpusJob, Share
 from pilekit.shards.fingerprint import Inputs
+from pilekit.shards.folder_job import corpus_folder
 from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError, Reading, read, read_corpus
+from pilekit.shards.work import Work, takes
 from pilekit.shards.write.shard_writer import write_documents
 
 KIND, SUMMARY = "cleaning", "summary.json"
@@ -56,6 +58,7 @@ DROPPED_ROWS = required(
 """The columns of `dropped.parquet`, whose rows are in the order of the corpus."""
 
 
+@takes(Work)
 def clean_corpus(
     corpus: Corpus | Source,
     out: str | Path | None = None,
@@ -66,11 +69,8 @@ def clean_corpus(
     language: Language | None = None,
     c4_lines: bool = False,
     pii: str | Sequence[str] = (),
-    on_error: OnError = "raise",
-    jobs: int | None = None,
     manifest: Described = None,
-    advance: Advance | None = None,
-    engine: Ray | None = None,
+    **work: Unpack[Work],
 ) -> CleanResult:
     """Count the documents that quality rules drop, per subset, and write the others into the folder `out`.
 
@@ -82,11 +82,8 @@ def clean_corpus(
     language    drop documents in other languages too
     c4_lines    cut the documents that stay to the lines that C4 keeps; needs a set of C4 among the rules
     pii         "email", "ip" or both: replace addresses in the documents that stay
-    on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
-    jobs        shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
     manifest    describes the corpus at a path, as for `Corpus`
-    advance     called with the number of stored bytes done since the last call
-    engine      a cluster instead of local processes
+    work        on_error, jobs, engine, advance: see `Work`
 
     `out` holds shards of the same names, their lines byte for byte unless the text was changed, `dropped.parquet` with
     the rules that each dropped document fails, and `summary.json`. `PilekitError` if nothing is kept.
@@ -103,10 +100,11 @@ def clean_corpus(
     if c4_lines and not edits:
         raise PilekitError("cutting documents to the lines that C4 keeps needs c4 or c4-fineweb among the rules")
     cleaner = Cleaner(sets, judged and sorted(judged), language, [*edits, *([redact.redact] if redact else [])], only)
-    reading = functools.partial(read, on_error=on_error, manifest=corpus.manifest)
-    work = functools.partial(_clean_shard, cleaner=cleaner, reading=reading)
+    job = CorpusJob(corpus, **work)
+    reading = functools.partial(read, on_error=job.on_error, manifest=corpus.manifest)
+    clean = functools.partial(_clean_shard, cleaner=cleaner, reading=reading)
     if out is None:
-        results = each_shard(work, corpus.shards, jobs=jobs, advance=advance, engine=engine)
+        results = job.each(clean, corpus.shards)
         names = [shard.name for shard in corpus.shards]
         cleaned = _cleaned(None, dict(zip(names, results, strict=True)), corpus.shards)
         check_label(corpus, cleaned.summary["subsets"], judged)
@@ -122,9 +120,8 @@ def clean_corpus(
         "pii": sorted(redact.kinds) if redact else [],
     }
     check_stems(corpus.shards)
-    with corpus_folder(corpus, out, kind=KIND, parameters=parameters) as (output, inputs):
-        options: dict[str, Any] = {"on_error": on_error, "jobs": jobs, "advance": advance, "engine": engine}
-        by_shard = finish_shards(work, corpus.shards, output, inputs, whole=WHOLE, **options)
+    with corpus_folder(job, out, kind=KIND, parameters=parameters) as folder_job:
+        by_shard, output = folder_job.process_unfinished(clean, whole=WHOLE), folder_job.output
         cleaned = _cleaned(output.folder, by_shard, corpus.shards)
         if cleaned.summary["kept"] and WHOLE not in output.results():
             parts = (output.path(f"{PARTS}/{shard.name}", ".parquet") for shard in corpus.shards)
@@ -144,14 +141,14 @@ def _clean_shard(
     *,
     cleaner: Cleaner,
     reading: Reading,
-    ahead: bool,
+    share: Share,
     output: Output | None = None,
     inputs: Inputs | None = None,
 ) -> dict[str, Any]:
     """Count the kept and the dropped documents of one shard; with `output`, write both and note the counts."""
     counts: dict[str, dict[str, Any]] = {}
     with ExitStack() as opened:
-        reader = opened.enter_context(reading(shard, advance=advance, ahead=ahead))
+        reader = opened.enter_context(reading(shard, advance=advance, ahead=share.ahead))
         cleanings = (cleaner.clean(batch, counts) for batch in reader)
         if output is None or inputs is None:
             collections.deque(cleanings, maxlen=0)

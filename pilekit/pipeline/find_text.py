@@ -14,19 +14,20 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import BinaryIO, Unpack
 
 import msgspec
 
 from pilekit.corpus import Corpus, Shard
 from pilekit.documents import check_labels
-from pilekit.engine import Advance, Ray
+from pilekit.engine import Advance
 from pilekit.pipeline.stages import Match, MinBytes
-from pilekit.shards.each_shard import are_tiny, each_file, processes_for
+from pilekit.shards.corpus_job import CorpusJob, Share
 from pilekit.shards.read.damage import SkippedLines
-from pilekit.shards.read.reader import OnError, Reading, read
+from pilekit.shards.read.reader import Reading, read
+from pilekit.shards.work import Work, takes
 
-Search = Callable[[Shard, "Counts", Advance | None, bool], Iterator["FoundText"]]
+Search = Callable[[Shard, "Counts", Advance | None, Share], Iterator["FoundText"]]
 
 CONTEXT = 200
 """The most characters kept of a match, and of its line on either side."""
@@ -64,6 +65,7 @@ class Counts:
         self.skipped.merge(other.skipped)
 
 
+@takes(Work)
 def find_text(
     corpus: Corpus,
     pattern: str,
@@ -71,42 +73,39 @@ def find_text(
     *,
     subsets: Sequence[str] | None = None,
     min_bytes: int | None = None,
-    on_error: OnError = "raise",
-    jobs: int | None = None,
-    advance: Advance | None = None,
-    engine: Ray | None = None,
+    **work: Unpack[Work],
 ) -> Generator[FoundText, None, None]:
     """Yield the documents whose text holds a match of the regular expression `pattern`, in the order of the corpus.
 
     counts    receives the counts of each shard when it has been read; complete at the end
     subsets   exact names; None: all
     min_bytes documents with less text are not counted
-    jobs      shards at a time; None: the usable CPUs, or fewer for a small corpus
-    engine    a cluster instead of local processes
+    work      on_error, jobs, engine, advance: see `Work`
 
     Raises PilekitError for a pattern that is no regular expression, and for every error of `read`.
     """
-    reading = functools.partial(read, subsets=subsets, on_error=on_error, manifest=corpus.manifest)
+    job = CorpusJob(corpus, **work)
+    reading = functools.partial(read, subsets=subsets, on_error=job.on_error, manifest=corpus.manifest)
     search = functools.partial(_search, pattern=Match(pattern).pattern, min_bytes=min_bytes, reading=reading)
-    if engine is None and processes_for(corpus.shards, jobs) == 1:
-        ahead = not are_tiny(corpus.shards)
-        for shard in corpus.shards:
-            yield from search(shard, counts, advance, ahead)
+    if job.engine is None and job.processes(job.shards) == 1:
+        share = job.share(job.shards)
+        for shard in job.shards:
+            yield from search(shard, counts, job.advance, share)
         return
     decoder = msgspec.json.Decoder(FoundText)
-    job = functools.partial(_search_to_file, search=search)
-    with closing(each_file(job, corpus.shards, "grep", jobs=jobs, advance=advance, engine=engine)) as searched:
-        for file, found in searched:
-            counts.merge(found)
+    search_to_file = functools.partial(_search_to_file, search=search)
+    with closing(job.each_file(search_to_file, job.shards, "grep")) as searched:
+        for file, shard_counts in searched:
+            counts.merge(shard_counts)
             with file.open("rb") as lines:
                 yield from map(decoder.decode, lines)
 
 
-def _search_to_file(shard: Shard, file: BinaryIO, advance: Advance, *, search: Search, ahead: bool) -> Counts:
+def _search_to_file(shard: Shard, file: BinaryIO, advance: Advance, *, search: Search, share: Share) -> Counts:
     """Search one shard, and write its matches to `file`."""
     counts = Counts()
     encoder = msgspec.json.Encoder()
-    for found in search(shard, counts, advance, ahead):
+    for found in search(shard, counts, advance, share):
         file.write(encoder.encode(found) + b"\n")
     return counts
 
@@ -115,7 +114,7 @@ def _search(
     shard: Shard,
     counts: Counts,
     advance: Advance | None,
-    ahead: bool,
+    share: Share,
     *,
     pattern: re.Pattern[str],
     min_bytes: int | None,
@@ -129,7 +128,7 @@ def _search(
     search = pattern.search
     plain = _IGNORED_CASE.fullmatch(pattern.pattern)
     word = plain[1].lower() if plain else ""
-    with reading(shard, advance=advance, ahead=ahead) as reader:
+    with reading(shard, advance=advance, ahead=share.ahead) as reader:
         for batch in reader if min_bytes is None else MinBytes(min_bytes)(reader):
             counts.read.update(batch.subsets)
             check_labels(counts.read)

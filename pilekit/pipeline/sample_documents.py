@@ -10,19 +10,20 @@ from __future__ import annotations
 import functools
 import heapq
 from collections.abc import Sequence
-from typing import BinaryIO
+from typing import BinaryIO, Unpack
 
 import msgspec
 import numpy as np
 
 from pilekit.corpus import Corpus, Shard
 from pilekit.documents import DocumentBatch
-from pilekit.engine import Advance, Ray
+from pilekit.engine import Advance
 from pilekit.pipeline.pipeline import Pipeline, Stage
 from pilekit.pipeline.stages import Kept, document_hashes, filtered
-from pilekit.shards.each_shard import each_file
+from pilekit.shards.corpus_job import CorpusJob, Share
 from pilekit.shards.read.damage import SkippedLines
-from pilekit.shards.read.reader import OnError, Reading, read, record_format
+from pilekit.shards.read.reader import Reading, read, record_format
+from pilekit.shards.work import Work, takes
 
 
 class Drawn(msgspec.Struct, frozen=True):
@@ -60,6 +61,7 @@ class _Lowest:
         return [drawn for _, _, drawn in self._heap]
 
 
+@takes(Work)
 def sample_documents(
     corpus: Corpus,
     count: int,
@@ -67,24 +69,21 @@ def sample_documents(
     seed: int = 0,
     subsets: Sequence[str] | None = None,
     stages: Sequence[Stage] = (),
-    on_error: OnError = "raise",
-    jobs: int | None = None,
-    advance: Advance | None = None,
-    engine: Ray | None = None,
+    **work: Unpack[Work],
 ) -> tuple[list[DocumentBatch], SkippedLines]:
     """Draw `count` documents, or all if there are fewer: batches of one document, in the order of the corpus.
 
     seed      another seed draws another sample
     subsets   exact names; None: all
     stages    only documents that pass these stages are drawn
-    jobs      shards at a time; None: the usable CPUs, or fewer for a small corpus
-    engine    a cluster instead of local processes
+    work      on_error, jobs, engine, advance: see `Work`
     """
-    reading = functools.partial(read, subsets=subsets, on_error=on_error, manifest=corpus.manifest)
+    job = CorpusJob(corpus, **work)
+    reading = functools.partial(read, subsets=subsets, on_error=job.on_error, manifest=corpus.manifest)
     draw = functools.partial(_draw, count=count, seed=seed, reading=reading, stages=stages)
     lowest = _Lowest(count)
     skipped = SkippedLines()
-    for file, bad in each_file(draw, corpus.shards, "sample", jobs=jobs, advance=advance, engine=engine):
+    for file, bad in job.each_file(draw, job.shards, "sample"):
         for drawn in msgspec.msgpack.decode(file.read_bytes(), type=list[Drawn]):
             lowest.add(drawn)
         skipped.merge(bad)
@@ -106,7 +105,7 @@ def _draw(
     seed: int,
     reading: Reading,
     stages: Sequence[Stage],
-    ahead: bool,
+    share: Share,
 ) -> SkippedLines:
     """Write the documents of one shard with the lowest ranks to `file`."""
     lowest = _Lowest(count)
@@ -115,7 +114,7 @@ def _draw(
         """Most documents are dropped here, before the stages look at their texts."""
         return document_hashes(batch.shard, batch.numbers, seed) <= np.uint64(lowest.limit())
 
-    with reading(shard, advance=advance, ahead=ahead) as reader:
+    with reading(shard, advance=advance, ahead=share.ahead) as reader:
         for batch in Pipeline(stages)(filtered(reader, low_enough)):
             ranks = document_hashes(batch.shard, batch.numbers, seed).tolist()
             columns = zip(ranks, batch.numbers.tolist(), batch.subsets, batch.texts, batch.raw_lines(), strict=True)

@@ -12,21 +12,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from pilekit.artifacts.job_folder import Output
-from pilekit.corpus import Corpus, Described, Part, Shard, Source, subsets_or_all
+from pilekit.corpus import Corpus, Described, Shard, Source, subsets_or_all
 from pilekit.corpus.shard import check_stems, stem
 from pilekit.documents import DocumentBatch, added, check_labels
-from pilekit.engine import Advance, Ray
+from pilekit.engine import Advance
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage
 from pilekit.pipeline.stages import Match, MinBytes, Sample
-from pilekit.shards.each_shard import corpus_folder, finish_shards, part_of
+from pilekit.shards.corpus_job import CorpusJob, Share
 from pilekit.shards.fingerprint import Inputs
+from pilekit.shards.folder_job import corpus_folder
 from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.damage import SkippedLines
-from pilekit.shards.read.reader import OnError, Reading, read
+from pilekit.shards.read.reader import Reading, read
+from pilekit.shards.work import PartWork, takes
 from pilekit.shards.write.shard_writer import write_documents
 from pilekit.table_result import TableResult
 
@@ -56,6 +58,7 @@ class SelectResult(TableResult):
     skipped: SkippedLines
 
 
+@takes(PartWork)
 def select_corpus(
     corpus: Corpus | Source,
     out: str | Path,
@@ -66,12 +69,8 @@ def select_corpus(
     match: str | None = None,
     min_bytes: int | None = None,
     format: Format = "zst",
-    on_error: OnError = "raise",
-    jobs: int | None = None,
     manifest: Described = None,
-    advance: Advance | None = None,
-    part: Part | None = None,
-    engine: Ray | None = None,
+    **work: Unpack[PartWork],
 ) -> SelectResult:
     """Write the documents that pass all given conditions into the folder `out`, one shard for each shard read.
 
@@ -82,12 +81,8 @@ def select_corpus(
     match       documents whose text holds a match of this regular expression
     min_bytes   documents whose text has at least this many UTF-8 bytes
     format      "zst" and "jsonl" keep whole lines, "parquet" keeps text and label
-    on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
-    jobs        shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
     manifest    describes the corpus at a path, as for `Corpus`
-    advance     called with the number of stored bytes done since the last call
-    part        (I, N): only the shards of `corpus.part(part)`; a call without it does the rest and finishes
-    engine      a cluster instead of local processes
+    work        on_error, jobs, engine, advance, part: see `PartWork`
 
     A shard without a selected document gives no file. `PilekitError` if nothing is selected at all; then nothing is
     left in `out`. If a shard cannot be read, the other shards are finished and kept before the error is
@@ -112,20 +107,18 @@ def select_corpus(
         "min_bytes": min_bytes,
         "format": format,
     }
-    reading = partial(read, subsets=subsets, on_error=on_error, manifest=corpus.manifest)
+    job = CorpusJob(corpus, **work)
+    reading = partial(read, subsets=subsets, on_error=job.on_error, manifest=corpus.manifest)
     select = partial(select_shard, reading=reading, stages=stages, suffix=SUFFIXES[format])
     check_stems(corpus.shards)
-    shards, shared = part_of(corpus, part, engine).shards, part is not None
-    with corpus_folder(corpus, out, kind=SELECTION, parameters=parameters, shared=shared) as (output, inputs):
-        results = finish_shards(
-            select, shards, output, inputs, on_error=on_error, jobs=jobs, advance=advance, engine=engine
-        )
-        selected = _selected(output.folder, results, shards)
-        if not shared:
+    with corpus_folder(job, out, kind=SELECTION, parameters=parameters) as folder_job:
+        results, output = folder_job.process_unfinished(select), folder_job.output
+        selected = _selected(output.folder, results, job.shards)
+        if job.part is None:
             check_label(corpus, selected.summary["subsets"], subsets, discard=output.discard)
-        if not (shared or selected.summary["documents"]):
-            output.forget()
-            raise PilekitError(_nothing(selected.summary["read"], subsets))
+            if not selected.summary["documents"]:
+                output.forget()
+                raise PilekitError(_nothing(selected.summary["read"], subsets))
     return selected
 
 
@@ -138,7 +131,7 @@ def select_shard(
     reading: Reading,
     stages: Sequence[Stage],
     suffix: str,
-    ahead: bool,
+    share: Share,
 ) -> None:
     """Write the documents of one shard that pass, and note the counts."""
     path, counts = output.path(stem(shard), suffix), defaultdict[str, Counter[str]](Counter)
@@ -158,7 +151,7 @@ def select_shard(
                 row["bytes"] += size
             yield batch
 
-    with reading(shard, advance=advance, ahead=ahead) as reader:
+    with reading(shard, advance=advance, ahead=share.ahead) as reader:
         files = write_documents(path, passing(), lambda: inputs.check(shard))
     output.note(shard.name, {"subsets": dict(sorted(counts.items())), **reader.passed_over()}, *files)
 

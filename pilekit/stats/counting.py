@@ -9,7 +9,7 @@ The rows of a block are counted with a handful of numpy calls. Only hashes of te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -21,6 +21,7 @@ from pilekit.corpus import Manifest, Shard, SubsetNames
 from pilekit.documents import check_labels
 from pilekit.engine import Advance
 from pilekit.errors import message_logger
+from pilekit.shards.corpus_job import ShardWork, Share
 from pilekit.shards.index.document_rows import DocumentRows, document_rows, rows_of
 from pilekit.shards.index.format import IndexDamage, ShardIndex, bad_lines
 from pilekit.shards.read.damage import SkippedLines
@@ -116,12 +117,11 @@ def count_shard(
     tokenizer: Tokenizer | None,
     copies: bool,
     on_error: OnError,
-    ahead: bool,
     scan: bool,
+    share: Share,
 ) -> tuple[Counts, TextHashes]:
     """Count one shard, from its index if there is one; the second result is empty unless `copies`.
 
-    ahead   decompress in a thread
     scan    use the compiled scan, which is faster on long shards; for all documents, without tokens
     """
     shard, index = item
@@ -141,11 +141,11 @@ def count_shard(
     if scan and not is_parquet(shard.path):
         format = record_format(manifest)
         bad = counts.skipped if on_error == "skip" else None
-        rows = document_rows(shard, format, skipped=bad, advance=advance, ahead=ahead, hashed=copies)
+        rows = document_rows(shard, format, skipped=bad, advance=advance, ahead=share.ahead, hashed=copies)
         hashes = _count_all(rows, counts, copies)
         counts.joined = _joined(format.names)
         return counts, hashes
-    with read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=ahead) as reader:
+    with read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=share.ahead) as reader:
         counts.skipped = reader.skipped
 
         def read_rows() -> Iterator[DocumentRows]:
@@ -169,11 +169,11 @@ def count_into_file(
     file: BinaryIO,
     advance: Advance,
     *,
-    count: Callable[..., tuple[Counts, TextHashes]],
-    ahead: bool,
+    count: ShardWork[tuple[Shard, ShardIndex | None], tuple[Counts, TextHashes]],
+    share: Share,
 ) -> Counts:
     """`count` a shard on another node, and write the hashes, which may take megabytes, to `file`."""
-    counts, blocks = count(item, advance, ahead=ahead)
+    counts, blocks = count(item, advance, share=share)
     for column, dtype in enumerate((np.uint64, np.int16)):
         np.save(file, np.concatenate([np.zeros(0, dtype), *(block[column] for block in blocks)]))
     return counts

@@ -12,19 +12,18 @@ from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from pilekit.corpus import Corpus, Described, Manifest, Source, subsets_or_all
-from pilekit.engine import Advance, Ray
 from pilekit.errors import counted
-from pilekit.shards.each_shard import each_file, each_shard, processes_for
+from pilekit.shards.corpus_job import CorpusJob
 from pilekit.shards.index.format import Frames, ShardIndex, find_index
 from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.damage import SkippedLines
-from pilekit.shards.read.reader import OnError
+from pilekit.shards.work import Work, takes
 from pilekit.stats.copies import CopyCounter
 from pilekit.stats.counting import Counts, count_into_file, count_shard, hashes_from_file
 from pilekit.stats.histogram import quantile
@@ -129,17 +128,15 @@ class CorpusStats(TableResult):
         return stats_table(self)
 
 
+@takes(Work)
 def corpus_stats(
     corpus: Corpus | Source,
     *,
     subsets: Sequence[str] | None = None,
     tokenizer: Tokenizer | str | Path | Any | None = None,
     copies: bool = False,
-    on_error: OnError = "raise",
-    jobs: int | None = None,
     manifest: Described = None,
-    advance: Advance | None = None,
-    engine: Ray | None = None,
+    **work: Unpack[Work],
 ) -> CorpusStats:
     """Count a corpus.
 
@@ -148,11 +145,8 @@ def corpus_stats(
     tokenizer   count tokens too; a `Tokenizer`, or an argument of `load_tokenizer`
     copies      count the documents whose text occurred before (equal 64-bit hash); takes about 10 bytes of memory a
                 document; all other memory is constant. A cluster keeps hashes in the cache folder meanwhile
-    on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
-    jobs        shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
     manifest    describes the corpus at a path, as for `Corpus`
-    advance     called with the number of stored bytes done since the last call
-    engine      a cluster instead of local processes
+    work        on_error, jobs, engine, advance: see `Work`
 
     A damaged shard is a `PilekitError` whatever `on_error` says. Shards with an index are read only for tokens.
     """
@@ -168,15 +162,16 @@ def corpus_stats(
         index = find_index(shard, corpus.manifest) if tokenizer is None else None
         indexes.append(None if index is not None and subsets is not None and index.header.skipped else index)
     to_read = [shard for shard, index in zip(corpus.shards, indexes, strict=True) if index is None]
-    processes = processes_for(to_read, jobs, engine)
-    large = sum(shard.size or 0 for shard in to_read) >= SCANNED_FROM_BYTES * processes
+    job = CorpusJob(corpus, **work)
+    job = replace(job, jobs=job.processes(to_read))
+    large = sum(shard.size or 0 for shard in to_read) >= SCANNED_FROM_BYTES * (job.jobs or 1)
     count = functools.partial(
         count_shard,
         manifest=corpus.manifest,
         subsets=subsets,
         tokenizer=tokenizer,
         copies=copies,
-        on_error=on_error,
+        on_error=job.on_error,
         scan=large and subsets is None and tokenizer is None,
     )
     counts = Counts()
@@ -184,14 +179,13 @@ def corpus_stats(
     no_frames = Frames(*[np.zeros(0, dtype=np.int64)] * 4)  # Counting needs none, and a shard of 43 GB has 1.4 MB.
     indexes = [index and replace(index, frames=no_frames) for index in indexes]
     items = list(zip(corpus.shards, indexes, strict=True))
-    how: dict[str, Any] = {"items": items, "jobs": processes, "advance": advance, "engine": engine}
-    if copies and engine is not None:
-        files = each_file(functools.partial(count_into_file, count=count), corpus.shards, "copies", **how)
-        found = ((shard_counts, hashes_from_file(file)) for file, shard_counts in files)
+    if copies and job.engine is not None:
+        files = job.each_file(functools.partial(count_into_file, count=count), items, "copies")
+        results = ((shard_counts, hashes_from_file(file)) for file, shard_counts in files)
     else:
-        found = each_shard(count, corpus.shards, **how)
-    with closing(found):
-        for shard_counts, text_hashes in found:
+        results = job.each(count, items)
+    with closing(results):
+        for shard_counts, text_hashes in results:
             rows = counts.merge(shard_counts).astype(np.int16)
             text_hashes.reverse()
             while text_hashes:  # Each block is dropped once the counter has its hashes.

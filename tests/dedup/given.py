@@ -18,6 +18,7 @@ from pilekit.dedup.match.candidates import Candidates
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.sketch_format import ShardSketch
 from pilekit.dedup.sketch.sketch_shard import sketch_shard
+from pilekit.shards.corpus_job import Share
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.read.unchanged import version_of
 
@@ -30,9 +31,10 @@ OWN = 1 << 63
 def sketch(path: Path, folder: Path, **settings: Any) -> ShardSketch:
     """The sketch of the shard at `path`, written into `folder`."""
     defaults: dict[str, Any] = {"bands": Bands(5, 3), "ngram": 3, "subsets": None, "manifest": None}
-    defaults |= {"on_error": "raise", "advance": lambda amount: None, "threads": 2}
+    defaults |= {"on_error": "raise", "advance": lambda amount: None}
+    share = Share(ahead=True, threads=settings.pop("threads", 2))
     shard = shard_of(str(path))
-    return sketch_shard(shard, folder=folder, inputs=inputs_of(shard), **(defaults | settings))
+    return sketch_shard(shard, folder=folder, inputs=inputs_of(shard), share=share, **(defaults | settings))
 
 
 def inputs_of(shard: Shard) -> Inputs:

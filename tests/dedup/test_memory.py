@@ -130,7 +130,8 @@ COMPARE_TWO = """
 import json, re, sys
 from pathlib import Path
 import numpy as np
-from pilekit.corpus import shard_of
+from pilekit.corpus import Corpus, shard_of
+from pilekit.shards.corpus_job import CorpusJob
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.match.population import Population
 from pilekit.dedup.compare.store_shingles import store_shingles
@@ -154,7 +155,8 @@ if step == "compare":
     ranks = sorted(rank for some, _ in population.chunks(["number"]) for rank in some.tolist())
     candidates = given_candidates(folder / "candidates", 2, [(ranks[1], ranks[0])], [])
     before = peak()
-    store = store_shingles(population, [shard], np.ones(2, dtype=bool), folder / "sets", jobs=1)
+    job = CorpusJob(Corpus(shard.path), jobs=1)
+    store = store_shingles(job, population, [shard], np.ones(2, dtype=bool), folder / "sets")
     stored = peak() - before
     edges = resolve(candidates, store, 0.8, folder, 64 << 20).edges
     print(json.dumps([stored, peak() - before - stored, edges]))

@@ -12,7 +12,6 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from pilekit.dedup.sketch.sketch_format import ShardSketch, check_unchanged, sha
 from pilekit.documents import RecordFormat
 from pilekit.engine import Advance
 from pilekit.engine.in_threads import map_in_threads
-from pilekit.shards.each_shard import await_files, each_shard
+from pilekit.shards.corpus_job import CorpusJob, Share, await_files
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.json_records import LineParser
 from pilekit.shards.read.open import is_parquet
@@ -42,36 +41,29 @@ _WRITTEN = 1 << 13
 
 
 def store_shingles(
-    population: Population,
-    shards: Sequence[Shard],
-    flagged: Flags,
-    folder: Path,
-    *,
-    advance: Advance | None = None,
-    **how: Any,
+    job: CorpusJob, population: Population, shards: Sequence[Shard], flagged: Flags, folder: Path
 ) -> ShingleStore:
     """Read the shards again and write the shingle sets of the flagged documents.
 
+    job       how the work on the shards runs
     shards    the shards of `population.sketches`, in the same order
     flagged   a flag for each id
     folder    the folder of the files; complete files of the same run are reused
-    advance   receives further amounts of stored bytes
-    how       `jobs`, `engine` and `lock` of `each_shard`
 
     `PilekitError` for a shard that differs from the sketched shard.
     """
     ids = pairwise(population.base.tolist())
-    work = list(zip(shards, population.sketches, range(len(shards)), ids, strict=True))
+    items = list(zip(shards, population.sketches, range(len(shards)), ids, strict=True))
     store = functools.partial(_store_shard, folder=folder, flags=write_flags(folder, flagged))
-    list(each_shard(store, shards, items=work, advance=advance, threads=True, **how))
+    list(job.each(store, items))
     await_files(file(folder, place) for place in range(len(shards)) for file in (sets_file, ends_file))
     return ShingleStore(folder, population.base)
 
 
 def _store_shard(
-    work: tuple[Shard, ShardSketch, int, tuple[int, int]], advance: Advance, *, folder: Path, flags: Path, threads: int
+    item: tuple[Shard, ShardSketch, int, tuple[int, int]], advance: Advance, *, folder: Path, flags: Path, share: Share
 ) -> None:
-    shard, sketch, place, ids = work
+    (shard, sketch, place, ids), threads = item, share.threads
     if ends_file(folder, place).exists():
         advance(sketch.header.size)
         return

@@ -16,6 +16,7 @@ from pilekit.dedup.scratch_space import read_flags
 from pilekit.dedup.sketch.shingles import Int64
 from pilekit.dedup.sketch.sketch_format import ShardSketch, check_unchanged
 from pilekit.engine import Advance
+from pilekit.shards.corpus_job import Share
 from pilekit.shards.fingerprint import Fingerprint
 from pilekit.shards.keep_mask import write_mask
 from pilekit.shards.read.reader import read
@@ -29,7 +30,7 @@ def mask_shard(
     flags: Path,
     only: bool,
     manifest: Manifest,
-    ahead: bool,
+    share: Share,
 ) -> Int64:
     """Write the keep mask of a shard; returns (documents, bytes of text) kept of each subset, int64 [2, labels].
 
@@ -48,7 +49,7 @@ def mask_shard(
         if sum(documents for documents, _ in header.counts.values()) == header.lines:
             kept[:] = True
         else:
-            with read(shard, None, "skip", manifest=manifest, ahead=ahead) as reader:
+            with read(shard, None, "skip", manifest=manifest, ahead=share.ahead) as reader:
                 for batch in reader:
                     kept[batch.numbers] = True
     stays = ~read_flags(flags, begin, end)

@@ -34,6 +34,7 @@ from pilekit.documents import DocumentBatch
 from pilekit.engine import Advance
 from pilekit.engine.in_threads import map_in_threads
 from pilekit.errors import PilekitError, visible
+from pilekit.shards.corpus_job import Share
 from pilekit.shards.fingerprint import Inputs, changed_at, fingerprint
 from pilekit.shards.read.damage import BadLine
 from pilekit.shards.read.json_records import bad_line_error
@@ -57,14 +58,14 @@ def sketch_shard(
     on_error: OnError,
     folder: Path,
     inputs: Inputs,
-    threads: int,
+    share: Share,
 ) -> ShardSketch:
     """Read the shard once and write its sketch into `folder`, or take the sketch of an earlier run.
 
     advance    receives further amounts of stored bytes
     subsets    their documents are sketched, others only counted; in any spelling that the manifest knows
     inputs     the job's inputs: `ShardChanged` if the shard has changed since the job began
-    threads    CPUs this shard may use; the sketch does not depend on it
+    share      the sketch does not depend on it
 
     The folder belongs to a job (`output_folder`), so a sketch in it was made of this shard with these settings.
     """
@@ -77,6 +78,7 @@ def sketch_shard(
         advance(sketch.header.size)
         return sketch
 
+    threads = share.threads
     now, format = fingerprint(shard.path), record_format(manifest)
     selected = None if subsets is None else sorted(resolve_subsets(*subsets, manifest=manifest))
     counts = Counts()

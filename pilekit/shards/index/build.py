@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, Unpack
 
 import numpy as np
 
 from pilekit import __version__
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.file_lock import locked
-from pilekit.corpus import Corpus, Described, Manifest, Part, Shard, Source, subset_names
+from pilekit.corpus import Corpus, Described, Manifest, Shard, Source, subset_names
 from pilekit.corpus.shard import is_url
 from pilekit.documents import RecordFormat, check_labels
-from pilekit.engine import Advance, Ray
+from pilekit.engine import Advance
 from pilekit.errors import PilekitError, message_logger, visible
-from pilekit.shards.each_shard import await_files, each_shard, part_of
+from pilekit.shards.corpus_job import CorpusJob, Share, await_files
 from pilekit.shards.fingerprint import Fingerprint, changed_at, fingerprint
 from pilekit.shards.index.document_rows import DocumentRows
 from pilekit.shards.index.format import ShardIndex, find_index, find_indexes, index_places, index_schema, load_index
@@ -34,6 +34,7 @@ from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.open import storage_of
 from pilekit.shards.read.reader import OnError
 from pilekit.shards.read.unchanged import check_version, version_of
+from pilekit.shards.work import PartWork, takes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,13 +52,14 @@ def index_of(
     manifest: Manifest | None = None,
     whole: bool = False,
     place: str | None = None,
-    **options: Any,
+    on_error: OnError = "raise",
+    ahead: bool = True,
 ) -> ShardIndex:
     """The shard's index: an existing one that fits, else a new one; of several processes, one builds it.
 
     whole     read all rows of an existing index, and build a new one if they are damaged
     place     the path of a new index, which no other process writes; None: beside the shard, else in the cache folder
-    options   `on_error` and `ahead`, as in `read`
+    ahead     decompress in a thread
     """
     find = functools.partial(find_index, shard, manifest, tell=False, whole=whole)
     if index := find():
@@ -65,7 +67,7 @@ def index_of(
     # No lock at a given place: in a cluster, a node that hangs would hold it.
     with _locked_place(shard) if place is None else nullcontext(place) as place:
         # Another process may have built it while this one waited.
-        return find() or build_index(shard, place, manifest, advance=advance, **options)
+        return find() or build_index(shard, place, manifest, on_error, advance, ahead)
 
 
 def build_index(
@@ -96,43 +98,39 @@ def build_index(
         return write_index(place, shard.path, scan, rows, made_of)
 
 
+@takes(PartWork)
 def index_corpus(
     corpus: Corpus | Source,
     *,
-    on_error: OnError = "raise",
-    jobs: int | None = None,
     manifest: Described = None,
-    advance: Advance | None = None,
     whole: bool = True,
     found: Sequence[ShardIndex | None] | None = None,
-    part: Part | None = None,
-    engine: Ray | None = None,
+    **work: Unpack[PartWork],
 ) -> list[ShardIndex]:
     """An index of every shard, in their order; existing indexes that fit and are undamaged are kept.
 
     corpus    a `Corpus`, or one or several paths, globs or URLs
-    jobs      shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
     manifest  describes the corpus at a path, as for `Corpus`
-    advance   called with the number of stored bytes done since the last call
     whole     False: do not read the rows of existing indexes, so damage in them shows later
     found     the result of `find_indexes`, if it is known
     part      (I, N): only the shards of `corpus.part(part)`
-    engine    a cluster instead of local processes
+    work      on_error, jobs, engine, advance: see `PartWork`
     """
-    corpus = part_of(Corpus.of(corpus, manifest), part, engine)
-    found = find_indexes(corpus, whole=whole) if found is None else found
-    missing = [shard for shard, index in zip(corpus.shards, found, strict=True) if index is None]
-    if advance is not None:
-        advance(sum(index.header.size for index in found if index is not None))
-    build = functools.partial(_place_of_index, manifest=corpus.manifest, on_error=on_error, whole=True)
-    items, lock = [(shard, None if engine is None else _place_for(shard)) for shard in missing], None
-    with ExitStack() as held:
-        if engine is not None and missing:
+    corpus = Corpus.of(corpus, manifest)
+    job = CorpusJob(corpus, **work)
+    found = find_indexes(corpus.part(job.part), whole=whole) if found is None else found
+    missing = [shard for shard, index in zip(job.shards, found, strict=True) if index is None]
+    if job.advance is not None:
+        job.advance(sum(index.header.size for index in found if index is not None))
+    build = functools.partial(_place_of_index, manifest=corpus.manifest, on_error=job.on_error)
+    items, lock = [(shard, None if job.engine is None else _place_for(shard)) for shard in missing], None
+    with ExitStack() as resources:
+        if job.engine is not None and missing:
             # All nodes must share the lock's folder: that of the first index in the cache folder, else of the first.
             first = max(items, key=lambda item: item[1] in index_places(item[0])[-1:])
             lock = Path(first[1] or "").parent / ".cluster.lock"
-            held.enter_context(locked(lock, wait=False))
-        built = iter([*each_shard(build, missing, items=items, jobs=jobs, advance=advance, engine=engine, lock=lock)])
+            resources.enter_context(locked(lock, wait=False))
+        built = iter(list(job.each(build, items, lock=lock)))
     return [index or _loaded(*next(built), corpus.manifest) for index in found]
 
 
@@ -144,9 +142,12 @@ def _place_for(shard: Shard) -> str:
     return next(reversed(index_places(shard)), "")
 
 
-def _place_of_index(item: tuple[Shard, str | None], advance: Advance, **options: Any) -> tuple[str, bool]:
+def _place_of_index(
+    item: tuple[Shard, str | None], advance: Advance, *, manifest: Manifest, on_error: OnError, share: Share
+) -> tuple[str, bool]:
     """Build the index if there is none; returns where it is, because its frames may take megabytes."""
-    index = index_of(item[0], advance=advance, place=item[1], **options)
+    shard, place = item
+    index = index_of(shard, advance, manifest=manifest, whole=True, place=place, on_error=on_error, ahead=share.ahead)
     return index.path, index.built
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from pilekit.corpus import Manifest, Shard
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, counted, visible
+from pilekit.shards.corpus_job import Share
 from pilekit.shards.fingerprint import fingerprint
 from pilekit.shards.index.format import ShardIndex, index_places, load_index
 from pilekit.shards.index.scan import MARK_BYTES, ShardScan
@@ -52,13 +53,12 @@ class Verdict(NamedTuple):
 
 
 def verify_shard(
-    task: tuple[Shard, Expected | None], advance: Advance, *, manifest: Manifest, hashed: bool, ahead: bool
+    task: tuple[Shard, Expected | None], advance: Advance, *, manifest: Manifest, hashed: bool, share: Share
 ) -> Verdict:
     """Read a shard once and list its problems.
 
     task     the shard, and its expected sum, if known
     hashed   compute its SHA-256 even if none is expected
-    ahead    decompress in a thread
     """
     (shard, expected), told = task, 0
 
@@ -70,7 +70,7 @@ def verify_shard(
     try:
         version = version_of(shard.path)
         with open_file(shard.path, scattered=True) as file:
-            verdict = _ShardCheck(shard, file, manifest, expected, hashed).run(tell, ahead)
+            verdict = _ShardCheck(shard, file, manifest, expected, hashed).run(tell, share.ahead)
         check_version(shard.path, version)
         size = verdict.size
     except (PilekitError, ShardDamage, OSError) as error:

@@ -11,21 +11,21 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from pilekit.artifacts.atomic_write import check_target
-from pilekit.corpus import Corpus, Described, Part, Source
+from pilekit.corpus import Corpus, Described, Source
 from pilekit.corpus.find import ENVIRONMENT
 from pilekit.corpus.job_shards import CLEAN
 from pilekit.corpus.shard import STANDARD_INPUT, is_url, looks_like_shard, make_shard
 from pilekit.corpus.sidecar_files import SUMS_FILES
-from pilekit.engine import Advance, Ray
 from pilekit.errors import PilekitError, counted, visible
-from pilekit.shards.each_shard import each_shard, part_of
+from pilekit.shards.corpus_job import CorpusJob
 from pilekit.shards.verify.findings import MOST_FINDINGS, Finding, some_names
 from pilekit.shards.verify.sha256sums import below, find_sums, read_sums, stored_name
 from pilekit.shards.verify.sha256sums import write_sums as write_sums_file
 from pilekit.shards.verify.shard import Expected, Verdict, verify_shard
+from pilekit.shards.work import StoredWork, takes
 from pilekit.wrong_names import NearestNames
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class Verification(NearestNames):
         return FittedTable(self.findings, columns)._repr_html_()
 
 
+@takes(StoredWork)
 def verify_corpus(
     corpus: Corpus | Source,
     *,
@@ -85,11 +86,8 @@ def verify_corpus(
     write_sums: bool = False,
     use_manifest_sums: bool = False,
     whole: bool | None = None,
-    jobs: int | None = None,
     manifest: Described = None,
-    advance: Advance | None = None,
-    part: Part | None = None,
-    engine: Ray | None = None,
+    **work: Unpack[StoredWork],
 ) -> Verification:
     """Verify all shards of a corpus.
 
@@ -99,15 +97,15 @@ def verify_corpus(
     write_sums          write such a file there, if nothing is wrong; lines for other files are kept
     use_manifest_sums   apply the manifest's sums to all files; else only to files of exactly the listed size
     whole               a listed file that is missing is a finding; None: if `corpus` is the path of a folder
-    jobs                shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
     manifest            describes the corpus at a path, as for `Corpus`
-    advance             called with the number of stored bytes done since the last call
     part                (I, N): only the shards of `corpus.part(part)`; part 1 finds the listed files that are missing
-    engine              a cluster instead of local processes
+    work                jobs, engine, advance: see `Work`
 
     Problems of shards are in the result. A bad sums file, or a named sums file that is missing, is a `PilekitError`.
     """
     source, corpus = corpus, Corpus.of(corpus, manifest)
+    job = CorpusJob(corpus, **work)
+    part = job.part
     if whole is None and not isinstance(source, Corpus):
         whole = is_whole(source, corpus)
     if any(shard.path == STANDARD_INPUT for shard in corpus.shards):
@@ -118,14 +116,12 @@ def verify_corpus(
     listed_in, listed = _listed(corpus, sums)
     expected = _expected(corpus, listed_in, listed, use_manifest_sums)
     missing = _missing(corpus, listed_in, listed) if listed_in and whole and (part is None or part[0] == 1) else []
-    corpus = part_of(corpus, part, engine)
-    work = functools.partial(verify_shard, manifest=corpus.manifest, hashed=write_sums)
-    items = [(shard, expected.get(shard.name)) for shard in corpus.shards]
-    names = [shard.name for shard in corpus.shards]
-    judged = each_shard(work, corpus.shards, items=items, jobs=jobs, advance=advance, engine=engine)
-    verdicts = dict(zip(names, judged, strict=True))
+    verify = functools.partial(verify_shard, manifest=corpus.manifest, hashed=write_sums)
+    items = [(shard, expected.get(shard.name)) for shard in job.shards]
+    verdicts = {item[0].name: verdict for item, verdict in zip(items, job.each(verify, items), strict=True)}
     findings = [finding for verdict in verdicts.values() for finding in verdict.findings]
     findings += missing
+    corpus = corpus.part(part)
     notes = [] if listed_in is None else [f"sums are taken from {visible(listed_in)}"]
     notes += _notes(corpus, verdicts, listed_in, listed)
     if target is not None and findings:

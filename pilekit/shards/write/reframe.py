@@ -22,25 +22,27 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Unpack
 
 import msgspec
 import xxhash
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.job_folder import Output
-from pilekit.corpus import Corpus, Described, Manifest, Part, Shard, Source
+from pilekit.corpus import Corpus, Described, Manifest, Shard, Source
 from pilekit.corpus.shard import STANDARD_INPUT
-from pilekit.engine import Advance, Ray
+from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.each_shard import corpus_folder, finish_shards, part_of
+from pilekit.shards.corpus_job import CorpusJob, Share
 from pilekit.shards.fingerprint import Inputs
+from pilekit.shards.folder_job import corpus_folder
 from pilekit.shards.index.build import build_index
 from pilekit.shards.index.format import INDEX_SUFFIX
 from pilekit.shards.read.damage import ShardDamage
 from pilekit.shards.read.lines import LineTooLong
 from pilekit.shards.read.open import is_parquet
 from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, located_errors, text_pieces
+from pilekit.shards.work import StoredWork, takes
 from pilekit.shards.write.frame_writer import FRAME_BYTES, FrameWriter
 from pilekit.shards.write.seek_table import MAX_FRAME_BYTES, read_seek_table
 
@@ -87,28 +89,23 @@ class ReframeResult:
         return asdict(self)
 
 
+@takes(StoredWork)
 def reframe_corpus(
     corpus: Corpus | Source,
     out: str | Path,
     *,
     frame_bytes: int = FRAME_BYTES,
     level: int = 3,
-    jobs: int | None = None,
     manifest: Described = None,
-    advance: Advance | None = None,
-    part: Part | None = None,
-    engine: Ray | None = None,
+    **work: Unpack[StoredWork],
 ) -> list[ReframeResult]:
     """Write every shard of `corpus` as `<out>/<shard name>.zst`, in seekable frames, with an index beside it.
 
     corpus        a `Corpus`, or a path, glob or URL of one, or several
     frame_bytes   the least text in a frame: a frame ends with the line that reaches it
     level         zstd compression level
-    jobs          the number of processes; None: the usable CPUs, or fewer for a small corpus
     manifest      describes the corpus at a path, as for `Corpus`
-    advance       called with the number of the input's stored bytes done since the last call
-    part          (I, N): only the shards of `corpus.part(part)`; a call without it does the rest and finishes
-    engine        a cluster instead of local processes
+    work          jobs, engine, advance, part: see `StoredWork`
 
     Resumes an earlier run of the same job in `out`. Raises `PilekitError` for input that is damaged, is Parquet or
     standard input, or is inside `out`, and for output that cannot be written or does not read back.
@@ -123,13 +120,10 @@ def reframe_corpus(
         if shard.path == STANDARD_INPUT or is_parquet(shard.path):
             what = "standard input (-)" if shard.path == STANDARD_INPUT else f"{visible(shard.path)}: Parquet"
             raise PilekitError(f"{what} cannot be reframed; `pilekit select --format zst` writes it as .jsonl.zst")
-    parameters: dict[str, Any] = {"frame_bytes": frame_bytes, "level": level}
-    work = functools.partial(_reframe, **parameters, manifest=corpus.manifest)
-    shards, shared = part_of(corpus, part, engine).shards, part is not None
-    with corpus_folder(corpus, out, kind=KIND, parameters=parameters, shared=shared) as (output, inputs):
-        room = "reframing", LEAST_OF_STORED
-        options: dict[str, Any] = {"jobs": jobs, "advance": advance, "threads": True, "engine": engine, "room": room}
-        results = finish_shards(work, shards, output, inputs, **options)
+    parameters = {"frame_bytes": frame_bytes, "level": level}
+    reframe = functools.partial(_reframe, frame_bytes=frame_bytes, level=level, manifest=corpus.manifest)
+    with corpus_folder(CorpusJob(corpus, **work), out, kind=KIND, parameters=parameters) as job:
+        results = job.process_unfinished(reframe, room=("reframing", LEAST_OF_STORED))
     return [msgspec.convert(result, ReframeResult) for result in results.values()]
 
 
@@ -137,14 +131,15 @@ def _reframe(
     shard: Shard,
     advance: Advance,
     *,
-    output: Output,
     frame_bytes: int,
     level: int,
-    threads: int,
     manifest: Manifest,
+    share: Share,
+    output: Output,
     inputs: Inputs,
 ) -> None:
     """Reframe one shard, and note it in the output folder."""
+    threads = share.threads
     path, size = output.path(shard.name, ".zst"), inputs.fingerprints[shard.name][0]
     index_path = Path(f"{path}{INDEX_SUFFIX}")
     with write_atomically(path) as file:

@@ -16,24 +16,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.job_folder import Output
-from pilekit.corpus import MAX_SUBSETS, Corpus, Described, Part, Shard, Source, resolve_subsets
+from pilekit.corpus import MAX_SUBSETS, Corpus, Described, Shard, Source, resolve_subsets
 from pilekit.documents import DocumentBatch, added, check_labels
-from pilekit.engine import Advance, Ray
+from pilekit.engine import Advance
 from pilekit.engine.in_threads import map_in_threads
 from pilekit.errors import PilekitError, message_logger, shortened, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage, described
-from pilekit.shards.each_shard import finish_shards, part_of
+from pilekit.shards.corpus_job import CorpusJob, Share
 from pilekit.shards.fingerprint import Inputs
+from pilekit.shards.folder_job import FolderJob
 from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.damage import SkippedLines
-from pilekit.shards.read.reader import OnError, Reading, read
+from pilekit.shards.read.reader import Reading, read
+from pilekit.shards.work import PartWork, takes
 from pilekit.table_result import TableResult
 from pilekit.tokenize.files.documents import RECORD, Rows, rows_of_records
 from pilekit.tokenize.files.formats import ENDED_BY_EOD, Format, TokenFiles, token_files
@@ -69,6 +71,7 @@ class TokenizedCorpus(TableResult):
     skipped: SkippedLines
 
 
+@takes(PartWork)
 def tokenize_corpus(
     corpus: Corpus | Source,
     out: str | Path,
@@ -80,12 +83,8 @@ def tokenize_corpus(
     append_eod: bool | None = None,
     eod: str | None = None,
     tokens_per_file: int | None = None,
-    on_error: OnError = "raise",
-    jobs: int | None = None,
     manifest: Described = None,
-    advance: Advance | None = None,
-    part: Part | None = None,
-    engine: Ray | None = None,
+    **work: Unpack[PartWork],
 ) -> TokenizedCorpus:
     """Write the ids of all documents, in the order of the corpus, into files whose names begin with `out`.
 
@@ -97,11 +96,8 @@ def tokenize_corpus(
     append_eod        an EOD token after each document (llmc: before it); None: not for megatron and parquet
     eod               a token to use instead of the tokenizer's EOD
     tokens_per_file   the most tokens in a file, unless one document is longer; None: the format's default
-    on_error          "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
-    jobs              shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
     manifest          describes the corpus at a path, as for `Corpus`
-    advance           called with the number of stored bytes newly done
-    part              (I, N): only the shards of `corpus.part(part)`; a call without it does the rest and finishes
+    work              on_error, jobs, advance, part: see `PartWork`
     engine            a cluster instead of local processes makes the ids of the shards; this process appends them
 
     A document without tokens gets no sequence, row or EOD. Raises `PilekitError` if no document has tokens, for a
@@ -126,22 +122,21 @@ def tokenize_corpus(
         "stages": [described(stage) for stage in stages],
         **corpus.manifest.record,
     }
-    work = functools.partial(
+    job = CorpusJob(corpus, **work)
+    tokenize_shard = functools.partial(
         _tokenize_shard,
         encode=functools.partial(_encode, tokenize=tokenize, eod=eod_id, files=files),
-        reading=functools.partial(read, subsets=subsets, on_error=on_error, manifest=corpus.manifest),
+        reading=functools.partial(read, subsets=subsets, on_error=job.on_error, manifest=corpus.manifest),
         stages=stages,
     )
-
-    of_part, shared = part_of(corpus, part, engine).shards, part is not None
+    room = ("tokenizing", TOKENS_PER_STORED_BYTE * files.item) if subsets is None and not stages else None
+    own_shards, shared = job.shards, job.part is not None
 
     def make(output: Output, inputs: Inputs) -> dict[str, Any]:
-        options: dict[str, Any] = {"jobs": jobs, "advance": advance, "on_error": on_error, "engine": engine}
-        if subsets is None and not stages:
-            options["room"] = "tokenizing", TOKENS_PER_STORED_BYTE * files.item
-        tokenized = functools.partial(finish_shards, work, of_part, output, inputs, threads=True, **options)
+        folder_job = FolderJob.of(job, output, inputs)
         if shared:
-            return {**_summed(tokenized().values()), "dtype": files.read_as, "files": {}}
+            results = folder_job.process_unfinished(tokenize_shard, own_shards, room=room)
+            return {**_summed(results.values()), "dtype": files.read_as, "files": {}}
 
         def rows(name: str) -> Rows:
             result = output.result(name)
@@ -155,7 +150,7 @@ def tokenize_corpus(
             ids, records = _parts(output, name)
             joined.append(name, result, [ids], records)
 
-        results = tokenized(then=join)
+        results = folder_job.process_unfinished(tokenize_shard, own_shards, room=room, then=join)
         summed = _summed(results.values())
         if not (summed["documents"] and stages):  # a stage may drop the documents that have a label
             check_label(corpus, summed["subsets"], subsets, discard=joined.discard)
@@ -165,7 +160,7 @@ def tokenize_corpus(
 
     results, shown = finished_output(files, parameters, corpus.shards, make, shared)
     skipped = SkippedLines.noted(results)
-    if on_error == "raise" and skipped.count:
+    if job.on_error == "raise" and skipped.count:
         raise PilekitError(f"{skipped.examples[0]}; {shown} was made without it: give --on-error skip for that")
     written = [str(files.prefix.parent / name) for name in results["files"]]
     told = {name: results[name] for name in (*COUNTS, "empty", "skipped", "dtype")}
@@ -218,9 +213,10 @@ def _tokenize_shard(
     encode: Callable[[DocumentBatch], _Encoded],
     reading: Reading,
     stages: Sequence[Stage],
-    threads: int,
+    share: Share,
 ) -> None:
     """Write the ids and the records of one shard, and note the counts."""
+    threads = share.threads
     codes: dict[str, int] = {}
     counts = np.zeros((MAX_SUBSETS, 3), np.int64)
     empty = 0

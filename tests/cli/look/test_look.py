@@ -20,7 +20,7 @@ from pilekit import Corpus, corpus_stats, read
 from pilekit.errors import PilekitError
 from pilekit.pipeline.find_text import Counts, find_text
 from pilekit.pipeline.sample_documents import sample_documents
-from pilekit.shards.each_shard import TINY_BYTES
+from pilekit.shards.corpus_job import TINY_BYTES
 from tests.cli.running import invoked, on_terminal, refused, run, run_json
 from tests.dedup.checking import write_corpus
 from tests.shards import making

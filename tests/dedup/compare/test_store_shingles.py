@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.corpus import Shard, shard_of
+from pilekit.corpus import Corpus, Shard, load_manifest, shard_of
 from pilekit.dedup.compare import store_shingles as module
 from pilekit.dedup.compare.shingle_store import ShingleStore, ends_file, find_set, sets_file
 from pilekit.dedup.compare.store_shingles import store_shingles
@@ -26,10 +26,15 @@ from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.shingles import shingle_set
 from pilekit.engine import in_threads
 from pilekit.errors import PilekitError
-from pilekit.shards import each_shard
+from pilekit.shards import corpus_job
+from pilekit.shards.corpus_job import CorpusJob
 from tests.dedup.given import sketch
 from tests.shards.making import LABELS, lines, slow_documents, some_lines, zstd_frame
 from tests.stopping import tree
+
+
+def one_process(shards: Sequence[Shard]) -> CorpusJob:
+    return CorpusJob(Corpus.of_shards(shards, load_manifest()), jobs=1)
 
 
 def population_of(paths: Sequence[Path], folder: Path, **settings: Any) -> tuple[Population, list[Shard]]:
@@ -75,9 +80,10 @@ def test_the_sets_of_flagged_documents_of_any_shard(
         patch.setattr(module, "LIST_BYTES", data.draw(st.integers(1, 100)))
         patch.setattr(in_threads, "LARGE_BYTES", data.draw(st.sampled_from([1, 200, 1 << 20])))
         patch.setattr(module, "_WRITTEN", data.draw(st.integers(1, 20)))
-        patch.setattr(each_shard, "usable_cpus", lambda: data.draw(st.integers(1, 3)))
+        patch.setattr(corpus_job, "usable_cpus", lambda: data.draw(st.integers(1, 3)))
         wanted = np.array(flagged, dtype=bool)
-        store = store_shingles(population, shards, wanted, folder / "sets", jobs=1, advance=told.append)
+        job = CorpusJob(Corpus.of_shards(shards, load_manifest()), jobs=1, advance=told.append)
+        store = store_shingles(job, population, shards, wanted, folder / "sets")
     for id, text in enumerate(texts):
         if flagged[id]:
             expected = shingle_set(np.frombuffer(text.encode(), dtype=np.uint8), ngram)
@@ -93,7 +99,7 @@ def test_a_shard_that_is_not_the_sketched_one_or_changes_while_it_is_read_is_nam
 
     def fails(left: list[str]) -> None:
         with pytest.raises(PilekitError, match=r"1\.jsonl: (has changed since it was sketched|no such file)"):
-            store_shingles(population, shards, np.ones(40, dtype=bool), tmp_path / "sets", jobs=1)
+            store_shingles(one_process(shards), population, shards, np.ones(40, dtype=bool), tmp_path / "sets")
         assert sorted(name for name in tree(tmp_path / "sets") if not name.endswith(".bits")) == left
 
     sound, real = paths[1].read_bytes(), module.shingle_sets
@@ -117,18 +123,18 @@ def test_a_killed_pass_keeps_finished_shards(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"{i}.jsonl", b"\n".join(some_lines(20 + i))) for i in range(2)]
     population, shards = population_of(paths, tmp_path)
     flagged = np.arange(41) % 2 == 0
-    store_shingles(population, shards, flagged, tmp_path / "whole", jobs=1)
+    store_shingles(one_process(shards), population, shards, flagged, tmp_path / "whole")
     child = os.fork()
     if child == 0:
         real = module._candidate_texts
         module._candidate_texts = lambda shard, *rest, **options: (  # type: ignore[assignment]
             real(shard, *rest, **options) if shard == shards[0] else os.kill(os.getpid(), signal.SIGKILL)
         )
-        store_shingles(population, shards, flagged, tmp_path / "sets", jobs=1)
+        store_shingles(one_process(shards), population, shards, flagged, tmp_path / "sets")
         os._exit(0)
     assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
     before = ends_file(tmp_path / "sets", 0).stat().st_ino
-    store_shingles(population, shards, flagged, tmp_path / "sets", jobs=1)
+    store_shingles(one_process(shards), population, shards, flagged, tmp_path / "sets")
     files = {name: content for name, content in tree(tmp_path / "sets").items() if not name.endswith(".partial")}
     assert files == tree(tmp_path / "whole")
     assert ends_file(tmp_path / "sets", 0).stat().st_ino == before
@@ -137,7 +143,7 @@ def test_a_killed_pass_keeps_finished_shards(tmp_path: Path) -> None:
 def test_damaged_files_are_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "0.jsonl", b"\n".join(some_lines(20)))
     population, shards = population_of([path], tmp_path)
-    store_shingles(population, shards, np.ones(20, dtype=bool), tmp_path, jobs=1).release()
+    store_shingles(one_process(shards), population, shards, np.ones(20, dtype=bool), tmp_path).release()
     content = sets_file(tmp_path, 0).read_bytes()
     sets_file(tmp_path, 0).write_bytes(content[:-8])
     with pytest.raises(PilekitError, match=r"0\.sets: is damaged"):

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from pilekit import Corpus, PilekitError
 from pilekit.corpus import shard_of
-from pilekit.shards import each_shard
+from pilekit.shards import corpus_job
 from pilekit.shards.index.format import find_index
 from pilekit.shards.read.reader import read
 from pilekit.shards.write import reframe as reframing
@@ -130,7 +130,7 @@ def test_threads_and_processes_change_no_byte(corpus: Path, tmp_path: Path, monk
     size = Corpus(corpus).size
     assert size is not None
     for number, (cpus, jobs) in enumerate([(1, 1), (4, 1), (4, 2)]):
-        monkeypatch.setattr(each_shard, "usable_cpus", lambda cpus=cpus: cpus)
+        monkeypatch.setattr(corpus_job, "usable_cpus", lambda cpus=cpus: cpus)
         for _ in range(2):  # the second run finds everything done
             amounts: list[int] = []
             reframe_corpus(corpus, tmp_path / str(number), jobs=jobs, frame_bytes=200_000, advance=amounts.append)
@@ -171,7 +171,7 @@ def test_damage_is_reported_as_by_read_and_the_other_shards_are_finished(
     damaged = tmp_path / "in" / "01.jsonl.zst"
     damaged.parent.mkdir()
     for cpus in (1, 2):
-        monkeypatch.setattr(each_shard, "usable_cpus", lambda cpus=cpus: cpus)
+        monkeypatch.setattr(corpus_job, "usable_cpus", lambda cpus=cpus: cpus)
         for wrong in (data[: len(data) // 2] + b"\0" * 50 + data[len(data) // 2 + 50 :], data + b"tail", data[:-100]):
             damaged.write_bytes(wrong)
             with pytest.raises(PilekitError) as expected:
@@ -253,9 +253,9 @@ def test_a_killed_run_ends_with_the_same_bytes(corpus: Path, tmp_path: Path, job
 
 
 MEMORY = """
-from pilekit.shards import each_shard
+from pilekit.shards import corpus_job
 from pilekit.shards.write.reframe import reframe_corpus
-each_shard.usable_cpus = lambda: 4
+corpus_job.usable_cpus = lambda: 4
 value = reframe_corpus(sys.argv[1], sys.argv[1] + ".out")[0].content_bytes
 """
 

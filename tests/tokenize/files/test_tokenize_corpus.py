@@ -31,7 +31,7 @@ from pilekit import (
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
 from pilekit.engine import in_threads
 from pilekit.pipeline.stages import MinBytes
-from pilekit.shards import each_shard
+from pilekit.shards import corpus_job
 from pilekit.shards.fingerprint import fingerprint
 from tests.shards import making
 from tests.stopping import tree
@@ -226,7 +226,7 @@ def test_neither_processes_nor_threads_change_a_byte_and_held_out_shards_stay_ou
     options: dict[str, Any] = {"append_eod": True, "tokens_per_file": 10_000}
     results, trees, loaded = [], [], load_tokenizer(tokenizer)
     for jobs, threads, alone in ((1, 1, 1 << 20), (1, 3, 1 << 20), (1, 3, 100), (2, 1, 1 << 20)):
-        monkeypatch.setattr("pilekit.shards.each_shard.usable_cpus", lambda cpus=jobs * threads: cpus)
+        monkeypatch.setattr("pilekit.shards.corpus_job.usable_cpus", lambda cpus=jobs * threads: cpus)
         monkeypatch.setattr(in_threads, "LARGE_BYTES", alone)
         prefix = tmp_path / f"{jobs}{threads}{alone}" / "pile"
         results.append(tokenize_corpus(corpus, prefix, loaded, jobs=jobs, **options).to_dict() | {"files": []})
@@ -235,7 +235,7 @@ def test_neither_processes_nor_threads_change_a_byte_and_held_out_shards_stay_ou
     assert results[1:] == results[:1] * 3
     assert len(trees[0]) > 10
     assert "left out, as held-out shards: val.jsonl" in caplog.text
-    assert each_shard.processes_for(Corpus(corpus).shards, 2) == 2
+    assert corpus_job.CorpusJob(Corpus(corpus), jobs=2).processes(Corpus(corpus).shards) == 2
     stats = corpus_stats([corpus / f"0{number}.jsonl" for number in range(4)]).to_dict()
     assert results[0]["bytes"] == stats["bytes"]
     assert results[0]["documents"] == stats["documents"] - results[0]["empty"]

@@ -1,0 +1,220 @@
+"""`CorpusJob`: a command's work on each shard of a corpus, on local processes or a cluster.
+
+    job = CorpusJob(corpus, **work)                     # the options of work.py
+    for counts in job.each(count_shard, job.shards):    # def count_shard(shard, advance, *, share): ...
+        ...
+
+The result for a document depends only on the document, so the output is the same for any number of processes.
+folder_job.py adds a folder that a killed run resumes.
+
+Starting a process costs about a second of work, so a small corpus is processed by one process. A `memory://` URL exists
+only in the process that made it. If there are fewer processes than CPUs, each process may use several threads.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import tempfile
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, Protocol, Self, TypeVar
+
+from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.cache_folder import cache_folder
+from pilekit.artifacts.file_lock import locked
+from pilekit.artifacts.job_folder import LOCK_FILE
+from pilekit.corpus import Corpus, Part, Shard
+from pilekit.corpus.shard import STANDARD_INPUT
+from pilekit.engine import Advance, Ray, appears, imap_shards, usable_cpus
+from pilekit.errors import PilekitError
+from pilekit.progress import Report
+from pilekit.shards.read.reader import OnError
+
+STORED_BYTES_PER_PROCESS = 64 << 20
+"""The stored bytes that justify one more process."""
+
+TINY_BYTES = 64 << 10
+"""Stored bytes that are decompressed before a thread for it has started."""
+
+Item = TypeVar("Item", contravariant=True)
+Result = TypeVar("Result", covariant=True)
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Share(NamedTuple):
+    """What the work on one shard may use of its machine.
+
+    ahead     whether to decompress in a thread of its own
+    threads   the number of threads for all else
+    memory    bytes, if the processes divide some; else 0
+    """
+
+    ahead: bool
+    threads: int
+    memory: int = 0
+
+
+class ShardWork(Protocol[Item, Result]):
+    """The work on a shard, or on a tuple that begins with one. It reports stored bytes to `advance`."""
+
+    def __call__(self, item: Item, advance: Advance, /, *, share: Share) -> Result: ...  # noqa: D102
+
+
+class FileWork(Protocol[Item, Result]):
+    """The same, but most of the result is written into `file`."""
+
+    def __call__(self, item: Item, file: BinaryIO, advance: Advance, /, *, share: Share) -> Result: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class CorpusJob:
+    """A corpus, and how the work on its shards runs: the options of work.py.
+
+    report         the `advance` of a command of several steps
+    cpus_per_job   the CPUs that a process keeps busy, which decide the default number of processes
+    """
+
+    corpus: Corpus
+    on_error: OnError = "raise"
+    jobs: int | None = None
+    advance: Advance | None = None
+    report: Report | None = None
+    engine: Ray | None = None
+    part: Part | None = None
+    memory: int = 4 << 30
+    cpus_per_job: int = 1
+
+    @property
+    def shards(self) -> Sequence[Shard]:
+        """The shards of `part`."""
+        if self.part is not None and self.engine is not None:
+            raise PilekitError("a cluster does all parts: leave out part, or engine")
+        return self.corpus.part(self.part).shards
+
+    @property
+    def lock(self) -> Path | None:
+        """The locked file of the folder that the work writes into; a cluster's nodes look at it."""
+        return None
+
+    def progress(self, step: str, total: int, unit: int = 1) -> Advance:
+        """Reports a step of `total` bytes to `report`; called with amounts of `unit` bytes."""
+        report = self.report
+        return (lambda amount: None) if report is None else lambda amount: report(step, unit * amount, total)
+
+    def step(self, name: str, total: int) -> Self:
+        """The job with the progress of a step."""
+        return replace(self, advance=self.progress(name, total))
+
+    def processes(self, shards: Sequence[Shard]) -> int:
+        """The number of processes: `jobs` if given, else by CPUs and stored bytes; at most one for each shard.
+
+        PilekitError for shards that other machines of a cluster cannot read.
+        """
+        cpus = [usable_cpus()] if self.engine is None else self.engine.cpus()
+        most = sum(here // self.cpus_per_job or here for here in cpus)
+        if self.engine is not None:
+            for shard in shards:
+                if shard.path == STANDARD_INPUT or shard.path.startswith("memory://"):
+                    raise PilekitError(f"{shard.name}: other machines cannot read it; leave out the cluster")
+            return max(1, min(self.jobs or most, len(shards)))
+        if any(shard.path.startswith("memory://") for shard in shards):
+            return 1
+        if self.jobs is not None:
+            return min(self.jobs, max(1, len(shards)))
+        sizes = [shard.size for shard in shards]
+        worth = most if None in sizes else 1 + sum(size or 0 for size in sizes) // STORED_BYTES_PER_PROCESS
+        return max(1, min(most, worth, len(shards)))
+
+    def share(self, shards: Sequence[Shard], memory: int = 0) -> Share:
+        """The share of one process; `memory` is for all processes of a machine together."""
+        engine, processes = self.engine, max(1, self.processes(shards))
+        threads = max(1, usable_cpus() // processes) if engine is None else engine.threads(processes)
+        is_tiny = sum(TINY_BYTES if shard.size is None else shard.size for shard in shards) < TINY_BYTES * len(shards)
+        # A process decompresses in a thread if there are free CPUs for it, or if it is the only one. If most shards are
+        # tiny, no thread pays.
+        ahead = ((processes == 1 and engine is None) or threads > 1) and not is_tiny
+        return Share(ahead, threads, memory // (processes if engine is None else engine.tasks_of_a_node(processes)))
+
+    def each(
+        self, work: ShardWork[T, R], items: Sequence[T], *, memory: int = 0, lock: Path | None = None
+    ) -> Generator[R, None, None]:
+        """Yield the results of `work(item, advance, share=...)` in the order of the items.
+
+        items    shards, or tuples that begin with one
+        memory   bytes that the processes of a machine divide
+        lock     None: `self.lock`
+        """
+        shards = [_shard_of(item) for item in items]
+        share = self.share(shards, memory)
+        return imap_shards(
+            functools.partial(work, share=share),
+            items,
+            jobs=self.processes(shards),
+            names=[shard.name for shard in shards],
+            on_progress=self.advance,
+            engine=self.engine,
+            lock=lock or self.lock,
+            memory=share.memory,
+        )
+
+    def each_file(self, work: FileWork[T, R], items: Sequence[T], name: str) -> Generator[tuple[Path, R], None, None]:
+        """Like `each`, for results that processes should not send: yields a file and the rest of the result.
+
+        `work(item, file, advance, share=...)` writes the file, which is removed before the next is yielded. For a
+        cluster, files lie in the cache folder, which all nodes must share, and one command at a time uses `name` there.
+        """
+        with ExitStack() as resources:
+            lock = None if self.engine is None else cache_folder() / name / LOCK_FILE
+            if lock is None:
+                folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix=f"pilekit-{name}-")))
+            else:
+                resources.enter_context(locked(lock, wait=False))
+                folder = lock.parent
+                resources.callback(shutil.rmtree, folder, ignore_errors=True)
+            # Other machines need what was flushed. Here, a power cut takes the command and its files.
+            write = functools.partial(_write_file, work=work, flushed=self.engine is not None)
+            targets = [(item, folder / str(place)) for place, item in enumerate(items)]
+            with closing(self.each(write, targets, lock=lock)) as results:
+                for (_, path), result in zip(targets, results, strict=True):
+                    await_files([path])
+                    yield path, result
+                    path.unlink()
+
+    def on_nodes(self, work: ShardWork[T, R], items: Sequence[T], names: Sequence[str]) -> Generator[R, None, None]:
+        """Like `each`, for items that are no shards: each takes a whole node of the cluster and the job's memory."""
+        assert self.engine is not None
+        share = Share(ahead=False, threads=self.engine.threads(len(items)), memory=self.memory)
+        return imap_shards(
+            functools.partial(work, share=share),
+            items,
+            jobs=len(items),
+            names=names,
+            on_progress=self.advance,
+            engine=self.engine,
+            lock=self.lock,
+            memory=self.memory,
+        )
+
+
+def _shard_of(item: Any) -> Shard:
+    while isinstance(item, tuple):
+        item = item[0]
+    shard: Shard = item
+    return shard
+
+
+def _write_file(target: tuple[T, Path], advance: Advance, *, share: Share, work: FileWork[T, R], flushed: bool) -> R:
+    item, path = target
+    with write_atomically(path, flushed=flushed) as file:
+        return work(item, file, advance, share=share)
+
+
+def await_files(files: Iterable[Path]) -> None:
+    """Wait until files from other machines appear here; `PilekitError` if one does not appear in time."""
+    for file in files:
+        if not appears(file.exists, file.parent):
+            raise PilekitError(f"{file}: another node wrote it, but it does not appear; run it again")
