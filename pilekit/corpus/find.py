@@ -64,8 +64,8 @@ class Corpus(NearestNames):
     source       a path, glob or URL of a shard or folder, `-` for standard input, or several of them; None: the value
                  of $PILEKIT_DATA, else ./data if it has shards, else the current folder
     manifest     a `Manifest`, the name of a bundled one, or the path of a TOML file; the Pile's by default
-    text_field   the field of the text, and
-    label        the path of the subset's name, such as `meta.source`, for a corpus that has no manifest
+    text_field   the field of the text, for a corpus that has no manifest
+    label        the path of the subset's name there, such as `meta.source`
 
     Raises PilekitError for a path that does not exist, for folders without shards (naming the searched places), and for
     two shards with one name.
