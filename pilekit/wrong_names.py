@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, KeysView, Mapping
 from functools import cache, wraps
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -362,20 +362,12 @@ def refuse_wrong_keywords(name: str, keywords: Iterable[str], known: Collection[
 
 @cache
 def _keywords(function: Callable[..., object]) -> KeysView[str]:
-    """The keywords of a function, those of `**rest: Unpack[Work]` included; none if it takes any."""
+    """The keywords of a function; none if it takes any."""
     from inspect import Parameter, signature
 
-    known: dict[str, None] = {}
-    for parameter in signature(function).parameters.values():
-        if parameter.kind is not Parameter.VAR_KEYWORD:
-            known[parameter.name] = None
-        elif str(parameter.annotation).startswith("Unpack["):
-            (rest,) = get_args(eval(parameter.annotation, function.__globals__))
-            known.update(dict.fromkeys(rest.__annotations__))
-        else:
-            return {}.keys()
-    known.pop("self", None)
-    return known.keys()
+    parameters = [one for one in signature(function).parameters.values() if one.name != "self"]
+    takes_any = any(one.kind is Parameter.VAR_KEYWORD for one in parameters)
+    return {one.name: None for one in parameters if not takes_any}.keys()
 
 
 class Room(ModuleType):

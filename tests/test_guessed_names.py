@@ -5,13 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import pytest
 
 import pilekit
 from pilekit.cli.main import COMMANDS
-from pilekit.wrong_names import with_nearest_keywords
 from tests.tokenize.making import byte_level_bpe
 
 WORKS = None
@@ -297,20 +296,6 @@ def test_a_function_stays_what_it_is(name: str) -> None:
     assert pickle.loads(pickle.dumps(written)) is written
     with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument '_not_there'"):
         function(_not_there=1)
-
-
-class Rest(TypedDict, total=False):
-    jobs: int
-
-
-def test_keywords_of_a_typed_rest_are_known() -> None:
-    def work(corpus: str, **rest: Unpack[Rest]) -> object:
-        return corpus, rest
-
-    answered = with_nearest_keywords(work)
-    assert answered("a", jobs=2) == ("a", {"jobs": 2})
-    with pytest.raises(TypeError, match=r"work\(\) got an unexpected keyword argument 'workers'; did you mean jobs\?"):
-        answered("a", workers=2)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(("guess", "word"), NAMES, ids=[guess for guess, _ in NAMES])
