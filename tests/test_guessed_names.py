@@ -188,8 +188,13 @@ CALLS = [
     ("train_tokenizer(path, vocabulary_size=300, out='t')", "vocab_size"),
     ("load_config('run.toml', overrides=[])", "changes"),
     ("load_manifest(text_key='content')", "text_field"),
+    ("Pack(max_length=64)", "seq_len"),
+    ("Pipeline(steps=[])", "stages"),
+    ("Ray(adress='auto')", "address"),
+    ("ShardWriter('a.jsonl.zst', compression_level=3)", "level"),
+    ("Tokenize(tokenizer_file='a.json')", "tokenizer"),
 ]
-"""Keywords of functions."""
+"""Keywords of functions and classes."""
 
 
 @pytest.fixture(scope="module")

@@ -35,6 +35,7 @@ from typing import Any, TypeVar
 from pilekit.engine.local import Advance, raise_first
 from pilekit.engine.ray_worker import MOST_BYTES, SHARE, Progress, Report, RollCall, appears, run_task, versions
 from pilekit.errors import PilekitError, counted, message_logger, visible
+from pilekit.wrong_names import NearestNames
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -49,7 +50,7 @@ LOSSES = 3
 """The most times that a lost task is resubmitted."""
 
 
-class Ray:
+class Ray(NearestNames):
     """A running Ray cluster; pilekit never starts one. Passed as `engine`, it does the work on the shards.
 
     address   HOST:PORT of its head; None: $RAY_ADDRESS; "auto": a cluster on this machine, whoever started it

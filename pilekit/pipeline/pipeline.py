@@ -33,7 +33,7 @@ class DocumentStage(NearestNames):
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class Pipeline(NearestNames):
     """`stages` in the order in which a batch passes them; without stages, batches pass unchanged.
 
     `PilekitError` if one of them is no stage.

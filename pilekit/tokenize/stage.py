@@ -40,7 +40,7 @@ class TokenBatch(NearestNames):
 
 
 @dataclass(frozen=True, init=False)
-class Tokenize:
+class Tokenize(NearestNames):
     """Turn each `DocumentBatch` into the `TokenBatch` of the same documents; empty batches are dropped.
 
     tokenizer   a `Tokenizer`, or an argument of `load_tokenizer`

@@ -17,12 +17,13 @@ from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.errors import PilekitError
 from pilekit.shards.read.open import is_parquet, storage_of
 from pilekit.shards.write.frame_writer import FRAME_BYTES, FrameWriter
+from pilekit.wrong_names import NearestNames
 
 if TYPE_CHECKING:
     from pilekit.shards.write.parquet_writer import RowGroups
 
 
-class ShardWriter:
+class ShardWriter(NearestNames):
     """Writes one shard; use it as a context manager.
 
     path         its suffix (.jsonl.zst, .jsonl.gz or .jsonl) decides how it is stored

@@ -19,10 +19,11 @@ from pilekit.stream.pack.lane import Lane
 from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, TokenizedDocuments, Turns, pieces_of
 from pilekit.stream.read.lane_documents import document_table
 from pilekit.tokenize import TokenBatch
+from pilekit.wrong_names import NearestNames
 
 
 @dataclass(frozen=True)
-class Pack:
+class Pack(NearestNames):
     """Pack documents, each followed by `eos_id`, into rows.
 
     seq_len        tokens in a row
