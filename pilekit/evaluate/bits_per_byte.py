@@ -21,7 +21,6 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from pilekit.artifacts.atomic_write import write_json
 from pilekit.corpus import Corpus, Described
 from pilekit.errors import PilekitError, message_logger, shortened
 from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm, load_masked_lm
@@ -32,8 +31,8 @@ from pilekit.evaluate.model.quantize import QUANTIZED, quantize, torchao_version
 from pilekit.evaluate.plan import MLM_SEED, Data, Options, Plan, prepare
 from pilekit.evaluate.ranks import alone, ranks_of_job
 from pilekit.evaluate.results.records import Records
-from pilekit.evaluate.results.result import RESULT_FILE, BitsPerByte, Cost
-from pilekit.evaluate.results.result_folder import check_out
+from pilekit.evaluate.results.result import BitsPerByte, Cost
+from pilekit.evaluate.results.result_folder import check_out, write_result
 from pilekit.evaluate.results.tabulate import tabulate
 from pilekit.evaluate.results.write_items import token_losses, write_tokens
 from pilekit.evaluate.score.batching import Scoring, Share
@@ -182,7 +181,7 @@ def bits_per_byte(
         if out is not None:
             if per_token:
                 write_tokens(out, plan, records)
-            write_json(Path(out) / RESULT_FILE, result.to_dict())
+            write_result(out, result, plan.corpus.manifest)
         return result
 
     with ExitStack() as held:

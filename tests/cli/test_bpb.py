@@ -15,6 +15,7 @@ from click.testing import Result
 from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.evaluate.results.compare import compare
 from tests.cli.running import on_terminal, refused, run
+from tests.evaluate.folders import figures_in
 from tests.tiny.models import tiny_corpus, tiny_model_dir
 
 
@@ -82,7 +83,7 @@ def test_json_is_the_result_file(model_dir: Path, corpus: Path, tmp_path: Path) 
     arguments: list[str | int] = ["--subsets", "pile_arxiv,GitHub", "--limit", 2, "--max-length", 16, "--prefix", "3"]
     result = bpb(model_dir, corpus, *arguments, "--json", "--out", tmp_path / "new" / "out")
     file = tmp_path / "new" / "out" / "result.json"
-    assert result.stdout == file.read_text()
+    assert json.loads(result.stdout) == figures_in(file.parent)
     assert without_speed(result.stderr) == f"written: {file}\n"
     expected = bits_per_byte(model_dir, corpus, subsets=["ArXiv", "Github"], limit=2, max_length=16, prefix=3)
     found = json.loads(result.stdout)

@@ -19,6 +19,14 @@ def lines(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for file in sorted((out / "records").glob("*/*.jsonl")) for line in file.open()]
 
 
+def figures_in(out: Path) -> dict[str, Any]:
+    """`to_dict()` of the result in a folder: result.json without the fields that seal it."""
+    content: dict[str, Any] = json.loads((out / "result.json").read_text())
+    seal = ("sum", "kind", "format", "pilekit", "manifest")
+    assert list(content)[: len(seal) - 1] == list(seal[:-1])
+    return {name: value for name, value in content.items() if name not in seal}
+
+
 def only_file(out: Path) -> Path:
     [file] = (out / "records").glob("*/*.jsonl")
     return file

@@ -77,7 +77,7 @@ _ALL_COLUMNS = 400
 @folder_option("--out", "Folder for result.json and the records; run again, it resumes.")
 @click.option("--per-token", is_flag=True, help="Write the bits of every token into DIR/tokens.parquet.")
 @click.option("--by", metavar="length|FILE:COLUMN", help="Rows by length, or by a column of a table of documents.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, the same as in result.json, instead of the table.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, the figures of result.json, instead of the table.")
 @click.option("--plot", metavar="FILE", help="Draw the figures into a .png, .svg or .pdf file.")
 @click.option("--compare", "comparing", is_flag=True, help="Compare results, given as --out folders or as models.")
 def command(

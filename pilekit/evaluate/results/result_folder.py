@@ -1,6 +1,6 @@
 """DIR: the result of an evaluation and its records, from which an interrupted evaluation resumes.
 
-    DIR/result.json                     the figures and their protocol, which names KEY; written at the end
+    DIR/result.json                     the figures and their protocol, which names KEY; sealed, written at the end
         records/KEY/pilekit.json        the header: the protocol as parameters, the manifest as input
         records/KEY/records.RANK.jsonl  a line per document, appended as soon as the document is scored
 
@@ -8,7 +8,8 @@ A line may also hold numbers that belong to the document: the losses of its toke
 
 KEY is a hash of the model and of the part of the protocol that a record depends on (`record_key`). Records under one
 KEY form one table, whichever ranks and runs made them; other models and protocols have folders of their own. The
-figures are a function of the records alone, so `read_result` computes them again.
+figures are a function of the records alone, so `read_result` computes them again. The manifest of the header must be
+the one that result.json was made with, because published figures come from it.
 
 A kill or a full disk can tear the last line of a file. A torn line has no newline: it is ignored, and cut off when the
 file is opened again, so its document is scored again. Every other line has a checksum, so that no changed digit becomes
@@ -31,10 +32,11 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from pilekit.artifacts.atomic_write import check_target
+from pilekit.artifacts.atomic_write import check_target, write_json
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.header import read_header, write_header
-from pilekit.artifacts.own_file import open_own, refuse_linked_folders
+from pilekit.artifacts.own_file import open_own, read_own, refuse_linked_folders
+from pilekit.artifacts.sealed import Kind, SealedHeader
 from pilekit.checked import reason_of_damage
 from pilekit.corpus import Manifest
 from pilekit.errors import PilekitError
@@ -45,9 +47,28 @@ from pilekit.evaluate.training_copies import TrainingCopies
 
 RECORDS = "records"
 KIND = "records"
+RESULT = Kind(
+    "a result of pilekit bpb",
+    2,
+    "score the model again with the same command, which adds what is missing and writes it again",
+)
 _NO_PART_OF_KEY = ("paper", "intervals", "skipped_lines", "labels", "records")
 
 _decoder = msgspec.json.Decoder(ScoredDocument)
+
+
+class StoredResult(SealedHeader, frozen=True, kw_only=True):
+    """The content of result.json: `BitsPerByte.to_dict()`, and a hash of the manifest."""
+
+    format: int = RESULT.format
+    overall: dict[str, Any]
+    weighted: dict[str, Any] | None
+    subsets: dict[str, Any]
+    published: dict[str, Any] | None
+    warnings: list[str]
+    training_copies: TrainingCopies | None
+    protocol: dict[str, Any]
+    manifest: str
 
 
 class _Numbers(msgspec.Struct):
@@ -207,6 +228,16 @@ def read_numbers(
         yield document, np.frombuffer(msgspec.json.decode(line, type=_Numbers).items, item)
 
 
+def write_result(out: str | Path, result: BitsPerByte, manifest: Manifest) -> None:
+    """Write result.json into `out`."""
+    stored = StoredResult(**result.to_dict(), manifest=_hash_of(manifest))
+    write_json(Path(out) / RESULT_FILE, RESULT.sealed(stored))
+
+
+def _hash_of(manifest: Manifest) -> str:
+    return xxhash.xxh3_128_hexdigest(msgspec.json.encode(manifest, order="sorted"))
+
+
 def scored_before(out: str | Path, key: str) -> bool:
     """Whether `out` holds the result of the records of `key`."""
     try:
@@ -222,16 +253,18 @@ def read_result(folder: str | Path) -> BitsPerByte:
     """
     path = Path(folder) / RESULT_FILE
     try:
-        stored = json.loads(path.read_bytes())
-        protocol, key = stored["protocol"], record_key(stored["protocol"])
-        copies = msgspec.convert(stored["training_copies"], TrainingCopies | None)
+        stored = RESULT.open_dict(path, RESULT.parsed(path, read_own(path)), StoredResult)
+        protocol, key = stored.protocol, record_key(stored.protocol)
         records_of = records_folder(folder, key)
-        manifest = msgspec.convert(read_header(records_of, KIND).inputs["manifest"], Manifest)
+        try:
+            manifest = msgspec.convert(read_header(records_of, KIND).inputs["manifest"], Manifest)
+        except PilekitError as error:
+            raise PilekitError(f"{error}; {RESULT.remedy}") from error
         records = read_records(records_of, [shard["name"] for shard in protocol["data"]], manifest)
-        result = replace(tabulate(records, protocol, manifest), training_copies=copies)
+        result = replace(tabulate(records, protocol, manifest), training_copies=stored.training_copies)
         figures = result.to_dict()
-        is_same = all(figures[name] == stored[name] for name in ("overall", "weighted", "subsets"))  # sums are exact
-        if not is_same or protocol["records"] != key:
+        is_same = all(figures[name] == getattr(stored, name) for name in ("overall", "weighted", "subsets"))  # exactly
+        if not is_same or protocol["records"] != key or stored.manifest != _hash_of(manifest):
             raise ValueError("other figures")
     except FileNotFoundError:
         raise PilekitError(
@@ -240,8 +273,5 @@ def read_result(folder: str | Path) -> BitsPerByte:
     except OSError as error:
         raise PilekitError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise PilekitError(
-            f"{path}: does not match its records in {RECORDS}/; score the model again with the same "
-            "command, which adds what is missing and writes it again"
-        ) from error
+        raise PilekitError(f"{path}: does not match its records in {RECORDS}/; {RESULT.remedy}") from error
     return result

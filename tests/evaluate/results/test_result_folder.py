@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 import shutil
 import signal
 import sys
@@ -16,6 +18,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pilekit.artifacts.sealed import _sum_of_fields
 from pilekit.corpus import Corpus, load_manifest
 from pilekit.errors import PilekitError
 from pilekit.evaluate import bits_per_byte as module
@@ -34,8 +37,9 @@ from pilekit.evaluate.results.result_folder import (
 )
 from pilekit.shards.read.reader import read_corpus
 from tests.evaluate.documents import write
-from tests.evaluate.folders import lines, only_file, same
+from tests.evaluate.folders import figures_in, lines, only_file, same
 from tests.process_groups import ROOT
+from tests.shards.making import flipped
 from tests.stopping import kill, stop_when
 from tests.tiny.models import tiny_model_dir
 
@@ -120,7 +124,7 @@ def test_the_result_is_made_again_of_the_records(
     """Also by the same command, which reads no weights; a result without a folder is the same too."""
     result, out = whole
     again = read_result(out)
-    assert json.loads((out / "result.json").read_text()) == again.to_dict() == json.loads(json.dumps(result.to_dict()))
+    assert figures_in(out) == again.to_dict() == json.loads(json.dumps(result.to_dict()))
     assert again.records is not None
     assert result.records is not None
     assert again.records.documents() == result.records.documents()
@@ -176,7 +180,7 @@ def test_a_torn_run_resumes(
         assert len(scored) == 50 - left
         assert caplog.messages == [f"resuming: {left} documents are scored already, recorded in {out}"] * bool(left)
         assert len({(line["shard"], line["document"]) for line in lines(out)}) == len(lines(out)) == 50
-        assert read_result(out).to_dict() == json.loads((out / "result.json").read_text())
+        assert read_result(out).to_dict() == figures_in(out)
         caplog.clear()
         same(bits_per_byte(model_dir, corpus, out=out), whole[0])
         assert caplog.messages == [f"already done: 50 documents are scored already, recorded in {out}"]
@@ -228,7 +232,7 @@ def test_a_run_that_did_not_end_changes_no_variant(
     shard = write(tmp_path / "val.jsonl", [(label, f"text of {label}") for label in labels * 2])
     first = bits_per_byte(model_dir, shard, out=tmp_path / "out")
     with monkeypatch.context() as patch, pytest.raises(TypeError):
-        patch.setattr(module, "write_json", None)
+        patch.setattr(module, "write_result", None)
         bits_per_byte(model_dir, shard, out=tmp_path / "out", paper=True)
     assert read_result(tmp_path / "out").to_dict() == first.to_dict()
     paper = bits_per_byte(model_dir, shard, out=tmp_path / "out", paper=True)
@@ -236,14 +240,49 @@ def test_a_run_that_did_not_end_changes_no_variant(
     assert first.overall.bpb != paper.overall.bpb
 
 
-def edited(file: Path, *path: str, value: Any) -> None:
-    """Change a value in a JSON file."""
+def edited(file: Path, *path: str, value: Any, sum: bool = False) -> None:
+    """Change a value in a JSON file; with `sum`, make its sum right."""
     content = json.loads(file.read_text())
     of = content
     for name in path[:-1]:
         of = of[name]
     of[path[-1]] = value
+    if sum:
+        content["sum"] = _sum_of_fields(content)
     file.write_text(json.dumps(content))
+
+
+def test_any_flipped_bit_and_any_cut_is_refused_or_changes_nothing(
+    whole: tuple[BitsPerByte, Path], tmp_path: Path
+) -> None:
+    """In result.json, the header and the records; a torn last line is a document less, and so other figures."""
+    out = shutil.copytree(whole[1], tmp_path / "out")
+    header = records_folder(out, whole[0].protocol["records"]) / "pilekit.json"
+    result = read_result(out)
+    assert result.records is not None
+    choose = random.Random(1)
+    for path in (out / "result.json", header, only_file(out)):
+        content = path.read_bytes()
+        for place in choose.sample(range(8 * len(content)), 700):
+            path.write_bytes(flipped(content, place // 8, 1 << place % 8))
+            unless_refused(out, result, f"{path.name}, bit {place}")
+        for size in choose.sample(range(len(content) - 1), 100):
+            path.write_bytes(content[:size])
+            unless_refused(out, result, f"{path.name}, {size} bytes")
+        path.write_bytes(content)
+
+
+def unless_refused(out: Path, result: BitsPerByte, damage: str) -> None:
+    """The result of `out` is this one, unless it is refused with a remedy."""
+    try:
+        found = read_result(out)
+    except PilekitError as error:
+        assert re.fullmatch(r"[^\n]*; [^\n]*(again|--out, to its end)[^\n]*", str(error)), damage
+        return
+    assert found.to_dict() == result.to_dict(), damage
+    assert found.records is not None
+    assert result.records is not None
+    assert found.records.documents() == result.records.documents(), damage
 
 
 def test_a_damaged_result_is_one_line_and_the_same_command_mends_it(
@@ -252,16 +291,20 @@ def test_a_damaged_result_is_one_line_and_the_same_command_mends_it(
     out = tmp_path / "out"
     result, header = out / "result.json", records_folder(out, whole[0].protocol["records"]) / "pilekit.json"
     differs = "result.json: does not match its records in records/"
+    other_sum, other_fields = (f"result.json: is damaged (it{why}" for why in (" does not match its sum", ""))
     damages: list[tuple[Callable[[], object], str]] = [
         (lambda: result.unlink(), "has no result.json; score a model with --out"),
-        (lambda: result.write_text("{"), differs),
+        (lambda: result.write_text("{"), "result.json: is not a result of pilekit bpb (it is empty or cut off)"),
+        (lambda: result.write_text(json.dumps(whole[0].to_dict())), "is not a result of pilekit bpb (it is of another"),
+        (lambda: edited(result, "protocol", "skipped_lines", value=1), other_sum),
+        (lambda: header.write_text("{"), "is not a header of pilekit: it is empty or cut off; score the model again"),
         (lambda: only_file(out).write_bytes(b""), differs),
         (lambda: shutil.rmtree(out / "records"), "there is no such folder"),
         (lambda: edited(header, "inputs", "manifest", value=5), differs),
-        (lambda: edited(result, "protocol", "records", value="../records"), differs),
-        (lambda: edited(result, "overall", "bpb", value=1.25), differs),
-        (lambda: edited(result, "protocol", value=7), differs),
-        (lambda: edited(result, "training_copies", value={"overall": 1}), differs),
+        (lambda: edited(result, "protocol", "records", value="../records", sum=True), differs),
+        (lambda: edited(result, "overall", "bpb", value=1.25, sum=True), differs),
+        (lambda: edited(result, "protocol", value=7, sum=True), other_fields),
+        (lambda: edited(result, "training_copies", value={"overall": 1}, sum=True), other_fields),
     ]
     for damage, words in damages:
         shutil.copytree(whole[1], out)
