@@ -284,6 +284,13 @@ def public_name(word: str, known: Iterable[str]) -> str:
     return nearest(word, known, ELSEWHERE)
 
 
+def command_name(word: str, known: Iterable[str]) -> str:
+    """The end of the message for a wrong command; `known` are the commands."""
+    of_function = {name: command.replace("_", "-") for command, name in COMMANDS.items()}
+    others = {other: of_function[name] for other, name in (ELSEWHERE | EARLIER).items() if name in of_function}
+    return nearest(word, known, others | of_function)
+
+
 def wrong_attribute(thing: object, word: str) -> AttributeError:
     """The error for a wrong attribute of a public class."""
     answer = "" if word.startswith("_") else nearest(word, dir(thing), _words(type(thing)))

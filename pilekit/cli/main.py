@@ -22,7 +22,7 @@ import click
 from pilekit import __version__
 from pilekit.cli.standard_streams import flush_standard_output, prepare_standard_streams
 from pilekit.errors import PilekitError, RankLost, ToldElsewhere, is_out_of_memory, visible
-from pilekit.wrong_names import nearest
+from pilekit.wrong_names import command_name
 
 GROUPS = {
     "Look at a corpus; begin with stats and head": {
@@ -115,7 +115,7 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            raise click.UsageError(error.message.rstrip(".") + (nearest(args[0], COMMANDS) or "."), ctx) from None
+            raise click.UsageError(error.message.rstrip(".") + (command_name(args[0], COMMANDS) or "."), ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help page's tables from the one-line helps, one for each group, importing nothing."""

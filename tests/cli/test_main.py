@@ -155,6 +155,10 @@ def test_failures_are_one_harmless_line_and_exit_1_and_wrong_usage_is_exit_2(
         assert not any(ord(character) < 32 for character in errors.rstrip("\n"))
     for arguments, told in (
         (["stat"], "Error: No such command 'stat'; did you mean stats?"),
+        (["evaluate"], "Error: No such command 'evaluate'; did you mean bpb?"),
+        (["minhash"], "Error: No such command 'minhash'; did you mean dedup?"),
+        (["corpus_stats"], "Error: No such command 'corpus_stats'; did you mean stats?"),
+        (["traintokenizer"], "Error: No such command 'traintokenizer'; did you mean train-tokenizer?"),
         (["no-such-command"], "Error: No such command 'no-such-command'."),
         (["stats", "--no-such-option"], "No such option"),
     ):
