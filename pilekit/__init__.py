@@ -13,7 +13,7 @@ import sys
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from pilekit.version import __version__ as __version__
 
 for _name in ("torchao", "torch.utils._pytree"):  # transformers imports torchao, which warns of each CUDA library
     if logging.getLogger(_name).level == logging.NOTSET:

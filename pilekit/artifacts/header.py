@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from pilekit import __version__
 from pilekit.artifacts.atomic_write import write_json
 from pilekit.artifacts.own_file import read_own
 from pilekit.checked import reason_of_damage
 from pilekit.errors import PilekitError, shortened, visible
+from pilekit.version import __version__
 
 HEADER_FILE = "pilekit.json"
 FORMAT = 1

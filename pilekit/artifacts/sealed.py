@@ -40,10 +40,10 @@ import numpy.typing as npt
 import orjson
 import xxhash
 
-from pilekit import __version__
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.checked import reason_of_damage
 from pilekit.errors import PilekitError, shortened, visible
+from pilekit.version import __version__
 
 if TYPE_CHECKING:
     import pyarrow as pa

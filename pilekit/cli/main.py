@@ -19,9 +19,9 @@ from typing import NoReturn
 
 import click
 
-from pilekit import __version__
 from pilekit.cli.standard_streams import flush_standard_output, prepare_standard_streams
 from pilekit.errors import PilekitError, RankLost, ToldElsewhere, is_out_of_memory, visible
+from pilekit.version import __version__
 from pilekit.wrong_names import command_name
 
 GROUPS = {

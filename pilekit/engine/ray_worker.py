@@ -27,9 +27,9 @@ from typing import Any, NamedTuple
 
 import zstandard
 
-from pilekit import __version__
 from pilekit.engine.worker import portable
 from pilekit.errors import PilekitError, message_logger, visible
+from pilekit.version import __version__
 
 MOST_BYTES = 1 << 20
 """The largest pickled item or result. Larger data must go through files."""

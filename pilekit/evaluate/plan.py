@@ -20,7 +20,6 @@ import torch
 import xxhash
 from transformers import PreTrainedModel
 
-from pilekit import __version__
 from pilekit.corpus import Corpus, Source, subsets_or_all
 from pilekit.errors import PilekitError, counted, shortened, visible
 from pilekit.evaluate.masked.model import tokens_of
@@ -42,6 +41,7 @@ from pilekit.shards.read.reader import OnError
 from pilekit.shards.read.unchanged import version_of
 from pilekit.stream.arguments import check_number
 from pilekit.tokenize import Tokenizer, load_tokenizer
+from pilekit.version import __version__
 
 Data = Source | Corpus | None
 

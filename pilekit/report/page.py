@@ -19,7 +19,6 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from pilekit import __version__
 from pilekit.artifacts.atomic_write import check_target, write_atomically
 from pilekit.artifacts.header import Header
 from pilekit.corpus import Corpus, Manifest, load_manifest
@@ -33,6 +32,7 @@ from pilekit.report.cuts import cleaning_content, cut_content
 from pilekit.report.dedup import dedup_content
 from pilekit.report.training import training_content
 from pilekit.stats.summary import CorpusStats, corpus_stats
+from pilekit.version import __version__
 
 
 def write_report(

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Protocol, Unpack
 
 import numpy as np
 
-from pilekit import __version__
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.file_lock import locked
 from pilekit.corpus import Corpus, Described, Manifest, Shard, Source, subset_names
@@ -35,6 +34,7 @@ from pilekit.shards.read.open import storage_of
 from pilekit.shards.read.reader import OnError
 from pilekit.shards.read.unchanged import check_version, version_of
 from pilekit.shards.work import PartWork, takes
+from pilekit.version import __version__
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from pilekit import __version__
 from pilekit.corpus import Corpus, Described, Shard, Source, load_manifest, subset_names
 from pilekit.corpus.shard import is_url
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
@@ -35,6 +34,7 @@ from pilekit.shuffle import Int64
 from pilekit.stream.read.plan import Plan
 from pilekit.tokenize import Tokenizer
 from pilekit.tokenize.files.token_file import TokenFile, index_paths
+from pilekit.version import __version__
 
 Codes = npt.NDArray[np.uint16]
 Parts = tuple[tuple[int, TokenFile, int | None], ...]

@@ -23,7 +23,6 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-import pilekit
 from pilekit.engine.worker import end_with_parent
 from pilekit.errors import PilekitError, counted
 from pilekit.progress import waiting
@@ -83,7 +82,7 @@ def _exit_codes(nproc: int, arguments: list[str], max_restarts: int, received: l
 
     rendezvous.next_rendezvous = meet_unless_stopped  # type: ignore[method-assign, assignment]
     # A file of the current folder must not shadow a module of Python or pilekit.
-    safe_path = [] if Path.cwd() == Path(pilekit.__file__).parents[1] else ["-P"]
+    safe_path = [] if Path.cwd() == Path(__file__).parents[3] else ["-P"]
     spec = WorkerSpec(
         role="rank",
         local_world_size=nproc,
