@@ -25,8 +25,8 @@ from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.engine import Advance
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.json_records import LineParser
-from pilekit.shards.read.lines import Line, LineBlock
-from pilekit.shards.read.reader import line_blocks, located_errors
+from pilekit.shards.read.lines import Line, LineBlock, whole_lines
+from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, located_errors, text_pieces
 
 Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
@@ -67,9 +67,9 @@ def document_rows(
     """
     parser = LineParser(shard.path, shard.name, replace(format, names=None), None, skipped)
     documents = LineRows(parser, scan=True, hashed=hashed)
-    reading = line_blocks(shard.path, advance=advance, ahead=ahead)
-    with located_errors(shard.path, lambda: documents.lines), reading as blocks:
-        for block in blocks:
+    reading = text_pieces(shard.path, advance=advance, ahead=ahead)
+    with located_errors(shard.path, lambda: documents.lines), reading as pieces:
+        for block in whole_lines(pieces, MAX_DOCUMENT_BYTES):
             yield from (rows.named(format.names) for rows in documents.rows(block))
 
 

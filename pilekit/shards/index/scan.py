@@ -23,9 +23,9 @@ from pilekit.shards.index.document_rows import DocumentRows, LineRows, rows_of
 from pilekit.shards.index.metadata import MOST_FRAMES, Frames
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.json_records import LineParser
-from pilekit.shards.read.lines import LineBlock
+from pilekit.shards.read.lines import LineBlock, whole_lines
 from pilekit.shards.read.open import storage_of
-from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, OnError, line_blocks, located_errors, record_format
+from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, OnError, located_errors, record_format, text_pieces
 from pilekit.shards.read.unchanged import open_unchanged
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class ShardScan:
             self.content_bytes += len(piece)
             self._hash.update(piece)
 
-        reading = line_blocks(
+        reading = text_pieces(
             path,
             advance=self._advance,
             ahead=self._ahead,
@@ -103,8 +103,8 @@ class ShardScan:
         )
         documents = LineRows(self._parser, scan=(self._shard.size or 0) >= SCANNED_FROM_BYTES)
         try:
-            with located_errors(path, lambda: self.lines), reading as blocks:
-                for block in blocks:
+            with located_errors(path, lambda: self.lines), reading as pieces:
+                for block in whole_lines(pieces, MAX_DOCUMENT_BYTES):
                     frame_lines.pass_lines(block, self.lines)
                     for rows in documents.rows(block):
                         self.lines = documents.lines

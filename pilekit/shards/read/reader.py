@@ -3,7 +3,7 @@
     open_unchanged -> decompress (in a thread, ahead) -> whole_lines -> LineParser
 
 Each arrow is a generator. This file joins them, and turns an error of any of them into one line that names file, frame,
-line and byte. Memory is a few pieces of 2 MiB, whatever the shard's size. `read` gives documents, `line_blocks` gives
+line and byte. Memory is a few pieces of 2 MiB, whatever the shard's size. `read` gives documents, `read_lines` gives
 lines, `text_pieces` gives text.
 """
 
@@ -13,6 +13,7 @@ import gzip
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
 from typing import Any, BinaryIO, Literal
 
 from pilekit.corpus import Corpus, Described, Shard, Source, load_manifest, shard_of, subset_names, subsets_or_all
@@ -22,7 +23,7 @@ from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.errors import PilekitError
 from pilekit.shards.read.damage import ShardDamage, SkippedLines
 from pilekit.shards.read.json_records import LineParser
-from pilekit.shards.read.lines import LineBlock, LineTooLong, NumberedLines, whole_lines
+from pilekit.shards.read.lines import LineTooLong, NumberedLines, whole_lines
 from pilekit.shards.read.open import Storage, is_parquet
 from pilekit.shards.read.prefetch import run_ahead
 from pilekit.shards.read.unchanged import open_unchanged
@@ -44,6 +45,9 @@ class ShardReader(Iterator[DocumentBatch], AbstractContextManager["ShardReader"]
         self._batches = batches
         self.parser = parser
         self.skipped = skipped
+
+    def __iter__(self) -> Generator[DocumentBatch, None, None]:
+        return self._batches
 
     def __next__(self) -> DocumentBatch:
         return next(self._batches)
@@ -99,10 +103,13 @@ def read(
     if on_error not in ("raise", "skip"):
         raise PilekitError(f'on_error is "raise" or "skip", not {on_error!r}')
     if names_many(source):
+        assert not isinstance(source, Shard)
         if start:
             raise PilekitError("start= is a document number of one shard; name one shard")
-        limits: dict[str, Any] = {"max_document_bytes": max_document_bytes, "max_window": max_window, "ahead": ahead}
-        return _read_all(source, subsets, on_error, manifest, advance=advance, **limits)
+        corpus = Corpus.of(source, manifest)
+        read_shard = partial(read, subsets=subsets, on_error=on_error, manifest=corpus.manifest, advance=advance)
+        limits = {"max_document_bytes": max_document_bytes, "max_window": max_window}
+        return _read_all(corpus, partial(read_shard, **limits, ahead=ahead))
     shard = source if isinstance(source, Shard) else shard_of(str(source))
     manifest = load_manifest(manifest)
     subsets = subsets_or_all(subsets, manifest)
@@ -114,7 +121,7 @@ def read(
         subsets=None if subsets is None else frozenset(subsets),
         skipped=skipped if on_error == "skip" else None,
     )
-    batches = _batches(shard.path, parser, start, max_document_bytes, advance, max_window=max_window, ahead=ahead)
+    batches = _batches(shard.path, parser, start, max_document_bytes, max_window, advance, ahead)
     return ShardReader(batches, skipped, parser)
 
 
@@ -127,18 +134,18 @@ def read_corpus(
     advance: Callable[[int], None] | None = None,
 ) -> ShardReader:
     """Read all shards of a corpus in order; the arguments are those of `read`."""
-    return _read_all(corpus, subsets, on_error, manifest, advance=advance)
+    corpus = Corpus.of(corpus, manifest)
+    return _read_all(
+        corpus, partial(read, subsets=subsets, on_error=on_error, manifest=corpus.manifest, advance=advance)
+    )
 
 
-def _read_all(
-    source: Any, subsets: Sequence[str] | None, on_error: OnError, manifest: Described, **options: Any
-) -> ShardReader:
-    corpus = Corpus.of(source, manifest)
+def _read_all(corpus: Corpus, read_shard: Reading) -> ShardReader:
     skipped = SkippedLines()
 
     def batches() -> Generator[DocumentBatch, None, None]:
         for shard in corpus.shards:
-            with read(shard, subsets, on_error, manifest=corpus.manifest, **options) as reader:
+            with read_shard(shard) as reader:
                 try:
                     yield from reader
                 finally:
@@ -158,8 +165,9 @@ def _batches(
     parser: LineParser,
     start: int,
     max_document_bytes: int,
+    max_window: int,
     advance: Callable[[int], None] | None,
-    **options: Any,
+    ahead: bool,
 ) -> Generator[DocumentBatch, None, None]:
     if is_parquet(path):
         from pilekit.shards.read.parquet import parquet_batches
@@ -167,39 +175,34 @@ def _batches(
         with open_unchanged(path) as (file, _):
             yield from parquet_batches(file, parser, start, max_document_bytes, advance)
         return
-    with closing(read_lines(path, parser.path, max_document_bytes, advance=advance, **options)) as lines:
+    with closing(read_lines(path, parser.path, max_document_bytes, max_window, advance, ahead)) as lines:
         yield from parser.batches(lines, start)
 
 
 def read_lines(
-    path: str, shown: str | None = None, max_document_bytes: int = MAX_DOCUMENT_BYTES, **options: Any
+    path: str,
+    shown: str | None = None,
+    max_document_bytes: int = MAX_DOCUMENT_BYTES,
+    max_window: int = MAX_WINDOW,
+    advance: Callable[[int], None] | None = None,
+    ahead: bool = True,
 ) -> Generator[NumberedLines, None, None]:
     """Yield the lines of a shard that is not Parquet, in lists with their numbers, without blank lines.
 
-    shown     the shard's name in messages; None: its path
-    options   those of `text_pieces`
+    shown   the shard's name in messages; None: its path
     """
     read = 0
     with (
         located_errors(shown or path, lambda: read, max_document_bytes),
-        line_blocks(path, max_document_bytes, **options) as blocks,
+        text_pieces(path, max_window, advance, ahead) as pieces,
     ):
-        for block in blocks:
+        for block in whole_lines(pieces, max_document_bytes):
             lists = block.lines(read)
             del block
             for lines in lists:
                 read, held = lines.end, [lines]
                 del lines
                 yield held.pop()  # Drop this reference: the consumer alone holds a long line.
-
-
-@contextmanager
-def line_blocks(
-    path: str, max_document_bytes: int = MAX_DOCUMENT_BYTES, **options: Any
-) -> Iterator[Iterator[LineBlock]]:
-    """The lines of a shard that is not Parquet, in blocks of about 2 MiB; the options are those of `text_pieces`."""
-    with text_pieces(path, **options) as pieces:
-        yield whole_lines(pieces, max_document_bytes)
 
 
 @contextmanager

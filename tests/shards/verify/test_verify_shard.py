@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gzip
 import random
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 
 from pilekit.corpus import Corpus
 from pilekit.shards.index import scan as index_scan
-from pilekit.shards.read.reader import line_blocks
 from pilekit.shards.verify.verify import verify_corpus
 from tests.shards.making import record, some_lines, zstd_frame
 from tests.shards.verify.verified import CHANGE, CUT, findings, flip, frames_of, index, note, only, sums, verify, write
@@ -89,7 +87,7 @@ def test_labels_that_the_manifest_does_not_list(tmp_path: Path) -> None:
 
 
 def test_a_line_that_is_too_long_has_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_scan, "line_blocks", functools.partial(line_blocks, max_document_bytes=1000))
+    monkeypatch.setattr(index_scan, "MAX_DOCUMENT_BYTES", 1000)
     path = tmp_path / "00.jsonl"
     path.write_bytes(record("short") + b"\n" + record("long" * 300) + b"\n" + record("short"))
     finding = only(path)
