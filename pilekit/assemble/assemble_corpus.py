@@ -35,7 +35,6 @@ from pilekit.corpus import Corpus, Shard, load_manifest
 from pilekit.documents import check_none_lost
 from pilekit.engine import scratch_folder
 from pilekit.errors import PilekitError, counted
-from pilekit.progress import Report
 from pilekit.shards.corpus_job import CorpusJob
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.folder_job import FolderJob
@@ -124,7 +123,6 @@ def assemble_corpus(
     out: str | Path,
     *,
     plan: bool = False,
-    advance: Report | None = None,
     **work: Unpack[SortWork],
 ) -> AssembledCorpus:
     """Make a corpus from the sources of a manifest: train shards, `val` and `test`, with the epochs it asks for.
@@ -136,16 +134,15 @@ def assemble_corpus(
                memory are extra
     on_error   "raise": a line or file that is no document is a `PilekitError`; "skip": it is counted and listed
     jobs       sources or shards at a time, each in its own process; None: the usable CPUs, or fewer for little text
-    advance    receives the progress of each step
     engine     a cluster instead of local processes; `memory` is then that of each node
-    work       all options of `SortWork`
+    work       advance: see `SortWork`
 
     The bytes are the same for any jobs, memory and order of sources. Raises `PilekitError` for a source that is
     missing or in two subsets, if nothing is left for train, and for a folder of another job.
     """
     described, folder = load_manifest(manifest), Path(out)
     sources = find_sources(described, manifest, folder)
-    corpus_job = CorpusJob(Corpus.of_shards(sources, described), report=advance, **work)
+    corpus_job = CorpusJob.of_steps(Corpus.of_shards(sources, described), **work)
     memory, engine = corpus_job.memory, corpus_job.engine
     if memory < 64 * 10**6:
         raise PilekitError(f"memory is {memory:,} bytes; 64 MB is the least")

@@ -160,14 +160,14 @@ def cut_corpus(
             if dedup is not None and shard.name not in protected:
                 DropDuplicates(dedup).mask(shard.name)  # Raises for a shard that was not deduplicated.
         if not output.finished:
-            found = output.result(FOUND)
-            if found is None:
-                found, files = find(cut_job)
-                output.note(FOUND, found | {PATHS: places_of(corpus)}, *files)
+            note = output.result(FOUND)
+            if note is None:
+                note, files = find(cut_job)
+                output.note(FOUND, note | {PATHS: places_of(corpus)}, *files)
             shutil.rmtree(cut_job.scratch, ignore_errors=True)
-            labels = {label for of_shard in found["read"].values() for label in of_shard["read"]}
+            labels = {label for counts_of_shard in note["read"].values() for label in counts_of_shard["read"]}
             check_label(corpus, labels, compared, discard=output.discard)
-            spans, before = output.folder / table, found["read"]
+            spans, before = output.folder / table, note["read"]
             cut_spans = functools.partial(
                 cut_shard,
                 table=spans,
@@ -178,7 +178,7 @@ def cut_corpus(
                 selection=selection,
             )
             cut = cut_job.process_step("cutting", CLEAN, cut_spans, [spans])
-            summary = {**_summed(before, cut, counts), **found["summary"]}
+            summary = {**_summed(before, cut, counts), **note["summary"]}
             output.note("/summary", {}, write_json(output.folder / SUMMARY, summary))
         skipped = SkippedLines.of_shards(output.results()[FOUND]["read"], corpus.shards)
         if job.on_error == "raise" and skipped.count:  # An earlier run skipped lines that are errors now.

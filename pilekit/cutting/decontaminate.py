@@ -27,7 +27,6 @@ from pilekit.dedup.previous_runs import identity_of
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, counted
 from pilekit.pipeline.pipeline import DocumentStage
-from pilekit.progress import Report
 from pilekit.shards.corpus_job import CorpusJob
 from pilekit.shards.work import StepWork, takes
 
@@ -49,7 +48,6 @@ def decontaminate_corpus(
     only: bool = False,
     write: bool = True,
     manifest: Described = None,
-    advance: Report | None = None,
     **work: Unpack[StepWork],
 ) -> DecontaminationResult:
     """Cut the text of evaluations out of a corpus, and write the result into the folder `out`.
@@ -65,8 +63,7 @@ def decontaminate_corpus(
     only      leave out the documents of other subsets, rather than pass them through
     write     write the clean shards; else only the tables and the summary
     manifest  describes the corpus at a path, as for `Corpus`
-    advance   receives the progress of each step
-    work      on_error, jobs, engine: see `StepWork`
+    work      on_error, jobs, advance, engine: see `StepWork`
 
     A killed run is resumed; a repeated finished run returns at once.
     """
@@ -82,7 +79,7 @@ def decontaminate_corpus(
     find = partial(_find, evaluations=evaluations, fields=fields, ngram=ngram, common=common)
     cut_off = window if remove == "spans" else sys.maxsize  # all of a document
     result = cut_corpus(
-        CorpusJob(corpus, report=advance, **work),
+        CorpusJob.of_steps(corpus, **work),
         out,
         kind=KIND,
         parameters=parameters,

@@ -30,7 +30,6 @@ from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.dedup.match.population import MAX_DOCUMENTS
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError
-from pilekit.progress import Report
 from pilekit.shards.corpus_job import CorpusJob
 from pilekit.shards.work import SortWork, takes
 
@@ -54,7 +53,6 @@ def substrings_corpus(
     only: bool = False,
     write: bool = True,
     manifest: Described = None,
-    advance: Report | None = None,
     **work: Unpack[SortWork],
 ) -> SubstringResult:
     """Cut passages of earlier documents out of each document, and write the result into the folder `out`.
@@ -68,8 +66,7 @@ def substrings_corpus(
     only       leave out the documents of other subsets, rather than pass them through
     write      write the clean shards; else only the table and the summary
     manifest   describes the corpus at a path, as for `Corpus`
-    advance    receives the progress of each step
-    work       on_error, jobs, memory: see `SortWork`
+    work       on_error, jobs, advance, memory: see `SortWork`
     engine     a cluster instead of local processes; this node sorts
 
     A killed run is resumed; a repeated finished run returns at once.
@@ -80,7 +77,7 @@ def substrings_corpus(
     removed = None if dedup is None else Path(dedup)
     parameters = {"min_bytes": min_bytes, "dedup": None if removed is None else DropDuplicates(removed).identity}
     result = cut_corpus(
-        CorpusJob(corpus, report=advance, **work),
+        CorpusJob.of_steps(corpus, **work),
         out,
         kind=KIND,
         parameters=parameters,
@@ -103,16 +100,16 @@ def _find(job: CutJob, length: int) -> tuple[dict[str, Any], list[Path]]:
     check_free_disk(folder, _SCRATCH_BYTES * job.stored - bytes_below(folder), "comparing")
     scan_shard = partial(scan, length=length, selection=job.selection)
     read = job.process_step("reading", "anchors", scan_shard)
-    bases = np.cumsum([0, *(of["lines"] for of in read.values())])
+    bases = np.cumsum([0, *(counts["lines"] for counts in read.values())])
     if bases[-1] >= MAX_DOCUMENTS:
         raise PilekitError(f"{bases[-1]:,} documents are more than can be compared at once; take fewer shards")
-    of_shard, filter, parts = dict(zip(read, bases.tolist(), strict=False)), scratch / "filter.npy", scratch / "runs"
+    first_names, filter, parts = dict(zip(read, bases.tolist(), strict=False)), scratch / "filter.npy", scratch / "runs"
     with write_atomically(filter) as file:
         np.save(file, repeated_anchors(*_sorting(job, "sorting", "anchors"), bases, own, memory))
-    job.process_step("comparing", "windows", partial(scan_shard, filter=filter, bases=of_shard), [filter])
+    job.process_step("comparing", "windows", partial(scan_shard, filter=filter, bases=first_names), [filter])
     protected = job.selection.protected
     runs = find_runs(*_sorting(job, "sorting again", "windows"), bases, parts, own, length, memory, len(protected))
-    locate = partial(locate_cuts, parts=parts, starts=runs, bases=of_shard, length=length, selection=job.selection)
+    locate = partial(locate_cuts, parts=parts, starts=runs, bases=first_names, length=length, selection=job.selection)
     job.process_step("locating", "cuts", locate, [parts])
     table = join_tables(folder / REPEATS, ROWS, job.files("cuts"))
     corpus = job.folder_job.corpus

@@ -48,7 +48,6 @@ from pilekit.dedup.sketch.sketch_format import ShardSketch
 from pilekit.dedup.sketch.sketch_shard import is_fresh, sketch_shard
 from pilekit.engine import Advance, scratch_folder
 from pilekit.errors import PilekitError
-from pilekit.progress import Report
 from pilekit.shards.corpus_job import CorpusJob, Share, await_files
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.folder_job import FolderJob, corpus_folder
@@ -93,7 +92,6 @@ def dedup_corpus(
     against: str | Path | None = None,
     write: bool = True,
     manifest: Described = None,
-    advance: Report | None = None,
     **work: Unpack[SortWork],
 ) -> DedupResult:
     """Remove exact copies and near-duplicates from a corpus, and write the result into the folder `out`.
@@ -114,16 +112,15 @@ def dedup_corpus(
                 memory are extra
     jobs        number of shards at a time, each in its own process; None: one for every two CPUs
     manifest    describes the corpus at a path, as for `Corpus`
-    advance     receives the progress of each step
     engine      a cluster instead of local processes; `memory` is then that of each node
-    work        on_error: see `SortWork`
+    work        on_error, advance: see `SortWork`
 
     A killed run is resumed; a repeated finished run returns at once. `PilekitError` if the folder was made from other
     shards or with other parameters: it names the difference. No clean shard has a skipped line.
     """
     memory, jobs, on_error = work.get("memory", CorpusJob.memory), work.get("jobs"), work.get("on_error", "raise")
-    given = (threshold, only, ngram, num_perm, keep, write, memory, jobs, on_error)
-    checked(dict(zip(_Options.__struct_fields__, given, strict=True)), _Options)
+    options = (threshold, only, ngram, num_perm, keep, write, memory, jobs, on_error)
+    checked(dict(zip(_Options.__struct_fields__, options, strict=True)), _Options)
     if subsets is not None and not subsets:
         raise PilekitError("subsets is empty, so no document is compared; name some, or give None for all")
     if only and subsets is None:
@@ -156,7 +153,7 @@ def dedup_corpus(
     before = [] if against is None else earlier_runs(against, parameters)
     parameters["against"] = before[-1].identity if before else None
     # The threads of a process keep two CPUs busy.
-    corpus_job = CorpusJob(corpus, report=advance, cpus_per_job=2, **work)
+    corpus_job = CorpusJob.of_steps(corpus, cpus_per_job=2, **work)
     with corpus_folder(corpus_job, out, kind=KIND, parameters=parameters) as job:
         output = job.output
         records = output.result(RECORDS)

@@ -80,7 +80,7 @@ def find_text(
     counts    receives the counts of each shard when it has been read; complete at the end
     subsets   exact names; None: all
     min_bytes documents with less text are not counted
-    work      on_error, jobs, engine, advance: see `Work`
+    work      on_error, jobs, advance, engine: see `Work`
 
     Raises PilekitError for a pattern that is no regular expression, and for every error of `read`.
     """

@@ -74,7 +74,7 @@ class FileWork(Protocol[Item, Result]):
 class CorpusJob:
     """A corpus, and how the work on its shards runs: the options of work.py.
 
-    report         the `advance` of a command of several steps
+    report         receives the progress of a command of several steps
     cpus_per_job   the CPUs that a process keeps busy, which decide the default number of processes
     """
 
@@ -87,6 +87,21 @@ class CorpusJob:
     part: Part | None = None
     memory: int = 4 << 30
     cpus_per_job: int = 1
+
+    @classmethod
+    def of_steps(
+        cls,
+        corpus: Corpus,
+        *,
+        on_error: OnError = "raise",
+        jobs: int | None = None,
+        advance: Report | None = None,
+        engine: Ray | None = None,
+        memory: int = memory,
+        cpus_per_job: int = 1,
+    ) -> Self:
+        """The job of a command of several steps, whose `advance` is a `Report`."""
+        return cls(corpus, on_error, jobs, report=advance, engine=engine, memory=memory, cpus_per_job=cpus_per_job)
 
     @property
     def shards(self) -> Sequence[Shard]:

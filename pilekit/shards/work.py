@@ -18,6 +18,7 @@ from typing import Annotated, Any, TypedDict, TypeVar
 
 from pilekit.corpus import Part
 from pilekit.engine import Advance, Ray
+from pilekit.progress import Report
 from pilekit.shards.corpus_job import CorpusJob
 from pilekit.shards.read.reader import OnError
 
@@ -32,27 +33,15 @@ _Engine = Annotated[Ray | None, "a cluster instead of local processes"]
 _Part = Annotated[
     Part | None, "(I, N): only the shards of `corpus.part(part)`; a call without it does the rest and finishes"
 ]
-_Memory = Annotated[int, "bytes for sorting, at least 64 MB; the processes' own memory is extra"]
 
 
-class StepWork(TypedDict, total=False):
-    """The options of a command of several steps."""
+class Work(TypedDict, total=False):
+    """The options of a command that reads each shard once."""
 
     on_error: _OnError
     jobs: _Jobs
-    engine: _Engine
-
-
-class SortWork(StepWork, total=False):
-    """The options of a command that compares documents with all others."""
-
-    memory: _Memory
-
-
-class Work(StepWork, total=False):
-    """The options of a command that reads each shard once."""
-
     advance: _Advance
+    engine: _Engine
 
 
 class PartWork(Work, total=False):
@@ -65,9 +54,24 @@ class StoredWork(TypedDict, total=False):
     """The options of such a command that judges no line."""
 
     jobs: _Jobs
-    engine: _Engine
     advance: _Advance
+    engine: _Engine
     part: _Part
+
+
+class StepWork(TypedDict, total=False):
+    """The options of a command of several steps."""
+
+    on_error: _OnError
+    jobs: _Jobs
+    advance: Annotated[Report | None, "receives the progress of each step"]
+    engine: _Engine
+
+
+class SortWork(StepWork, total=False):
+    """The options of such a command that compares documents with all others."""
+
+    memory: Annotated[int, "bytes for sorting, at least 64 MB; the processes' own memory is extra"]
 
 
 def takes(options: type) -> Callable[[F], F]:

@@ -146,7 +146,7 @@ def corpus_stats(
     copies      count the documents whose text occurred before (equal 64-bit hash); takes about 10 bytes of memory a
                 document; all other memory is constant. A cluster keeps hashes in the cache folder meanwhile
     manifest    describes the corpus at a path, as for `Corpus`
-    work        on_error, jobs, engine, advance: see `Work`
+    work        on_error, jobs, advance, engine: see `Work`
 
     A damaged shard is a `PilekitError` whatever `on_error` says. Shards with an index are read only for tokens.
     """

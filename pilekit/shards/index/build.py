@@ -114,7 +114,7 @@ def index_corpus(
     whole     False: do not read the rows of existing indexes, so damage in them shows later
     found     the result of `find_indexes`, if it is known
     part      (I, N): only the shards of `corpus.part(part)`
-    work      on_error, jobs, engine, advance: see `PartWork`
+    work      on_error, jobs, advance, engine: see `PartWork`
     """
     corpus = Corpus.of(corpus, manifest)
     job = CorpusJob(corpus, **work)
