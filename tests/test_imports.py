@@ -20,11 +20,6 @@ OPEN = {
     ("pilekit.evaluate.results.result", "pilekit.evaluate.show.table"),
     ("pilekit.evaluate.show.comparison_table", "pilekit.evaluate.results.compare"),
     ("pilekit.stats.table", "pilekit.stats.summary"),
-    ("pilekit.stream.loader", "pilekit.stream.pile_stream"),
-    ("pilekit.stream.read.random_access", "pilekit.stream.read.document_selection"),
-    ("pilekit.stream.read.sequential", "pilekit.stream.read.document_selection"),
-    ("pilekit.tokenize.tokenizer", "pilekit.tokenize.loading"),
-    ("pilekit.train.step.teacher", "pilekit.train.step.losses"),
 }
 """(importer, imported): circles that are still there."""
 

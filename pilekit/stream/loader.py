@@ -10,7 +10,7 @@ import fcntl
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -18,10 +18,8 @@ from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.stream.arguments import check_number
 from pilekit.stream.batch.batch import Batch
 from pilekit.stream.batch.build_batches import Item
+from pilekit.stream.order.lane_grid import Share
 from pilekit.wrong_names import NearestNames
-
-if TYPE_CHECKING:
-    from pilekit.stream.pile_stream import PileStream
 
 logger = message_logger(__name__)
 
@@ -29,6 +27,39 @@ _PREFETCH_BYTES = 64 << 20
 _BYTES_OF_TOKEN = 40
 """For one token in a batch with all columns."""
 _PIPE_BYTES = 1 << 20
+
+
+class RecordedStream(Protocol):
+    """What its loader needs of a `PileStream`: batches that are recorded when they are handed out."""
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether batches hold whole documents."""
+
+    @property
+    def batch_size(self) -> int:
+        """Rows in a batch."""
+
+    @property
+    def seq_len(self) -> int:
+        """Tokens in a row."""
+
+    @property
+    def share(self) -> Share:
+        """This rank's part of the grid."""
+
+    def _begin(self) -> object: ...
+    def _unrecorded_batches(self) -> Iterator[Item]: ...
+    def _pass_ended(self) -> None: ...
+
+    def advance(self, batch: Any) -> object:
+        """Record a batch."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state after the last recorded batch."""
+
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], strict: bool = True) -> None:
+        """Resume from a state."""
 
 
 class StreamLoader(NearestNames):
@@ -46,7 +77,7 @@ class StreamLoader(NearestNames):
 
     def __init__(
         self,
-        stream: PileStream,
+        stream: RecordedStream,
         num_workers: int = 0,
         *,
         prefetch_factor: int | None = None,
@@ -108,7 +139,7 @@ class StreamLoader(NearestNames):
 class _Batches(IterableDataset[Item]):
     """The stream's batches for this loader's own DataLoader; frameworks never see that DataLoader."""
 
-    def __init__(self, stream: PileStream) -> None:
+    def __init__(self, stream: RecordedStream) -> None:
         self._stream = stream
 
     def __iter__(self) -> Iterator[Item]:

@@ -43,6 +43,7 @@ from pilekit.stream.order.repeats import exact_repeats
 from pilekit.stream.order.topology import rank_of_world
 from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, Window
 from pilekit.stream.read.document_selection import DocumentSelection, checked_filters
+from pilekit.stream.read.lane_source import default_lanes, lane_source
 from pilekit.stream.read.mixture import exact_weights
 from pilekit.stream.read.plan import choose_plan
 from pilekit.stream.read.token_files import TokenCorpus, TokenIndex, corpus_of
@@ -230,7 +231,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         )
         self._passes: Passes | None = None if epochs is None else Passes(epochs, drop_last)
         sizes = (batch, self.world_size, accumulation)
-        rows, columns = (1, 1) if epochs else self._given_lanes or self._selected.default_lanes(*sizes)
+        rows, columns = (1, 1) if epochs else self._given_lanes or default_lanes(self._selected, *sizes)
         grid = Grid(rows, columns, batch, self._selected.plan.name, finite=epochs is not None)
         self._settle(grid, self._selected.default_unit(grid.lanes), accumulation)
         self._changes: list[dict[str, Any]] = []
@@ -277,7 +278,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         """Use this grid: set this rank's share of it and the source of its lanes."""
         self.share, self._unit = grid.share(self.rank, self.world_size, grad_accum), unit
         end = None if self._passes is None else self._passes.borders(self._selected.positions(unit))[1]
-        source = self._selected.source(grid.lanes, unit, end)
+        source = lane_source(self._selected, grid.lanes, unit, end)
         self._builder = self._build(source, grid.per_visit)
 
     def _start(self, record: Record, loaded: bool = False) -> None:

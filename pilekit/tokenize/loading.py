@@ -7,6 +7,7 @@ dropout are switched off, because a document's ids must depend only on its text.
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import hashlib
 from contextlib import suppress
@@ -120,6 +121,13 @@ def reopen(path: Path, backend: Backend, special_tokens: SpecialTokens, fingerpr
     if tokenizer.fingerprint != fingerprint:
         raise PilekitError(f"the tokenizer {path} has changed since it was loaded; start again with the new file")
     return tokenizer
+
+
+def _reopening(tokenizer: Tokenizer) -> tuple[Any, ...]:
+    return reopen, (tokenizer.path, tokenizer.backend, tokenizer.special_tokens, tokenizer.fingerprint)
+
+
+copyreg.pickle(Tokenizer, _reopening)
 
 
 @functools.lru_cache(maxsize=4)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -137,11 +137,6 @@ class Tokenizer(NearestNames):
 
     def __repr__(self) -> str:
         return f"Tokenizer({str(self.path)!r}, backend={self.backend!r}, special_tokens={self.special_tokens!r})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        from pilekit.tokenize.loading import reopen  # here, because loading imports this module
-
-        return reopen, (self.path, self.backend, self.special_tokens, self.fingerprint)
 
 
 @contextmanager

@@ -5,8 +5,7 @@ each shard by line. The subset and a finished dedup's keep masks leave documents
 lines. Skipping them costs nothing. If all lines of a shard are selected, a document's place is computed and no row of
 the shard's index is read. Otherwise there is one bit for each line of the shard.
 
-It also makes the `LaneSource` of either plan for a grid, and computes a grid's default size, the lanes' first places,
-and the fingerprint of the documents.
+It also computes the lanes' first places and the fingerprint of the documents.
 """
 
 from __future__ import annotations
@@ -36,14 +35,10 @@ from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.reader import OnError
 from pilekit.shards.read.unchanged import version_of
 from pilekit.shuffle import Int64
-from pilekit.stream.order.lane_grid import COLUMNS, default_rows
 from pilekit.stream.order.repeats import copies, exact_repeats
-from pilekit.stream.order.unit_sequence import Sequence as UnitSequence
-from pilekit.stream.read import sequential
-from pilekit.stream.read.lane_documents import LaneDocuments, LaneSource, document_table
+from pilekit.stream.read.lane_documents import LaneDocuments, document_table
 from pilekit.stream.read.mixture import repeats_of_weights
 from pilekit.stream.read.plan import Plan
-from pilekit.stream.read.random_access import RandomAccess
 from pilekit.stream.read.token_files import TokenCorpus, TokenIndex
 from pilekit.tokenize import Tokenizer
 
@@ -200,12 +195,6 @@ class DocumentSelection:
         """Bad lines that the indexes left out; None without indexes."""
         return None if self.count is None else sum(index.header.skipped for index in self.plan.indexes)
 
-    def default_lanes(self, global_batch_size: int, world_size: int, grad_accum: int) -> tuple[int, int]:
-        """(R, M) of a new run."""
-        if self.count is None:
-            return sequential.default_grid(len(self.corpus.shards), world_size)
-        return default_rows(global_batch_size, world_size, grad_accum), COLUMNS
-
     def default_unit(self, lanes: int) -> int:
         """Documents in a unit of a new run; 1 under the sequential plan, whose units are shards."""
         if self.count is None:
@@ -224,12 +213,6 @@ class DocumentSelection:
     def copies(self) -> int:
         """Copies of each unit per epoch."""
         return copies(self.repeats, self.subsets)
-
-    def source(self, lanes: int, unit: int, end: int | None = None) -> LaneSource:
-        """The source of a grid's lanes; `end`: the position at which they end, for a finite pass."""
-        if self.count is None:
-            return sequential.Sequential(self, lanes, end)
-        return RandomAccess(self, UnitSequence(self.count, unit, self.copies, self.seed, lanes, self.shuffle), end)
 
     def first(self, lanes: int) -> Int64:
         """The places at which all lanes begin, int64 [L, 3]."""

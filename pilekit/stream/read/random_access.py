@@ -11,7 +11,6 @@ its shards, even if a lane begins inside the unit.
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,11 +21,9 @@ from pilekit.shards.random_access.document_reader import OpenReaders
 from pilekit.shuffle import Int64
 from pilekit.stream.order.repeats import staying
 from pilekit.stream.order.unit_sequence import Sequence, Unit
+from pilekit.stream.read.document_selection import DocumentSelection
 from pilekit.stream.read.lane_documents import ORDER, LaneDocuments, document_table
 from pilekit.stream.read.token_files import TokenIndex
-
-if TYPE_CHECKING:
-    from pilekit.stream.read.document_selection import DocumentSelection
 
 _MOST_DROPPED = 1 << 20
 """A lane that drops this many documents in a row (or 100 epochs), and its share of an epoch, is an error."""

@@ -17,7 +17,6 @@ from collections.abc import Generator
 from contextlib import closing
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,11 +29,9 @@ from pilekit.shards.read.reader import ShardReader, read
 from pilekit.shards.read.unchanged import check_version
 from pilekit.shuffle import Int64, permutation
 from pilekit.stream.order.repeats import staying
+from pilekit.stream.read.document_selection import DocumentSelection
 from pilekit.stream.read.lane_documents import ORDER, SKIPPED, LaneDocuments
 from pilekit.stream.read.shuffled_blocks import shuffled_blocks
-
-if TYPE_CHECKING:
-    from pilekit.stream.read.document_selection import DocumentSelection
 
 _MOST_COLUMNS = 8
 """The most lanes per rank, if there are enough shards; this many workers can share the rank's work."""

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,12 +30,16 @@ from pilekit.evaluate.masked.model import MaskedLM, inputs_by_document, states_a
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.train.config.sections import Attention, Objective
 from pilekit.train.model.varlen import cuts_as_inputs
-from pilekit.train.step.chunked_loss import chunked_cross_entropy
-
-if TYPE_CHECKING:
-    from pilekit.train.step.teacher import Teacher
+from pilekit.train.step.chunked_loss import Taught, chunked_cross_entropy
 
 IGNORED = -100
+
+
+class Lessons(Protocol):
+    """What the loss needs of a `Teacher`."""
+
+    def lesson(self, batch: Mapping[str, Tensor], places: Tensor) -> AbstractContextManager[Taught]:
+        """The teacher's predictions at these flat places of the batch's targets."""
 
 
 class StepLoss(nn.Module):
@@ -57,7 +61,7 @@ class StepLoss(nn.Module):
         lm: CausalLM | MaskedLM,
         *,
         attention: Attention,
-        teacher: Teacher | None = None,
+        teacher: Lessons | None = None,
         compiled: bool = False,
     ) -> None:
         super().__init__()
