@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from pilekit.evaluate.results.compare import Comparison as Comparison
     from pilekit.evaluate.results.compare import compare as compare
     from pilekit.evaluate.results.result import BitsPerByte as BitsPerByte
-    from pilekit.evaluate.results.result import Score as Score
     from pilekit.evaluate.results.result_folder import read_result as read_result
+    from pilekit.evaluate.results.scores import Score as Score
     from pilekit.pipeline.cleaner import CleanResult as CleanResult
     from pilekit.pipeline.cleaning import clean_corpus as clean_corpus
     from pilekit.pipeline.functions import document_filter as document_filter
@@ -87,8 +87,8 @@ if TYPE_CHECKING:
     from pilekit.shards.write.reframe import ReframeResult as ReframeResult
     from pilekit.shards.write.reframe import reframe_corpus as reframe_corpus
     from pilekit.shards.write.shard_writer import ShardWriter as ShardWriter
+    from pilekit.stats.subset_stats import SubsetStats as SubsetStats
     from pilekit.stats.summary import CorpusStats as CorpusStats
-    from pilekit.stats.summary import SubsetStats as SubsetStats
     from pilekit.stats.summary import corpus_stats as corpus_stats
     from pilekit.stream.batch.attention_mask import document_mask as document_mask
     from pilekit.stream.batch.batch import Batch as Batch
@@ -131,8 +131,9 @@ _NAMES = {
     "pilekit.evaluate.embed.embeddings": "Embeddings",
     "pilekit.evaluate.generate": "Continuation Prompt generate prompts_of",
     "pilekit.evaluate.results.compare": "Comparison compare",
-    "pilekit.evaluate.results.result": "BitsPerByte Score",
+    "pilekit.evaluate.results.result": "BitsPerByte",
     "pilekit.evaluate.results.result_folder": "read_result",
+    "pilekit.evaluate.results.scores": "Score",
     "pilekit.pipeline.functions": "document_filter document_map",
     "pilekit.pipeline.pipeline": "Pipeline",
     "pilekit.pipeline.stages": "Match MinBytes Sample Select Write",
@@ -156,7 +157,8 @@ _NAMES = {
     "pilekit.shards.verify.verify": "Verification verify_corpus",
     "pilekit.shards.write.reframe": "ReframeResult reframe_corpus",
     "pilekit.shards.write.shard_writer": "ShardWriter",
-    "pilekit.stats.summary": "CorpusStats SubsetStats corpus_stats",
+    "pilekit.stats.subset_stats": "SubsetStats",
+    "pilekit.stats.summary": "CorpusStats corpus_stats",
     "pilekit.stream.batch.attention_mask": "document_mask",
     "pilekit.stream.batch.batch": "Batch",
     "pilekit.stream.pack.pack_stage": "Pack",

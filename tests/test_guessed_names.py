@@ -200,7 +200,8 @@ CALLS = [
 @pytest.fixture(scope="module")
 def things(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a session has at hand, by name."""
-    from pilekit.evaluate.results.result import BitsPerByte, Score
+    from pilekit.evaluate.results.result import BitsPerByte
+    from pilekit.evaluate.results.scores import Score
 
     folder = tmp_path_factory.mktemp("guesses")
     texts = [f"document {number} has some words to read" for number in range(40)]

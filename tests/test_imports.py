@@ -15,11 +15,6 @@ import pytest
 OPEN = {
     ("pilekit.corpus.find", "pilekit.documents"),
     ("pilekit.corpus.find", "pilekit.shards.read.reader"),
-    ("pilekit.engine.ray", "pilekit.engine.local"),
-    ("pilekit.evaluate.results.result", "pilekit.evaluate.results.by_column"),
-    ("pilekit.evaluate.results.result", "pilekit.evaluate.show.table"),
-    ("pilekit.evaluate.show.comparison_table", "pilekit.evaluate.results.compare"),
-    ("pilekit.stats.table", "pilekit.stats.summary"),
 }
 """(importer, imported): circles that are still there."""
 

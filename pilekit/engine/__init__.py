@@ -1,12 +1,13 @@
 """Where work runs: `local.py` maps a function over shards in local processes, `ray.py` connects to a Ray cluster that
-does the same, `ranks.py` joins the ranks of a job.
+does the same (`cluster.py` is their contract), `ranks.py` joins the ranks of a job.
 
 ranks.py imports torch, so it is imported only where it is needed; ray.py imports Ray when it connects.
 """
 
 from __future__ import annotations
 
-from pilekit.engine.local import Advance, imap_shards, map_shards, usable_cpus
+from pilekit.engine.cluster import Advance
+from pilekit.engine.local import imap_shards, map_shards, usable_cpus
 from pilekit.engine.ray import Ray
 from pilekit.engine.ray_worker import appears, is_late, scratch_folder
 

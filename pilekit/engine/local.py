@@ -25,28 +25,24 @@ import atexit
 import functools
 import os
 import pickle
-import re
 import signal
 import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, current_process, forkserver, get_context, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from pilekit.engine.cluster import Advance, Cluster, raise_first
 from pilekit.engine.worker import work
-from pilekit.errors import PilekitError, is_out_of_memory, visible
+from pilekit.errors import PilekitError
 
-if TYPE_CHECKING:
-    from pilekit.engine.ray import Ray
-
-Advance = Callable[[int], None]
 """Called with each further number of stored bytes that are done, from any thread."""
 
 T = TypeVar("T")
@@ -70,7 +66,7 @@ def map_shards(
     jobs: int | None = None,
     names: Sequence[str] | None = None,
     on_progress: Advance | None = None,
-    engine: Ray | None = None,
+    engine: Cluster | None = None,
     lock: Path | None = None,
 ) -> list[R]:
     """`[function(item, advance) for item in items]`, on several processes.
@@ -95,7 +91,7 @@ def imap_shards(
     jobs: int | None = None,
     names: Sequence[str] | None = None,
     on_progress: Advance | None = None,
-    engine: Ray | None = None,
+    engine: Cluster | None = None,
     lock: Path | None = None,
     memory: int = 0,
 ) -> Generator[R, None, None]:
@@ -181,23 +177,6 @@ def _in_processes(
         raise_first(errors, labels)
     finally:
         _stop(workers)
-
-
-def raise_first(errors: dict[int, Exception], labels: Sequence[str], places: Mapping[int, str] | None = None) -> None:
-    """Raise the error of the first item, if there is one, and name its place and the other failed items."""
-    if not errors:
-        return
-    first, *rest = sorted(errors)
-    error, label = errors[first], visible(labels[first])
-    others = [visible(labels[index]) for index in rest]
-    hidden = f" and {len(others) - 5} more" if len(others) > 5 else ""
-    more = f" (on {places[first]})" if places else ""
-    more += f" (also failed: {', '.join(others[:5])}{hidden})" if others else ""
-    if (lacks_memory := is_out_of_memory(error)) or isinstance(error, PilekitError | OSError):
-        text = "ran out of memory; use fewer jobs" if lacks_memory else str(error)
-        is_named = re.search(rf"(?<!\w){re.escape(label)}(?!\w)", text)
-        raise PilekitError(f"{text if is_named else f'{label}: {text}'}{more}") from error
-    raise RuntimeError(f"{label}: {type(error).__name__}: {error}{more}") from error
 
 
 def _module_of(function: Callable[..., Any]) -> str:

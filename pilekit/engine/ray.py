@@ -32,7 +32,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pilekit.engine.local import Advance, raise_first
+from pilekit.engine.cluster import Advance, raise_first
 from pilekit.engine.ray_worker import MOST_BYTES, SHARE, Progress, Report, RollCall, appears, run_task, versions
 from pilekit.errors import PilekitError, counted, message_logger, visible
 from pilekit.wrong_names import NearestNames

@@ -31,9 +31,9 @@ from pilekit.evaluate.model.quantize import QUANTIZED, quantize, torchao_version
 from pilekit.evaluate.plan import MLM_SEED, Data, Options, Plan, prepare
 from pilekit.evaluate.ranks import alone, ranks_of_job
 from pilekit.evaluate.results.records import Records
-from pilekit.evaluate.results.result import BitsPerByte, Cost
+from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.results.result_folder import check_out, write_result
-from pilekit.evaluate.results.tabulate import tabulate
+from pilekit.evaluate.results.scores import Cost
 from pilekit.evaluate.results.write_items import token_losses, write_tokens
 from pilekit.evaluate.score.batching import Scoring, Share
 from pilekit.evaluate.score.causal_nll import causal_scoring
@@ -169,7 +169,7 @@ def bits_per_byte(
         return _scoring(plan, lm)
 
     def finish(records: Records, earlier: Records, found: dict[str, Any]) -> BitsPerByte:
-        result = tabulate(records, {**found, "records": None if out is None else plan.key}, plan.corpus.manifest)
+        result = BitsPerByte.of(records, {**found, "records": None if out is None else plan.key}, plan.corpus.manifest)
         for warning in result.warnings:
             logger.warning("%s", shortened(warning, 1000))
         if loaded:
@@ -204,7 +204,7 @@ def score_corpus(
     plan = prepare(model, corpus, Options(**options), tokenizer=tokenizer, device=model.device)
 
     def finish(records: Records, _earlier: Records, protocol: dict[str, Any]) -> BitsPerByte:
-        return tabulate(records, {**protocol, "records": None}, corpus.manifest)
+        return BitsPerByte.of(records, {**protocol, "records": None}, corpus.manifest)
 
     with predicting(model):
         return score_selected(plan, lambda: _scoring(plan, lm), alone(), finish, share=share)

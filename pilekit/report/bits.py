@@ -10,10 +10,10 @@ from markupsafe import Markup
 
 from pilekit.errors import PilekitError
 from pilekit.evaluate.results.compare import LETTERS, compare
-from pilekit.evaluate.results.result import BitsPerByte, model_path
-from pilekit.evaluate.show.comparison_table import differences_table, verdict
+from pilekit.evaluate.results.result import BitsPerByte
+from pilekit.evaluate.results.scores import model_path
+from pilekit.evaluate.show.differences_table import differences_table, verdict
 from pilekit.evaluate.show.plot import draw_comparison, draw_result, model_name
-from pilekit.evaluate.show.table import figures_table
 from pilekit.report.figures import small_multiples, svg_of
 from pilekit.stats.plot import legend
 
@@ -24,7 +24,7 @@ def result_content(result: BitsPerByte, path: str) -> dict[str, Any]:
     """The figures of one model."""
     svg, marks = _drawn(draw_result(result), f"Bits per byte of {path}")
     model = model_name(model_path(result.protocol))
-    return {"result": result, "model": model, "figures": figures_table(result), "svg": svg, "marks": marks}
+    return {"result": result, "model": model, "figures": result.table(), "svg": svg, "marks": marks}
 
 
 def compared_content(results: Sequence[BitsPerByte], path: str) -> dict[str, Any]:

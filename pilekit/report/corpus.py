@@ -20,7 +20,8 @@ from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.verify.findings import Finding
 from pilekit.stats.histogram import BINS
 from pilekit.stats.plot import MOST_ROWS, draw_lengths, draw_shares, given_by, legend, rows_of
-from pilekit.stats.summary import CorpusStats, SubsetStats, paper_shares
+from pilekit.stats.subset_stats import SubsetStats
+from pilekit.stats.summary import CorpusStats, paper_shares
 
 
 def read_output(path: Path) -> CorpusStats | list[Finding] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -27,8 +27,8 @@ from pilekit.shards.work import Work, takes
 from pilekit.stats.copies import CopyCounter
 from pilekit.stats.counting import Counts, count_into_file, count_shard, hashes_from_file
 from pilekit.stats.histogram import quantile
+from pilekit.stats.subset_stats import SubsetStats
 from pilekit.table_result import TableResult
-from pilekit.wrong_names import NearestNames
 
 if TYPE_CHECKING:
     from pilekit.fitted_table import FittedTable
@@ -38,46 +38,6 @@ SCANNED_FROM_BYTES = 16 << 20
 """The compiled scan is used from this many compressed bytes per process. Loading it takes half a second and 130 MB. It
 saves that time from about 150 MiB on. Below, it costs some tenths of a second, but memory is the same for 50 MB of text
 and for more."""
-
-
-@dataclass(frozen=True, slots=True)
-class SubsetStats(NearestNames):
-    """The figures of one subset, or of all subsets together.
-
-    bytes          UTF-8 bytes of the texts
-    share          of all bytes counted, 0 to 1
-    paper_share    of all bytes, or of the bytes of the selected subsets, by the manifest (the paper's for the Pile),
-                   0 to 1; None where the manifest has none
-    mean_bytes, median_bytes, p99_bytes   of a document; the quantiles within 0.8 %; nan without documents
-    lengths        histogram of the documents' bytes, int64 [BINS] (see histogram.py)
-    tokens         without EOD; None without a tokenizer
-    copies         documents whose text occurred before, in any subset; None if they were not counted
-    joined         labels of its documents that spell it otherwise
-    """
-
-    name: str
-    documents: int
-    bytes: int
-    share: float
-    paper_share: float | None
-    mean_bytes: float
-    median_bytes: float
-    p99_bytes: float
-    lengths: npt.NDArray[np.int64] = field(repr=False)
-    tokens: int | None = None
-    copies: int | None = None
-    joined: tuple[str, ...] = ()
-
-    @property
-    def tokens_per_byte(self) -> float | None:
-        """Tokens per UTF-8 byte; None without a tokenizer or without bytes."""
-        return None if self.tokens is None or not self.bytes else self.tokens / self.bytes
-
-    def to_dict(self) -> dict[str, Any]:
-        """The figures; `tokens` and `copies` only where they were counted."""
-        names = ["documents", "bytes", "share", "mean_bytes", "median_bytes", "p99_bytes"]
-        names += [name for name in ("tokens", "copies") if getattr(self, name) is not None]
-        return {**{name: getattr(self, name) for name in names}, "joined": list(self.joined)}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -125,7 +85,7 @@ class CorpusStats(TableResult):
         """A row per subset, and the total."""
         from pilekit.stats.table import stats_table
 
-        return stats_table(self)
+        return stats_table(self.subsets, self.total, self.manifest, are_selected=self.selected is not None)
 
 
 @takes(Work)

@@ -18,7 +18,7 @@ from pilekit.evaluate import bits_per_byte as module
 from pilekit.evaluate.bits_per_byte import bits_per_byte, score_corpus
 from pilekit.evaluate.model.causal import as_causal_lm, load_causal_lm
 from pilekit.evaluate.results.records import Records
-from pilekit.evaluate.results.result import Score
+from pilekit.evaluate.results.scores import Score
 from pilekit.evaluate.score_selected import READ_AHEAD, ScoringProgress
 from pilekit.shards.index.build import index_corpus
 from pilekit.tokenize import load_tokenizer

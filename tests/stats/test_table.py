@@ -11,8 +11,8 @@ from rich.console import Console
 from pilekit.corpus import load_manifest
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.stats.histogram import BINS
-from pilekit.stats.summary import CorpusStats, SubsetStats, corpus_stats
-from pilekit.stats.table import stats_table
+from pilekit.stats.subset_stats import SubsetStats
+from pilekit.stats.summary import CorpusStats, corpus_stats
 
 
 def figures(name: str, documents: int, size: int, extras: bool) -> SubsetStats:
@@ -23,7 +23,7 @@ def figures(name: str, documents: int, size: int, extras: bool) -> SubsetStats:
 
 def printed(stats: CorpusStats, width: int) -> list[str]:
     file = io.StringIO()
-    Console(file=file, width=width, highlight=False).print(stats_table(stats))
+    Console(file=file, width=width, highlight=False).print(stats.table())
     return file.getvalue().splitlines()
 
 

@@ -18,7 +18,7 @@ from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import score_corpus
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm
 from pilekit.evaluate.results.records import ScoredDocument
-from pilekit.evaluate.results.result import Score
+from pilekit.evaluate.results.scores import Score
 from pilekit.evaluate.score.batching import Fitting, TokenizedDocument, score_rows
 from pilekit.evaluate.score.causal_nll import causal_scoring
 from pilekit.tokenize import load_tokenizer

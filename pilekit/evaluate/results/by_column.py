@@ -1,10 +1,10 @@
 """Figures by any column of a table of documents, or by length, instead of by subset.
 
-    records -> each document's value in the column -> records with these values as subsets -> tabulate
+    records -> each document's value in the column -> records with these values as subsets
 
 The table is a Parquet or Arrow file with the columns `shard` and `number`, which identify a document, and the column
 asked for. It may have rows for other documents. Values become names, and documents without a value are a group of their
-own. The overall figures stay those of the result.
+own. The overall figures of a result stay as they are.
 """
 
 from __future__ import annotations
@@ -21,11 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pilekit.corpus import Manifest
 from pilekit.errors import PilekitError, shortened, visible
 from pilekit.evaluate.results.records import Records
-from pilekit.evaluate.results.result import BitsPerByte
-from pilekit.evaluate.results.tabulate import tabulate
 
 LENGTH = "length"
 NO_VALUE = "(none)"
@@ -74,15 +71,12 @@ def open_column(by: str) -> tuple[Path, str] | None:
     return Path(name), column
 
 
-def by_column(result: BitsPerByte, by: str) -> BitsPerByte:
-    """`result` with its documents grouped by "length" or by `FILE:COLUMN`: `subsets` are the groups.
+def grouped(records: Records, by: str) -> Records:
+    """The records by "length" or by `FILE:COLUMN`: their `subsets` are the groups.
 
-    PilekitError for a result of the paper's variant, whose constants belong to subsets, for a table that does not fit,
-    and for more than 200 groups.
+    PilekitError for a table that does not fit, and for more than 200 groups.
     """
-    records, opened = result.records, open_column(by)
-    if records is None or result.protocol["paper"]:
-        raise PilekitError("only a result with records, and without --paper, can be grouped by a column")
+    opened = open_column(by)
     names: Sequence[str]
     if opened is None:
         names = _BINS
@@ -99,9 +93,7 @@ def by_column(result: BitsPerByte, by: str) -> BitsPerByte:
         names = [*map(str, sorted(given, key=lambda value: (str(type(value)), value))), NO_VALUE]
         place = {name: code for code, name in enumerate(names)}
         codes = [place[NO_VALUE if value is None else str(value)] for value in values]
-    grouped = replace(records, subsets=tuple(names), subset=np.array(codes, dtype=np.int32))
-    found = tabulate(grouped, {**result.protocol, "by": by}, Manifest(name=result.protocol["manifest"]))
-    return replace(found, overall=result.overall, weighted=result.weighted, warnings=result.warnings)
+    return replace(records, subsets=tuple(names), subset=np.array(codes, dtype=np.int32))
 
 
 def _values(records: Records, table: Path, column: str) -> list[Any]:

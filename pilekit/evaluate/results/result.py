@@ -1,161 +1,24 @@
-"""The figures of an evaluation, and the protocol that they depend on.
-
-Bytes, tokens and nats are summed over documents, and bits per byte is nll / (ln 2 * bytes): every byte counts alike,
-whatever its document. Every figure has an interval, because documents are a sample of all text, and another sample
-would have given another figure.
-"""
+"""`BitsPerByte`: the figures of an evaluation, and the protocol that they depend on."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from pilekit.corpus import load_manifest
+from pilekit.corpus import Manifest, load_manifest
+from pilekit.errors import PilekitError
+from pilekit.evaluate.results.intervals import METHOD
+from pilekit.evaluate.results.published import Published, published_beside, warnings_on
+from pilekit.evaluate.results.records import Records
+from pilekit.evaluate.results.scores import Cost, Score, Weighted, rounded
+from pilekit.evaluate.results.tabulate import tabulate
+from pilekit.evaluate.training_copies import TrainingCopies
 from pilekit.table_result import TableResult
-from pilekit.wrong_names import NearestNames
 
 if TYPE_CHECKING:
-    from pilekit.evaluate.results.published import Published
-    from pilekit.evaluate.results.records import Records
-    from pilekit.evaluate.training_copies import TrainingCopies
     from pilekit.fitted_table import FittedTable
 
 RESULT_FILE = "result.json"
-APPROXIMATE_BELOW = 100
-"""An interval of fewer documents is rough: lengths have heavy tails (docs/bpb.md has measured coverage)."""
-
-
-def _rounded(figure: float | tuple[float, float] | None) -> str:
-    """A figure or an interval with four decimals."""
-    if isinstance(figure, tuple):
-        return f"[{figure[0]:.4f}, {figure[1]:.4f}]"
-    return "None" if figure is None else f"{figure:.4f}"
-
-
-def model_path(protocol: dict[str, Any]) -> str | None:
-    """The path of the model that a protocol describes, with its adapter's if it has one; None: a model in memory."""
-    model = protocol["model"]
-    return f"{model['path']} + {model['adapter']['path']}" if "adapter" in model else model["path"]
-
-
-def _perplexity(bpb: float | None) -> float | None:
-    return None if bpb is None or bpb >= 1024 else 2.0**bpb
-
-
-@dataclass(frozen=True, slots=True)
-class Score(NearestNames):
-    """Sums over some documents, and the figures computed from them.
-
-    documents     number of documents, empty documents included
-    bytes         UTF-8 bytes of their raw text
-    tokens        tokens predicted; without a prefix, a document's first token is not
-    nll           sum of their negative log-likelihoods in nats
-    interval      95 % interval of `bpb`; None for fewer than ten documents with text
-    paper_bytes   in the paper's variant, replaces `bytes`: `tokens` divided by the paper's constant; 0.0 if no constant
-                  is published. None: bytes are counted
-    """
-
-    documents: int = 0
-    bytes: int = 0
-    tokens: int = 0
-    nll: float = 0.0
-    interval: tuple[float, float] | None = None
-    paper_bytes: float | None = None
-
-    def __repr__(self) -> str:
-        sums = f"documents={self.documents:,}, bytes={self.bytes:,}, tokens={self.tokens:,}"
-        return f"Score(bpb={_rounded(self.bpb)}, interval={_rounded(self.interval)}, {sums})"
-
-    @property
-    def bpb(self) -> float | None:
-        """Bits per byte; None if there is no byte, or no token was predicted."""
-        divisor = self.bytes if self.paper_bytes is None else self.paper_bytes
-        return self.nll / (math.log(2) * divisor) if divisor and self.tokens else None
-
-    @property
-    def byte_perplexity(self) -> float | None:
-        """2 ** bpb; None if there is no such number."""
-        return _perplexity(self.bpb)
-
-    @property
-    def tokens_per_byte(self) -> float | None:
-        """Tokens predicted per byte of raw text; None if there is no byte."""
-        return self.tokens / self.bytes if self.bytes else None
-
-    @property
-    def nats_per_token(self) -> float | None:
-        """The mean negative log-likelihood of a token; None if there is no token."""
-        return self.nll / self.tokens if self.tokens else None
-
-    @property
-    def is_approximate(self) -> bool:
-        """Whether there are under 100 documents, so that the interval may be too narrow."""
-        return self.documents < APPROXIMATE_BELOW
-
-    def to_dict(self, key: str = "bpb") -> dict[str, Any]:
-        """`{"documents", "bytes", "tokens", "bpb", "interval": [low, high], ...}`; `key` is the name of bpb."""
-        return {
-            "documents": self.documents,
-            "bytes": self.bytes,
-            "tokens": self.tokens,
-            key: self.bpb,
-            "interval": None if self.interval is None else list(self.interval),
-            "approximate": self.is_approximate,
-            "nll": self.nll,
-            "byte_perplexity": self.byte_perplexity,
-            "nats_per_token": self.nats_per_token,
-            "tokens_per_byte": self.tokens_per_byte,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Weighted:
-    """The subsets' bits per byte, weighted by their share in the whole corpus.
-
-    bpb              the mean, the weights renormalised over the subsets that have a figure
-    interval         95 % interval; None for fewer than ten documents with text
-    weight           share of the corpus in these subsets, 0 to 1
-    missing          subsets of the manifest without a figure, by name
-    is_approximate   whether any of them has under 100 documents
-    weights          by subset, renormalised over those that have a figure; they sum to 1
-    """
-
-    bpb: float
-    interval: tuple[float, float] | None
-    weight: float
-    missing: tuple[str, ...] = ()
-    is_approximate: bool = False
-    weights: dict[str, float] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def byte_perplexity(self) -> float | None:
-        """2 ** bpb; None if there is no such number."""
-        return _perplexity(self.bpb)
-
-    def to_dict(self, key: str = "bpb") -> dict[str, Any]:
-        """`{"bpb", "interval": [low, high], "weight", "missing": [names], ...}`; `key` is the name of bpb."""
-        return {
-            key: self.bpb,
-            "interval": None if self.interval is None else list(self.interval),
-            "approximate": self.is_approximate,
-            "weight": self.weight,
-            "missing": list(self.missing),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """The cost of a scoring: bytes of the weights in memory, tokens scored, and seconds."""
-
-    weight_bytes: int
-    tokens: int
-    seconds: float
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Tokens a second, of all ranks together."""
-        return self.tokens / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +46,18 @@ class BitsPerByte(TableResult):
     training_copies: TrainingCopies | None = None
     cost: Cost | None = field(default=None, compare=False)
 
+    @classmethod
+    def of(cls, records: Records, protocol: dict[str, Any], manifest: Manifest) -> BitsPerByte:
+        """The result of these records.
+
+        protocol   how the documents were scored; the result's protocol also says how intervals were made
+        manifest   its order of subsets, weights, constants of the paper, and published figures
+        """
+        overall, subsets, weighted = tabulate(records, bool(protocol["paper"]), manifest)
+        protocol = {**protocol, "intervals": METHOD}
+        published, warnings = published_beside(records, protocol, manifest), warnings_on(records, protocol, manifest)
+        return cls(overall, subsets, protocol, weighted, records, published, warnings)
+
     @property
     def is_masked(self) -> bool:
         """Whether the model is masked: then all figures are pseudo-bits per byte, another measure."""
@@ -208,7 +83,7 @@ class BitsPerByte(TableResult):
 
     def __repr__(self) -> str:
         of = self.overall
-        figures = f"documents={of.documents:,}, {self.key}={_rounded(of.bpb)}, interval={_rounded(of.interval)}"
+        figures = f"documents={of.documents:,}, {self.key}={rounded(of.bpb)}, interval={rounded(of.interval)}"
         return f"BitsPerByte({figures}, subsets={len(self.subsets)})"
 
     def _rows(self) -> dict[str, Score]:
@@ -218,17 +93,24 @@ class BitsPerByte(TableResult):
     def by(self, column: str) -> BitsPerByte:
         """The same figures in other groups, as its `subsets`: "length", or `FILE:COLUMN` of a table of documents.
 
-        PilekitError if the table has no such column, or lacks `shard` and `number`.
+        PilekitError for a result of the paper's variant, whose constants belong to subsets, for a table that does not
+        fit, and for more than 200 groups.
         """
-        from pilekit.evaluate.results.by_column import by_column
+        from pilekit.evaluate.results.by_column import grouped
 
-        return by_column(self, column)
+        if self.records is None or self.protocol["paper"]:
+            raise PilekitError("only a result with records, and without --paper, can be grouped by a column")
+        manifest = Manifest(name=self.protocol["manifest"])
+        found = BitsPerByte.of(grouped(self.records, column), {**self.protocol, "by": column}, manifest)
+        return replace(found, overall=self.overall, weighted=self.weighted, warnings=self.warnings)
 
     def table(self) -> FittedTable[Any]:
         """A row per subset, and the totals."""
-        from pilekit.evaluate.show.table import figures_table
+        from pilekit.evaluate.show.figures_table import figures_table
 
-        return figures_table(self)
+        return figures_table(
+            self.subsets, self.overall, self.mixture, self.protocol, self.published, self.training_copies
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """`{"overall": {...}, "weighted": {...}, "subsets": {name: {...}}, "published", ..., "protocol"}`."""

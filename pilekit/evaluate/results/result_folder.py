@@ -42,7 +42,6 @@ from pilekit.corpus import Manifest
 from pilekit.errors import PilekitError
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result import RESULT_FILE, BitsPerByte
-from pilekit.evaluate.results.tabulate import tabulate
 from pilekit.evaluate.training_copies import TrainingCopies
 
 RECORDS = "records"
@@ -261,7 +260,7 @@ def read_result(folder: str | Path) -> BitsPerByte:
         except PilekitError as error:
             raise PilekitError(f"{error}; {RESULT.remedy}") from error
         records = read_records(records_of, [shard["name"] for shard in protocol["data"]], manifest)
-        result = replace(tabulate(records, protocol, manifest), training_copies=stored.training_copies)
+        result = replace(BitsPerByte.of(records, protocol, manifest), training_copies=stored.training_copies)
         figures = result.to_dict()
         is_same = all(figures[name] == getattr(stored, name) for name in ("overall", "weighted", "subsets"))  # exactly
         if not is_same or protocol["records"] != key or stored.manifest != _hash_of(manifest):

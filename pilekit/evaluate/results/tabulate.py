@@ -11,25 +11,31 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from pilekit.corpus import Manifest
 from pilekit.evaluate.results import paper
-from pilekit.evaluate.results.intervals import FEWEST, METHOD, SPLITS, Float64, interval, split_sums
-from pilekit.evaluate.results.published import published_beside, warnings_on
+from pilekit.evaluate.results.intervals import FEWEST, SPLITS, Float64, interval, split_sums
 from pilekit.evaluate.results.records import Records
-from pilekit.evaluate.results.result import BitsPerByte, Score, Weighted
+from pilekit.evaluate.results.scores import Score, Weighted
 
 
-def tabulate(records: Records, protocol: dict[str, Any], manifest: Manifest) -> BitsPerByte:
-    """The figures of `records`: per subset, pooled over all, and weighted by the manifest's mixture.
+class Figures(NamedTuple):
+    """Pooled over all documents, of each subset, and weighted by the manifest's mixture if it has weights."""
 
-    protocol   how the documents were scored; the result's protocol also says how intervals were made
-    manifest   its order of subsets, weights, constants of the paper, and published figures
+    overall: Score
+    subsets: dict[str, Score]
+    weighted: Weighted | None
+
+
+def tabulate(records: Records, in_paper: bool, manifest: Manifest) -> Figures:
+    """The figures of `records`.
+
+    in_paper   the paper's variant: bytes by its constants
+    manifest   its order of subsets, weights, and constants of the paper
     """
-    in_paper = bool(protocol["paper"])
     codes = [code for code in range(len(records.subsets)) if np.any(records.subset == code)]
     parts = {records.subsets[code]: records.where(records.subset == code) for code in codes}
     weights = {subset.name: subset.weight_percent for subset in manifest.subsets if subset.weight_percent}
@@ -46,16 +52,7 @@ def tabulate(records: Records, protocol: dict[str, Any], manifest: Manifest) -> 
     whole = _sums(records)
     given = paper.bytes_of_all_tokens(whole.tokens, scores, manifest) if in_paper else None
     overall = _with_interval(whole, given, records, pooled)
-    protocol = {**protocol, "intervals": METHOD}
-    return BitsPerByte(
-        overall,
-        scores,
-        protocol,
-        weighted=_weighted(scores, mixture, records, weights),
-        records=records,
-        published=published_beside(records, protocol, manifest),
-        warnings=warnings_on(records, protocol, manifest),
-    )
+    return Figures(overall, scores, _weighted(scores, mixture, records, weights))
 
 
 def _sums(records: Records) -> Score:

@@ -16,8 +16,10 @@ import numpy as np
 
 from pilekit.corpus import PublishedResult
 from pilekit.errors import counted, visible
-from pilekit.evaluate.results.compare import LETTERS, UNCLEAR, Comparison, Difference
-from pilekit.evaluate.results.result import BitsPerByte, model_path
+from pilekit.evaluate.results.compare import LETTERS, Comparison
+from pilekit.evaluate.results.difference import UNCLEAR, Difference
+from pilekit.evaluate.results.result import BitsPerByte
+from pilekit.evaluate.results.scores import model_path
 from pilekit.stats.plot import FAINT, INK, MOST_ROWS, OBSERVED, PAPER, SERIES, legend, rows_of, save_figure, title
 
 PALE = 0.45

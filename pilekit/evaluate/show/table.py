@@ -1,15 +1,12 @@
-"""The table of `pilekit bpb`: a row per subset, the overall figures last, and the protocol below.
+"""The output of `pilekit bpb`: the table of the figures, and the protocol below.
 
-An 80-column terminal has room for documents, bytes, tokens, the figure with its interval and one published column. In a
-narrower terminal, numbers are rounded, and then columns are dropped. Labels and paths may be hostile, so they are shown
-as rich `Text`, with control characters made visible.
+Labels and paths may be hostile, so they are shown as rich `Text`, with control characters made visible.
 """
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -17,83 +14,23 @@ from rich.text import Text
 
 from pilekit.errors import counted, visible
 from pilekit.evaluate.results.published import SECONDARY
-from pilekit.evaluate.results.result import BitsPerByte, Score, Weighted
+from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.score.windows import cost_factor
-from pilekit.fitted_table import DASH, MOST_ROWS, SHORTEN, Column, FittedTable, rounded_bytes, rounded_count
+from pilekit.evaluate.show.figures_table import APPROXIMATE, model_title
+from pilekit.fitted_table import MOST_ROWS
 
-APPROXIMATE = "~"
 PSEUDO_TITLE = "Pseudo-BPB of a masked model: no code length, and not comparable with bits per byte of causal models"
-POOLED, MIXTURE, PILE_MIXTURE = "Overall (pooled)", "Overall (mixture)", "Overall (Pile mixture)"
 NOTES_INDENT, NOTES_WIDTH = 11, 100
-
-
-class _Row(NamedTuple):
-    """A row: a subset, all documents pooled, or the mixture.
-
-    The paper weights its overall figures by the sizes of the subsets, so `published` overall is in the mixture's row.
-    """
-
-    name: str
-    of: Score | Weighted
-    copies: int | None
-    published: Sequence[float | None]
-
-    def interval(self, digits: int) -> str:
-        if self.of.interval is None:
-            return DASH
-        low, high = self.of.interval
-        return f"{APPROXIMATE * self.of.is_approximate}{low:.{digits}f}–{high:.{digits}f}"
 
 
 def result_table(result: BitsPerByte, width: int) -> RenderableType:
     """The output of `pilekit bpb`; `width` in terminal cells."""
-    table = figures_table(result)
+    table = result.table()
     title = [Text(PSEUDO_TITLE, style="bold"), Text()] if result.is_masked else []
     fitted = table.fit(width)
     shown = {str(column.header) for column in fitted.columns}
     approximate = any(row.interval(1).startswith(APPROXIMATE) for row in (*table.rows, *table.totals))
     return Group(*title, fitted, Text(), notes_table(_notes(result, approximate, shown)))
-
-
-def figures_table(result: BitsPerByte) -> FittedTable[_Row]:
-    """The figures alone, as notebooks show them."""
-    copies, published = result.training_copies, result.published.columns if result.published else ()
-    copied = {} if copies is None else copies.subsets
-    rows = [
-        _Row(name, score, copied.get(name, 0), [of.subsets.get(name) for of in published])
-        for name, score in result.subsets.items()
-    ]
-    totals = [_Row(POOLED, result.overall, None if copies is None else copies.overall, [None] * len(published))]
-    if result.mixture is not None:
-        name = PILE_MIXTURE if result.protocol["manifest"] == "pile" else MIXTURE
-        totals.append(_Row(name, result.mixture, None, [of.overall for of in published]))
-    interval, titles = "95 % interval", [_model_title(column.model) for column in published]
-
-    def perplexity(row: _Row) -> str:
-        return _figure(row.of.byte_perplexity)
-
-    columns = [
-        Column[_Row](group_title(result.protocol.get("by")), lambda row: row.name),
-        _column("Documents", "Docs", lambda score, short: _count(score.documents, short)),
-        _column("Bytes", "Bytes", lambda score, short: rounded_bytes(score.bytes, "" if short else "B")),
-        _column("Tokens", "Tokens", lambda score, short: _count(score.tokens, short)),
-        _column("Tok/B", "Tok/B", lambda score, short: _figure(score.tokens_per_byte, 3 if short else 4)),
-        Column("pseudo-BPB" if result.is_masked else "BPB", lambda row: _figure(row.of.bpb)),
-        Column(interval, lambda row: row.interval(4), Column(interval, lambda row: row.interval(3))),
-        Column("Byte\nperplexity", perplexity, Column("Byte\nppl.", perplexity)),
-        _column("Nats/\ntoken", "Nats/\ntoken", lambda score, _: _figure(score.nats_per_token)),
-    ]
-    if copies is not None:
-        columns.append(Column("In\ntrain", lambda row: DASH if row.copies is None else f"{row.copies:,}"))
-    for place, title in enumerate(titles):
-        columns.append(Column(title, lambda row, place=place: _figure(row.published[place])))  # type: ignore[misc]
-    priority = [*titles[:0:-1], SHORTEN, "Nats/\ntoken", "Byte\nperplexity", "Tok/B", "Tokens", "Bytes", *titles[:1]]
-    return FittedTable(rows, columns, totals, [*priority, "Documents", "In\ntrain", interval])
-
-
-def group_title(by: str | None) -> str:
-    """The title of the first column: a row is a subset, or a value of the column in `FILE:COLUMN`."""
-    return "Subset" if by is None else visible(by.rpartition(":")[2], 40).capitalize()
 
 
 def notes_table(lines: Sequence[tuple[str, str]]) -> Table:
@@ -104,32 +41,6 @@ def notes_table(lines: Sequence[tuple[str, str]]) -> Table:
     for what, how in lines:
         table.add_row(Text(what), Text(visible(how, 1000)))
     return table
-
-
-def _column(title: str, short_title: str, cell: Callable[[Score, bool], str]) -> Column[_Row]:
-    """A column of a score's numbers; `cell` formats them in full or short. The weighted row has none."""
-
-    def of(short: bool) -> Callable[[_Row], str]:
-        return lambda row: cell(row.of, short) if isinstance(row.of, Score) else DASH
-
-    return Column(title, of(False), Column(short_title, of(True)))
-
-
-def _count(number: int, short: bool) -> str:
-    return rounded_count(number) if short else f"{number:,}"
-
-
-def _figure(value: float | None, digits: int = 4) -> str:
-    return DASH if value is None else f"{value:.{digits}f}" if value < 1e6 else f"{value:.2e}"
-
-
-def _model_title(model: str) -> str:
-    """The name in two lines, or in more if it is long, so that it is not much wider than a figure."""
-    name = visible(model, 60)
-    first, _, last = name.rpartition(" ")
-    if max(len(first), len(last)) <= 12:
-        return "\n".join(part for part in (first, last) if part)
-    return "\n".join(textwrap.wrap(name, 12))
 
 
 def _notes(result: BitsPerByte, approximate: bool, titles: set[str]) -> list[tuple[str, str]]:
@@ -172,7 +83,7 @@ def _published(result: BitsPerByte, titles: set[str]) -> str | None:
     if result.published is None:
         return None
     said = [result.published.differs]
-    shown = [column for column in result.published.columns if _model_title(column.model) in titles]
+    shown = [column for column in result.published.columns if model_title(column.model) in titles]
     if copied := [column.model for column in shown if column.certainty == SECONDARY]:
         said.append(f"Read in a copy: {', '.join(copied)}.")
     if verified := [column for column in result.published.overall if column.certainty != SECONDARY]:

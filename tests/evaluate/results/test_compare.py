@@ -16,11 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilekit.corpus import load_manifest
-from pilekit.evaluate.results.compare import Difference, compare
+from pilekit.evaluate.results.compare import compare
+from pilekit.evaluate.results.difference import Difference
 from pilekit.evaluate.results.intervals import SPLITS, holm, split_sums
 from pilekit.evaluate.results.records import Records, ScoredDocument
-from pilekit.evaluate.results.result import BitsPerByte, Score
-from pilekit.evaluate.results.tabulate import tabulate
+from pilekit.evaluate.results.result import BitsPerByte
+from pilekit.evaluate.results.scores import Score
 from tests.evaluate.documents import protocol_of
 from tests.refusing import refused
 
@@ -150,7 +151,7 @@ def tabulated(labels: Sequence[str], sizes: Any, bpb: Any) -> Any:
     """The result of documents with these labels, bytes, and bits per byte."""
     columns = zip(labels, sizes.tolist(), (LN2 * sizes * bpb).tolist(), strict=True)
     scored = [ScoredDocument("a.jsonl", n, n, label, size, 1, nll) for n, (label, size, nll) in enumerate(columns)]
-    return tabulate(Records.of(scored, ["a.jsonl"], load_manifest()), protocol_of(), load_manifest())
+    return BitsPerByte.of(Records.of(scored, ["a.jsonl"], load_manifest()), protocol_of(), load_manifest())
 
 
 def simulated(rng: np.random.Generator, documents: int, gain: float) -> list[Any]:

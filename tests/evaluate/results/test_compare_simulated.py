@@ -16,9 +16,11 @@ import numpy.typing as npt
 import pytest
 
 from pilekit.corpus import load_manifest
-from pilekit.evaluate.results.compare import Difference, compare
+from pilekit.evaluate.results.compare import compare
+from pilekit.evaluate.results.difference import Difference
 from pilekit.evaluate.results.records import Records, ScoredDocument
-from pilekit.evaluate.results.result import BitsPerByte, Score
+from pilekit.evaluate.results.result import BitsPerByte
+from pilekit.evaluate.results.scores import Score
 from tests.evaluate.documents import protocol_of
 
 Draw = Callable[[np.random.Generator, tuple[int, int]], npt.NDArray[np.float64]]

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from pilekit.corpus import Manifest, PublishedTable, Subset, Totals, load_manifest
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result import BitsPerByte
-from pilekit.evaluate.results.tabulate import tabulate
 from tests.evaluate.documents import protocol_of
 
 SMALL = Manifest(
@@ -31,7 +30,7 @@ SMALL = Manifest(
 
 
 def tabulated(documents: list[ScoredDocument], **protocol: Any) -> BitsPerByte:
-    return tabulate(Records.of(documents, ["x.jsonl"], SMALL), protocol_of(**protocol), SMALL)
+    return BitsPerByte.of(Records.of(documents, ["x.jsonl"], SMALL), protocol_of(**protocol), SMALL)
 
 
 def reference(documents: list[ScoredDocument], paper: bool) -> dict[str, Any]:
@@ -154,7 +153,7 @@ BPB, PERPLEXITY = TABLES["Table 2"], TABLES["Table 8"]
 
 
 def in_paper(documents: list[ScoredDocument]) -> BitsPerByte:
-    return tabulate(Records.of(documents, ["test.jsonl"], PILE), protocol_of(paper=True), PILE)
+    return BitsPerByte.of(Records.of(documents, ["test.jsonl"], PILE), protocol_of(paper=True), PILE)
 
 
 def test_perplexities_of_table_8_give_table_2() -> None:

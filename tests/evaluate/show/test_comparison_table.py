@@ -8,8 +8,10 @@ from dataclasses import replace
 from rich.cells import cell_len
 from rich.console import Console
 
-from pilekit.evaluate.results.compare import Against, Comparison, Difference
-from pilekit.evaluate.show.comparison_table import comparison_table, verdict
+from pilekit.evaluate.results.compare import Comparison
+from pilekit.evaluate.results.difference import Against, Difference
+from pilekit.evaluate.show.comparison_table import comparison_table
+from pilekit.evaluate.show.differences_table import verdict
 
 
 def lines(comparison: Comparison, width: int = 80) -> list[str]:

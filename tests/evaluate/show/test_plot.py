@@ -14,7 +14,6 @@ from pilekit.corpus import load_manifest
 from pilekit.evaluate.results.compare import compare
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result import BitsPerByte
-from pilekit.evaluate.results.tabulate import tabulate
 from pilekit.evaluate.show.plot import PALE, draw_comparison, draw_result, write_figure
 from pilekit.stats.plot import MOST_ROWS
 from tests.evaluate.documents import protocol_of
@@ -36,7 +35,7 @@ def result(
     nll = math.log(2) * size * (hard - gain + rng.normal(0, 0.01, total))
     numbers, shards = np.arange(total), np.zeros(total, np.int32)
     records = Records((shard,), tuple(names), shards, numbers, numbers.astype(np.uint64), subset, size, size // 4, nll)
-    return tabulate(records, protocol_of(**{"labels": names, **changes}), load_manifest())
+    return BitsPerByte.of(records, protocol_of(**{"labels": names, **changes}), load_manifest())
 
 
 def rows(axes: Any) -> list[str]:
@@ -110,7 +109,7 @@ def test_many_subsets_are_cut_and_nothing_is_drawn_all_the_same(tmp_path: Path) 
         assert MOST_ROWS <= len(rows(figure.axes[0])) <= MOST_ROWS + 1
         assert f"{MOST_ROWS} of {MOST_ROWS + 3} subsets" in figure._suptitle.get_text()
     of = result(["a"], documents=1)
-    empty = tabulate(dataclasses.replace(of.records, bytes=np.zeros(1, np.int64)), of.protocol, load_manifest())
+    empty = BitsPerByte.of(dataclasses.replace(of.records, bytes=np.zeros(1, np.int64)), of.protocol, load_manifest())
     for one in (of, empty):
         write_figure(one, tmp_path / "a.png")
         write_figure(compare([one, one]), tmp_path / "b.png")

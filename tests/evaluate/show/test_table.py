@@ -12,8 +12,8 @@ from rich.console import Console
 from pilekit.corpus import load_manifest
 from pilekit.evaluate.results.compare import compare
 from pilekit.evaluate.results.records import Records, ScoredDocument
-from pilekit.evaluate.results.result import BitsPerByte, Score, Weighted
-from pilekit.evaluate.results.tabulate import tabulate
+from pilekit.evaluate.results.result import BitsPerByte
+from pilekit.evaluate.results.scores import Score, Weighted
 from pilekit.evaluate.show.table import result_table
 from pilekit.evaluate.training_copies import TrainingCopies
 from tests.evaluate.documents import protocol_of
@@ -40,7 +40,7 @@ def scored(shard: str = "val.jsonl", names: Sequence[str] = PILE, **changes: Any
         ScoredDocument(shard, number, number, names[number // 12], 100 + number, 30, 70.0 + number)
         for number in range(12 * len(names))
     ]
-    return tabulate(Records.of(documents, [shard], load_manifest()), protocol_of(**changes), load_manifest())
+    return BitsPerByte.of(Records.of(documents, [shard], load_manifest()), protocol_of(**changes), load_manifest())
 
 
 def row_of(text: str, name: str) -> list[str]:
@@ -99,7 +99,7 @@ def test_notes_stand_below() -> None:
     """What a reader must know about the figures, and the protocol."""
     one = {"A": Score(1, 1, 1, 1.0)}
     fixed = [ScoredDocument("val.jsonl", n, n, "ArXiv" if n else "Github", 100, 30, 70.0 + n) for n in range(4)]
-    some = tabulate(Records.of(fixed, ["val.jsonl"], load_manifest()), protocol_of(), load_manifest())
+    some = BitsPerByte.of(Records.of(fixed, ["val.jsonl"], load_manifest()), protocol_of(), load_manifest())
     copies = TrainingCopies(3, {"A": 3, "B": 0}, ("00.jsonl",))
     overlapping = "2,048 tokens, overlapping: each token from at least 1,025; not comparable with disjoint windows"
     no_prefix = {"given": "none", "id": None, "token": None}

@@ -1,0 +1,89 @@
+"""The difference of two models on the same documents, and its verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pilekit.evaluate.results.intervals import LEVEL
+from pilekit.evaluate.results.scores import APPROXIMATE_BELOW
+
+ROUNDING = 1e-6
+"""The relative difference that two scorings of one model may have: batches change how float32 sums are rounded."""
+
+BETTER, WORSE, UNCLEAR, TOO_FEW = "better", "worse", "not told apart", "too few"
+"""The verdicts on a further model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Two models on the same documents.
+
+    documents    number of documents that all compared models have scored, and their UTF-8 `bytes`
+    bpb          bits per byte of the first model and of the other, on these documents; None if they have no byte
+    difference   the other's minus the first's: below 0 the other is better
+    interval     95 % interval of the difference; None with fewer than ten documents with text
+    p            the p-value of no difference, at most 0.05 exactly if the interval does not hold 0; None without one
+    adjusted_p   `p` by Holm's method for the subsets compared at once; otherwise `p`
+    effective    effective number of documents: (sum |r|)^2 / sum r^2, where r is what a document's difference in bits
+                 departs from the mean for its bytes; None without an interval
+    """
+
+    documents: int
+    bytes: int
+    bpb: tuple[float, float] | None = None
+    difference: float | None = None
+    interval: tuple[float, float] | None = None
+    p: float | None = None
+    adjusted_p: float | None = None
+    effective: float | None = None
+
+    @property
+    def is_approximate(self) -> bool:
+        """Whether under 100 effective documents make the interval, which may then be too narrow."""
+        return self.effective is not None and self.effective < APPROXIMATE_BELOW
+
+    @property
+    def verdict(self) -> str:
+        """Of the other model: "better", "worse", "not told apart" or "too few" documents.
+
+        Better and worse need an adjusted p-value of at most 0.05, and an interval beyond rounding.
+        """
+        if self.interval is None or self.bpb is None or self.adjusted_p is None:
+            return TOO_FEW
+        low, high = self.interval
+        least = ROUNDING * max(self.bpb)
+        if self.adjusted_p > 1 - LEVEL or (low <= least and high >= -least):
+            return UNCLEAR
+        return BETTER if high < 0 else WORSE
+
+    def to_dict(self) -> dict[str, Any]:
+        """`{"difference", "interval": [low, high], "bpb": [first, other], "p", "adjusted_p", "verdict", ...}`."""
+        return {
+            "difference": self.difference,
+            "interval": self.interval and list(self.interval),
+            "bpb": self.bpb and list(self.bpb),
+            "documents": self.documents,
+            "bytes": self.bytes,
+            "p": self.p,
+            "adjusted_p": self.adjusted_p,
+            "verdict": self.verdict,
+            "effective": self.effective,
+            "approximate": self.is_approximate,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """A further model against the first.
+
+    overall    pooled over all documents
+    subsets    in the first result's order
+    weighted   weighted by the mixture of the first result's manifest; None if it has no weights
+    weight     the compared documents' subsets' share of the mixture, 0 to 1
+    """
+
+    overall: Difference
+    subsets: dict[str, Difference]
+    weighted: Difference | None = None
+    weight: float = 0.0
