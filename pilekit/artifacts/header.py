@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from pilekit.artifacts.atomic_write import write_json
+from pilekit.artifacts.checked import reason_of_damage
 from pilekit.artifacts.own_file import read_own
-from pilekit.checked import reason_of_damage
 from pilekit.errors import PilekitError, shortened, visible
 from pilekit.version import __version__
 

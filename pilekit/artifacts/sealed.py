@@ -41,7 +41,7 @@ import orjson
 import xxhash
 
 from pilekit.artifacts.atomic_write import write_atomically
-from pilekit.checked import reason_of_damage
+from pilekit.artifacts.checked import reason_of_damage
 from pilekit.errors import PilekitError, shortened, visible
 from pilekit.version import __version__
 

@@ -28,7 +28,7 @@ import xxhash
 from pilekit.artifacts.external_sort import RowSort
 from pilekit.assemble.read_source import GROUP, IDENTITY, SIZE, TEXT, Rows
 from pilekit.corpus import Manifest, Subset
-from pilekit.shuffle import mix
+from pilekit.corpus.shuffle import mix
 
 UInt64 = npt.NDArray[np.uint64]
 Int64 = npt.NDArray[np.int64]

@@ -18,7 +18,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 import xxhash
 
-from pilekit.checked import checked
+from pilekit.artifacts.checked import checked
 from pilekit.errors import PilekitError, counted, shortened, visible
 
 BUNDLED = ("pile", "pile-uncopyrighted", "demo")

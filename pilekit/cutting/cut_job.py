@@ -18,8 +18,8 @@ from typing import Annotated, Any, Literal, Protocol
 import msgspec
 
 from pilekit.artifacts.atomic_write import write_json
+from pilekit.artifacts.checked import checked
 from pilekit.artifacts.job_folder import Output
-from pilekit.checked import checked
 from pilekit.corpus import Corpus, Shard, subsets_or_all
 from pilekit.corpus.job_shards import CLEAN
 from pilekit.corpus.shard import STANDARD_INPUT, check_stems, is_url, stem

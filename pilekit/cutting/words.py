@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.kernels import compiled
+from pilekit.engine.kernels import compiled
 from pilekit.pipeline.rules.repeats import characters
 from pilekit.pipeline.rules.scanned_texts import decoded
 

@@ -23,9 +23,9 @@ import msgspec
 import numpy as np
 
 from pilekit.artifacts.atomic_write import write_json
+from pilekit.artifacts.checked import checked
 from pilekit.artifacts.free_disk import bytes_below, check_free_disk
 from pilekit.artifacts.job_folder import Output
-from pilekit.checked import checked
 from pilekit.corpus import Corpus, Described, HeldOutShards, Manifest, Shard, Source, resolve_subsets
 from pilekit.corpus.job_shards import CLEAN
 from pilekit.corpus.shard import STANDARD_INPUT, check_stems, is_url, stem

@@ -17,8 +17,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pilekit.engine.memory_limit import machine_memory, memory_limit
 from pilekit.errors import PilekitError, visible
-from pilekit.memory_limit import machine_memory, memory_limit
 from pilekit.version import __version__
 
 _NOT_LISTED = ("cloud", "dev", "docs")

@@ -20,6 +20,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from pilekit.corpus import Corpus, Described, subsets_or_all
+from pilekit.corpus.shuffle import mix
 from pilekit.errors import PilekitError, counted, shortened
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, check_vocabulary, load_causal_lm, predicting
 from pilekit.evaluate.model.device import device_of, dtype_of
@@ -28,7 +29,6 @@ from pilekit.evaluate.plan import Data, prefix_token
 from pilekit.evaluate.ranks import alone
 from pilekit.progress import Reached
 from pilekit.shards.read.reader import OnError, read
-from pilekit.shuffle import mix
 from pilekit.stream.arguments import check_number
 from pilekit.tokenize import Tokenizer, load_tokenizer
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from pilekit.artifacts.checked import reason_of_damage
 from pilekit.artifacts.own_file import read_own
-from pilekit.checked import reason_of_damage
 from pilekit.cutting.cut_result import SUMMARY, CutCorpus, DecontaminationResult
 from pilekit.errors import PilekitError
 from pilekit.pipeline.cleaner import CleanResult

@@ -25,12 +25,12 @@ import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
 from pilekit.corpus import Corpus, Described, Source, subsets_or_all
+from pilekit.corpus.shuffle import Int64
 from pilekit.errors import PilekitError, counted, message_logger
 from pilekit.pipeline.pipeline import Stage
 from pilekit.progress import Reached, byte_progress
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.read.reader import OnError
-from pilekit.shuffle import Int64
 from pilekit.stream.arguments import MOST_TOKENS_IN_ROW, check_number, check_one_of, tokenizer_of
 from pilekit.stream.batch.batch import DEFAULT_OUTPUTS, Batch, BatchWriter, checked_outputs
 from pilekit.stream.batch.build_batches import BatchBuilder, Item, build_batches, rows_of_step

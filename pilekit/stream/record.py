@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from pilekit.corpus.shuffle import Int64
 from pilekit.errors import PilekitError, shortened
-from pilekit.shuffle import Int64
 
 # A batch's state begins with its number and its counts of lanes, rows and bad lines. 4 numbers for each lane and 3 for
 # each subset follow.

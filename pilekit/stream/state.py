@@ -20,8 +20,8 @@ import msgspec
 import numpy as np
 
 from pilekit.artifacts.sealed import Kind, SealedHeader
+from pilekit.corpus.shuffle import Int64
 from pilekit.errors import PilekitError, visible
-from pilekit.shuffle import Int64
 from pilekit.stream.finite_pass import Passes
 from pilekit.stream.order.lane_grid import Grid, Positive, Share, batch_sizes
 

@@ -35,9 +35,9 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from pilekit.engine.memory_limit import memory_limit
 from pilekit.errors import counted
 from pilekit.fitted_table import Column, FittedTable, rounded_bytes
-from pilekit.memory_limit import memory_limit
 from pilekit.stream.batch.mlm import CHOSEN
 from pilekit.train.config.check import check_model, check_world
 from pilekit.train.config.file import load_config

@@ -30,7 +30,7 @@ from pilekit.dedup.match.exact import find_exact
 from pilekit.dedup.match.population import Population, ids_of
 from pilekit.dedup.output.removed_table import Decisions
 from pilekit.dedup.sketch.shingles import mixed
-from pilekit.kernels import compiled
+from pilekit.engine.kernels import compiled
 from tests.dedup.given import write_flat_sets
 
 UInt64 = npt.NDArray[np.uint64]

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import tokenizers
 
-from pilekit.shuffle import mix, permutation
+from pilekit.corpus.shuffle import mix, permutation
 
 UNITS, DOCUMENTS, REPEATS, SHARDS, TURNS, BLOCKS = 1, 2, 3, 4, 5, 6
 """The first word of the key of each random choice."""

@@ -26,6 +26,7 @@ import numpy.typing as npt
 import torch
 from torch.nn.functional import cross_entropy
 
+from pilekit.corpus.shuffle import mix
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.masked.model import MaskedLM, states_at
 from pilekit.evaluate.score.batching import (
@@ -37,7 +38,6 @@ from pilekit.evaluate.score.batching import (
     chunk_rows,
     usual_batch_tokens,
 )
-from pilekit.shuffle import mix
 from pilekit.tokenize import Tokenizer
 
 LOOK_AHEAD_BATCHES = 256

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 from safetensors import safe_open
 
-from pilekit.checked import checked
+from pilekit.artifacts.checked import checked
 from pilekit.errors import PilekitError, shortened
 from pilekit.evaluate.model.folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 

@@ -33,11 +33,11 @@ import numpy.typing as npt
 import xxhash
 
 from pilekit.artifacts.atomic_write import check_target, write_json
+from pilekit.artifacts.checked import reason_of_damage
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.header import read_header, write_header
 from pilekit.artifacts.own_file import open_own, read_own, refuse_linked_folders
 from pilekit.artifacts.sealed import Kind, SealedHeader
-from pilekit.checked import reason_of_damage
 from pilekit.corpus import Manifest
 from pilekit.errors import PilekitError
 from pilekit.evaluate.results.records import Records, ScoredDocument

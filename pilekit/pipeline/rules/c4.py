@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.documents import DocumentBatch
-from pilekit.kernels import compiled
+from pilekit.engine.kernels import compiled
 from pilekit.pipeline.rules.rule_set import RuleSet, Values, above, below, limit
 from pilekit.pipeline.rules.scanned_texts import Bytes, Int64, ScannedTexts, sums
 

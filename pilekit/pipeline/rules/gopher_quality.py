@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pilekit.kernels import compiled
+from pilekit.engine.kernels import compiled
 from pilekit.pipeline.rules.rule_set import RuleSet, Values, above, below, limit, outside
 from pilekit.pipeline.rules.scanned_texts import ALNUM, ALPHA, Bytes, Int64, ScannedTexts, UInt32, share, sums
 

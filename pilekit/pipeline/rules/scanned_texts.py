@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.documents import DocumentBatch
-from pilekit.kernels import compiled
+from pilekit.engine.kernels import compiled
 from pilekit.pipeline.rules.repeats import characters, repeated_pieces
 
 Bytes = npt.NDArray[np.uint8]

@@ -18,9 +18,9 @@ import numpy.typing as npt
 import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
 
+from pilekit.corpus.shuffle import Int64
 from pilekit.errors import PilekitError, visible
 from pilekit.fitted_table import Column, FittedTable
-from pilekit.shuffle import Int64
 from pilekit.stream.batch.mlm import Masking, mask
 from pilekit.stream.batch.write_columns import write
 from pilekit.stream.pack.window import Pieces, Window

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from pilekit.corpus.shuffle import Int64
 from pilekit.documents import Document
 from pilekit.errors import PilekitError
 from pilekit.progress import Reached
-from pilekit.shuffle import Int64
 from pilekit.stream.batch.batch import BatchWriter
 from pilekit.stream.order.lane_grid import Grid, Share
 from pilekit.stream.pack.lane import Lane, encoded, rows_in

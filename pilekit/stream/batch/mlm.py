@@ -13,8 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
+from pilekit.corpus.shuffle import Int64, UInt64, mix
 from pilekit.errors import PilekitError
-from pilekit.shuffle import Int64, UInt64, mix
 from pilekit.stream.batch.write_columns import IGNORED
 from pilekit.tokenize import Tokenizer
 

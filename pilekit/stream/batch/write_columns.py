@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from pilekit.kernels import compiled
-from pilekit.shuffle import Int64
+from pilekit.corpus.shuffle import Int64
+from pilekit.engine.kernels import compiled
 
 IGNORED = -100
 """The label that Hugging Face's and torch's losses leave out."""

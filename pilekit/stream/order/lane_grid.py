@@ -23,8 +23,8 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
+from pilekit.corpus.shuffle import Int64
 from pilekit.errors import PilekitError, counted, shortened
-from pilekit.shuffle import Int64
 from pilekit.stream.arguments import check_number
 
 COLUMNS = 4

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from pilekit.corpus import Manifest, resolve_subsets
+from pilekit.corpus.shuffle import mix
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, shortened
-from pilekit.shuffle import mix
 
 _REPEATS = 3
 """Keeps these hashes apart from others of the same seed."""

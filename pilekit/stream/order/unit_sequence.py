@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pilekit.shuffle import Int64, permutation
+from pilekit.corpus.shuffle import Int64, permutation
 
 _UNITS, _DOCUMENTS = 1, 2
 """Keys that keep permutations of units apart from those of documents."""

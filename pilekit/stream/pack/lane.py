@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pilekit.corpus.shuffle import Int64
 from pilekit.errors import PilekitError, counted
-from pilekit.shuffle import Int64
 from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments, Turns, Window, gathered, windows
 from pilekit.stream.read.lane_documents import NUMBER, SHARD, LaneDocuments
 from pilekit.stream.read.token_files import TokenIndex

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pilekit.shuffle import Int64
+from pilekit.corpus.shuffle import Int64
 
 
 @dataclass(frozen=True)

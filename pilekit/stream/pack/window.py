@@ -16,9 +16,9 @@ from typing import Literal, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from pilekit.corpus.shuffle import Int64, UInt64, mix
 from pilekit.documents import Document
 from pilekit.errors import PilekitError
-from pilekit.shuffle import Int64, UInt64, mix
 from pilekit.stream.pack.packings import Rows, best_fit, concat, separate, unused
 from pilekit.stream.read.lane_documents import NUMBER, ORDER, POSITION, SHARD, SKIPPED, Table, document_table
 

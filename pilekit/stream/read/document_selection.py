@@ -23,6 +23,7 @@ import xxhash
 
 from pilekit.corpus import UNLABELLED, Corpus
 from pilekit.corpus.shard import is_url
+from pilekit.corpus.shuffle import Int64
 from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.documents import DocumentBatch, check_labels
 from pilekit.errors import PilekitError, counted, message_logger, shortened
@@ -34,7 +35,6 @@ from pilekit.shards.random_access.selected_lines import SelectedDocuments, Selec
 from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.reader import OnError
 from pilekit.shards.read.unchanged import version_of
-from pilekit.shuffle import Int64
 from pilekit.stream.order.repeats import copies, exact_repeats
 from pilekit.stream.read.lane_documents import LaneDocuments, document_table
 from pilekit.stream.read.mixture import repeats_of_weights

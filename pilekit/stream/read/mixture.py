@@ -17,11 +17,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pilekit.corpus import Corpus, Manifest
+from pilekit.corpus.shuffle import mix
 from pilekit.errors import PilekitError, shortened
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access.document_reader import OpenReaders
 from pilekit.shards.random_access.selected_lines import SelectedLines
-from pilekit.shuffle import mix
 from pilekit.stream.order.repeats import MOST, numbers_of_subsets
 from pilekit.stream.read.token_files import TokenCorpus
 from pilekit.tokenize import Tokenizer

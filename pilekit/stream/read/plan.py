@@ -18,6 +18,7 @@ import numpy as np
 
 from pilekit.corpus import Corpus, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
+from pilekit.corpus.shuffle import Int64
 from pilekit.engine import Advance
 from pilekit.errors import message_logger, visible
 from pilekit.shards.index.build import index_corpus
@@ -29,7 +30,6 @@ from pilekit.shards.read.parquet import row_groups
 from pilekit.shards.read.reader import OnError, gunzipped, located_errors
 from pilekit.shards.read.zstd_frames import MAX_WINDOW, Stored, decode, walk_frames
 from pilekit.shards.write.seek_table import read_seek_table
-from pilekit.shuffle import Int64
 from pilekit.stream.order import lane_grid as grid
 
 logger = message_logger(__name__)

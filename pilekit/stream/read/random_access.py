@@ -14,11 +14,11 @@ from collections.abc import Collection, Generator, Iterator
 
 import numpy as np
 
+from pilekit.corpus.shuffle import Int64
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, shortened
 from pilekit.pipeline.pipeline import Pipeline
 from pilekit.shards.random_access.document_reader import OpenReaders
-from pilekit.shuffle import Int64
 from pilekit.stream.order.repeats import staying
 from pilekit.stream.order.unit_sequence import Sequence, Unit
 from pilekit.stream.read.document_selection import DocumentSelection

@@ -21,13 +21,13 @@ from itertools import chain
 import numpy as np
 
 from pilekit.corpus.shard import STANDARD_INPUT
+from pilekit.corpus.shuffle import Int64, permutation
 from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.pipeline import Pipeline
 from pilekit.shards.read.reader import ShardReader, read
 from pilekit.shards.read.unchanged import check_version
-from pilekit.shuffle import Int64, permutation
 from pilekit.stream.order.repeats import staying
 from pilekit.stream.read.document_selection import DocumentSelection
 from pilekit.stream.read.lane_documents import ORDER, SKIPPED, LaneDocuments

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from pilekit.shuffle import Int64
+from pilekit.corpus.shuffle import Int64
 from pilekit.stream.read.lane_documents import NUMBER, ORDER, SHARD, SUBSET, LaneDocuments
 
 MOST_CHARACTERS = 32 << 20

@@ -22,6 +22,7 @@ import xxhash
 
 from pilekit.corpus import Corpus, Described, Shard, Source, load_manifest, subset_names
 from pilekit.corpus.shard import is_url
+from pilekit.corpus.shuffle import Int64
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
 from pilekit.documents import DocumentBatch, check_labels
 from pilekit.errors import PilekitError, shortened
@@ -30,7 +31,6 @@ from pilekit.shards.index.format import Frames, IndexHeader, ShardIndex
 from pilekit.shards.index.metadata import INDEX
 from pilekit.shards.keep_mask import KeepMask
 from pilekit.shards.random_access.selected_lines import MOST_LINES, SelectedLines
-from pilekit.shuffle import Int64
 from pilekit.stream.read.plan import Plan
 from pilekit.tokenize import Tokenizer
 from pilekit.tokenize.files.token_file import TokenFile, index_paths

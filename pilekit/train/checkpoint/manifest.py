@@ -26,9 +26,9 @@ import msgspec
 import torch
 import xxhash
 
+from pilekit.artifacts.checked import reason_of_damage
 from pilekit.artifacts.own_file import read_own, reading_own
 from pilekit.artifacts.sealed import Kind, SealedHeader
-from pilekit.checked import reason_of_damage
 from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError
 from pilekit.train.step.loss_scale import LossScaleState

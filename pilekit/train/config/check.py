@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from pilekit.checked import checked, either, shown
+from pilekit.artifacts.checked import checked, either, shown
 from pilekit.corpus import Manifest, load_manifest
 from pilekit.errors import PilekitError, counted
 from pilekit.train.config.sections import SECTIONS, TEXT, DataConfig, TrainConfig, fields, values

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from pilekit.checked import shown
+from pilekit.artifacts.checked import shown
 from pilekit.errors import PilekitError, shortened, visible
 from pilekit.train.config.sections import TrainConfig
 

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import msgspec
 
 from pilekit.artifacts.atomic_write import check_target, write_atomically
+from pilekit.artifacts.checked import reason_of_damage
 from pilekit.artifacts.own_file import open_own
-from pilekit.checked import reason_of_damage
 from pilekit.errors import PilekitError, message_logger, shortened
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from pilekit.shuffle import mix
+from pilekit.corpus.shuffle import mix
 from pilekit.stream.batch.batch import OUTPUTS, Batch
 from pilekit.stream.batch.mlm import Masking
 from pilekit.stream.pack.pack_stage import Pack

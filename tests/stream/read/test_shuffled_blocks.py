@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.shuffle import permutation
+from pilekit.corpus.shuffle import permutation
 from pilekit.stream.read.lane_documents import NUMBER, ORDER, SKIPPED, LaneDocuments, document_table
 from pilekit.stream.read.shuffled_blocks import shuffled_blocks
 from tests.stream.corpora import made

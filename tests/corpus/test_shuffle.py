@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.shuffle import mix, permutation
+from pilekit.corpus.shuffle import mix, permutation
 
 MASK = (1 << 64) - 1
 

@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 KERNEL = """
 import sys
 import numpy as np
-from pilekit.kernels import compiled
+from pilekit.engine.kernels import compiled
 
 @compiled()
 def total(values):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pilekit import memory_limit as module
-from pilekit.memory_limit import machine_memory, memory_limit
+from pilekit.engine import memory_limit as module
+from pilekit.engine.memory_limit import machine_memory, memory_limit
 
 
 def test_the_lowest_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.checked import checked, reason_of_damage
+from pilekit.artifacts.checked import checked, reason_of_damage
 from pilekit.errors import PilekitError
 
 
