@@ -5,7 +5,9 @@
 The intervals of two figures say little about their difference: most of an interval comes from which documents are hard,
 and these are the same for both models. So documents are paired by their identity (shard name, number, hash of the
 text), and the interval is that of the paired differences. If models err alike, it is many times narrower than the two
-intervals. Each further model is compared with the first, all on the same documents.
+intervals. It holds the intervals of two tests: the sign-flip test is exact for gains and losses that are alike, and the
+studentised bootstrap knows better where they are not. Each further model is compared with the first, all on the same
+documents.
 
 A verdict on one of several subsets uses its p-value adjusted by Holm's method, so that the chance of any false verdict
 on equal models is 5 %. Under ten documents with text there is no interval and no verdict.
@@ -28,10 +30,12 @@ from pilekit.evaluate.results.difference import Against, Difference
 from pilekit.evaluate.results.intervals import (
     FEWEST,
     Float64,
+    Resampled,
     holm,
     interval,
     p_value,
     split_sums,
+    total,
 )
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result import BitsPerByte
@@ -237,18 +241,28 @@ def _over(parts: Sequence[tuple[float, _Sums]]) -> list[Difference]:
     each = np.concatenate([weight * one.each for weight, one in parts], axis=1)
     for bits, gain, own in zip(others, drawn[:-1], each[:-1], strict=True):
         sums, whole = np.stack([gain, drawn[-1]]), [bits - first, divisor]
-        span = interval(sums, whole) if texts >= FEWEST else None
-        p = None if span is None else p_value(sums, whole)
+        span, p = _span(sums, whole, Resampled.of(own, each[-1])) if texts >= FEWEST else (None, None)
         bpb = first / divisor, bits / divisor
-        effective = None if span is None else _effective(own - whole[0] / divisor * each[-1])
-        found.append(Difference(documents, size, bpb, whole[0] / divisor, span, p, p, effective))
+        shape = (None, None) if span is None else _shape(own - whole[0] / divisor * each[-1], each[-1])
+        found.append(Difference(documents, size, bpb, whole[0] / divisor, span, p, p, *shape))
     return found
 
 
-def _effective(residuals: Float64) -> float:
-    """How many documents of equal residuals spread as these do; all of them if there is no residual."""
-    squares = float(residuals @ residuals)
-    return float(np.abs(residuals).sum()) ** 2 / squares if squares else float(len(residuals))
+def _span(
+    sums: Float64, whole: Sequence[float], resampled: Resampled
+) -> tuple[tuple[float, float], float] | tuple[None, None]:
+    """The interval that holds those of both tests, and the greater p-value; None if one of them is unbounded."""
+    one, other = interval(sums, whole), resampled.interval()
+    if one is None or other is None:
+        return None, None
+    return (min(one[0], other[0]), max(one[1], other[1])), max(p_value(sums, whole), resampled.p_value())
+
+
+def _shape(residuals: Float64, sizes: Float64) -> tuple[float, float]:
+    """The skewness of the residuals' sum and the evenness of the sizes."""
+    squares = total(residuals**2)
+    skewness = abs(total(residuals**3)) / squares**1.5 if squares else 0.0
+    return skewness, total(sizes) ** 2 / (int(np.count_nonzero(sizes)) * total(sizes**2))
 
 
 def _adjusted(subsets: dict[str, Difference]) -> dict[str, Difference]:

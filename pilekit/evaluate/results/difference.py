@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pilekit.evaluate.results.intervals import LEVEL
-from pilekit.evaluate.results.scores import APPROXIMATE_BELOW
 
 ROUNDING = 1e-6
 """The relative difference that two scorings of one model may have: batches change how float32 sums are rounded."""
+
+MOST_SKEWNESS, LEAST_EVENNESS = 0.3, 0.25
+"""Beyond these an interval may be too narrow; docs/bpb.md has measured how often that errs."""
 
 BETTER, WORSE, UNCLEAR, TOO_FEW = "better", "worse", "not told apart", "too few"
 """The verdicts on a further model."""
@@ -22,11 +24,13 @@ class Difference:
     documents    number of documents that all compared models have scored, and their UTF-8 `bytes`
     bpb          bits per byte of the first model and of the other, on these documents; None if they have no byte
     difference   the other's minus the first's: below 0 the other is better
-    interval     95 % interval of the difference; None with fewer than ten documents with text
+    interval     95 % interval of the difference; None with fewer than ten documents with text, or if
+                 all but about three have the same difference per byte
     p            the p-value of no difference, at most 0.05 exactly if the interval does not hold 0; None without one
     adjusted_p   `p` by Holm's method for the subsets compared at once; otherwise `p`
-    effective    effective number of documents: (sum |r|)^2 / sum r^2, where r is what a document's difference in bits
-                 departs from the mean for its bytes; None without an interval
+    skewness     of the difference's error, without its sign: |sum r^3| / (sum r^2)^1.5, where r is what a document's
+                 difference in bits departs from the mean for its bytes; None without an interval
+    evenness     of the lengths: (sum bytes)^2 / (documents with text * sum bytes^2), at most 1; None without one
     """
 
     documents: int
@@ -36,12 +40,13 @@ class Difference:
     interval: tuple[float, float] | None = None
     p: float | None = None
     adjusted_p: float | None = None
-    effective: float | None = None
+    skewness: float | None = None
+    evenness: float | None = None
 
     @property
     def is_approximate(self) -> bool:
-        """Whether under 100 effective documents make the interval, which may then be too narrow."""
-        return self.effective is not None and self.effective < APPROXIMATE_BELOW
+        """Whether the interval may be too narrow: few documents decide the difference, or hold most of the bytes."""
+        return (self.skewness or 0) > MOST_SKEWNESS or (1 if self.evenness is None else self.evenness) < LEAST_EVENNESS
 
     @property
     def verdict(self) -> str:
@@ -68,7 +73,8 @@ class Difference:
             "p": self.p,
             "adjusted_p": self.adjusted_p,
             "verdict": self.verdict,
-            "effective": self.effective,
+            "skewness": self.skewness,
+            "evenness": self.evenness,
             "approximate": self.is_approximate,
         }
 

@@ -7,7 +7,6 @@ from rich.text import Text
 
 from pilekit.evaluate.results.compare import LETTERS, Comparison, left_out_text
 from pilekit.evaluate.results.intervals import FEWEST
-from pilekit.evaluate.results.scores import APPROXIMATE_BELOW
 from pilekit.evaluate.show.differences_table import CLEAR, FEW, differences_table, marks, verdict
 from pilekit.evaluate.show.figures_table import APPROXIMATE
 from pilekit.evaluate.show.table import notes_table
@@ -35,10 +34,9 @@ def _notes(comparison: Comparison) -> list[tuple[str, str]]:
     if CLEAR in shown:
         lines.append((CLEAR, "a clear difference: p at most 0.05, in subsets by Holm's method for all of them at once"))
     if FEW in shown:
-        lines.append((FEW, f"under {FEWEST} documents with text: no interval and no verdict"))
+        lines.append((FEW, f"under {FEWEST} documents with text, or under 4 that differ: no interval"))
     if APPROXIMATE in shown:
-        few = f"under {APPROXIMATE_BELOW} effective documents: too narrow if gains and losses differ in kind or length"
-        lines.append((APPROXIMATE, few))
+        lines.append((APPROXIMATE, "few documents decide the difference or hold most bytes: perhaps too narrow"))
     weights = {against.weight for against in comparison.against if against.weighted is not None}
     lines += [
         ("mixture", f"weights of {100 * weight:.1f} % of the mixture, renormalised")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pilekit.corpus import load_manifest
 from pilekit.evaluate.results.compare import compare
 from pilekit.evaluate.results.difference import Difference
-from pilekit.evaluate.results.intervals import SPLITS, holm, split_sums
+from pilekit.evaluate.results.intervals import SPLITS, Resampled, holm, split_sums
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.results.scores import Score
@@ -74,6 +74,13 @@ ORDERS = st.sampled_from([SHARDS, SHARDS[::-1], ("x", *SHARDS)])
 Expected = tuple[int, int, list[float] | None, list[tuple[float, float] | None]]
 
 
+def bounded(signs: Any, texts: Sequence[Text]) -> bool:
+    """Whether under 5 % of the splits have a part without bytes."""
+    sizes = np.array([float(one.bytes) for one in texts])
+    empty = np.count_nonzero(abs(sizes @ signs) >= sizes.sum())
+    return empty < int(0.05 * (SPLITS + 1))
+
+
 def reference(scored: Sequence[Sequence[tuple[Text, float]]], order: Sequence[str]) -> dict[str | None, Expected]:
     """Per subset and (None) over all: documents, bytes, bpb of each, the bounds of the p-value of each."""
     of = [dict(one) for one in scored]
@@ -87,6 +94,7 @@ def reference(scored: Sequence[Sequence[tuple[Text, float]]], order: Sequence[st
     found: dict[str | None, Expected] = {}
     for wanted in (None, *labels):
         at = [place for place, one in enumerate(common) if wanted in (None, one.label)]
+        at.sort(key=lambda place: LABELS.index(common[place].label))  # resampled in this order
         texts = [common[place] for place in at]
         size = sum(one.bytes for one in texts)
         bpb = [math.fsum(one[text] for text in texts) / LN2 / size for one in of] if size else None
@@ -98,7 +106,12 @@ def reference(scored: Sequence[Sequence[tuple[Text, float]]], order: Sequence[st
                 (1 + int(np.count_nonzero(flipped >= abs(gain.sum()) + rounding * way))) / (SPLITS + 1)
                 for way in (1, -1)
             )
-            p_values.append((least, most) if sum(one.bytes > 0 for one in texts) >= 10 else None)
+            few = sum(one.bytes > 0 for one in texts) < 10
+            drawn = None if few else Resampled.of(gain / LN2, np.array([float(one.bytes) for one in texts]))
+            if drawn is None or drawn.interval() is None or not bounded(signs[at], texts):
+                p_values.append(None)
+            else:
+                p_values.append((max(least, drawn.p_value() - 1e-9), max(most, drawn.p_value() + 1e-9)))
         found[wanted] = len(texts), size, bpb, p_values
     return found
 
@@ -235,22 +248,38 @@ def test_json_and_names_of_models() -> None:
     assert next(iter(told["subsets"].values()))["bpb"] == list(of_subset.bpb)
 
 
-def test_the_effective_number_of_documents_is_that_of_a_plain_loop() -> None:
+def test_skewness_and_evenness_are_those_of_a_plain_loop() -> None:
     rng = np.random.default_rng(3)
-    bits = {number: (float(rng.uniform(5, 15)), float(rng.lognormal(2, 1))) for number in range(400)}
-    of = [result([(one, bits[one.number][which]) for one in texts(*bits)]) for which in (0, 1)]
-    against = compare(of).against[0]
-    rows = list(zip(*(one.records.documents() for one in of if one.records is not None), strict=True))
-    for name, found in [("", against.overall), *against.subsets.items()]:
-        own = [(one, other) for one, other in rows if name in ("", one.subset)]
-        gains = [(other.nll - one.nll) / math.log(2) for one, other in own]
-        mean = sum(gains) / sum(one.bytes for one, _ in own)
-        left = [gain - mean * one.bytes for gain, (one, _) in zip(gains, own, strict=True)]
-        effective = sum(map(abs, left)) ** 2 / sum(one * one for one in left)
-        assert found.effective == pytest.approx(effective, rel=1e-9)
-        assert found.to_dict()["approximate"] is found.is_approximate is (effective < 100)
+    for sigma in (0.2, 2.0):
+        bits = {number: (float(rng.uniform(5, 15)), float(rng.lognormal(2, sigma))) for number in range(400)}
+        of = [result([(one, bits[one.number][which]) for one in texts(*bits)]) for which in (0, 1)]
+        against = compare(of).against[0]
+        rows = list(zip(*(one.records.documents() for one in of if one.records is not None), strict=True))
+        marked = set()
+        for name, found in [("", against.overall), *against.subsets.items()]:
+            own = [(one, other) for one, other in rows if name in ("", one.subset)]
+            gains = [(other.nll - one.nll) / math.log(2) for one, other in own]
+            sizes = [one.bytes for one, _ in own]
+            left = [gain - sum(gains) / sum(sizes) * size for gain, size in zip(gains, sizes, strict=True)]
+            skewness = abs(sum(one**3 for one in left)) / sum(one * one for one in left) ** 1.5
+            evenness = sum(sizes) ** 2 / (sum(size > 0 for size in sizes) * sum(size * size for size in sizes))
+            assert (found.skewness, found.evenness) == pytest.approx((skewness, evenness), rel=1e-9)
+            told = found.to_dict()
+            assert (told["skewness"], told["evenness"]) == (found.skewness, found.evenness)
+            assert told["approximate"] is found.is_approximate is (skewness > 0.3 or evenness < 0.25)
+            marked.add(found.is_approximate)
+        assert True in marked if sigma == 2.0 else False in marked
     same = compare([of[0], of[0]]).against[0].overall
-    assert (same.effective, same.is_approximate) == (400, False)
+    assert same.skewness == 0
+
+
+def test_few_documents_that_differ_give_no_interval() -> None:
+    """Of 100 documents all but three have the same bits for both models: a resample often has none of the three."""
+    for differing, verdict in ((3, "too few"), (12, "not told apart")):
+        scored = [(one, 10.0) for one in texts(*range(100))]
+        other = [(one, nll + (number < differing) * (-1.0) ** number) for number, (one, nll) in enumerate(scored)]
+        found = compare([result(scored), result(other)]).against[0].overall
+        assert (found.verdict, found.interval is None) == (verdict, differing == 3)
 
 
 MASKED: dict[str, Any] = {

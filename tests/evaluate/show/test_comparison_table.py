@@ -57,17 +57,17 @@ def test_rows_marks_and_notes() -> None:
     assert totals[1][:2] + totals[1][-4:] == ["Overall", "(mixture)", "+0.0100", "to", "+0.0300", "*"]
     assert rows["A"] == ["A", "runs/0/model"]
     assert rows["mixture"][:5] == ["mixture", "weights", "of", "25.0", "%"]
-    assert " ".join(rows["few"]).startswith("few under 10 documents with text: no interval")
+    assert " ".join(rows["few"]).startswith("few under 10 documents with text, or under 4 that differ: no")
     found = lines(comparison(BETTER, BETTER, left_out=(0, 1_000, 0), cautions=["mind the prefix"]))
     titles = [f"BPB on the same documents: {letter} against A" for letter in "BC"]
     assert [line for line in found if line.endswith("against A")] == titles
     assert "C          runs/2/model" in found
     assert "documents  those that all scored; left out: 1,000 of B" in found
     assert "mind       mind the prefix" in found
-    rough = replace(BETTER, subsets={name: replace(one, effective=99.0) for name, one in BETTER.subsets.items()})
+    rough = replace(BETTER, subsets={name: replace(one, skewness=0.31) for name, one in BETTER.subsets.items()})
     rows = {line.split()[0]: line.split() for line in lines(comparison(rough)) if line}
     assert [rows[name][-1] for name in ("ArXiv", "Github")] == ["*~", "~"]
-    assert " ".join(rows["~"]).startswith("~ under 100 effective documents: too narrow if")
+    assert " ".join(rows["~"]).startswith("~ few documents decide the difference or hold most bytes")
     nothing = Against(Difference(2, 0, None, None, None), {"ArXiv": Difference(2, 0, None, None, None)})
     [row] = [line for line in lines(comparison(nothing)) if line.startswith("ArXiv")]
     assert row.split() == ["ArXiv", "2", "–", "–", "–", "–", "few"]
