@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -44,6 +44,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for mark in item.iter_markers("skip"):
             if not (mark.args or mark.kwargs.get("reason")):
                 raise pytest.UsageError(f"{item.nodeid}: is skipped without a reason")
+
+
+def _skip_is_wanted(reason: str) -> bool:
+    """Whether a test may be skipped for this reason: any, or in `.ci/run` only the named ones."""
+    allowed = os.environ.get("PILEKIT_TEST_SKIPS")
+    return allowed is None or any(part in reason for part in filter(None, allowed.split("|")))
+
+
+def _no_silent_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Make a skipped test fail, unless the skip is wanted."""
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if not _skip_is_wanted(reason):
+            report.outcome = "failed"
+            report.longrepr = f"{report.nodeid} was skipped, which PILEKIT_TEST_SKIPS forbids: {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _no_silent_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _no_silent_skip(report)
+    return report
 
 
 def pytest_configure(config: pytest.Config) -> None:
