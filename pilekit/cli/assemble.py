@@ -9,6 +9,7 @@ import click
 
 from pilekit.cli.display.output import print_result, say
 from pilekit.cli.options import ByteSize, out_option, run_options
+from pilekit.engine.memory_limit import sorting_memory
 from pilekit.errors import visible
 from pilekit.progress import step_progress
 
@@ -17,7 +18,13 @@ from pilekit.progress import step_progress
 @click.argument("manifest", type=click.Path(path_type=Path))
 @out_option
 @click.option("--plan", is_flag=True, help="Only read the sources, and print what would be written.")
-@click.option("--memory", type=ByteSize(64 * 10**6), default="4GB", help="Memory to sort and to hold lines.")
+@click.option(
+    "--memory",
+    type=ByteSize(64 * 10**6),
+    default=sorting_memory,
+    show_default="4GB, or half of what the process may use",
+    help="Memory to sort and to hold lines.",
+)
 @run_options
 def command(manifest: Path, as_json: bool, **options: Any) -> None:
     """Build a corpus: train shards and a hold-out that does not leak, from the sources in MANIFEST.

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
 
+from pilekit.engine.memory_limit import sorting_memory
 from pilekit.errors import PilekitError, visible
 
 if TYPE_CHECKING:
@@ -255,7 +256,11 @@ run_options = together(on_error_option(), jobs_option, json_option, engine_optio
 """Adds `on_error`, `jobs`, `as_json` and `engine`."""
 
 _MEMORY = click.option(
-    "--memory", type=ByteSize(64 * 10**6), default="4GB", help="Memory to sort and compare, for any corpus."
+    "--memory",
+    type=ByteSize(64 * 10**6),
+    default=sorting_memory,
+    show_default="4GB, or half of what the process may use",
+    help="Memory to sort and compare, for any corpus.",
 )
 sort_options = together(_MEMORY, run_options)
 """Adds `memory` (int) and `run_options` to a command that compares documents with all others."""

@@ -29,6 +29,7 @@ from pilekit.artifacts.job_folder import LOCK_FILE
 from pilekit.corpus import Corpus, Part, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.engine import Advance, Ray, appears, imap_shards, usable_cpus
+from pilekit.engine.memory_limit import sorting_memory
 from pilekit.errors import PilekitError
 from pilekit.progress import Report
 from pilekit.shards.read.reader import OnError
@@ -85,7 +86,7 @@ class CorpusJob:
     report: Report | None = None
     engine: Ray | None = None
     part: Part | None = None
-    memory: int = 4 << 30
+    memory: int = sorting_memory()
     cpus_per_job: int = 1
 
     @classmethod

@@ -71,7 +71,10 @@ class StepWork(TypedDict, total=False):
 class SortWork(StepWork, total=False):
     """The options of such a command that compares documents with all others."""
 
-    memory: Annotated[int, "bytes for sorting, at least 64 MB; the processes' own memory is extra"]
+    memory: Annotated[
+        int,
+        "bytes for sorting, at least 64 MB; the processes' own memory is extra. By default 4 GB, or half of what this process may use",
+    ]
 
 
 def takes(options: type) -> Callable[[F], F]:

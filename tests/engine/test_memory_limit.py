@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from pathlib import Path
 
-import pytest
-
-from pilekit.engine import memory_limit as module
-from pilekit.engine.memory_limit import machine_memory, memory_limit
+from pilekit import assemble_corpus, dedup_corpus, substrings_corpus
+from pilekit.engine.memory_limit import machine_memory, memory_limit, sorting_memory
 
 
-def test_the_lowest_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lowest_limit_counts(tmp_path: Path) -> None:
     groups, own = tmp_path / "cgroup", tmp_path / "own"
-    monkeypatch.setattr(module, "CGROUPS", groups)
-    monkeypatch.setattr(module, "OWN_GROUP", own)
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert memory_limit() == machine_memory() == machine
+    assert memory_limit(groups, own) == machine_memory() == machine
     (inner := groups / "slurm" / "job_3").mkdir(parents=True)
     (older := groups / "memory" / "docker").mkdir(parents=True)
     own.write_text("0::/slurm/job_3\n9:memory:/docker\n3:cpu,cpuacct:/x\n")
@@ -30,4 +27,14 @@ def test_the_lowest_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (tmp_path / "memory.max", "1\n", 2000),
     ):
         file.write_text(content)
-        assert memory_limit() == expected
+        assert memory_limit(groups, own) == expected
+
+
+def test_sorting_takes_4_gb_or_half_of_what_there_is(tmp_path: Path) -> None:
+    for limit, expected in ((16 * 10**9, 4 * 10**9), (2 * 10**9, 10**9), (10**8, 64 * 10**6)):
+        assert sorting_memory(limit) == expected
+    (tmp_path / "memory.max").write_text(f"{10**9}\n")
+    assert sorting_memory(memory_limit(tmp_path, tmp_path / "none")) == 10**9 // 2
+    assert sorting_memory() == min(4 * 10**9, memory_limit() // 2)
+    for command in (assemble_corpus, dedup_corpus, substrings_corpus):
+        assert inspect.signature(command).parameters["memory"].default == sorting_memory()
