@@ -14,6 +14,7 @@ are not checked. Lines with another ending (other spellings, a key after `meta`)
 
 from __future__ import annotations
 
+import codecs
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -242,12 +243,13 @@ def label_of(record: dict[str, Any], path: tuple[str, ...]) -> str:
 
 def _why_not_json(line: Line, error: orjson.JSONDecodeError) -> str:
     """The reason a line did not decode, with the byte in the line, counted from 0."""
-    try:
-        text = bytes(line).decode()
-    except UnicodeDecodeError as bad:
-        return f"is not valid UTF-8 (byte {bad.start:,} of the line)"
+    if not error.doc:  # orjson decoded none of it; a line that it decoded is not copied again, as it may have a GiB
+        try:
+            codecs.utf_8_decode(line, "strict", True)
+        except UnicodeDecodeError as bad:
+            return f"is not valid UTF-8 (byte {bad.start:,} of the line)"
     if "surrogate" in error.msg:
         what = "holds a lone surrogate, which no UTF-8 text can"
     else:
         what = f"is not JSON: {error.msg}"
-    return f"{what} (byte {len(text[: error.pos].encode()):,} of the line)"
+    return f"{what} (byte {len(error.doc[: error.pos].encode()):,} of the line)"

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from pilekit.corpus import Corpus, stores
 from pilekit.errors import PilekitError
 from pilekit.shards.read.reader import read, read_corpus
+from tests.memory_limit import value_and_peak
 from tests.shards import making
 from tests.shards.making import LABELS, flipped, lines, record, slow_documents, some_lines, zstd_frame
 from tests.shards.reading import Found, documents, error, value_and_memory
@@ -267,3 +268,23 @@ def test_a_folder_a_glob_a_list_and_a_corpus_are_read_alike(tmp_path: Path) -> N
             assert documents(way(source)) == (expected if of_all else documents(read(paths[1])))
     with pytest.raises(PilekitError, match="start= is a document number of one shard"):
         read(tmp_path, start=1)
+
+
+PEAK_OF_A_BAD_LINE = """
+import sys
+from pilekit import read
+[batch] = read(sys.argv[1], on_error="skip")
+print(len(batch.texts))
+"""
+
+
+@pytest.mark.slow
+def test_a_long_line_that_is_not_json_takes_three_times_its_size(tmp_path: Path) -> None:
+    peaks = []
+    for size in (10, 200_000_000):
+        path = tmp_path / f"{size}.jsonl.zst"
+        path.write_bytes(zstd_frame(bytes(size) + b"\n" + record("a") + b"\n"))
+        documents, peak = value_and_peak(PEAK_OF_A_BAD_LINE, path)
+        assert documents == 1
+        peaks.append(peak)
+    assert peaks[1] - peaks[0] < 3.3 * 200_000_000
