@@ -22,8 +22,8 @@ from pilekit.progress import step_progress
     "--memory",
     type=ByteSize(64 * 10**6),
     default=sorting_memory,
-    show_default="4GB, or half of what the process may use",
-    help="Memory to sort and to hold lines.",
+    show_default=False,
+    help="Memory to sort and to hold lines.  [default: 4GB, or half of what the process may use]",
 )
 @run_options
 def command(manifest: Path, as_json: bool, **options: Any) -> None:

@@ -259,8 +259,8 @@ _MEMORY = click.option(
     "--memory",
     type=ByteSize(64 * 10**6),
     default=sorting_memory,
-    show_default="4GB, or half of what the process may use",
-    help="Memory to sort and compare, for any corpus.",
+    show_default=False,
+    help="Memory to sort and compare, for any corpus.  [default: 4GB, or half of what the process may use]",
 )
 sort_options = together(_MEMORY, run_options)
 """Adds `memory` (int) and `run_options` to a command that compares documents with all others."""

@@ -73,7 +73,8 @@ class SortWork(StepWork, total=False):
 
     memory: Annotated[
         int,
-        "bytes for sorting, at least 64 MB; the processes' own memory is extra. By default 4 GB, or half of what this process may use",
+        "bytes for sorting, at least 64 MB; the processes' own memory is extra. By default 4 GB, or half of what this "
+        "process may use if that is less",
     ]
 
 
