@@ -10,6 +10,7 @@
     RowSort(folder, ...)         sorts more rows than memory holds, in an unnamed file of that folder
     Kind(name, format, remedy)   a sealed artefact: read as it was written, or refused with the remedy
     checked(value, kind)         a value that a person gives, checked against a type
+    sorting_memory()             the memory that a sort uses, if nobody says
     cache_folder()               the folder for files that cannot be stored beside the data
 
 The layers are job_folder -> header, file_lock -> atomic_write -> own_file. Every artefact of pilekit uses them.

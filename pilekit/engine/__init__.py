@@ -1,6 +1,6 @@
 """Where work runs: `local.py` maps a function over shards in local processes, `ray.py` connects to a Ray cluster that
 does the same (`cluster.py` is their contract), `ranks.py` joins the ranks of a job.
-`kernels.py` compiles loops, and `memory_limit.py` says how much memory a process may use.
+`kernels.py` compiles loops.
 
 ranks.py imports torch, so it is imported only where it is needed; ray.py imports Ray when it connects.
 """

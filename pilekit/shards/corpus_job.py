@@ -26,10 +26,10 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.cache_folder import cache_folder
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.job_folder import LOCK_FILE
+from pilekit.artifacts.memory_limit import sorting_memory
 from pilekit.corpus import Corpus, Part, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.engine import Advance, Ray, appears, imap_shards, usable_cpus
-from pilekit.engine.memory_limit import sorting_memory
 from pilekit.errors import PilekitError
 from pilekit.progress import Report
 from pilekit.shards.read.reader import OnError
