@@ -20,7 +20,7 @@ PAGE = 50
 class Cuts:
     """A finished folder of one of the commands; its shards get an index if they have none."""
 
-    def __init__(self, folder: Path, corpus: Corpus):
+    def __init__(self, folder: Path, corpus: Corpus | None):
         self._cuts = CutFolder(folder)
         manifest = self._cuts.manifest
         indexes = [index_of(shard, manifest=manifest, on_error="skip") for shard in self._cuts.shards()]

@@ -34,7 +34,7 @@ MOST_LISTED = 50
 class Removals:
     """A finished folder of `pilekit dedup`; its shards get an index if they have none."""
 
-    def __init__(self, folder: Path, corpus: Corpus):
+    def __init__(self, folder: Path, corpus: Corpus | None):
         self._run = finished_run(folder)
         manifest = manifest_of(self._run.parameters)
         indexes = [index_of(shard, manifest=manifest, on_error="skip") for shard in self._run.shards]
@@ -108,9 +108,9 @@ class Removals:
         return {**shown, "key": pair.shard, "here": self._browsed.get(pair.shard), "kept_here": here}
 
 
-def browsed_names(corpus: Corpus, paths: Mapping[str, str]) -> dict[str, str]:
+def browsed_names(corpus: Corpus | None, paths: Mapping[str, str]) -> dict[str, str]:
     """The name in the browsed corpus of each shard of a run that is in it; `paths`: where the run read each shard."""
-    here = {_place(shard.path): shard.name for shard in corpus.shards}
+    here = {} if corpus is None else {_place(shard.path): shard.name for shard in corpus.shards}
     return {name: here[place] for name, path in paths.items() if (place := _place(path)) in here}
 
 

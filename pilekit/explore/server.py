@@ -4,7 +4,7 @@ The address holds a random token, so that other users of the machine and other p
 another host are refused (a page elsewhere may point its own name at 127.0.0.1), and so are requests that a browser
 sends for another origin. The Content-Security-Policy allows no connection but to this server, no inline script and no
 inline style, so that no text of a corpus can run or send anything. Only GET is answered, and no files are served but
-those of page/.
+those of page/. A report has a policy of its own, which is as strict, and stands in a frame without any rights.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -30,7 +30,7 @@ from pilekit.explore.sources import Sources
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "img-src data:; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -38,7 +38,10 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 
-QUESTIONS = ("corpus", "documents", "search", "document", "scored", "pairs", "pair", "cuts", "cut")
+IN_FRAME = {"Content-Security-Policy": "frame-ancestors 'self'"}
+"""Added to the policy that a report holds, which may not say this itself."""
+
+QUESTIONS = ("corpus", "documents", "search", "document", "scored", "pairs", "pair", "cuts", "cut", "result", "trained")
 """Methods of `Sources` that the page calls, with its query as their arguments."""
 NUMBERS = ("start", "number", "place", "folder")
 
@@ -49,10 +52,11 @@ def make_app(sources: Sources, hosts: tuple[str, ...], token: str) -> Starlette:
 
     async def only_the_page(request: Request, answer: RequestResponseEndpoint) -> Response:
         response = _refusal(request, hosts, token) or await answer(request)
-        response.headers.update(HEADERS)
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
         return response
 
-    def answer(question: Callable[..., dict[str, Any]]) -> Callable[[Request], Response]:
+    def answer(question: Callable[..., dict[str, Any] | str]) -> Callable[[Request], Response]:
         def endpoint(request: Request) -> Response:
             try:
                 asked = dict(request.query_params)
@@ -60,7 +64,8 @@ def make_app(sources: Sources, hosts: tuple[str, ...], token: str) -> Starlette:
                 if min(numbers.values(), default=0) < 0:
                     raise ValueError(numbers)
                 with lock:
-                    return JSONResponse(question(**{**asked, **numbers}))
+                    found = question(**{**asked, **numbers})
+                return HTMLResponse(found, headers=IN_FRAME) if isinstance(found, str) else JSONResponse(found)
             except (PilekitError, OSError) as error:
                 return JSONResponse({"error": visible(error)}, 400)
             except (TypeError, ValueError, IndexError):

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from pilekit.corpus import Corpus
+from pilekit.corpus import Corpus, Manifest, load_manifest
 from pilekit.corpus.sidecar_files import TOKENS_FILE
 from pilekit.dedup.show.removed_pairs import readable
 from pilekit.documents import Document
@@ -30,6 +30,8 @@ from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result_folder import read_result
 from pilekit.explore.cuts import Cuts
 from pilekit.explore.removals import Removals
+from pilekit.explore.results import Results
+from pilekit.report.collect import Artefact
 from pilekit.shards.random_access.pile_documents import PileDocuments
 from pilekit.stats.summary import corpus_stats
 from pilekit.tokenize import Tokenizer, load_tokenizer
@@ -45,28 +47,34 @@ SEARCH_SECONDS, AT_ONCE = 1.0, 1024
 
 
 class Sources:
-    """The corpus at `data`, and the other sources.
+    """The corpus at `data`, and the other sources; without a corpus, the page shows these alone.
 
     dedup       a folder of `pilekit dedup`
     cuts        folders of `pilekit decontaminate` and `pilekit substrings`
     bpb         a folder of `pilekit bpb --out DIR --per-token`
     tokenizer   shows its tokens; None with `bpb`: that of its model
+    results     artefacts that the page shows as `pilekit report` does
+    manifest    describes the corpora of saved counts; None: that of `data`
 
     PilekitError for anything that is not there or does not fit.
     """
 
     def __init__(
         self,
-        data: str | Path | Corpus,
+        data: str | Path | Corpus | None,
         *,
         dedup: Path | None = None,
         cuts: Sequence[Path] = (),
         bpb: Path | None = None,
         tokenizer: str | None = None,
+        results: Sequence[Artefact] = (),
+        manifest: Manifest | None = None,
     ):
-        self._documents = PileDocuments(data)
-        self._removals = None if dedup is None else Removals(dedup, self._documents.corpus)
-        self._cuts = [Cuts(folder, self._documents.corpus) for folder in cuts]
+        self._browsed = None if data is None else PileDocuments(data)
+        corpus = None if self._browsed is None else self._browsed.corpus
+        self._removals = None if dedup is None else Removals(dedup, corpus)
+        self._cuts = [Cuts(folder, corpus) for folder in cuts]
+        self._results = Results(results, manifest or (corpus.manifest if corpus else load_manifest("pile")), corpus)
         self._result = None if bpb is None else read_result(bpb)
         self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
         if bpb is not None and self._result is not None:
@@ -75,7 +83,7 @@ class Sources:
             with readable(bpb / TOKENS_FILE, "the same `pilekit bpb` with --per-token") as bits:
                 self._bits = bits
             self._tokenizer = _tokenizer_of(self._result.protocol, self._tokenizer)
-        self._labelled = functools.lru_cache(maxsize=64)(self._documents.labelled)
+        self._labelled = functools.lru_cache(maxsize=64)(lambda subset: self._documents.labelled(subset))
 
     @property
     def written(self) -> list[str]:
@@ -85,18 +93,20 @@ class Sources:
 
     def corpus(self) -> dict[str, Any]:
         """The subsets, the largest first, and the sources."""
-        stats = corpus_stats(self._documents.corpus, on_error="skip")
-        names = [one.name for one in stats.subsets]
+        browsed = self._browsed
+        subsets = () if browsed is None else corpus_stats(browsed.corpus, on_error="skip").subsets
+        names = [one.name for one in subsets]
         removed = None if self._removals is None else self._removals.subsets()
         cut = [name for one in self._cuts for name in one.subsets]
         return {
-            "shards": [visible(shard.path) for shard in self._documents.corpus.shards],
-            "subsets": [{"label": one.name, "documents": one.documents, "bytes": one.bytes} for one in stats.subsets],
-            "documents": len(self._documents),
+            "shards": [] if browsed is None else [visible(shard.path) for shard in browsed.corpus.shards],
+            "subsets": [{"label": one.name, "documents": one.documents, "bytes": one.bytes} for one in subsets],
+            "documents": None if browsed is None else len(browsed),
             "shown": {name: visible(name, 80) for name in {*names, *(removed or ()), *cut}},
             "removed": removed,
             "cuts": [{"title": one.title, "subsets": one.subsets} for one in self._cuts],
             "bits": self._result is not None,
+            "results": self._results.listed(),
             "tokens": None if self._tokenizer is None else visible(self._tokenizer.path),
         }
 
@@ -182,6 +192,20 @@ class Sources:
     ) -> dict[str, Any]:
         """A cut by its place among those of the subset or of the document, beside what it repeats."""
         return self._cuts[folder].cut(place, subset=subset, shard=shard, number=number)
+
+    def result(self, place: int) -> str:
+        """The page of a result."""
+        return self._results.page(place)
+
+    def trained(self, place: int) -> dict[str, Any]:
+        """The corpus that a run reads, and how many of its shards are browsed."""
+        return self._results.browsed(place)
+
+    @property
+    def _documents(self) -> PileDocuments:
+        if self._browsed is None:
+            raise PilekitError("no corpus was given; give its shards beside the results")
+        return self._browsed
 
     @property
     def _removed(self) -> Removals:

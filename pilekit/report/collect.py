@@ -1,8 +1,8 @@
-"""`find_artefacts`: the artefacts at the given paths, and the command that makes each.
+"""`sort_out`: the artefacts at the given paths with the command that makes each, and the paths that are corpora.
 
 A pilekit folder is known by its header (`pilekit.json`), a result of `pilekit bpb` by `result.json`, and a saved output
 of `stats --json` or `verify --json` by its fields. Folders are searched for more of these. Everything else is a corpus,
-which is counted.
+which a report counts.
 
 An artefact holds the settings it was made with, but not the command line. So the command is written from the settings;
 CORPUS stands for an input whose path the artefact does not hold.
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pilekit.artifacts.header import HEADER_FILE, Header, read_header
+from pilekit.corpus import Manifest
 from pilekit.corpus.shard import is_url
 from pilekit.errors import PilekitError, message_logger
 from pilekit.evaluate.results.result import RESULT_FILE
@@ -83,12 +84,10 @@ def left_out_if_found(given: bool, left_out: list[str]) -> Iterator[None]:
         logger.warning("left out: %s", error)
 
 
-def find_artefacts(paths: Sequence[str | Path], left_out: list[str], options: Sequence[str] = ()) -> list[Artefact]:
-    """The artefacts at `paths`, each once; `left_out` gets the messages about damaged artefacts found in folders.
+def sort_out(paths: Sequence[str | Path], left_out: list[str]) -> tuple[list[Artefact], list[str]]:
+    """The artefacts at `paths`, each once, and the paths without any; several scores are also an artefact together.
 
-    options    of `pilekit stats`, with which corpora are counted
-
-    PilekitError for a given path with nothing to show.
+    `left_out` gets the messages about damaged artefacts found in folders. PilekitError for a given one.
     """
     found: dict[str, Artefact] = {}
     corpora = []
@@ -101,8 +100,23 @@ def find_artefacts(paths: Sequence[str | Path], left_out: list[str], options: Se
         if not here and len(left_out) == before:
             corpora.append(path)
         found |= {file: one for file, one in here.items() if file not in found}
-    counted = line("stats", *corpora, "--copies", *options, "--on-error", "skip")
-    return [*([Artefact("stats", some_names(corpora), counted, corpora)] if corpora else []), *found.values()]
+    scored = [one for one in found.values() if one.kind == "bpb"]
+    if len(scored) > 1:
+        names = [one.path for one in scored]
+        command = line("bpb", "--compare", *names)
+        found["compared"] = Artefact("compared", ", ".join(names), command, [one.content for one in scored])
+    return list(found.values()), corpora
+
+
+def counted_corpus(paths: Sequence[str], manifest: Manifest | str | Path | None, tokenizer: Any = None) -> Artefact:
+    """The corpus at these paths as an artefact, which is counted with this manifest and tokenizer."""
+    options = ["--tokenizer", str(tokenizer)] if isinstance(tokenizer, str | Path) else []
+    if isinstance(manifest, Manifest):
+        options += ["--text-field", manifest.text_field, "--label", manifest.label_path]
+    elif manifest:
+        options += ["--manifest", str(manifest)]
+    command = line("stats", *paths, "--copies", *options, "--on-error", "skip")
+    return Artefact("stats", some_names(paths), command, list(paths))
 
 
 def _files(path: str) -> Iterator[tuple[Path, bool]]:

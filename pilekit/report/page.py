@@ -26,11 +26,11 @@ from pilekit.errors import PilekitError, counted, shortened, visible
 from pilekit.fitted_table import Column, FittedTable, percentage, rounded_bytes, rounded_count
 from pilekit.progress import Report
 from pilekit.report.bits import compared_content, result_content
-from pilekit.report.collect import KINDS, Artefact, find_artefacts, left_out_if_found, line
+from pilekit.report.collect import KINDS, Artefact, counted_corpus, left_out_if_found, sort_out
 from pilekit.report.corpus import beside, corpus_content
 from pilekit.report.cuts import cleaning_content, cut_content
 from pilekit.report.dedup import dedup_content
-from pilekit.report.training import training_content
+from pilekit.report.training import SAMPLED_STEPS, training_content
 from pilekit.stats.summary import CorpusStats, corpus_stats
 from pilekit.version import __version__
 
@@ -66,30 +66,44 @@ def write_report(
     made = _now() if date is None else date
     described = load_manifest(manifest or "pile")
     left_out: list[str] = []
-    options = ["--tokenizer", str(tokenizer)] if isinstance(tokenizer, str | Path) else []
-    if isinstance(manifest, Manifest):
-        options += ["--text-field", manifest.text_field, "--label", manifest.label_path]
-    elif manifest:
-        options += ["--manifest", str(manifest)]
-    artefacts = find_artefacts(paths, left_out, options)
-    scored = [one for one in artefacts if one.kind == "bpb"]
-    if len(scored) > 1:
-        names = [one.path for one in scored]
-        command = line("bpb", "--compare", *names)
-        artefacts.append(Artefact("compared", ", ".join(names), command, [one.content for one in scored]))
+    artefacts, corpora = sort_out(paths, left_out)
+    if corpora:
+        artefacts.insert(0, counted_corpus(corpora, manifest, tokenizer))
+    page, sections = report_page(artefacts, described, tokenizer, title, made, left_out, advance)
+    if not sections:
+        why = f": {left_out[0]}" if left_out else ""
+        raise PilekitError(f"nothing to report in {shortened(', '.join(map(str, paths)), 200)}{why}")
+    with write_atomically(Path(out)) as file:
+        file.write(page.encode("utf-8", "replace"))
+    return sections
+
+
+def report_page(
+    artefacts: Sequence[Artefact],
+    manifest: Manifest,
+    tokenizer: Any | None = None,
+    title: str = "pilekit report",
+    made: str | None = None,
+    left_out: list[str] | None = None,
+    advance: Report = lambda *_: None,
+    sampled_steps: int = SAMPLED_STEPS,
+) -> tuple[str, tuple[str, ...]]:
+    """The page that shows these artefacts, and the titles of its sections; parameters as of `write_report`.
+
+    left_out        messages about artefacts that are left out, to which those about damaged ones are added
+    sampled_steps   the samples of so many steps of a run are shown
+    """
+    left_out = [] if left_out is None else left_out
     shown: dict[str, list[Markup]] = {}
     sources: list[Artefact] = []
     environment = _environment()
     for one in sorted(artefacts, key=lambda one: list(KINDS).index(one.kind)):
         with left_out_if_found(one.given, left_out):
-            content = _content(one, described, tokenizer, advance)
+            content = _content(one, manifest, tokenizer, advance, sampled_steps)
             template = environment.get_template(f"{one.kind}.html")
             part = template.render(**content, source=one, number=len(sources) + 1)
             shown.setdefault(KINDS[one.kind][0], []).append(Markup(part))
             sources.append(one)
-    if not shown:
-        why = f": {left_out[0]}" if left_out else ""
-        raise PilekitError(f"nothing to report in {shortened(', '.join(map(str, paths)), 200)}{why}")
     script = environment.get_template("report.js").render()
     page = environment.get_template("report.html").render(
         sections=shown,
@@ -98,11 +112,9 @@ def write_report(
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         version=__version__,
         title=title,
-        made=made,
+        made=made or _now(),
     )
-    with write_atomically(Path(out)) as file:
-        file.write(page.encode("utf-8", "replace"))
-    return tuple(shown)
+    return page, tuple(shown)
 
 
 def _now() -> str:
@@ -115,7 +127,7 @@ def _now() -> str:
     return now.strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _content(one: Artefact, manifest: Manifest, tokenizer: Any, advance: Report) -> dict[str, Any]:
+def _content(one: Artefact, manifest: Manifest, tokenizer: Any, advance: Report, sampled_steps: int) -> dict[str, Any]:
     """The data of an artefact for its template. PilekitError if it is damaged or not finished."""
     folder, of = Path(one.path), one.content
     if isinstance(of, Header) and one.kind != "run" and not of.finished:
@@ -135,7 +147,7 @@ def _content(one: Artefact, manifest: Manifest, tokenizer: Any, advance: Report)
         "cleaning": lambda: cleaning_content(folder),
         "decontamination": lambda: cut_content(folder),
         "substrings": lambda: cut_content(folder),
-        "run": lambda: training_content(folder),
+        "run": lambda: training_content(folder, sampled_steps),
         "bpb": lambda: result_content(of, one.path),
         "compared": lambda: compared_content(of, one.path),
     }

@@ -22,14 +22,17 @@ from pilekit.train.run_folder import STARTS, RunFolder
 POINTS = 400
 """A curve has at most this many points; each is the mean of the steps around it."""
 BY_SUBSET = "Loss by subset"
-SAMPLES = 4
-"""The samples of at most this many steps are shown: the first, the last, and evenly between them."""
+SAMPLED_STEPS = 4
+"""A report shows the samples of at most this many steps."""
 
 Float64 = npt.NDArray[np.float64]
 
 
-def training_content(folder: Path) -> dict[str, Any]:
-    """How a run went. PilekitError if it has no step yet, or if its metrics are damaged."""
+def training_content(folder: Path, sampled_steps: int = SAMPLED_STEPS) -> dict[str, Any]:
+    """How a run went. PilekitError if it has no step yet, or if its metrics are damaged.
+
+    sampled_steps   the samples of at most so many steps are shown: the first, the last, and evenly between them
+    """
     file = RunFolder(folder).metrics_file
     if not file.exists() or not (steps := read_metrics(file)):
         raise PilekitError(f"{folder}: no step is logged yet; `pilekit train` writes {file.name}")
@@ -67,7 +70,8 @@ def training_content(folder: Path) -> dict[str, Any]:
     written = RunFolder(folder).samples_file
     samples = read_samples(written) if written.exists() else []
     at = sorted({one.step for one in samples})
-    chosen = {at[round(part * (len(at) - 1) / (SAMPLES - 1))] for part in range(SAMPLES)} if at else set()
+    last = sampled_steps - 1
+    chosen = {at[round(part * (len(at) - 1) / last)] for part in range(sampled_steps)} if at else set()
     draw("Learning rate", "learning rate", [one.lr for one in steps], ylim=(0, None))
     draw("Throughput", "tokens per second", [one.tokens_per_second for one in steps], spread=True, ylim=(0, None))
     draw("Waiting for data", "% of the step", [100 * one.data_wait for one in steps], spread=True, ylim=(0, 100))

@@ -16,7 +16,7 @@ from pilekit.evaluate.embed.embed_corpus import embed_corpus
 from pilekit.evaluate.model import folder as folder_module
 from pilekit.evaluate.results.compare import compare
 from pilekit.evaluate.results.result_folder import read_result
-from pilekit.report.collect import find_artefacts
+from pilekit.report.collect import sort_out
 from pilekit.train.model.prune import prune_model
 from tests.cli.running import refused as refused_command
 from tests.evaluate.folders import same
@@ -78,7 +78,7 @@ def test_a_comparison_and_a_report_name_the_adapter(made: Path, corpus: Path, tm
     comparison = compare([read_result(tmp_path / name) for name in "ab"])
     assert comparison.models == (base, f"{base} + {adapter}")
     assert comparison.against[0].overall.difference
-    [artefact] = find_artefacts([tmp_path / "b"], [])
+    [artefact], _ = sort_out([tmp_path / "b"], [])
     assert f"--adapter {adapter}" in artefact.command
     wrong = run(pilekit, ["bpb", "--compare", base, base, str(corpus), "--adapter", adapter])
     assert wrong.exit_code == 2

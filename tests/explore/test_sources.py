@@ -262,7 +262,10 @@ def test_results_beside_a_corpus_are_sorted_out_by_their_headers(
     assert len(served[-1].documents(0)["documents"]) == 2
     run("explore", given / "corpus", given / "scores", exit_code=0)
     assert served[-1].scored(0)["documents"]
-    assert "several folders of dedup" in run("explore", mine, unique, "--dedup", unique, exit_code=2).output
+    shutil.copytree(unique, tmp_path / "again")
+    told = run("explore", mine, unique, tmp_path / "again", exit_code=0).stderr
+    assert f"several folders of dedup: {unique} is listed by document; --dedup names another\n" in told
+    assert "several" not in run("explore", mine, unique, "--dedup", tmp_path / "again", exit_code=0).stderr
 
 
 def test_what_does_not_fit_is_one_clear_line(given: Path, tmp_path: Path) -> None:

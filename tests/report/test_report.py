@@ -22,7 +22,7 @@ from pilekit.dedup.sketch.bands import Bands
 from pilekit.errors import PilekitError
 from pilekit.evaluate.results.result_folder import read_result
 from pilekit.fitted_table import percentage, rounded_bytes
-from pilekit.report.collect import find_artefacts
+from pilekit.report.collect import sort_out
 from pilekit.report.dedup import Measured, intervals, measured_recall
 from pilekit.report.page import write_report
 from pilekit.report.training import thinned
@@ -264,11 +264,11 @@ def test_lost_texts_are_not_shown_and_a_damaged_artefact_is_an_error_if_given_an
 
 
 def test_artefacts_are_found_once_whatever_is_given(made: Path) -> None:
-    kinds = ["bpb"] * 2 + ["cleaning", "decontamination", "run", "stats", "substrings", "dedup", "verify"]
-    assert sorted(one.kind for one in find_artefacts([made], [])) == sorted(kinds)
-    twice = find_artefacts([made, made / "unique", made / "bpb-10" / "result.json", made / "stats.json"], [])
-    assert len(twice) == len(kinds)
-    assert find_artefacts([made / "unique", made], [])[0].given
+    kinds = ["bpb"] * 2 + ["compared", "cleaning", "decontamination", "run", "stats", "substrings", "dedup", "verify"]
+    assert sorted(one.kind for one in sort_out([made], [])[0]) == sorted(kinds)
+    twice, corpora = sort_out([made, made / "unique", made / "bpb-10" / "result.json", made / "stats.json"], [])
+    assert (len(twice), corpora) == (len(kinds), [])
+    assert sort_out([made / "unique", made], [])[0][0].given
 
 
 @given(st.lists(st.none() | st.floats(-1e6, 1e6), max_size=300), st.integers(1, 40))

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from pilekit.cli.options import Described, folder_option, open_corpus, paths_argument
-from pilekit.errors import PilekitError
+from pilekit.errors import PilekitError, visible
 from pilekit.progress import byte_progress
+
+if TYPE_CHECKING:
+    from pilekit.report.collect import Artefact
 
 
 @click.command()
@@ -27,17 +32,19 @@ def command(
     bpb: Path | None,
     tokenizer: str | None,
 ) -> None:
-    """Browse a corpus in a page of your browser: documents by subset, search, duplicates, tokens, bits per byte.
+    """Browse a corpus and results in a page of your browser: documents, search, duplicates, tokens, bits, runs.
 
-    The page is served on 127.0.0.1 alone, at an address with a random token, until Ctrl-C. It reads the paths given and
-    shows nothing else. Missing indexes are built, which reads each shard once; it says where they are. A shard as
-    released, in one long frame, must be reframed first. Needs the extra `explore`: pip install '.[explore]'.
+    It takes the corpora and results that `pilekit report` takes. Each result has its page of the report. The server
+    answers on 127.0.0.1 alone, at an address with a random token, until Ctrl-C. It reads the paths given and shows
+    nothing else. Missing indexes are built, which reads each shard once; it says where they are. A shard as released,
+    in one long frame, must be reframed first. Needs the extra `explore`: pip install '.[explore]'.
 
     \b
     Example:
       pilekit explore data/
       pilekit explore data/ --dedup dedup --tokenizer 20B_tokenizer.json
       pilekit explore data/ dedup decontaminated scores/a
+      pilekit explore runs/a stats.json
       pilekit explore val.jsonl.zst --bpb scores/a
     """
     if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
@@ -45,37 +52,58 @@ def command(
     if "-" in paths:
         raise click.UsageError("the page jumps to any document: name files, not standard input")
     from pilekit.cli.index import tell_places
+    from pilekit.corpus import load_manifest
     from pilekit.explore.server import serve
     from pilekit.explore.sources import Sources
+    from pilekit.report.collect import sort_out
     from pilekit.shards.index.build import index_corpus
 
-    kinds = {path: _kind(path) for path in paths}
-    if not all(kinds.values()):  # Beside a corpus, the folder of a result is that result; else it is its shards.
-        given = {kind: tuple(Path(path) for path in paths if kinds[path] == kind) for kind in ("dedup", "cuts", "bpb")}
-        for kind, also in (("dedup", dedup), ("bpb", bpb)):
-            if len(given[kind]) + (also is not None) > 1:
-                raise click.UsageError(f"several folders of {kind} are given; the page shows one")
-        paths = tuple(path for path in paths if not kinds[path])
-        dedup, bpb = next(iter(given["dedup"]), dedup), next(iter(given["bpb"]), bpb)
-        cuts = (*cuts, *given["cuts"])
-    corpus = open_corpus(paths, manifest)
-    with byte_progress("indexing", corpus.size) as advance:
-        indexes = index_corpus(corpus, on_error="skip", advance=advance)
-    tell_places("index written", [index.path for index in indexes if index.built], err=True)
-    sources = Sources(corpus, dedup=dedup, cuts=cuts, bpb=bpb, tokenizer=tokenizer)
+    options = [str(folder) for folder in (dedup, *cuts, bpb) if folder]
+    results, without = sort_out([*paths, *options], [])
+    corpora = _corpora(paths, without, results)
+    corpus = None if results and paths and not corpora else open_corpus(corpora or paths, manifest)
+    beside = [one for one in results if one.given and Path(one.path) not in map(Path, corpora)]
+    dedup = dedup or _first("dedup", [one for one in beside if one.kind == "dedup"])
+    bpb = bpb or _first("bpb", [one for one in beside if one.kind == "bpb" and one.content.protocol.get("per_token")])
+    given = [Path(one.path) for one in beside if one.kind in ("decontamination", "substrings")]
+    cuts = tuple(dict.fromkeys([*cuts, *given]))
+    if corpus is not None:
+        with byte_progress("indexing", corpus.size) as advance:
+            indexes = index_corpus(corpus, on_error="skip", advance=advance)
+        tell_places("index written", [index.path for index in indexes if index.built], err=True)
+    sources = Sources(
+        corpus,
+        dedup=dedup,
+        cuts=cuts,
+        bpb=bpb,
+        tokenizer=tokenizer,
+        results=results,
+        manifest=load_manifest(manifest or "pile"),
+    )
     tell_places("index written for a result", sources.written, err=True)
     with contextlib.suppress(KeyboardInterrupt):
         serve(sources, lambda address: click.echo(f"{address}\nCtrl-C ends it"))
 
 
-def _kind(path: str) -> str:
-    """The option that takes the result in a folder, by its header; "" for a corpus."""
-    from pilekit.artifacts.header import read_header
-    from pilekit.evaluate.results.result import RESULT_FILE
+def _corpora(paths: Sequence[str], without: Sequence[str], results: Sequence[Artefact]) -> list[str]:
+    """The paths that are corpora: those without results, and folders that hold shards beside results of others.
 
-    if Path(path, RESULT_FILE).is_file():
-        return "bpb"
-    with contextlib.suppress(PilekitError):
-        kind = read_header(path).kind
-        return {"dedup": "dedup", "decontamination": "cuts", "substrings": "cuts"}.get(kind, "")
-    return ""
+    If there are none, the folders of jobs are the shards that the jobs wrote.
+    """
+
+    def has_shards(path: str) -> bool:
+        with contextlib.suppress(PilekitError):
+            return bool(open_corpus([path]))
+        return False
+
+    jobs = {Path(one.path): one.kind not in ("stats", "verify", "run", "bpb") for one in results if one.given}
+    corpora = [path for path in paths if path in without or (Path(path) not in jobs and has_shards(path))]
+    return corpora or [path for path in paths if jobs.get(Path(path)) and has_shards(path)]
+
+
+def _first(kind: str, results: Sequence[Artefact]) -> Path | None:
+    """The folder of the result whose documents are listed; each of the others has only its page."""
+    if len(results) > 1:
+        told = f"{results[0].path} is listed by document; --{kind} names another"
+        click.echo(visible(f"several folders of {kind}: {told}"), err=True)
+    return Path(results[0].path) if results else None

@@ -47,8 +47,9 @@ function chooseView(view) {
   const subsets = removed ? removed.map((label) => ({ label })) : state.corpus.subsets;
   if (!subsets.some((one) => one.label === state.subset)) state.subset = null;
   const all = { label: null, documents: removed ? undefined : state.corpus.documents };
-  $("subsets").replaceChildren(...(view === "scored" ? [] : [all, ...subsets]).map(subsetButton));
-  $("subsets").parentElement.hidden = view === "scored";
+  const whole = view === "scored" || view === "results";
+  $("subsets").replaceChildren(...(whole ? [] : [all, ...subsets]).map(subsetButton));
+  $("subsets").parentElement.hidden = whole;
   $("search").hidden = view !== "documents";
   refresh();
 }
@@ -72,6 +73,7 @@ function refresh() {
   $("shown").replaceChildren(element("p", { textContent: "Choose from the list." }));
   if (state.view === "duplicates") showing(listPairs);
   else if (state.corpus.cuts[state.view]) showing((stale) => listCuts(0, stale));
+  else if (state.view === "results") listResults();
   else if (state.view === "scored") showing((stale) => listPage("scored", 0, stale));
   else if ($("words").value) showing((stale) => search(0, 0, stale));
   else showing((stale) => listPage("documents", 0, stale));
@@ -197,6 +199,33 @@ function legend() {
 
 const likeness = (pair) => (pair.reason === "exact" ? "exact copy" : `similarity ${pair.similarity.toFixed(4)}`);
 
+function listResults() {
+  const buttons = state.corpus.results.map((one, place) => {
+    const button = element("button", { type: "button" }, element("small", { textContent: one.title }), element("span", { textContent: one.path }));
+    button.addEventListener("click", () => open(button, (stale) => showResult(one, place, stale)));
+    return button;
+  });
+  $("found").replaceChildren(...buttons.map((button) => element("li", {}, button)));
+  if (buttons.length === 1) buttons[0].click();
+}
+
+// The page of a report, in a frame that has no rights here: it holds its own policy.
+async function showResult({ title, path }, place, stale) {
+  const waits = element("p", { textContent: "drawing …" });
+  const frame = element("iframe", { title: `${title}: ${path}`, src: `api/result?place=${place}`, onload: () => waits.remove() });
+  frame.sandbox = "allow-scripts";
+  const found = await ask("trained", { place });
+  if (stale()) return;
+  const corpus = found.corpus === null ? [] : [element("p", {}, `Trained on ${found.corpus} `, ...documents(found.shards))];
+  $("shown").replaceChildren(...corpus, waits, frame);
+}
+
+// A button to the documents of a run, if some of its shards are browsed.
+function documents(shards) {
+  const textContent = `${number(shards)} of its shards ${shards === 1 ? "is" : "are"} here`;
+  return shards ? [element("button", { type: "button", textContent, onclick: () => chooseView("documents") })] : [];
+}
+
 async function listPairs(stale) {
   const found = await ask("pairs", { subset: state.subset });
   if (stale()) return;
@@ -287,11 +316,12 @@ function cluster({ removed, cluster: rows, of }) {
 
 async function start() {
   state.corpus = await ask("corpus");
-  document.title = `${state.corpus.shards[0]} · pilekit explore`;
-  const views = [["documents", "Documents"]];
+  document.title = `${state.corpus.shards[0] ?? state.corpus.results[0].path} · pilekit explore`;
+  const views = state.corpus.documents === null ? [] : [["documents", "Documents"]];
   if (state.corpus.removed !== null) views.push(["duplicates", "Duplicates"]);
   state.corpus.cuts.forEach(({ title }, folder) => views.push([folder, title]));
   if (state.corpus.bits) views.push(["scored", "Scored"]);
+  if (state.corpus.results.length) views.push(["results", "Results"]);
   $("views").replaceChildren(
     ...views.map(([view, textContent]) => {
       const button = element("button", { type: "button", textContent, onclick: () => chooseView(view) });
@@ -303,7 +333,7 @@ async function start() {
     event.preventDefault();
     refresh();
   });
-  chooseView("documents");
+  chooseView(views[0][0]);
 }
 
 start().catch((error) => ($("status").textContent = error.message));

@@ -1,0 +1,52 @@
+"""The results that were given, each on a page of its own: that of `pilekit report`, with its tables and figures.
+
+A page is made when it is asked for, so that a run which is still training shows its newest steps. The explorer shows it
+in a sandboxed frame, where the report's own policy holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pilekit.corpus import Corpus, Manifest
+from pilekit.errors import PilekitError, shortened, visible
+from pilekit.explore.removals import browsed_names
+from pilekit.report.collect import KINDS, Artefact
+from pilekit.report.page import report_page
+from pilekit.train.config.file import load_config
+from pilekit.train.run_folder import RunFolder
+
+SAMPLED_STEPS = 40
+"""The samples of at most this many steps of a run are shown."""
+
+
+class Results:
+    """Artefacts, as `pilekit.report.collect` sorts them out; `manifest` describes the corpora of saved counts."""
+
+    def __init__(self, artefacts: Sequence[Artefact], manifest: Manifest, corpus: Corpus | None):
+        self._artefacts = sorted(artefacts, key=lambda one: list(KINDS).index(one.kind))
+        self._manifest, self._corpus = manifest, corpus
+
+    def listed(self) -> list[dict[str, Any]]:
+        """The title and path of each."""
+        return [{"title": KINDS[one.kind][0], "path": visible(one.path, 200)} for one in self._artefacts]
+
+    def page(self, place: int) -> str:
+        """The page of a result; that of a damaged or unfinished one says so."""
+        one = replace(self._artefacts[place], given=False)
+        return report_page([one], self._manifest, title=shortened(one.path, 80), sampled_steps=SAMPLED_STEPS)[0]
+
+    def browsed(self, place: int) -> dict[str, Any]:
+        """The corpus that a run reads, None for another result, and how many of its shards are browsed here."""
+        one = self._artefacts[place]
+        if one.kind != "run":
+            return {"corpus": None, "shards": 0}
+        path, here = load_config(RunFolder(Path(one.path)).config_file).data.path, {}
+        with contextlib.suppress(PilekitError):  # it may be gone
+            here = browsed_names(self._corpus, {shard.name: shard.path for shard in Corpus(path).shards})
+        paths = [path] if isinstance(path, str) else path or ()
+        return {"corpus": visible(", ".join(paths), 200), "shards": len(here)}
