@@ -22,11 +22,11 @@ class PilekitError(Exception):
         super().__init__(visible(message))
 
 
-class ToldElsewhere(PilekitError):
+class AlreadyReported(PilekitError):
     """An error that rank 0, or the process that started the ranks, also prints. Other ranks do not print it."""
 
 
-class RankLost(ToldElsewhere):
+class RankLost(AlreadyReported):
     """A connection to another rank of this machine broke. The program that started the ranks tells which one died."""
 
 

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from pilekit.artifacts.own_file import make_folder, open_own
-from pilekit.engine import is_late
+from pilekit.engine import is_superseded
 from pilekit.errors import PilekitError, shortened
 
 PARTIAL = ".partial"
@@ -56,7 +56,7 @@ def write_atomically(path: str | Path, *, follow_links: bool = False, flushed: b
             file.flush()
             if flushed:
                 os.fsync(file.fileno())
-            if is_late():
+            if is_superseded():
                 raise PilekitError(f"{path}: another copy of this task has finished, so this copy is not kept")
             partial.replace(final)
     except BaseException as error:

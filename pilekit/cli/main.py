@@ -20,7 +20,7 @@ from typing import NoReturn
 import click
 
 from pilekit.cli.standard_streams import flush_standard_output, prepare_standard_streams
-from pilekit.errors import PilekitError, RankLost, ToldElsewhere, is_out_of_memory, visible
+from pilekit.errors import AlreadyReported, PilekitError, RankLost, is_out_of_memory, visible
 from pilekit.version import __version__
 from pilekit.wrong_names import command_name
 
@@ -195,7 +195,7 @@ def is_told_elsewhere(error: Exception) -> bool:
     given = os.environ
     if isinstance(error, RankLost) and "TORCHELASTIC_RUN_ID" in given:
         return given.get("RANK") != "0" or given.get("LOCAL_WORLD_SIZE") == given.get("WORLD_SIZE")
-    return isinstance(error, ToldElsewhere) and given.get("RANK", "0") != "0"
+    return isinstance(error, AlreadyReported) and given.get("RANK", "0") != "0"
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

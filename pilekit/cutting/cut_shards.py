@@ -71,7 +71,7 @@ class Selection:
                 of_subset.update(batch.subsets)
                 check_labels(of_subset)
                 yield batch
-        counts.update(reader.passed_over(), read=dict(of_subset))
+        counts.update(reader.skip_counts(), read=dict(of_subset))
         counts["others"] += documents - of_subset.total()
 
     def compared(self, batch: DocumentBatch) -> DocumentBatch:

@@ -10,6 +10,15 @@ from __future__ import annotations
 from pilekit.engine.cluster import Advance
 from pilekit.engine.local import imap_shards, map_shards, usable_cpus
 from pilekit.engine.ray import Ray
-from pilekit.engine.ray_worker import appears, is_late, scratch_folder
+from pilekit.engine.ray_worker import is_superseded, scratch_folder, wait_for_file
 
-__all__ = ["Advance", "Ray", "appears", "imap_shards", "is_late", "map_shards", "scratch_folder", "usable_cpus"]
+__all__ = [
+    "Advance",
+    "Ray",
+    "imap_shards",
+    "is_superseded",
+    "map_shards",
+    "scratch_folder",
+    "usable_cpus",
+    "wait_for_file",
+]

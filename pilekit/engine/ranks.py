@@ -8,8 +8,8 @@ Numbers and messages between steps travel over a CPU process group of their own,
 gradients. The checkpoint thread has another: if two threads share a group, their messages mix and gloo aborts.
 
 If one rank fails, all ranks must hear of it, or the others wait forever. `on_rank0` and `on_all_ranks` end the same way
-on every rank: all ranks return a value, or all raise. Rank 0 prints the error; the others raise `ToldElsewhere`. A rank
-that dies closes its connections, and `lost_rank` turns the errors that the others then see into one clear line.
+on every rank: all ranks return a value, or all raise. Rank 0 prints the error; the others raise `AlreadyReported`. A
+rank that dies closes its connections, and `lost_rank` turns the errors that the others then see into one clear line.
 
 After a crash, torchrun restarts all ranks with the same store, which still holds the addresses of the dead processes.
 A rank that reads these waits for a process that is gone, so each attempt stores its addresses under its own prefix.
@@ -33,7 +33,7 @@ from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.rendezvous import rendezvous
 
-from pilekit.errors import PilekitError, RankLost, ToldElsewhere, counted, shortened, visible
+from pilekit.errors import AlreadyReported, PilekitError, RankLost, counted, shortened, visible
 
 T = TypeVar("T")
 
@@ -141,7 +141,7 @@ class Ranks:
 
     def error(self, message: str) -> PilekitError:
         """An error that all ranks raise at the same place; only rank 0 prints it."""
-        return (PilekitError if self.is_first else ToldElsewhere)(message)
+        return (PilekitError if self.is_first else AlreadyReported)(message)
 
     def _message(self, error: BaseException) -> str:
         if isinstance(error, PilekitError):
@@ -177,7 +177,7 @@ def lost_rank(error: BaseException, ranks: Ranks) -> PilekitError | None:
 def _lost(rank: int, error: BaseException) -> PilekitError:
     minutes = int(TIMEOUT.total_seconds()) // 60
     is_silent = "imed out" in str(error)  # such a rank may still live, and nobody else tells of it
-    return (ToldElsewhere if is_silent else RankLost)(
+    return (AlreadyReported if is_silent else RankLost)(
         f"rank {rank}: another rank is gone, or has not answered for {minutes} minutes ({_first_line(error)}); look at "
         "the messages of the other ranks, and run the same command again to resume from the newest checkpoint"
     )

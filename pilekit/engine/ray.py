@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pilekit.engine.cluster import Advance, raise_first
-from pilekit.engine.ray_worker import MOST_BYTES, SHARE, Progress, Report, RollCall, appears, run_task, versions
+from pilekit.engine.ray_worker import MOST_BYTES, SHARE, NodeCheck, Progress, Report, run_task, versions, wait_for_file
 from pilekit.errors import PilekitError, counted, message_logger, visible
 from pilekit.wrong_names import NearestNames
 
@@ -135,7 +135,7 @@ class Ray(NearestNames):
         if lock is not None:
             lock.write_text(nonce)
         settings = {name: value for name, value in os.environ.items() if name.startswith("PILEKIT_")}
-        call = RollCall(os.getcwd(), versions(), settings, None if lock is None else str(lock), nonce)  # noqa: PTH109
+        call = NodeCheck(os.getcwd(), versions(), settings, None if lock is None else str(lock), nonce)  # noqa: PTH109
         payloads = [ray.cloudpickle.dumps(item) for item in items]
         for payload, label in zip(payloads, labels, strict=True):
             if len(payload) > MOST_BYTES:
@@ -324,7 +324,7 @@ class _Run:
             raise PilekitError(f"{self._name(report.node)} {report.refused}")
         if report.answer is not None and report.answer not in self.answers:
             folder = Path(report.answer).parent
-            if not appears(Path(report.answer).exists, folder):
+            if not wait_for_file(Path(report.answer).exists, folder):
                 where = f"writes into another folder {visible(folder)} than the driver's"
                 raise PilekitError(f"{self._name(report.node)} {where}; {SHARE}")
             self.answers.add(report.answer)
@@ -345,7 +345,7 @@ class _Run:
             self.errors[number], self.places[number] = PilekitError(why), self._name(task.node)
 
     def _give_again(self, task: _Task) -> None:
-        """Resubmit a lost task; if its lost copy wakes up, that copy publishes nothing (`is_late`)."""
+        """Resubmit a lost task; if its lost copy wakes up, that copy publishes nothing (`is_superseded`)."""
         if self.lock is not None:
             with self.lock.open("a") as file:
                 file.write(f" {task.serial}")

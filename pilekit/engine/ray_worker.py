@@ -1,6 +1,6 @@
-"""The code that runs on the nodes of a Ray cluster: the roll call, the items of a task, and the collector of progress.
+"""The code that runs on the nodes of a Ray cluster: the node check, the items of a task, and the collector of progress.
 
-A worker process answers the roll call before its first item. So a node that does not share the driver's folders, or
+A worker process answers the node check before its first item. So a node that does not share the driver's folders, or
 would write other bytes, is refused before it writes anything. Results, failures and warnings return to the driver
 together, because nobody sees a worker's stderr.
 """
@@ -36,12 +36,12 @@ MOST_BYTES = 1 << 20
 PROGRESS_SECONDS = 0.5
 LATE_SECONDS = 90.0
 """A shared file system may show a new file this late; NFS takes up to 60 seconds."""
-ANSWER = f".{secrets.token_hex(4)}.partial"
+CHECK_FILE = f".{secrets.token_hex(4)}.partial"
 """The suffix that names this process's answer beside the lock. The driver, or its next run, removes such files."""
 SHARE = "put it, or $PILEKIT_CACHE if it lies there, on a file system that all nodes share and can write"
 
 
-class RollCall(NamedTuple):
+class NodeCheck(NamedTuple):
     """The driver's folder, versions, $PILEKIT_ variables, the output folder's lock, the nonce in it, and the task."""
 
     folder: str
@@ -96,8 +96,8 @@ def versions() -> dict[str, str]:
     return {"pilekit": __version__, "Python": ".".join(python), "libzstd": ".".join(libzstd), **others}
 
 
-def run_task(call: RollCall, function: bytes, items: list[bytes], progress: Any) -> Report:
-    """Answer the roll call, then work on the items in order; a failed item does not stop the others."""
+def run_task(call: NodeCheck, function: bytes, items: list[bytes], progress: Any) -> Report:
+    """Answer the node check, then work on the items in order; a failed item does not stop the others."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # Ray cancels with SIGINT; a shell's `&` ignores it.
     node = importlib.import_module("ray").get_runtime_context().get_node_id()
     outcomes: list[bytes | Exception] = []
@@ -125,7 +125,7 @@ def run_task(call: RollCall, function: bytes, items: list[bytes], progress: Any)
     finally:
         logging.getLogger("pilekit").removeHandler(warned)
     warnings = [(record.name, record.levelno, record.getMessage()) for record in warned.buffer]
-    return Report(node, call.lock and call.lock + ANSWER, refused, outcomes, done, warnings)
+    return Report(node, call.lock and call.lock + CHECK_FILE, refused, outcomes, done, warnings)
 
 
 def _outcome(work: Callable[[Any, Callable[[int], None]], Any], item: bytes, advance: Any) -> bytes | Exception:
@@ -138,11 +138,11 @@ def _outcome(work: Callable[[Any, Callable[[int], None]], Any], item: bytes, adv
         return portable(error)
 
 
-_answered: list[RollCall] = []
-"""The last roll call that this process has answered."""
+_answered: list[NodeCheck] = []
+"""The last node check that this process has answered."""
 
 
-def is_late() -> bool:
+def is_superseded() -> bool:
     """Whether the job ended without this task, or resubmitted it, because its node seemed lost."""
     if not _answered or (lock := _answered[0].lock) is None:
         return False
@@ -153,7 +153,7 @@ def is_late() -> bool:
     return nonce != _answered[0].nonce or str(_answered[0].task) in lost
 
 
-def _answer(call: RollCall) -> None:
+def _answer(call: NodeCheck) -> None:
     """Raise `PilekitError` if this node cannot take part; the driver puts the node's name before the message."""
     if _answered and _answered[0].nonce == call.nonce:
         _answered[0] = call
@@ -173,7 +173,7 @@ def _answer(call: RollCall) -> None:
     _answered[:] = [call]
 
 
-def appears(is_there: Callable[[], bool], folder: Path) -> bool:
+def wait_for_file(is_there: Callable[[], bool], folder: Path) -> bool:
     """Whether `is_there` comes true; waits as long as a shared file system may take to show a file in `folder`."""
     end = time.monotonic() + LATE_SECONDS
     while not is_there():
@@ -189,10 +189,10 @@ def appears(is_there: Callable[[], bool], folder: Path) -> bool:
 def _find_lock(lock: Path, nonce: str) -> None:
     """Read the driver's nonce from its lock, write it beside the lock, and try the lock, which should fail."""
     folder = visible(lock.parent)
-    if not appears(lambda: lock.exists() and lock.read_text().split()[:1] == [nonce], lock.parent):
+    if not wait_for_file(lambda: lock.exists() and lock.read_text().split()[:1] == [nonce], lock.parent):
         raise PilekitError(f"does not see the driver's folder {folder}; {SHARE}")
     try:
-        Path(f"{lock}{ANSWER}").write_text(nonce)
+        Path(f"{lock}{CHECK_FILE}").write_text(nonce)
     except OSError as error:
         raise PilekitError(f"cannot write into the driver's folder {folder} ({error.strerror}); {SHARE}") from error
     try:

@@ -29,7 +29,7 @@ from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, load_causal_lm
 from pilekit.evaluate.model.device import device_of
 from pilekit.evaluate.model.quantize import QUANTIZED, quantize, torchao_version, weight_bytes
 from pilekit.evaluate.plan import MLM_SEED, Data, Options, Plan, prepare
-from pilekit.evaluate.ranks import alone, ranks_of_job
+from pilekit.evaluate.ranks import ranks_of_job, single_rank
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.results.result_folder import check_out, write_result
@@ -207,7 +207,7 @@ def score_corpus(
         return BitsPerByte.of(records, {**protocol, "records": None}, corpus.manifest)
 
     with predicting(model):
-        return score_selected(plan, lambda: _scoring(plan, lm), alone(), finish, share=share)
+        return score_selected(plan, lambda: _scoring(plan, lm), single_rank(), finish, share=share)
 
 
 def _scoring(plan: Plan, lm: CausalLM | MaskedLM) -> Scoring:

@@ -26,7 +26,7 @@ from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, check_vocabula
 from pilekit.evaluate.model.device import device_of, dtype_of
 from pilekit.evaluate.model.load import stored_dtype
 from pilekit.evaluate.plan import Data, prefix_token
-from pilekit.evaluate.ranks import alone
+from pilekit.evaluate.ranks import single_rank
 from pilekit.progress import Reached
 from pilekit.shards.read.reader import OnError, read
 from pilekit.stream.arguments import check_number
@@ -115,7 +115,7 @@ def generate(
     if isinstance(model, PreTrainedModel):
         lm = as_causal_lm(model)
     else:
-        where = device_of(device, alone())
+        where = device_of(device, single_rank())
         lm = load_causal_lm(model, dtype=dtype_of(dtype, where, stored_dtype(model)), device=where)
     check_vocabulary(lm.model, loaded, name)
     rules: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "seed": seed, "reached": reached}

@@ -32,7 +32,7 @@ LOOK_SECONDS = 1.0
 _calls = itertools.count()
 
 
-def alone() -> Ranks:
+def single_rank() -> Ranks:
     """The only rank of a job; no process group is made."""
     nobody = cast("Any", None)
     return Ranks(0, 1, 0, torch.device("cpu"), mesh=nobody, control=nobody, saving=nobody)
@@ -40,10 +40,10 @@ def alone() -> Ranks:
 
 def ranks_of_job() -> Ranks:
     """This process as a rank of its job."""
-    return join() if dist.is_initialized() or os.environ.get("WORLD_SIZE", "1") != "1" else alone()
+    return join() if dist.is_initialized() or os.environ.get("WORLD_SIZE", "1") != "1" else single_rank()
 
 
-def apart(ranks: Ranks, work: Callable[[Callable[[], None]], T]) -> T:
+def score_then_gather(ranks: Ranks, work: Callable[[Callable[[], None]], T]) -> T:
     """`Ranks.on_all_ranks` for long work that takes longer on some ranks than on others.
 
     work   receives a function to call now and then; it raises another rank's failure

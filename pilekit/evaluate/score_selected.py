@@ -21,7 +21,7 @@ from pilekit.documents import DocumentBatch
 from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, counted, message_logger, shortened, visible
 from pilekit.evaluate.plan import Plan
-from pilekit.evaluate.ranks import apart
+from pilekit.evaluate.ranks import score_then_gather
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result_folder import held_folder, record_file, records_folder, scored_before
 from pilekit.evaluate.score.batching import Fitting, Scoring, Share, TokenizedDocument, ignore, score_rows
@@ -134,7 +134,7 @@ def score_selected(
             def left(batches: Iterable[DocumentBatch]) -> Iterator[DocumentBatch]:
                 for batch in batches:
                     progress.scored(0)
-                    yield recorded.left_of(batch)
+                    yield recorded.without_recorded(batch)
 
             with ExitStack() as opened:
                 batches = opened.enter_context(closing(selected(plan, labels, skipped, progress.read)))
@@ -156,11 +156,11 @@ def score_selected(
                 _check_model(plan)
                 return made
 
-        parts = ranks.gather(apart(ranks, score_own))
+        parts = ranks.gather(score_then_gather(ranks, score_own))
         progress.all()
 
         def join() -> Records:
-            records = Records.of(chain(recorded.all_met().documents(), *parts), plan.shards, manifest)
+            records = Records.of(chain(recorded.require_all_found().documents(), *parts), plan.shards, manifest)
             if not len(records):
                 check_label(plan.corpus, labels, plan.subsets)
                 which = "" if plan.subsets is None else f" of {visible(', '.join(plan.subsets), 400)}"

@@ -134,7 +134,7 @@ class Recorded:
         self.records = records
         self.missing = {(of.shard, of.number): of for of in records.documents()}
 
-    def left_of(self, batch: DocumentBatch) -> DocumentBatch:
+    def without_recorded(self, batch: DocumentBatch) -> DocumentBatch:
         """The documents of `batch` that are not recorded; PilekitError if a record has another text or subset."""
         found = [self.missing.pop((batch.shard, number), None) for number in batch.numbers.tolist()]
         if not any(found):
@@ -144,7 +144,7 @@ class Recorded:
                 raise _changed(batch.shard, of.number, "is not the text that was scored and recorded")
         return batch.where([of is None for of in found])
 
-    def all_met(self) -> Records:
+    def require_all_found(self) -> Records:
         """The records; PilekitError unless all their documents have been found in the corpus."""
         for shard, number in self.missing:
             raise _changed(shard, number, "is recorded, but is not among the documents that are read")

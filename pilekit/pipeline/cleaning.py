@@ -152,7 +152,7 @@ def _clean_shard(
         cleanings = (cleaner.clean(batch, counts) for batch in reader)
         if output is None or inputs is None:
             collections.deque(cleanings, maxlen=0)
-            return {"subsets": counts, **reader.passed_over()}
+            return {"subsets": counts, **reader.skip_counts()}
         dropped = opened.enter_context(parquet_rows(output.path(f"{PARTS}/{shard.name}", ".parquet"), DROPPED_ROWS))
 
         def kept() -> Iterator[DocumentBatch]:
@@ -162,7 +162,7 @@ def _clean_shard(
                 yield batch
 
         files = write_documents(output.path(stem(shard), ".jsonl.zst"), kept(), lambda: inputs.check(shard))
-    result = {"subsets": counts, **reader.passed_over()}
+    result = {"subsets": counts, **reader.skip_counts()}
     output.note(shard.name, result, *files)
     return result
 

@@ -153,7 +153,7 @@ def select_shard(
 
     with reading(shard, advance=advance, ahead=share.ahead) as reader:
         files = write_documents(path, passing(), lambda: inputs.check(shard))
-    output.note(shard.name, {"subsets": dict(sorted(counts.items())), **reader.passed_over()}, *files)
+    output.note(shard.name, {"subsets": dict(sorted(counts.items())), **reader.skip_counts()}, *files)
 
 
 def _selected(folder: Path, results: Mapping[str, Mapping[str, Any]], shards: Sequence[Shard]) -> SelectResult:

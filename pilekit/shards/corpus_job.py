@@ -29,7 +29,7 @@ from pilekit.artifacts.job_folder import LOCK_FILE
 from pilekit.artifacts.memory_limit import sorting_memory
 from pilekit.corpus import Corpus, Part, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
-from pilekit.engine import Advance, Ray, appears, imap_shards, usable_cpus
+from pilekit.engine import Advance, Ray, imap_shards, usable_cpus, wait_for_file
 from pilekit.errors import PilekitError
 from pilekit.progress import Report
 from pilekit.shards.read.reader import OnError
@@ -232,5 +232,5 @@ def _write_file(target: tuple[T, Path], advance: Advance, *, share: Share, work:
 def await_files(files: Iterable[Path]) -> None:
     """Wait until files from other machines appear here; `PilekitError` if one does not appear in time."""
     for file in files:
-        if not appears(file.exists, file.parent):
+        if not wait_for_file(file.exists, file.parent):
             raise PilekitError(f"{file}: another node wrote it, but it does not appear; run it again")

@@ -24,7 +24,7 @@ from typing import Any, Protocol, Self
 from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.job_folder import LOCK_FILE, NOTES, Output, output_folder
 from pilekit.corpus import Shard
-from pilekit.engine import Advance, appears
+from pilekit.engine import Advance, wait_for_file
 from pilekit.errors import PilekitError
 from pilekit.shards.corpus_job import CorpusJob, Share
 from pilekit.shards.fingerprint import Inputs, inputs_for
@@ -130,5 +130,5 @@ def corpus_folder(
 
 def await_notes(output: Output, names: Collection[str]) -> None:
     """Wait until notes from other machines, and their files, appear here; `PilekitError` if they do not in time."""
-    if not appears(lambda: all(output.result(name) is not None for name in names), output.folder / NOTES):
+    if not wait_for_file(lambda: all(output.result(name) is not None for name in names), output.folder / NOTES):
         raise PilekitError(f"{output.folder}: what other nodes wrote does not appear; run it again")

@@ -233,9 +233,9 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         sizes = (batch, self.world_size, accumulation)
         rows, columns = (1, 1) if epochs else self._given_lanes or default_lanes(self._selected, *sizes)
         grid = Grid(rows, columns, batch, self._selected.plan.name, finite=epochs is not None)
-        self._settle(grid, self._selected.default_unit(grid.lanes), accumulation)
+        self._use_grid(grid, self._selected.default_unit(grid.lanes), accumulation)
         self._changes: list[dict[str, Any]] = []
-        self._start(Record(self._first(), 0, np.zeros((len(self.subset_names), 2), np.int64)))
+        self._resume_from(Record(self._lane_starts(), 0, np.zeros((len(self.subset_names), 2), np.int64)))
 
     def _shares(
         self, weights: Mapping[str, float], subsets: Sequence[str] | None, repeats: Mapping[str, float] | None
@@ -274,24 +274,24 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         masking = Masking.of(tokenizer) if objective == "mlm" else None
         return BatchWriter(layout.seq_len, outputs, pad_id, tokenizer.eos_id, masking)
 
-    def _settle(self, grid: Grid, unit: int, grad_accum: int) -> None:
+    def _use_grid(self, grid: Grid, unit: int, grad_accum: int) -> None:
         """Use this grid: set this rank's share of it and the source of its lanes."""
         self.share, self._unit = grid.share(self.rank, self.world_size, grad_accum), unit
         end = None if self._passes is None else self._passes.borders(self._selected.positions(unit))[1]
         source = lane_source(self._selected, grid.lanes, unit, end)
         self._builder = self._build(source, grid.per_visit)
 
-    def _start(self, record: Record, loaded: bool = False) -> None:
+    def _resume_from(self, record: Record, loaded: bool = False) -> None:
         """Resume from this record."""
         step, inside = divmod(record.batch, self.grad_accum)
         # The places of all lanes before a step; `peek` can count from there.
         self._known = None if inside else (step, record.places.copy())
-        self._handed_out = HandedOut(record, None if self._passes is None else self._first(), loaded)
+        self._handed_out = HandedOut(record, None if self._passes is None else self._lane_starts(), loaded)
         self._part: WorkerPart | None = None  # in a DataLoader worker that iterates: its part of the batches
         self._begun = False  # whether this DataLoader worker has iterated
         self._loaded_part: tuple[int, int, int] | None = None  # the `_part` in the state that was loaded
 
-    def _first(self) -> Int64:
+    def _lane_starts(self) -> Int64:
         """The places at which all lanes begin, int64 [L, 3]."""
         places = self._selected.first(self.grid.lanes)
         if self._passes is not None:
@@ -338,7 +338,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
 
     def _recorded_batches(self) -> Generator[Item, None, None]:
         handed_out = self._begin()
-        for batch in self._made(WorkerPart()):
+        for batch in self._remaining_batches(WorkerPart()):
             handed_out.iterated(state_of(batch))
             yield batch
             if self._handed_out is not handed_out:
@@ -352,7 +352,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         """The batches after the record: all of them, or in a DataLoader worker that worker's batches."""
         worker = get_worker_info()
         if worker is None:
-            return self._made(WorkerPart())
+            return self._remaining_batches(WorkerPart())
         part = WorkerPart(worker.id, self.share.workers(worker.num_workers))
         if self._loaded_part is not None:
             part = part.resumed(self._loaded_part)
@@ -367,17 +367,17 @@ class PileStream(NearestNames, IterableDataset[Batch]):
                 "batch that was handed out; set persistent_workers=False"
             )
         self._begun = True
-        for batch in self._made(part) if part.worker < part.workers else ():
+        for batch in self._remaining_batches(part) if part.worker < part.workers else ():
             self._handed_out.record.take(state_of(batch))
             self._part = part = part._replace(made=part.made + 1)
             yield batch
 
-    def _made(self, part: WorkerPart) -> Generator[Item, None, None]:
+    def _remaining_batches(self, part: WorkerPart) -> Generator[Item, None, None]:
         """The remaining batches of this part; nothing is recorded."""
         record = self._handed_out.record
         if self._passes is None:
             return build_batches(self._builder, self.share, record.places, part.numbers(record.batch))
-        begin, place = (Place(*places[0].tolist()) for places in (self._first(), record.places))
+        begin, place = (Place(*places[0].tolist()) for places in (self._lane_starts(), record.places))
         # A state that was just loaded may be at the end: then nothing is left. Otherwise an ended pass begins again.
         return pass_part(
             self._builder, self.share, self._passes, begin, place, record.batch, part, again=not self._handed_out.loaded
@@ -395,8 +395,8 @@ class PileStream(NearestNames, IterableDataset[Batch]):
 
     def _begin_pass(self, passes: Passes) -> None:
         self._passes = passes
-        self._settle(self.grid, self._unit, self.grad_accum)
-        self._start(replace(self._handed_out.record, places=self._first(), batch=0))
+        self._use_grid(self.grid, self._unit, self.grad_accum)
+        self._resume_from(replace(self._handed_out.record, places=self._lane_starts(), batch=0))
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next finite pass, as a DistributedSampler's `set_epoch` does.
@@ -482,7 +482,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         accumulation = accumulation_for(loaded, grid, self.world_size, batch_size, grad_accum)
         grid.share(self.rank, self.world_size, accumulation)  # refuse before anything changes
         self._passes = loaded.plan.passes
-        self._settle(grid, loaded.plan.unit, accumulation)
+        self._use_grid(grid, loaded.plan.unit, accumulation)
         places, self._changes = loaded.places(), list(loaded.changes)
         if was:
             places = self._selected.moved(places, loaded.plan.per_epoch, self._unit)
@@ -491,7 +491,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         for name, pair in counts.subsets.items():
             counted[self._selected.ids_of([name])] += pair
         done = loaded.step * accumulation + loaded.batch
-        self._start(Record(places, done, counted, counts.rows, counts.skipped), loaded=True)
+        self._resume_from(Record(places, done, counted, counts.rows, counts.skipped), loaded=True)
         self._loaded_part = loaded.worker
 
     # Looking
@@ -531,7 +531,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         check_number("step", step, 0)
         if isinstance(self.corpus, TokenCorpus):
             self.corpus.needs_table("peek")
-        known, record = [] if self._changes else [(0, self._first())], self._handed_out.record
+        known, record = [] if self._changes else [(0, self._lane_starts())], self._handed_out.record
         if self._known is not None:
             known.append(self._known)
         if self.world_size == 1 and record.batch % self.grad_accum == 0:  # other ranks' lanes are not recorded

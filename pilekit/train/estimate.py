@@ -51,7 +51,7 @@ from pilekit.train.step.sharding import DTYPES, Stage
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class MemoryParts:
     """Peak bytes of model and optimizer on the first rank, by the rows of the table above."""
 
     parameters: int
@@ -73,7 +73,7 @@ class StageEstimate:
     """
 
     zero: Stage
-    held: Held
+    held: MemoryParts
     activations: int
     device: int
     host: int
@@ -114,13 +114,13 @@ def estimate(config: TrainConfig, world_size: int) -> Estimate:
     activations = activation_bytes(shape, config)
     stages = []
     for stage in get_args(Stage):
-        held = held_bytes(shape, stage=stage, world_size=sharing, dtype=dtype, micro_batches=micro_batches)
+        held = state_bytes(shape, stage=stage, world_size=sharing, dtype=dtype, micro_batches=micro_batches)
         # Muon keeps one mean instead of two, and no number of steps.
         spared = 4 * _numbers(matrices, sharing if stage else 1) + 4 * len(matrices)
         averages = held.gradients if train.ema else 0  # 4 bytes of each trained parameter too
         held = replace(held, optimizer=held.optimizer - spared + averages)
         if teacher is not None:
-            of = held_bytes(teacher, stage=stage, world_size=sharing, dtype=torch.float32, micro_batches=1)
+            of = state_bytes(teacher, stage=stage, world_size=sharing, dtype=torch.float32, micro_batches=1)
             size = DTYPES[config.teacher.dtype].itemsize
             held = replace(held, teacher=(of.parameters + of.gathered) * size // 4)
         offload = parallel.offload and stage > 0
@@ -135,7 +135,7 @@ def estimate(config: TrainConfig, world_size: int) -> Estimate:
     )
 
 
-def _at_peak(zero: Stage, held: Held, activations: int, micro_batches: int, *, offload: bool) -> StageEstimate:
+def _at_peak(zero: Stage, held: MemoryParts, activations: int, micro_batches: int, *, offload: bool) -> StageEstimate:
     """Add up the memory that is in use at the same time."""
     stays, complete, host = held.parameters + held.optimizer + held.teacher, held.gradients, 0
     before = 0 if micro_batches == 1 else max(held.accumulated, complete)
@@ -146,7 +146,9 @@ def _at_peak(zero: Stage, held: Held, activations: int, micro_batches: int, *, o
     return StageEstimate(zero, held, activations, stays + held.gathered + max(backward_begins, backward_ends), host)
 
 
-def held_bytes(model: nn.Module, *, stage: Stage, world_size: int, dtype: torch.dtype, micro_batches: int) -> Held:
+def state_bytes(
+    model: nn.Module, *, stage: Stage, world_size: int, dtype: torch.dtype, micro_batches: int
+) -> MemoryParts:
     """The bytes that the first rank holds of `model` and its optimizer; `model` may be on the meta device."""
     parameters, groups = list(model.parameters()), [list(block.parameters()) for block in blocks_of(model)]
     in_blocks = {id(parameter) for group in groups for parameter in group}
@@ -157,7 +159,7 @@ def held_bytes(model: nn.Module, *, stage: Stage, world_size: int, dtype: torch.
     blocks = [_numbers(group) for group in groups]
     gathered = _numbers(parameters) if stage < 3 else _numbers(rest) + 2 * max(blocks, default=0)
     learnt_rest = [parameter for parameter in rest if parameter.requires_grad]
-    return Held(
+    return MemoryParts(
         parameters=4 * _numbers(parameters, cut),
         gradients=4 * _numbers(trained, cut),
         accumulated=4 * _numbers(trained) if several and stage < 2 else 0,

@@ -16,7 +16,7 @@ from pilekit import __version__
 from pilekit.cli import main as main_module
 from pilekit.cli.main import COMMANDS, GROUPS, pilekit
 from pilekit.cli.options import ByteSize, Similarity, lanes, repeats
-from pilekit.errors import ToldElsewhere
+from pilekit.errors import AlreadyReported
 from tests.cli.running import PILEKIT, ended, on_terminal
 from tests.process_groups import ROOT
 from tests.shards import making
@@ -193,7 +193,7 @@ def test_exit_codes_and_which_rank_prints_the_error(
         leave(capsys, "stats", "--debug")
     waited: list[float] = []
     monkeypatch.setattr(main_module, "time", SimpleNamespace(sleep=waited.append))
-    failing(ToldElsewhere("disk"))
+    failing(AlreadyReported("disk"))
     for rank, printed in (("0", "error: disk\n"), ("1", "")):
         monkeypatch.setenv("RANK", rank)
         assert leave(capsys, "stats") == (1, "", printed)

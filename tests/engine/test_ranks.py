@@ -114,20 +114,20 @@ def test_an_error_of_one_rank_is_raised_by_all(process_group: ProcessGroups) -> 
     run = process_group(2).run
     bug = ValueError("unexpected\x1b[2J\nsecond line")
     told = "failed with ValueError: unexpected\\x1b[2J; its own messages say more"
-    assert run(failures, "on_rank0", [PilekitError("no"), None]) == [("PilekitError", "no"), ("ToldElsewhere", "no")]
-    assert run(failures, "on_rank0", [bug, None]) == [("ValueError", str(bug)), ("ToldElsewhere", f"rank 0 {told}")]
+    assert run(failures, "on_rank0", [PilekitError("no"), None]) == [("PilekitError", "no"), ("AlreadyReported", "no")]
+    assert run(failures, "on_rank0", [bug, None]) == [("ValueError", str(bug)), ("AlreadyReported", f"rank 0 {told}")]
     assert run(failures, "on_rank0", [KeyboardInterrupt(), None]) == [
         ("KeyboardInterrupt", ""),
-        ("ToldElsewhere", "rank 0 failed with KeyboardInterrupt; its own messages say more"),
+        ("AlreadyReported", "rank 0 failed with KeyboardInterrupt; its own messages say more"),
     ]
     (own, _), (other, message) = run(failures, "on_rank0", ["cannot be pickled", None])
-    assert own not in ("", "ToldElsewhere")
-    assert other == "ToldElsewhere"
+    assert own not in ("", "AlreadyReported")
+    assert other == "AlreadyReported"
     assert message.startswith("rank 0 failed with ")
 
     one, two = PilekitError("one"), PilekitError("two")
-    assert run(failures, "on_all_ranks", [None, two]) == [("PilekitError", "two"), ("ToldElsewhere", "two")]
-    assert run(failures, "on_all_ranks", [one, two]) == [("PilekitError", "one"), ("ToldElsewhere", "one")]
+    assert run(failures, "on_all_ranks", [None, two]) == [("PilekitError", "two"), ("AlreadyReported", "two")]
+    assert run(failures, "on_all_ranks", [one, two]) == [("PilekitError", "one"), ("AlreadyReported", "one")]
     assert run(failures, "on_all_ranks", [None, bug]) == [("PilekitError", f"rank 1 {told}"), ("ValueError", str(bug))]
 
 

@@ -1,4 +1,4 @@
-"""The Ray engine: addresses, the roll call, tokens, lack of memory, and the contract of `map_shards` on a cluster."""
+"""The Ray engine: addresses, the node check, tokens, lack of memory, and the contract of `map_shards` on a cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pilekit.corpus import Shard
 from pilekit.engine import Advance, Ray, imap_shards, map_shards, ray_worker
 from pilekit.engine import ray as ray_module
 from pilekit.engine.ray import TASK_BYTES, gathered
-from pilekit.engine.ray_worker import RollCall, versions
+from pilekit.engine.ray_worker import NodeCheck, versions
 from pilekit.errors import PilekitError
 from tests.engine.ray_cluster import TwoNodes, lone_node, pilekit, started
 
@@ -93,29 +93,29 @@ def test_a_node_that_does_not_fit_the_driver_is_refused(
 
     try:
         for call, text in (
-            (RollCall(f"{here}/none", versions(), {}, None, "1"), "has no folder .*none .*No such file"),
-            (RollCall(here, {**versions(), "libzstd": "0.1"}, {}, None, "1"), "has libzstd .*, the driver has 0.1;"),
-            (RollCall(here, versions(), {}, str(lock), "1"), "does not see the driver's folder"),
+            (NodeCheck(f"{here}/none", versions(), {}, None, "1"), "has no folder .*none .*No such file"),
+            (NodeCheck(here, {**versions(), "libzstd": "0.1"}, {}, None, "1"), "has libzstd .*, the driver has 0.1;"),
+            (NodeCheck(here, versions(), {}, str(lock), "1"), "does not see the driver's folder"),
         ):
             with pytest.raises(PilekitError, match=text):
                 ray_worker._answer(call)
         with locked(lock):
             lock.write_text("2 17 5")
-            ray_worker._answer(RollCall(here, versions(), {"PILEKIT_TEST": "set"}, str(lock), "2", 4))
+            ray_worker._answer(NodeCheck(here, versions(), {"PILEKIT_TEST": "set"}, str(lock), "2", 4))
             (answer,) = tmp_path.glob(".lock.*.partial")
         assert not caplog.records
         assert os.environ.pop("PILEKIT_TEST") == "set"
         assert current_process().daemon
         lock.write_text("3")
-        ray_worker._answer(RollCall(here, versions(), {}, str(lock), "3"))
+        ray_worker._answer(NodeCheck(here, versions(), {}, str(lock), "3"))
         assert "locks do not reach other machines" in caplog.text
         write("a")
         lock.write_text("3 4 12")
         write("b")
-        ray_worker._answer(RollCall(here, versions(), {}, str(lock), "3", 12))  # It is given out again.
+        ray_worker._answer(NodeCheck(here, versions(), {}, str(lock), "3", 12))  # It is given out again.
         with pytest.raises(PilekitError, match="c: another copy of this task has finished"):
             write("c")
-        ray_worker._answer(RollCall(here, versions(), {}, str(lock), "3", 1))
+        ray_worker._answer(NodeCheck(here, versions(), {}, str(lock), "3", 1))
         lock.unlink()
         with pytest.raises(PilekitError, match="d: another copy of this task has finished"):
             write("d")
@@ -125,7 +125,7 @@ def test_a_node_that_does_not_fit_the_driver_is_refused(
         answer.unlink()
         answer.mkdir()
         with pytest.raises(PilekitError, match=r"cannot write into the driver's folder .* \(Is a directory\); put it"):
-            ray_worker._answer(RollCall(here, versions(), {}, str(lock), "5"))
+            ray_worker._answer(NodeCheck(here, versions(), {}, str(lock), "5"))
     finally:
         current_process().daemon = False
         ray_worker._answered.clear()

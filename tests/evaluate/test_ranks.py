@@ -28,7 +28,7 @@ from pilekit.documents import DocumentBatch
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.evaluate.ranks import apart
+from pilekit.evaluate.ranks import score_then_gather
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.results.result_folder import read_result
 from pilekit.evaluate.score import causal_nll as scoring
@@ -92,7 +92,7 @@ def waiting() -> int:
         time.sleep(3 * ranks.rank)
         return 10 * ranks.rank
 
-    return apart(hasty, work)
+    return score_then_gather(hasty, work)
 
 
 def recorded(out: Path) -> Counter[Identity]:
@@ -173,7 +173,7 @@ def test_a_failure_of_one_rank_ends_all(
     found = process_group(2).run(failing, model_dir, corpus, tmp_path / "out", kind)
     if kind == "bad":
         assert [message for _, message, _ in found] == ["this document is bad"] * 2
-        assert [name for name, _, _ in found] == ["PilekitError", "ToldElsewhere"]
+        assert [name for name, _, _ in found] == ["PilekitError", "AlreadyReported"]
     else:
         assert found[1][0] == "KeyError"
         assert found[0][0] == "PilekitError"
@@ -198,7 +198,7 @@ def test_rank_0_tells_the_error_of_all(
         ({"subsets": ["Books3"]}, "no documents of Books3"),
     ):
         (one, said), (other, said_too) = process_group(2).run(refused, model_dir, corpus, options)
-        assert (one, other) == ("PilekitError", "ToldElsewhere")
+        assert (one, other) == ("PilekitError", "AlreadyReported")
         assert words in said == said_too
 
 

@@ -14,7 +14,7 @@ from pilekit.errors import PilekitError
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.config.sections import TrainConfig
-from pilekit.train.estimate import estimate, held_bytes, table
+from pilekit.train.estimate import estimate, state_bytes, table
 from pilekit.train.model.build import build_model
 from pilekit.train.step.engine import Engine
 from pilekit.train.step.sharding import own_part
@@ -98,7 +98,7 @@ def test_a_parameter_with_fewer_rows_than_ranks_and_one_that_is_not_trained() ->
     model = nn.Sequential(nn.Linear(5, 3), nn.Linear(4, 7))
     model[1].requires_grad_(False)
 
-    held = held_bytes(model, stage=3, world_size=4, dtype=torch.bfloat16, micro_batches=1)
+    held = state_bytes(model, stage=3, world_size=4, dtype=torch.bfloat16, micro_batches=1)
 
     trained, frozen = 1 * 5 + 1, 2 * 4 + 2  # one row of three, two of seven
     assert held.parameters == 4 * (trained + frozen)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilekit.cli.display.output import print_fitted, terminal
-from pilekit.cli.models.ranks import progress, rank, scoring, told_once, waits
+from pilekit.cli.models.ranks import progress, rank, report_once, scoring, waits
 from pilekit.cli.options import (
     ByteSize,
     Described,
@@ -122,7 +122,7 @@ def command(
     if rank():  # rank 0 alone prints and warns
         logging.getLogger("pilekit").setLevel(logging.ERROR)
         warnings.simplefilter("ignore")
-    with told_once():
+    with report_once():
         if comparing and train is not None:
             raise click.UsageError("--train is about the documents of one result; give it without --compare.")
         if by is not None:
@@ -157,7 +157,7 @@ def command(
         found: BitsPerByte | Comparison | None = _compare(models, to_score, corpus, rules, out, by)
     else:
         found = scored(model_dir, corpus, rules, out, "scoring")
-        with told_once():
+        with report_once():
             found = found if by is None else found.by(by)
     if found is not None and not rank():
         _show(found, as_json, plot, None if comparing else out)
@@ -176,7 +176,7 @@ def _compare(
     from pilekit.evaluate.results.compare import LETTERS, check_kinds, compare
     from pilekit.evaluate.results.result_folder import read_result
 
-    with told_once():
+    with report_once():
         results = {model: read_result(model) for model in models if model not in to_score}
         kinds = {model: result.protocol["kind"] for model, result in results.items()}
         kinds |= {model: "masked" if kind_of(model) is MASKED else "causal" for model in to_score}
@@ -187,7 +187,7 @@ def _compare(
             folders[place] = None if out is None else out / letter
             results[model] = scored(model, corpus, rules, folders[place], f"scoring {letter}")
             _say_written(folders[place])
-    with told_once():
+    with report_once():
         given = [results[model] if by is None else results[model].by(by) for model in models]
     return None if rank() else compare(given, folders)
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from pilekit.cli.display.output import print_fitted
-from pilekit.cli.models.ranks import rank, scoring, told_once, waits
+from pilekit.cli.models.ranks import rank, report_once, scoring, waits
 from pilekit.cli.options import Described, adapter_option, corpus_argument, exact_subsets, on_error_option, open_corpus
 from pilekit.errors import PilekitError, shortened, visible
 
@@ -80,7 +80,7 @@ def command(
         from pilekit.tokenize.tokenizer_file import tokenizer_file
 
         assert out is not None
-        with told_once():
+        with report_once():
             check_folder(model_dir, rules["adapter"])
             tokenizer_file(model_dir)
             corpus = open_corpus(paths, manifest).only_held_out()

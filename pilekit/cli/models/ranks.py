@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import click
 
-from pilekit.errors import PilekitError, ToldElsewhere
+from pilekit.errors import AlreadyReported, PilekitError
 from pilekit.progress import Advance, Scored, byte_progress, score_progress, waiting
 
 
@@ -31,13 +31,13 @@ def waits(what: str) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def told_once() -> Iterator[None]:
+def report_once() -> Iterator[None]:
     """Errors outside the process group occur on every rank; one rank per machine prints them."""
     try:
         yield
     except (PilekitError, click.UsageError) as error:
         if rank() and os.environ.get("LOCAL_RANK", "0") != "0":
-            raise ToldElsewhere(str(error)) from error
+            raise AlreadyReported(str(error)) from error
         raise
 
 

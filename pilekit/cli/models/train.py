@@ -24,7 +24,7 @@ import click
 
 from pilekit.cli.display.output import print_fitted, say
 from pilekit.cli.models.ranks import waits
-from pilekit.errors import PilekitError, ToldElsewhere, counted, visible
+from pilekit.errors import AlreadyReported, PilekitError, counted, visible
 
 if TYPE_CHECKING:
     from pilekit.train.config.sections import TrainConfig
@@ -252,7 +252,7 @@ def _train_as_rank(config_file: str, changes: tuple[str, ...], out: str | None) 
         except PilekitError as error:
             if interrupted_by() is signal.SIGTERM and is_told_elsewhere(error):
                 raise SystemExit(1) from error  # The launcher ends all ranks already, and kills those that wait.
-            if ranks.is_first or isinstance(error, ToldElsewhere):
+            if ranks.is_first or isinstance(error, AlreadyReported):
                 raise
             raise PilekitError(f"rank {ranks.rank}: {error}") from error
 

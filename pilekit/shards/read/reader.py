@@ -52,7 +52,7 @@ class ShardReader(Iterator[DocumentBatch], AbstractContextManager["ShardReader"]
     def __next__(self) -> DocumentBatch:
         return next(self._batches)
 
-    def passed_over(self) -> dict[str, Any]:
+    def skip_counts(self) -> dict[str, Any]:
         """For the note about a single shard: its bad lines and the number of documents of other subsets so far."""
         return {
             "skipped": self.skipped.count,

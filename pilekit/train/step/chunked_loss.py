@@ -46,7 +46,7 @@ as long."""
 
 
 @dataclass(frozen=True, slots=True)
-class Taught:
+class TeacherOutput:
     """A teacher's predictions of the same targets.
 
     states    [rows, width of the teacher]: the input of its head
@@ -75,7 +75,7 @@ def chunked_cross_entropy(
     *,
     transform: LogitTransform = UNCHANGED,
     rows: int | None = None,
-    taught: Taught | None = None,
+    taught: TeacherOutput | None = None,
     compiled: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """(sum, each): the cross entropy of `transform(hidden @ weight.T + bias)` against `targets`, summed, and by row.
@@ -112,7 +112,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         targets: Tensor,
         transform: LogitTransform,
         rows: int,
-        taught: Taught | None,
+        taught: TeacherOutput | None,
         compiled: bool,
     ) -> tuple[Tensor, Tensor]:
         product_type, device = torch.promote_types(hidden.dtype, weight.dtype), hidden.device.type
@@ -192,7 +192,7 @@ def _turn_into_gradient(
     targets: Tensor,
     transform: LogitTransform,
     exact_type: torch.dtype,
-    taught: Taught | None,
+    taught: TeacherOutput | None,
     first: int,
 ) -> tuple[Tensor, Tensor]:
     """Replace `logits` [rows, vocabulary] by their gradient; returns the cross entropy of each row, and the sum.

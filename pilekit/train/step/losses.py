@@ -30,7 +30,7 @@ from pilekit.evaluate.masked.model import MaskedLM, inputs_by_document, states_a
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.train.config.sections import Attention, Objective
 from pilekit.train.model.varlen import cuts_as_inputs
-from pilekit.train.step.chunked_loss import Taught, chunked_cross_entropy
+from pilekit.train.step.chunked_loss import TeacherOutput, chunked_cross_entropy
 
 IGNORED = -100
 
@@ -38,7 +38,7 @@ IGNORED = -100
 class Lessons(Protocol):
     """What the loss needs of a `Teacher`."""
 
-    def lesson(self, batch: Mapping[str, Tensor], places: Tensor) -> AbstractContextManager[Taught]:
+    def teacher_output(self, batch: Mapping[str, Tensor], places: Tensor) -> AbstractContextManager[TeacherOutput]:
         """The teacher's predictions at these flat places of the batch's targets."""
 
 
@@ -89,7 +89,7 @@ class StepLoss(nn.Module):
         places = rows["places"] if "places" in rows else places_of_targets(rows, "mlm" if is_masked else "clm")
         states, chosen = head_states(lm, rows, attention, places), targets.flatten()[places]
         head, transform = lm.head, lm.transform
-        with nullcontext() if teacher is None else teacher.lesson(rows, places) as taught:
+        with nullcontext() if teacher is None else teacher.teacher_output(rows, places) as taught:
             total, each = chunked_cross_entropy(
                 states, head.weight, head.bias, chosen, transform=transform, taught=taught, compiled=self._compiled
             )

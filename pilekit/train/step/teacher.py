@@ -21,7 +21,7 @@ from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.model.blocks import blocks_of
-from pilekit.train.step.chunked_loss import Taught
+from pilekit.train.step.chunked_loss import TeacherOutput
 from pilekit.train.step.losses import StepLoss, head_states
 from pilekit.train.step.sharding import DTYPES, gather_rest, release, shard
 
@@ -37,7 +37,7 @@ class Teacher:
         shard(self._root, blocks_of(model), ranks, config.parallel)
 
     @contextmanager
-    def lesson(self, batch: Mapping[str, Tensor], places: Tensor) -> Iterator[Taught]:
+    def teacher_output(self, batch: Mapping[str, Tensor], places: Tensor) -> Iterator[TeacherOutput]:
         """Yield the teacher's predictions at these flat places of the batch's targets, with its gathered head."""
         lm = self._lm
         with torch.no_grad():
@@ -45,7 +45,7 @@ class Teacher:
             states = head_states(lm, batch, self._attention, places)
         assert lm.transform is not None, "which `check_heads` has proven"
         try:
-            yield Taught(states, lm.head.weight, lm.head.bias, lm.transform, self._settings)
+            yield TeacherOutput(states, lm.head.weight, lm.head.bias, lm.transform, self._settings)
         finally:
             release(self._root)
 

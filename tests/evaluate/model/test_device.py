@@ -8,30 +8,30 @@ import pytest
 import torch
 
 from pilekit.evaluate.model.device import device_of, dtype_of
-from pilekit.evaluate.ranks import alone
+from pilekit.evaluate.ranks import single_rank
 from tests.refusing import refused
 
 CPU = torch.device("cpu")
-ALONE = alone()
-SECOND = replace(ALONE, rank=1, world_size=2, local_rank=1)
+SINGLE_RANK = single_rank()
+SECOND = replace(SINGLE_RANK, rank=1, world_size=2, local_rank=1)
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     for given, gpus, ranks, expected in (
-        ("auto", 0, ALONE, "cpu"),
-        ("cpu", 4, ALONE, "cpu"),
-        ("auto", 4, ALONE, "cuda:0"),
-        ("cuda:3", 4, ALONE, "cuda:3"),
+        ("auto", 0, SINGLE_RANK, "cpu"),
+        ("cpu", 4, SINGLE_RANK, "cpu"),
+        ("auto", 4, SINGLE_RANK, "cuda:0"),
+        ("cuda:3", 4, SINGLE_RANK, "cuda:3"),
         ("auto", 0, SECOND, "cpu"),
         ("auto", 2, SECOND, "cuda:1"),
-        ("cuda", 0, ALONE, "device cuda: torch finds no GPU on this machine; give cpu, or auto"),
-        ("cuda:4", 4, ALONE, "rank 0 needs cuda:4, but this machine has only cuda:0 to cuda:3"),
+        ("cuda", 0, SINGLE_RANK, "device cuda: torch finds no GPU on this machine; give cpu, or auto"),
+        ("cuda:4", 4, SINGLE_RANK, "rank 0 needs cuda:4, but this machine has only cuda:0 to cuda:3"),
         ("cuda:1", 4, SECOND, "device cuda:1: each of 2 ranks needs a GPU of its own; give cuda"),
         ("cuda", 1, SECOND, "rank 1 needs cuda:1, but this machine has only"),
-        ("cuda:٣", 8, ALONE, "device is auto, cpu, cuda or cuda:N, not"),
-        ("\x1b[31m", 1, ALONE, "device is auto, cpu, cuda or cuda:N, not"),
-        (None, 1, ALONE, "device is auto, cpu, cuda or cuda:N, not"),
+        ("cuda:٣", 8, SINGLE_RANK, "device is auto, cpu, cuda or cuda:N, not"),
+        ("\x1b[31m", 1, SINGLE_RANK, "device is auto, cpu, cuda or cuda:N, not"),
+        (None, 1, SINGLE_RANK, "device is auto, cpu, cuda or cuda:N, not"),
     ):
         monkeypatch.setattr(torch.cuda, "is_available", lambda gpus=gpus: gpus > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import AdamW
 
 from pilekit.engine.ranks import Ranks
-from pilekit.evaluate.ranks import alone
+from pilekit.evaluate.ranks import single_rank
 from pilekit.train.checkpoint.manifest import INDEX_FILE, STATE_FILE, Progress
 from pilekit.train.checkpoint.saving import Checkpoints
 from pilekit.train.config.sections import CheckpointConfig
@@ -79,7 +79,7 @@ def checkpoints_in(
     run: Path, ranks: Ranks | None = None, *, keep_last: int = 2, asynchronous: bool = False
 ) -> Checkpoints:
     settings = CheckpointConfig(keep_last=keep_last, asynchronous=asynchronous)
-    return Checkpoints(run / "checkpoints", run / "latest", ranks or alone(), settings)
+    return Checkpoints(run / "checkpoints", run / "latest", ranks or single_rank(), settings)
 
 
 def progress_of(step: int) -> Progress:

@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from pilekit.engine.ranks import Ranks, join
-from pilekit.errors import PilekitError, ToldElsewhere
+from pilekit.errors import AlreadyReported, PilekitError
 from pilekit.train.checkpoint import saving as module
 from pilekit.train.checkpoint.manifest import verify
 from pilekit.train.checkpoint.tensors import state_tensors
@@ -24,9 +24,9 @@ from tests.small_disk import files_limited_to
 from tests.train.checkpoint.saving import (
     CONFIG,
     adamw,
-    alone,
     checkpoints_in,
     progress_of,
+    single_rank,
     state_of,
     steps_in,
     train,
@@ -119,7 +119,7 @@ def test_each_rank_writes_its_part_and_nothing_twice(process_group: ProcessGroup
     one, other = process_group(2).run(keys_and_bytes, zero)
     model, optimizer = with_adamw(model_of("gpt_neox"))
     train(model, optimizer, range(1))
-    whole = {key: tensor.nbytes for key, tensor in state_tensors(model, optimizer, alone()).items()}
+    whole = {key: tensor.nbytes for key, tensor in state_tensors(model, optimizer, single_rank()).items()}
     assert {key: one.get(key, 0) + other.get(key, 0) for key in one.keys() | other.keys()} == whole
     largest = 3 * max(whole.values())  # a parameter with its state goes to one rank
     assert abs(sum(one.values()) - sum(other.values())) <= largest
@@ -166,7 +166,7 @@ def load_newest(run: Path) -> tuple[float | str | None, list[str]]:
             assert bool((value == progress.step).all())
             found: float | str = float(value[0, 0])
         except PilekitError as error:
-            assert isinstance(error, ToldElsewhere) != ranks.is_first  # only rank 0 prints it
+            assert isinstance(error, AlreadyReported) != ranks.is_first  # only rank 0 prints it
             found = str(error)
     return found, [record.getMessage() for record in warnings]
 
@@ -199,7 +199,7 @@ def save_on_a_full_disk(run: Path, full: int) -> tuple[str, int]:
             checkpoints.save(*small(ranks, 2), progress_of(2), CONFIG)
             with pytest.raises(PilekitError) as told:
                 checkpoints.finish()
-            assert isinstance(told.value, ToldElsewhere) != ranks.is_first
+            assert isinstance(told.value, AlreadyReported) != ranks.is_first
         assert list(checkpoints.saved) == []
         ranks.gather(None)
         assert steps_in(run) == {"step-1"}

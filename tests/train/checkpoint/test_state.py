@@ -21,9 +21,9 @@ from tests.train.checkpoint.saving import (
     SHARD,
     Run,
     adamw,
-    alone,
     assert_same,
     progress_of,
+    single_rank,
     state_of,
     train,
     with_adamw,
@@ -180,11 +180,11 @@ def test_an_optimizer_state_that_does_not_fit_is_named_and_changes_nothing(run: 
     optimizer.step()
     before = state_of(model, optimizer)
     for step, (change, message) in enumerate(changes):
-        tensors = state_tensors(model, optimizer, alone()) | change
+        tensors = state_tensors(model, optimizer, single_rank()) | change
         folder = run.folder / f"step-{step}"
         folder.mkdir(parents=True)
         kept = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-        write_tensors(folder, TensorSave(kept, alone()), alone())
+        write_tensors(folder, TensorSave(kept, single_rank()), single_rank())
         write_state(folder, Progress(step, 1, {}, 1), {}, own_sums(folder, 0))
         with pytest.raises(PilekitError, match=message):
             run.load(folder, model, optimizer)

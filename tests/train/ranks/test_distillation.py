@@ -20,7 +20,7 @@ from pilekit.train.config.file import load_config
 from pilekit.train.config.sections import TeacherConfig
 from pilekit.train.estimate import estimate
 from pilekit.train.model.from_teacher import kept_blocks
-from pilekit.train.step.chunked_loss import Taught, chunked_cross_entropy
+from pilekit.train.step.chunked_loss import TeacherOutput, chunked_cross_entropy
 from pilekit.train.step.losses import StepLoss
 from pilekit.train.step.teacher import Teacher
 from tests.tiny.logit_transforms import transformed
@@ -59,7 +59,7 @@ def test_the_loss_in_chunks_is_the_formula(
     right = 0.3 * temperature**2 * divergence + 0.9 * functional.cross_entropy(student, targets, reduction="sum")
 
     weights = TeacherConfig(temperature=temperature, kl=0.3, cross_entropy=0.9)
-    taught = Taught(*teacher, transforms[1], weights)
+    taught = TeacherOutput(*teacher, transforms[1], weights)
     found, each = chunked_cross_entropy(*leaves, targets, transform=transforms[0], rows=chunk, taught=taught)
 
     torch.testing.assert_close(found, right)
