@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from pilekit.corpus import Shard as Shard
     from pilekit.corpus import load_manifest as load_manifest
     from pilekit.corpus import resolve_subsets as resolve_subsets
-    from pilekit.cutting.cut_result import DecontaminationResult as DecontaminationResult
-    from pilekit.cutting.cut_result import SubstringResult as SubstringResult
     from pilekit.cutting.decontaminate import DropContaminated as DropContaminated
     from pilekit.cutting.decontaminate import decontaminate_corpus as decontaminate_corpus
+    from pilekit.cutting.result import DecontaminationResult as DecontaminationResult
+    from pilekit.cutting.result import SubstringResult as SubstringResult
     from pilekit.cutting.substrings import substrings_corpus as substrings_corpus
     from pilekit.dedup.drop_duplicates import DropDuplicates as DropDuplicates
     from pilekit.dedup.near_duplicates import NearDuplicates as NearDuplicates
@@ -77,8 +77,8 @@ if TYPE_CHECKING:
     from pilekit.shards.index.format import ShardIndex as ShardIndex
     from pilekit.shards.random_access.document_reader import read_documents as read_documents
     from pilekit.shards.random_access.pile_documents import PileDocuments as PileDocuments
-    from pilekit.shards.read.damage import BadLine as BadLine
-    from pilekit.shards.read.damage import SkippedLines as SkippedLines
+    from pilekit.shards.read.read_errors import BadLine as BadLine
+    from pilekit.shards.read.read_errors import SkippedLines as SkippedLines
     from pilekit.shards.read.reader import read as read
     from pilekit.shards.read.reader import read_corpus as read_corpus
     from pilekit.shards.verify.findings import Finding as Finding
@@ -117,7 +117,7 @@ _NAMES = {
     "pilekit.assemble.demo": "demo_corpus",
     "pilekit.corpus": "Corpus Manifest Shard load_manifest resolve_subsets",
     "pilekit.cutting.decontaminate": "DropContaminated decontaminate_corpus",
-    "pilekit.cutting.cut_result": "DecontaminationResult SubstringResult",
+    "pilekit.cutting.result": "DecontaminationResult SubstringResult",
     "pilekit.cutting.substrings": "substrings_corpus",
     "pilekit.dedup.run": "dedup_corpus",
     "pilekit.dedup.drop_duplicates": "DropDuplicates",
@@ -151,7 +151,7 @@ _NAMES = {
     "pilekit.shards.index.format": "ShardIndex",
     "pilekit.shards.random_access.document_reader": "read_documents",
     "pilekit.shards.random_access.pile_documents": "PileDocuments",
-    "pilekit.shards.read.damage": "BadLine SkippedLines",
+    "pilekit.shards.read.read_errors": "BadLine SkippedLines",
     "pilekit.shards.read.reader": "read read_corpus",
     "pilekit.shards.verify.findings": "Finding",
     "pilekit.shards.verify.verify": "Verification verify_corpus",

@@ -42,11 +42,11 @@ def check_labels(labels: Sized, known: int = 0, path: str | None = None) -> None
         )
 
 
-def added(one: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+def add_counts(one: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """The sums of the counts of the same names, in nested mappings too."""
     sums = dict(one)
     for name, value in more.items():
-        sums[name] = added(sums.get(name, {}), value) if isinstance(value, Mapping) else sums.get(name, 0) + value
+        sums[name] = add_counts(sums.get(name, {}), value) if isinstance(value, Mapping) else sums.get(name, 0) + value
     return sums
 
 

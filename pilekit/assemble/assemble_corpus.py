@@ -38,7 +38,7 @@ from pilekit.errors import PilekitError, counted
 from pilekit.shards.corpus_job import CorpusJob
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.folder_job import FolderJob
-from pilekit.shards.read.damage import LISTED_BAD_LINES, SkippedLines
+from pilekit.shards.read.read_errors import LISTED_BAD_LINES, SkippedLines
 from pilekit.shards.work import SortWork, takes
 from pilekit.table_result import TableResult
 

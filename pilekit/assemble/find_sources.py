@@ -20,7 +20,7 @@ from pilekit.corpus import Manifest, Shard, Subset, local, warn_of_left_out
 from pilekit.corpus.shard import HELD_OUT, is_url, looks_like_shard, make_shard, split_of
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.fingerprint import Inputs, changed_at, fingerprint
-from pilekit.shards.read.unchanged import ShardChanged
+from pilekit.shards.read.change_check import ShardChanged
 
 FILES_AT_A_TIME, BYTES_AT_A_TIME = 4096, 64 << 20
 """A batch of text files ends at either."""

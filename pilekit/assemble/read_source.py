@@ -32,9 +32,9 @@ from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.stages import document_hashes
 from pilekit.shards.corpus_job import Share
 from pilekit.shards.fingerprint import Inputs
-from pilekit.shards.read.damage import BadLine, SkippedLines
 from pilekit.shards.read.json_records import BadRecord, LineParser, kind_of, text_of
 from pilekit.shards.read.lines import Line
+from pilekit.shards.read.read_errors import BadLine, SkippedLines
 from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, OnError
 from pilekit.shards.read.records import decoded_records
 

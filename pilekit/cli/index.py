@@ -38,7 +38,7 @@ def command(paths: tuple[str, ...], manifest: Described, as_json: bool, **option
     """
     from pilekit.shards.index.build import index_corpus
     from pilekit.shards.index.format import bad_lines, index_places
-    from pilekit.shards.read.damage import SkippedLines
+    from pilekit.shards.read.read_errors import SkippedLines
 
     corpus, part = open_corpus(paths, manifest), options["part"]
     with byte_progress("indexing", corpus.part(part).size) as advance:

@@ -1,8 +1,7 @@
 """Cut text out of documents: text of evaluations (`decontaminate`), or text of earlier documents (`substrings`).
 
-cut_job has the steps that both share, cut_shards reads the documents and cuts by a table of spans, cut_result has the
-results.
+job has the steps that both share, shards reads the documents and cuts by a table of spans, result has the results.
 decontaminate: evaluation_texts reads the records; words defines a word; ngrams finds their n-grams in a corpus; hits
-joins them to spans. substrings: windows finds possible repeats; repeats sorts them into runs; cut_repeats makes cuts of
+joins them to spans. substrings: windows finds possible repeats; repeats sorts them into runs; repeat_cuts makes cuts of
 whole words; passages counts the most frequent.
 """

@@ -22,10 +22,10 @@ import pyarrow.dataset
 
 from pilekit.artifacts.header import Header, finished_header, read_header
 from pilekit.corpus import Shard
-from pilekit.cutting.cut_job import EVALUATION_PATHS, FOUND, PATHS
-from pilekit.cutting.cut_result import REPEATS
 from pilekit.cutting.evaluation_texts import evaluation_names, record_texts
 from pilekit.cutting.hits import HITS
+from pilekit.cutting.job import EVALUATION_PATHS, FOUND, PATHS
+from pilekit.cutting.result import REPEATS
 from pilekit.cutting.words import compacted
 from pilekit.dedup.previous_runs import manifest_of
 from pilekit.dedup.show.removed_pairs import readable

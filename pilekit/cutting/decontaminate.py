@@ -17,12 +17,12 @@ from typing import Any, Unpack
 
 from pilekit.artifacts.header import Header, finished_header
 from pilekit.corpus import Corpus, Described, Source
-from pilekit.cutting.cut_job import EVALUATION_PATHS, CutJob, Remove, cut_corpus, places_of
-from pilekit.cutting.cut_result import DecontaminationResult
-from pilekit.cutting.cut_shards import pieces_around, spans_of
 from pilekit.cutting.evaluation_texts import Texts
 from pilekit.cutting.hits import HITS, decide, find_hits
+from pilekit.cutting.job import EVALUATION_PATHS, CutJob, Remove, cut_corpus, places_of
 from pilekit.cutting.ngrams import SHORTEST, NGrams
+from pilekit.cutting.result import DecontaminationResult
+from pilekit.cutting.shards import pieces_around, spans_of
 from pilekit.dedup.previous_runs import identity_of
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, counted

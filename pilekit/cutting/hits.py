@@ -20,9 +20,9 @@ import pyarrow as pa
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.parquet_rows import required, write_rows
 from pilekit.corpus import Shard
-from pilekit.cutting.cut_shards import Selection, stored_rows
 from pilekit.cutting.evaluation_texts import Texts
 from pilekit.cutting.ngrams import NGrams
+from pilekit.cutting.shards import Selection, stored_rows
 from pilekit.cutting.words import Int64, characters_before
 from pilekit.engine import Advance
 from pilekit.shards.corpus_job import Share

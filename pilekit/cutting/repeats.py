@@ -19,7 +19,7 @@ import numpy as np
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.external_sort import RowSort, with_first
 from pilekit.corpus import Shard
-from pilekit.cutting.cut_shards import Selection, stored_rows
+from pilekit.cutting.shards import Selection, stored_rows
 from pilekit.cutting.windows import AT_A_TIME, anchor_bytes, find_anchors, find_windows, pieces, tables
 from pilekit.cutting.words import Int64, UInt64
 from pilekit.dedup.match.repeated import may_be_repeated, note_values, repeated_bytes, repeated_table

@@ -21,16 +21,16 @@ import numpy as np
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.external_sort import Table
 from pilekit.dedup.match.candidates import Candidates, find_candidates
+from pilekit.dedup.match.document_table import DocumentTable, Flags
 from pilekit.dedup.match.exact import find_exact
-from pilekit.dedup.match.population import Flags, Population
 from pilekit.dedup.output.removed_table import Decided, Decisions
 from pilekit.dedup.scratch_space import read_flags, write_flags
 from pilekit.engine import Advance, Ray, scratch_folder
 from pilekit.shards.corpus_job import Share, await_files
 from pilekit.shards.folder_job import FolderJob
 
-_Make = Callable[[Path], Population]
-_Decide = Callable[[Population, Decisions, Candidates, Path, int, Advance], Decided]
+_Make = Callable[[Path], DocumentTable]
+_Decide = Callable[[DocumentTable, Decisions, Candidates, Path, int, Advance], Decided]
 _COPIES = "copies-"
 
 
@@ -38,7 +38,7 @@ _COPIES = "copies-"
 class ClusterSteps:
     """The steps on the nodes of a cluster, called in the order of the methods.
 
-    make      makes the population on a node, given a folder on its own disk; can be pickled
+    make      makes the document table on a node, given a folder on its own disk; can be pickled
     folder    for the tasks' files, on shared storage
     engine    that of the job
     files     the tasks' files so far
@@ -103,16 +103,16 @@ def _write_tables(
 ) -> None:
     """Write the exact copies of a part, or the candidates of some bands if a file tells which documents are copies."""
     (part, path), own = item, scratch_folder(scratch)
-    population = make(own)
+    document_table = make(own)
     if path.exists():
-        advance(2 * population.documents * len(part))
+        advance(2 * document_table.documents * len(part))
         return
     with write_atomically(path) as file, ExitStack() as resources:
         if copies is None:
-            tables = find_exact(population, own, share.memory, part)
+            tables = find_exact(document_table, own, share.memory, part)
         else:
-            flags, (_, threads, memory) = read_flags(copies, 0, population.documents), share
-            candidates = find_candidates(population, part, flags, own, memory, jobs=threads, advance=advance)
+            flags, (_, threads, memory) = read_flags(copies, 0, document_table.documents), share
+            candidates = find_candidates(document_table, part, flags, own, memory, jobs=threads, advance=advance)
             tables = resources.enter_context(candidates.rows).chunks()
         for table in tables:
             np.save(file, table)
@@ -122,12 +122,12 @@ def _decide(
     files: Sequence[Path], advance: Advance, *, make: _Make, scratch: Path | None, decide: _Decide, share: Share
 ) -> Decided:
     own, memory = scratch_folder(scratch), share.memory
-    population = make(own)
-    decisions = Decisions(population.documents, own)
-    candidates = Candidates(population.documents, own, 3 * memory // 8)
+    document_table = make(own)
+    decisions = Decisions(document_table.documents, own)
+    candidates = Candidates(document_table.documents, own, 3 * memory // 8)
     with candidates.rows:
         for path in files:
             take = decisions.add_copies if path.name.startswith(_COPIES) else candidates.add
             for table in _tables_in(path):
                 take(table)
-        return decide(population, decisions, candidates, own, memory, advance)
+        return decide(document_table, decisions, candidates, own, memory, advance)

@@ -19,7 +19,7 @@ from pilekit.dedup.sketch.minhash import SEED, permutations, signatures
 from pilekit.errors import PilekitError
 from pilekit.shards.index.format import find_index
 from pilekit.shards.random_access.document_reader import DocumentReader
-from pilekit.shards.read.damage import BadLine, SkippedLines
+from pilekit.shards.read.read_errors import BadLine, SkippedLines
 from pilekit.table_result import TableResult
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from pilekit.corpus.job_shards import CLEAN
 from pilekit.corpus.shard import STANDARD_INPUT, check_stems, is_url, stem
 from pilekit.dedup.compare.store_shingles import store_shingles
 from pilekit.dedup.match.candidates import find_candidates
+from pilekit.dedup.match.document_table import DocumentTable, Keep, ids_of
 from pilekit.dedup.match.exact import find_exact
-from pilekit.dedup.match.population import Keep, Population, ids_of
 from pilekit.dedup.on_cluster import ClusterSteps
 from pilekit.dedup.output.clean_shards import clean_shard
 from pilekit.dedup.output.masks import mask_shard
@@ -53,8 +53,8 @@ from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.folder_job import FolderJob, corpus_folder
 from pilekit.shards.keep_mask import SUFFIX as MASK_SUFFIX
 from pilekit.shards.read.absent_label import check_label
-from pilekit.shards.read.damage import LISTED_BAD_LINES, BadLine
 from pilekit.shards.read.json_records import bad_line_error
+from pilekit.shards.read.read_errors import LISTED_BAD_LINES, BadLine
 from pilekit.shards.read.reader import OnError
 from pilekit.shards.work import SortWork, takes
 
@@ -212,36 +212,36 @@ class _Run:
         """Remove all sketches."""
         shutil.rmtree(self.folder / SKETCHES, ignore_errors=True)
 
-    def decide(self, sketches: Sequence[ShardSketch]) -> tuple[Population, Decided]:
+    def decide(self, sketches: Sequence[ShardSketch]) -> tuple[DocumentTable, Decided]:
         """Find out which documents are removed, and why, and write `removed.parquet`."""
         job, scratch = self.job, self.folder / SCRATCH
         memory, engine = job.memory, job.engine
         scratch.mkdir(parents=True, exist_ok=True)
         own = scratch if engine is None else scratch_folder(engine.scratch)  # for files without a name
         keep, protected = self.parameters["keep"], len(self.protected)
-        make = functools.partial(_population, sketches=sketches, keep=keep, before=self.before, protected=protected)
-        population = make(own)
+        make = functools.partial(_document_table, sketches=sketches, keep=keep, before=self.before, protected=protected)
+        document_table = make(own)
         shards = [*(shard for run in self.before for shard in run.shards), *job.shards]
 
         cluster = None if engine is None else ClusterSteps(job, make, scratch / "matched", engine)
-        decisions = Decisions(population.documents if cluster is None else 0, own)  # A cluster's task has its own.
-        copies = scratch_array(own, np.bool_, population.documents)
-        for pairs in find_exact(population, own, memory) if cluster is None else cluster.find_exact():
+        decisions = Decisions(document_table.documents if cluster is None else 0, own)  # A cluster's task has its own.
+        copies = scratch_array(own, np.bool_, document_table.documents)
+        for pairs in find_exact(document_table, own, memory) if cluster is None else cluster.find_exact():
             if cluster is None:
                 decisions.add_copies(pairs)
             copies[ids_of(pairs[1])] = True
 
         bands = self.bands.bands
-        keys = job.progress("matching", 2 * _KEY_BYTES * population.documents * bands, _KEY_BYTES)
+        keys = job.progress("matching", 2 * _KEY_BYTES * document_table.documents * bands, _KEY_BYTES)
         if cluster is None:
-            candidates = find_candidates(population, range(bands), copies, own, memory, jobs=job.jobs, advance=keys)
+            candidates = find_candidates(document_table, range(bands), copies, own, memory, jobs=job.jobs, advance=keys)
         else:
             candidates = cluster.find_candidates(bands, copies, keys)
         with candidates.rows:
-            text_bytes = int(np.sum(population.table["text_bytes"], where=candidates.flagged, dtype=np.int64))
-            check_free_disk(scratch, set_bytes(text_bytes, population.documents), "comparing")
-            reading = job.step("reading candidates", sum(sketch.header.size for sketch in population.sketches))
-            store_shingles(reading, population, shards, candidates.flagged, scratch / "sets")
+            text_bytes = int(np.sum(document_table.rows["text_bytes"], where=candidates.flagged, dtype=np.int64))
+            check_free_disk(scratch, set_bytes(text_bytes, document_table.documents), "comparing")
+            reading = job.step("reading candidates", sum(sketch.header.size for sketch in document_table.sketches))
+            store_shingles(reading, document_table, shards, candidates.flagged, scratch / "sets")
             resolved = job.progress("comparing", _ROW_BYTES * candidates.count, _ROW_BYTES)
             subsets = job.corpus.manifest.subsets
             decide_all = functools.partial(
@@ -254,22 +254,24 @@ class _Run:
                 repeated_shards={shard.name for shard in job.shards if shard.split in ("train", None)},
             )
             if cluster is not None:
-                return population, cluster.decide(decide_all, self.folder / REMOVED, resolved)
-            return population, decide_all(population, decisions, candidates, own, memory, resolved)
+                return document_table, cluster.decide(decide_all, self.folder / REMOVED, resolved)
+            return document_table, decide_all(document_table, decisions, candidates, own, memory, resolved)
 
-    def record(self, sketches: Sequence[ShardSketch], population: Population, decided: Decided) -> dict[str, Any]:
+    def record(
+        self, sketches: Sequence[ShardSketch], document_table: DocumentTable, decided: Decided
+    ) -> dict[str, Any]:
         """Write the masks, then check and note the summary."""
         job, flags, removed = self.job, decided.flags, decided.removed
         manifest, only = job.corpus.manifest, self.parameters["only"]
         masks = [_mask_file(job.output, shard) for shard in job.shards]
-        ids = pairwise(population.base[len(population.sketches) - len(sketches) :].tolist())
+        ids = pairwise(document_table.base[len(document_table.sketches) - len(sketches) :].tolist())
         items = list(zip(job.shards, sketches, masks, ids, strict=True))
-        mask = functools.partial(mask_shard, labels=population.labels, flags=flags, only=only, manifest=manifest)
-        kept = sum(job.each(mask, items), np.zeros((2, len(population.labels)), np.int64))
+        mask = functools.partial(mask_shard, labels=document_table.labels, flags=flags, only=only, manifest=manifest)
+        kept = sum(job.each(mask, items), np.zeros((2, len(document_table.labels)), np.int64))
         await_files(masks)
         summary = summarize(
             sketches,
-            population.labels,
+            document_table.labels,
             kept,
             removed,
             only=only,
@@ -307,11 +309,11 @@ class _Run:
         return sum(size for size, _ in self.job.inputs.fingerprints.values())
 
 
-def _population(
+def _document_table(
     folder: Path, *, sketches: Sequence[ShardSketch], keep: Keep, before: Sequence[EarlierRun], protected: int
-) -> Population:
+) -> DocumentTable:
     earlier = (pair for run in before for pair in zip(run.sketches(), run.masks(), strict=True))
-    return Population(sketches, keep, folder, earlier, protected)
+    return DocumentTable(sketches, keep, folder, earlier, protected)
 
 
 def _finish_shard(

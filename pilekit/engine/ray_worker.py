@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import zstandard
 
-from pilekit.engine.worker import portable
+from pilekit.engine.worker import picklable
 from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.version import __version__
 
@@ -135,7 +135,7 @@ def _outcome(work: Callable[[Any, Callable[[int], None]], Any], item: bytes, adv
             return result
         raise PilekitError(f"its result takes {len(result):,} bytes, more than a cluster's task sends home")
     except Exception as error:
-        return portable(error)
+        return picklable(error)
 
 
 _answered: list[NodeCheck] = []

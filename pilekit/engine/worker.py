@@ -102,7 +102,7 @@ def _serve(pipe: Connection) -> None:
             function, item = pickle.loads(payload)
             message = pickle.dumps(("done", function(item, sender.advance)))
         except Exception as error:
-            message = pickle.dumps(("failed", portable(error)))
+            message = pickle.dumps(("failed", picklable(error)))
         try:
             sender.finish(message)
         except OSError:
@@ -128,7 +128,7 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
-def portable(error: Exception) -> Exception:
+def picklable(error: Exception) -> Exception:
     """`error` with its traceback as a note, or a RuntimeError with its text if it cannot be pickled."""
     where = "".join(traceback.format_exception(error))
     try:

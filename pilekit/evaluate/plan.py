@@ -37,8 +37,8 @@ from pilekit.evaluate.model.load import (
     weight_files,
 )
 from pilekit.evaluate.results.result_folder import record_key
+from pilekit.shards.read.change_check import version_of
 from pilekit.shards.read.reader import OnError
-from pilekit.shards.read.unchanged import version_of
 from pilekit.stream.arguments import check_number
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from pilekit.version import __version__

@@ -25,11 +25,11 @@ from pilekit.evaluate.ranks import score_then_gather
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result_folder import held_folder, record_file, records_folder, scored_before
 from pilekit.evaluate.score.batching import Fitting, Scoring, Share, TokenizedDocument, ignore, score_rows
-from pilekit.evaluate.select_documents import Recorded, dealt, selected, text_bytes_selected, tokenized
+from pilekit.evaluate.select_documents import Recorded, assign_to_rank, selected, text_bytes_selected, tokenized
 from pilekit.progress import Scored
 from pilekit.shards.read.absent_label import check_label
-from pilekit.shards.read.damage import SkippedLines
-from pilekit.shards.read.unchanged import check_version
+from pilekit.shards.read.change_check import check_version
+from pilekit.shards.read.read_errors import SkippedLines
 
 T = TypeVar("T")
 
@@ -138,7 +138,7 @@ def score_selected(
 
             with ExitStack() as opened:
                 batches = opened.enter_context(closing(selected(plan, labels, skipped, progress.read)))
-                own = tokenized(dealt(left(batches), rank, ranks.world_size), plan.tokenizer)
+                own = tokenized(assign_to_rank(left(batches), rank, ranks.world_size), plan.tokenizer)
                 file = None if out is None else records_folder(out, plan.key) / f"records.{rank}.jsonl"
                 append = None if file is None else opened.enter_context(record_file(file))
 

@@ -24,9 +24,9 @@ from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.score.batching import TokenizedDocument
 from pilekit.shards.index.document_rows import DocumentRows, rows_of
 from pilekit.shards.index.format import ShardIndex, find_indexes
-from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.change_check import check_version
+from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import read
-from pilekit.shards.read.unchanged import check_version
 from pilekit.tokenize import Tokenize, Tokenizer
 
 DOCUMENT_BYTES = 64
@@ -158,7 +158,7 @@ def _changed(shard: str, number: int, how: str) -> PilekitError:
     )
 
 
-def dealt(batches: Iterable[DocumentBatch], rank: int, world_size: int) -> Iterator[DocumentBatch]:
+def assign_to_rank(batches: Iterable[DocumentBatch], rank: int, world_size: int) -> Iterator[DocumentBatch]:
     """This rank's documents of all batches, which must be the same on every rank."""
     loads = [(0, of) for of in range(world_size)]  # a heap: the least loaded rank first, among equals the lowest
     for batch in batches:

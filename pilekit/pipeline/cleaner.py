@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pilekit.documents import DocumentBatch, added, check_labels, check_none_lost
+from pilekit.documents import DocumentBatch, add_counts, check_labels, check_none_lost
 from pilekit.pipeline.language import Language
 from pilekit.pipeline.rules.rule_set import Fails, RuleSet
 from pilekit.pipeline.rules.scanned_texts import ScannedTexts
-from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.table_result import TableResult
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class CleanResult(TableResult):
 
         judged = [(name, counts) for name, counts in self.summary["subsets"].items() if counts["rules"]]
         shown = [row for name, counts in judged for row in rows(name, counts)]
-        together = reduce(added, (counts for _, counts in judged), no_counts())
+        together = reduce(add_counts, (counts for _, counts in judged), no_counts())
         totals = rows("All subsets", together) if len(judged) > 1 else []
         columns: list[Column[Row]] = [
             Column("Dropped by", lambda row: row[0]),
@@ -151,9 +151,9 @@ class CleanResult(TableResult):
 def summarize(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The summary of all shards' results; `PilekitError` if the counts do not add up."""
     results = list(results)
-    subsets: dict[str, Any] = reduce(added, (result["subsets"] for result in results), {})
+    subsets: dict[str, Any] = reduce(add_counts, (result["subsets"] for result in results), {})
     subsets = dict(sorted(subsets.items(), key=lambda item: (-item[1]["bytes"]["read"], item[0])))
-    total = reduce(added, subsets.values(), no_counts())
+    total = reduce(add_counts, subsets.values(), no_counts())
     total["skipped"] = sum(result["skipped"] for result in results)
     total["read"] += total["skipped"]
     check_none_lost({"all": total, **subsets}, PARTS)

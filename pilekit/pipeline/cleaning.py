@@ -40,7 +40,7 @@ from pilekit.shards.corpus_job import CorpusJob, Share
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.folder_job import corpus_folder
 from pilekit.shards.read.absent_label import check_label
-from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import OnError, Reading, read, read_corpus
 from pilekit.shards.work import Work, takes
 from pilekit.shards.write.shard_writer import write_documents

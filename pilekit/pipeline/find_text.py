@@ -23,7 +23,7 @@ from pilekit.documents import check_labels
 from pilekit.engine import Advance
 from pilekit.pipeline.stages import Match, MinBytes
 from pilekit.shards.corpus_job import CorpusJob, Share
-from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import Reading, read
 from pilekit.shards.work import Work, takes
 

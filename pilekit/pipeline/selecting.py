@@ -17,7 +17,7 @@ from typing import Any, Literal, Unpack
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Described, Shard, Source, subsets_or_all
 from pilekit.corpus.shard import check_stems, stem
-from pilekit.documents import DocumentBatch, added, check_labels
+from pilekit.documents import DocumentBatch, add_counts, check_labels
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage
@@ -26,7 +26,7 @@ from pilekit.shards.corpus_job import CorpusJob, Share
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.folder_job import corpus_folder
 from pilekit.shards.read.absent_label import check_label
-from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import Reading, read
 from pilekit.shards.work import PartWork, takes
 from pilekit.shards.write.shard_writer import write_documents
@@ -158,7 +158,7 @@ def select_shard(
 
 def _selected(folder: Path, results: Mapping[str, Mapping[str, Any]], shards: Sequence[Shard]) -> SelectResult:
     """All shards' results together."""
-    sums: dict[str, Any] = reduce(added, (result["subsets"] for result in results.values()), {})
+    sums: dict[str, Any] = reduce(add_counts, (result["subsets"] for result in results.values()), {})
     subsets = {name: {kind: counts.get(kind, 0) for kind in COUNTS} for name, counts in sums.items()}
     subsets = dict(sorted(subsets.items(), key=lambda item: (-item[1]["bytes"], -item[1]["documents"], item[0])))
     summary: dict[str, Any] = {kind: sum(counts[kind] for counts in subsets.values()) for kind in COUNTS}

@@ -16,7 +16,7 @@ from pilekit.corpus import Manifest
 from pilekit.errors import PilekitError
 from pilekit.fitted_table import DASH, Column, FittedTable
 from pilekit.report.figures import WIDTH, svg_of
-from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.verify.findings import Finding
 from pilekit.stats.histogram import BINS
 from pilekit.stats.plot import MOST_ROWS, draw_lengths, draw_shares, given_by, legend, rows_of

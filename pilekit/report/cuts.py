@@ -9,11 +9,11 @@ import msgspec
 
 from pilekit.artifacts.checked import reason_of_damage
 from pilekit.artifacts.own_file import read_own
-from pilekit.cutting.cut_result import SUMMARY, CutCorpus, DecontaminationResult
+from pilekit.cutting.result import SUMMARY, CutCorpus, DecontaminationResult
 from pilekit.errors import PilekitError
 from pilekit.pipeline.cleaner import CleanResult
 from pilekit.report.figures import bars
-from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.read_errors import SkippedLines
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

@@ -19,9 +19,9 @@ import xxhash
 
 from pilekit.corpus.shard import STANDARD_INPUT, Shard, is_url
 from pilekit.errors import PilekitError
-from pilekit.shards.read.damage import ShardDamage
+from pilekit.shards.read.change_check import check_version, version_of
 from pilekit.shards.read.open import open_file
-from pilekit.shards.read.unchanged import check_version, version_of
+from pilekit.shards.read.read_errors import ShardDamage
 
 PIECES = 16
 PIECE_BYTES = 16 << 10

@@ -24,9 +24,9 @@ from pilekit.errors import message_logger
 from pilekit.shards.corpus_job import ShardWork, Share
 from pilekit.shards.index.document_rows import DocumentRows, document_rows, rows_of
 from pilekit.shards.index.format import IndexDamage, ShardIndex, bad_lines
-from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.open import is_parquet
+from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import OnError, read, record_format
 from pilekit.stats.histogram import BINS, bin_of
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit import Corpus, DropContaminated, PilekitError, PileStream, Pipeline, decontaminate_corpus, read
-from pilekit.cutting.cut_shards import pieces_around
+from pilekit.cutting.shards import pieces_around
 from tests.cli.running import cells, refused, run, run_json
 from tests.cutting import reference
 from tests.kills import left_at_each_renaming

@@ -26,8 +26,8 @@ import numpy.typing as npt
 from pilekit.dedup.compare.resolve import Counts, resolve
 from pilekit.dedup.compare.shingle_store import ShingleStore
 from pilekit.dedup.match.candidates import find_candidates
+from pilekit.dedup.match.document_table import DocumentTable, ids_of
 from pilekit.dedup.match.exact import find_exact
-from pilekit.dedup.match.population import Population, ids_of
 from pilekit.dedup.output.removed_table import Decisions
 from pilekit.dedup.sketch.shingles import mixed
 from pilekit.engine.kernels import compiled
@@ -110,7 +110,7 @@ def _fill_sets(documents: Int64, of_all: int, out: UInt64, sizes: Int64) -> None
 
 
 def write_store(folder: Path, documents: int, flagged: npt.NDArray[np.bool_]) -> ShingleStore:
-    """The shingle sets of the flagged documents on disk; parts as in `generated_population`."""
+    """The shingle sets of the flagged documents on disk; parts as in `generated_table`."""
     folder.mkdir(parents=True, exist_ok=True)
     borders = _borders(documents)
     for place, (begin, end) in enumerate(pairwise(borders)):
@@ -128,12 +128,12 @@ def write_store(folder: Path, documents: int, flagged: npt.NDArray[np.bool_]) ->
 def decide_generated(folder: Path, documents: int, memory: int) -> tuple[Decisions, Counts]:
     """All steps that read no shard: exact copies, candidates, their comparison."""
     folder.mkdir()
-    population = generated_population(documents, folder)
+    document_table = generated_table(documents, folder)
     decisions, copies = Decisions(documents, folder), np.zeros(documents, dtype=np.bool_)
-    for pairs in find_exact(population, folder, memory):
+    for pairs in find_exact(document_table, folder, memory):
         decisions.add_copies(pairs)
         copies[ids_of(pairs[1])] = True
-    candidates = find_candidates(population, range(BANDS), copies, folder, memory, jobs=2)
+    candidates = find_candidates(document_table, range(BANDS), copies, folder, memory, jobs=2)
     with candidates.rows:
         store = write_store(folder / "sets", documents, candidates.flagged)
         counts = resolve(candidates, store, THRESHOLD, folder, memory // 4, decisions.add_near)
@@ -164,10 +164,10 @@ class GeneratedSketch:
             }
 
 
-def generated_population(documents: int, folder: Path) -> Population:
-    """A population of this many documents, in 20 parts."""
+def generated_table(documents: int, folder: Path) -> DocumentTable:
+    """A document table of this many documents, in 20 parts."""
     sketches = [GeneratedSketch(begin, end - begin, documents) for begin, end in pairwise(_borders(documents))]
-    return Population(sketches, "longest", folder)  # type: ignore[arg-type]
+    return DocumentTable(sketches, "longest", folder)  # type: ignore[arg-type]
 
 
 def _borders(documents: int) -> list[int]:

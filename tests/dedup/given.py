@@ -1,4 +1,4 @@
-"""What the earlier steps leave, made by hand for tests of one step: sketches, populations, candidates, shingle sets."""
+"""What the earlier steps leave, made by hand for tests of one step: sketches, tables, candidates, shingle sets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pilekit.dedup.sketch.sketch_format import ShardSketch
 from pilekit.dedup.sketch.sketch_shard import sketch_shard
 from pilekit.shards.corpus_job import Share
 from pilekit.shards.fingerprint import Inputs
-from pilekit.shards.read.unchanged import version_of
+from pilekit.shards.read.change_check import version_of
 
 Values = npt.NDArray[np.uint64]
 
@@ -42,8 +42,8 @@ def inputs_of(shard: Shard) -> Inputs:
     return Inputs({}, {shard.name: version_of(shard.path)})
 
 
-class ListedPopulation:
-    """Documents 0, 1, ... with the columns of their sketches, yielded as by a `Population`.
+class ListedDocuments:
+    """Documents 0, 1, ... with the columns of their sketches, yielded as by a `DocumentTable`.
 
     ranks     of each document, its id in the low 32 bits
     absent    documents that are never yielded, like those that an earlier run removed

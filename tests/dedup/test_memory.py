@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pilekit.dedup.match.population import ranks_of
+from pilekit.dedup.match.document_table import ranks_of
 from pilekit.dedup.output.removed_table import EXACT, NEAR
 from tests.dedup.generated import BANDS, GROUPS, LICENCE, THRESHOLD, shingles, text_of, values
 from tests.memory_limit import NO_HOLES
@@ -133,7 +133,7 @@ import numpy as np
 from pilekit.corpus import Corpus, shard_of
 from pilekit.shards.corpus_job import CorpusJob
 from pilekit.dedup.sketch.bands import Bands
-from pilekit.dedup.match.population import Population
+from pilekit.dedup.match.document_table import DocumentTable
 from pilekit.dedup.compare.store_shingles import store_shingles
 from tests.dedup.given import given_candidates, resolve, sketch
 
@@ -151,12 +151,12 @@ shard, made = sketched("00.jsonl")
 if step == "sketch":
     print(peak() - before)
 if step == "compare":
-    population = Population([made], "longest", folder)
-    ranks = sorted(rank for some, _ in population.chunks(["number"]) for rank in some.tolist())
+    document_table = DocumentTable([made], "longest", folder)
+    ranks = sorted(rank for some, _ in document_table.chunks(["number"]) for rank in some.tolist())
     candidates = given_candidates(folder / "candidates", 2, [(ranks[1], ranks[0])], [])
     before = peak()
     job = CorpusJob(Corpus(shard.path), jobs=1)
-    store = store_shingles(job, population, [shard], np.ones(2, dtype=bool), folder / "sets")
+    store = store_shingles(job, document_table, [shard], np.ones(2, dtype=bool), folder / "sets")
     stored = peak() - before
     edges = resolve(candidates, store, 0.8, folder, 64 << 20).edges
     print(json.dumps([stored, peak() - before - stored, edges]))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from pilekit.dedup.match.candidates import find_candidates
-from pilekit.dedup.match.population import Population, ids_of
+from pilekit.dedup.match.document_table import DocumentTable, ids_of
 from pilekit.dedup.run import dedup_corpus
 from pilekit.dedup.sketch.bands import choose_bands
 from tests.dedup.checking import removed_rows, write_corpus
@@ -46,9 +46,9 @@ def outcomes(folder: Path, threshold: float, pairs: int) -> list[Outcome]:
     corpus = write_corpus(folder / "corpus", {"00": [making.record(text, "ArXiv") for text in documents.texts]})
     bands = choose_bands(threshold, 128)
     made = sketch(corpus / "00.jsonl.zst", folder / "sketches", bands=bands, ngram=NGRAM, threads=1)
-    population = Population([made], "longest", folder)
-    copies = np.zeros(population.documents, dtype=np.bool_)
-    found = find_candidates(population, range(bands.bands), copies, folder, 64 << 20, jobs=1)
+    document_table = DocumentTable([made], "longest", folder)
+    copies = np.zeros(document_table.documents, dtype=np.bool_)
+    found = find_candidates(document_table, range(bands.bands), copies, folder, 64 << 20, jobs=1)
     assert not found.runs
     candidates = {frozenset(ids) for table in found.rows.chunks() for ids in ids_of(table[::2]).T.tolist()}
     dedup_corpus(corpus, threshold=threshold, out=folder / "out", write=False, jobs=1)

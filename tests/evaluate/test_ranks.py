@@ -32,7 +32,7 @@ from pilekit.evaluate.ranks import score_then_gather
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.results.result_folder import read_result
 from pilekit.evaluate.score import causal_nll as scoring
-from pilekit.evaluate.select_documents import DOCUMENT_BYTES, dealt
+from pilekit.evaluate.select_documents import DOCUMENT_BYTES, assign_to_rank
 from tests.evaluate.folders import figures_in, lines, note_scored, same
 from tests.process_groups import ROOT, ProcessGroups
 from tests.stopping import stop_when
@@ -156,7 +156,7 @@ def test_documents_are_dealt_by_their_bytes(sizes: list[list[int]], world_size: 
         numbers = np.arange(number, number + len(of), dtype=np.int64)
         batches.append(DocumentBatch([letter * size for size in of], ["s"] * len(of), "a", numbers))
         number += len(of)
-    own = [list(dealt(batches, rank, world_size)) for rank in range(world_size)]
+    own = [list(assign_to_rank(batches, rank, world_size)) for rank in range(world_size)]
     assert all(len(batch) == len(own[0]) for batch in own)
     dealt_out = sorted(n for batches_of in own for batch in batches_of for n in batch.numbers.tolist())
     assert dealt_out == list(range(number))

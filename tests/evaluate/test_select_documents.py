@@ -22,8 +22,8 @@ from pilekit.evaluate.score.batching import ignore
 from pilekit.evaluate.select_documents import selected, text_bytes_selected
 from pilekit.evaluate.training_copies import count_training_copies
 from pilekit.shards.index.build import index_corpus
-from pilekit.shards.read.damage import SkippedLines
-from pilekit.shards.read.unchanged import version_of
+from pilekit.shards.read.change_check import version_of
+from pilekit.shards.read.read_errors import SkippedLines
 from tests.evaluate.documents import manifest_of, write
 from tests.refusing import refused
 

@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import Console
 
 from pilekit.corpus import load_manifest
-from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.stats.histogram import BINS
 from pilekit.stats.subset_stats import SubsetStats
 from pilekit.stats.summary import CorpusStats, corpus_stats

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from pilekit.corpus import Corpus, Part
-    from pilekit.shards.read.damage import SkippedLines
+    from pilekit.shards.read.read_errors import SkippedLines
     from pilekit.table_result import TableResult
 
 SHOWN_BAD_LINES = 10

@@ -14,7 +14,7 @@ import numpy as np
 
 from pilekit.artifacts.external_sort import Table
 from pilekit.dedup.compare.shingle_store import WORD, MappedSets, find_set
-from pilekit.dedup.match.population import REMOVABLE, Flags
+from pilekit.dedup.match.document_table import REMOVABLE, Flags
 from pilekit.dedup.sketch.shingles import Int64, UInt64, shared_if_enough
 from pilekit.engine.kernels import compiled
 

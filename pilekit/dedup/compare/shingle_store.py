@@ -38,7 +38,7 @@ class MappedSets(NamedTuple):
 
 
 class ShingleStore:
-    """The shingle sets in a folder that `store_shingles` has written; `base` is that of the population."""
+    """The shingle sets in a folder that `store_shingles` has written; `base` is that of the document table."""
 
     def __init__(self, folder: Path, base: Int64):
         self._maps: list[mmap.mmap] = []
@@ -69,7 +69,7 @@ class ShingleStore:
 
 
 def sets_file(folder: Path, place: int) -> Path:
-    """The file with the sets of the shard at this place of the population."""
+    """The file with the sets of the shard at this place of the document table."""
     return folder / f"{place}.sets"
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.corpus import Shard
 from pilekit.dedup.compare.shingle_store import ShingleStore, ends_file, sets_file
-from pilekit.dedup.match.population import Flags, Population
+from pilekit.dedup.match.document_table import DocumentTable, Flags
 from pilekit.dedup.scratch_space import read_flags, write_flags
 from pilekit.dedup.sketch.shingles import Int64, Sets, shingle_sets
 from pilekit.dedup.sketch.sketch_format import ShardSketch, check_unchanged, shard_changed
@@ -26,12 +26,12 @@ from pilekit.documents import RecordFormat
 from pilekit.engine import Advance
 from pilekit.engine.in_threads import map_in_threads
 from pilekit.shards.corpus_job import CorpusJob, Share, await_files
-from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.change_check import open_unchanged
 from pilekit.shards.read.json_records import LineParser
 from pilekit.shards.read.open import is_parquet
 from pilekit.shards.read.parquet import parquet_batches
+from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, read_lines
-from pilekit.shards.read.unchanged import open_unchanged
 
 LIST_BYTES = 4 << 20
 """UTF-8 bytes of the texts that are turned into sets together."""
@@ -41,23 +41,23 @@ _WRITTEN = 1 << 13
 
 
 def store_shingles(
-    job: CorpusJob, population: Population, shards: Sequence[Shard], flagged: Flags, folder: Path
+    job: CorpusJob, document_table: DocumentTable, shards: Sequence[Shard], flagged: Flags, folder: Path
 ) -> ShingleStore:
     """Read the shards again and write the shingle sets of the flagged documents.
 
     job       how the work on the shards runs
-    shards    the shards of `population.sketches`, in the same order
+    shards    the shards of `document_table.sketches`, in the same order
     flagged   a flag for each id
     folder    the folder of the files; complete files of the same run are reused
 
     `PilekitError` for a shard that differs from the sketched shard.
     """
-    ids = pairwise(population.base.tolist())
-    items = list(zip(shards, population.sketches, range(len(shards)), ids, strict=True))
+    ids = pairwise(document_table.base.tolist())
+    items = list(zip(shards, document_table.sketches, range(len(shards)), ids, strict=True))
     store = functools.partial(_store_shard, folder=folder, flags=write_flags(folder, flagged))
     list(job.each(store, items))
     await_files(file(folder, place) for place in range(len(shards)) for file in (sets_file, ends_file))
-    return ShingleStore(folder, population.base)
+    return ShingleStore(folder, document_table.base)
 
 
 def _store_shard(

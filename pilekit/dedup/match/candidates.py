@@ -1,10 +1,10 @@
 """Candidates: documents that share the key of a band.
 
 A sketch has one key per band for each document. Two passes over the sketches pick out the keys of a band that may occur
-twice (repeated.py). These keys are sorted with the ranks of their documents (external_sort.py; population.py defines
-ranks). Equal keys then form a run. In a run of up to 64 documents, every pair is a candidate. A longer run is hot:
-its members are noted with the run's hash, and later compared with representatives of the run (resolve.py). A run ends
-after 262,144 members.
+twice (repeated.py). These keys are sorted with the ranks of their documents (external_sort.py; document_table.py
+defines ranks). Equal keys then form a run. In a run of up to 64 documents, every pair is a candidate. A longer run is
+hot: its members are noted with the run's hash, and later compared with representatives of the run (resolve.py). A run
+ends after 262,144 members.
 
 Similar documents share many bands, so the same run occurs many times. A table of fixed size remembers the hashes of
 recent runs. A forgotten run costs only time, because rows are made distinct.
@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from pilekit.artifacts.external_sort import RowSort, Table, whole_runs
-from pilekit.dedup.match.population import REMOVABLE, Flags, Population, Ranks, ids_of
+from pilekit.dedup.match.document_table import REMOVABLE, DocumentTable, Flags, Ranks, ids_of
 from pilekit.dedup.match.repeated import repeated_bytes, repeated_rows
 from pilekit.dedup.scratch_space import scratch_array
 from pilekit.dedup.sketch.shingles import Int64, UInt64, mixed
@@ -77,7 +77,7 @@ class Candidates:
 
 
 def find_candidates(
-    population: Population,
+    document_table: DocumentTable,
     bands: Sequence[int],
     copies: Flags,
     folder: Path,
@@ -94,7 +94,7 @@ def find_candidates(
     advance    receives the number of further keys read, of 2 * documents * bands in all
     """
     # Three eighths for the rows found, a half for bands, an eighth for the runs seen last and tables in flight.
-    documents, for_bands = population.documents, memory // 2
+    documents, for_bands = document_table.documents, memory // 2
     threads = max(1, min(usable_cpus() if jobs is None else jobs, len(bands), for_bands // _LEAST_MEMORY))
     candidates = Candidates(documents, folder, 3 * memory // 8)
     remembered = max(1, min(documents, memory // 128))
@@ -116,7 +116,7 @@ def find_candidates(
 
     def chunks(columns: Sequence[str]) -> Iterator[tuple[Ranks, dict[str, UInt64]]]:
         """Ranks and keys of all documents except exact copies."""
-        for ranks, keys in population.chunks(columns):
+        for ranks, keys in document_table.chunks(columns):
             if stopped.is_set():
                 raise _Stopped
             advance(len(ranks) * len(columns))

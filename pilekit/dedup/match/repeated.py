@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.artifacts.external_sort import RowSort, Table
-from pilekit.dedup.match.population import Ranks
+from pilekit.dedup.match.document_table import Ranks
 from pilekit.dedup.sketch.shingles import UInt64
 from pilekit.engine.kernels import compiled
 

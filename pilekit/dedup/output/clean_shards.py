@@ -25,7 +25,7 @@ from pilekit.shards.index.build import write_index
 from pilekit.shards.index.document_rows import DocumentRows, rows_of
 from pilekit.shards.index.format import INDEX_SUFFIX, Frames
 from pilekit.shards.keep_mask import KeepMask, read_mask
-from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import ShardReader, read
 from pilekit.shards.write.frame_writer import FRAME_BYTES, FrameWriter
 from pilekit.shards.write.reframe import cut_at_lines

@@ -8,7 +8,7 @@ near-duplicate of the same kept document, with the same similarity.
 runs in one process.
 
 `removed.parquet` (removed_format.py) is written in groups of rows, so memory does not depend on how many documents are
-removed. The population's table turns ids into names.
+removed. The document table turns ids into names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pilekit.artifacts.external_sort import Table
 from pilekit.dedup.compare.resolve import Counts, resolve
 from pilekit.dedup.compare.shingle_store import ShingleStore
 from pilekit.dedup.match.candidates import Candidates
-from pilekit.dedup.match.population import REMOVABLE, Ids, Population, ids_of
+from pilekit.dedup.match.document_table import REMOVABLE, DocumentTable, Ids, ids_of
 from pilekit.dedup.output.removed_format import CORPORA, REASONS, REMOVALS, ROWS_PER_GROUP, SCHEMA, RemovalsHeader
 from pilekit.dedup.scratch_space import scratch_array, write_flags
 from pilekit.dedup.sketch.shingles import Int64
@@ -108,7 +108,7 @@ class RemovedCounts(NamedTuple):
 
 def write_removed(
     path: Path,
-    population: Population,
+    document_table: DocumentTable,
     decisions: Decisions,
     *,
     header: Mapping[str, Any],
@@ -120,18 +120,20 @@ def write_removed(
     header             the fields of its `RemovalsHeader`
     repeated_labels    copies with these labels in `repeated_shards` are intended
     """
-    shards = [sketch.header.shard for sketch in population.sketches]
+    shards = [sketch.header.shard for sketch in document_table.sketches]
     codes = {shard: code for code, shard in enumerate(dict.fromkeys(shards))}
     names, name_of = list(codes), np.array([codes[shard] for shard in shards])
-    labels = population.labels
+    labels = document_table.labels
     label_repeats = np.array([label in repeated_labels for label in labels], dtype=bool)
     shard_repeats = np.array([shard in repeated_shards for shard in shards], dtype=bool)
     counts, (text_bytes, held_out), repeated = *np.zeros((2, 2, len(labels)), np.int64), 0
     with REMOVALS.writing_table(path, SCHEMA, RemovalsHeader(**header)) as writer:
         for ids, rows in decisions.removals(ROWS_PER_GROUP):
-            document, kept = population.table[ids], population.table[rows["kept"]]
-            place, kept_place = (np.searchsorted(population.base, some, "right") - 1 for some in (ids, rows["kept"]))
-            corpus = np.searchsorted([population.first_own, population.first_removable], rows["kept"], "right")
+            document, kept = document_table.rows[ids], document_table.rows[rows["kept"]]
+            place, kept_place = (
+                np.searchsorted(document_table.base, some, "right") - 1 for some in (ids, rows["kept"])
+            )
+            corpus = np.searchsorted([document_table.first_own, document_table.first_removable], rows["kept"], "right")
             columns = [
                 _named(name_of[place], names),
                 pa.array(document["number"].astype(np.int64)),
@@ -165,7 +167,7 @@ class Decided(NamedTuple):
 
 
 def decide(
-    population: Population,
+    document_table: DocumentTable,
     decisions: Decisions,
     candidates: Candidates,
     folder: Path,
@@ -184,6 +186,6 @@ def decide(
     sets     the folder of the shingle sets
     path     of `removed.parquet`; `about`: further arguments of `write_removed`
     """
-    store = ShingleStore(sets, population.base)
+    store = ShingleStore(sets, document_table.base)
     compared = resolve(candidates, store, threshold, folder, memory // 4, decisions.add_near, advance=advance)
-    return Decided(write_removed(path, population, decisions, **about), compared, decisions.write(sets))
+    return Decided(write_removed(path, document_table, decisions, **about), compared, decisions.write(sets))

@@ -36,8 +36,8 @@ from pilekit.engine.in_threads import map_in_threads
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.corpus_job import Share
 from pilekit.shards.fingerprint import Inputs, changed_at, fingerprint
-from pilekit.shards.read.damage import BadLine
 from pilekit.shards.read.json_records import bad_line_error
+from pilekit.shards.read.read_errors import BadLine
 from pilekit.shards.read.reader import OnError, read, record_format
 from pilekit.stats.counting import Counts
 

@@ -29,10 +29,10 @@ from pilekit.shards.index.document_rows import DocumentRows
 from pilekit.shards.index.format import ShardIndex, find_index, find_indexes, index_places, index_schema, load_index
 from pilekit.shards.index.metadata import INDEX, ROWS_PER_GROUP, Frames, IndexHeader, index_metadata
 from pilekit.shards.index.scan import ShardScan
-from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.change_check import check_version, version_of
 from pilekit.shards.read.open import storage_of
+from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import OnError
-from pilekit.shards.read.unchanged import check_version, version_of
 from pilekit.shards.work import PartWork, takes
 from pilekit.version import __version__
 

@@ -37,8 +37,8 @@ from pilekit.shards.index.metadata import INDEX, read_metadata
 from pilekit.shards.index.metadata import Frames as Frames
 from pilekit.shards.index.metadata import IndexDamage as IndexDamage
 from pilekit.shards.index.metadata import IndexHeader as IndexHeader
-from pilekit.shards.read.damage import BadLine, SkippedLines
 from pilekit.shards.read.open import exists, open_file
+from pilekit.shards.read.read_errors import BadLine, SkippedLines
 from pilekit.shards.read.reader import record_format
 from pilekit.wrong_names import NearestNames
 

@@ -22,8 +22,8 @@ import zstandard
 
 from pilekit.artifacts.sealed import Kind, SealedHeader
 from pilekit.errors import PilekitError
-from pilekit.shards.read.damage import LISTED_BAD_LINES
 from pilekit.shards.read.open import Storage
+from pilekit.shards.read.read_errors import LISTED_BAD_LINES
 
 ROWS_PER_GROUP = 100_000
 MOST_FRAMES = 1 << 23

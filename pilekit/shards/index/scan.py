@@ -21,12 +21,12 @@ from pilekit.engine import Advance
 from pilekit.errors import PilekitError
 from pilekit.shards.index.document_rows import DocumentRows, LineRows, rows_of
 from pilekit.shards.index.metadata import MOST_FRAMES, Frames
-from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.change_check import open_unchanged
 from pilekit.shards.read.json_records import LineParser
 from pilekit.shards.read.lines import LineBlock, whole_lines
 from pilekit.shards.read.open import storage_of
+from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, OnError, located_errors, record_format, text_pieces
-from pilekit.shards.read.unchanged import open_unchanged
 
 if TYPE_CHECKING:
     from pilekit.shards.read.parquet import RowBlocks, RowGroup

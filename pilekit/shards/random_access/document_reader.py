@@ -31,12 +31,12 @@ from pilekit.shards.index.format import ShardIndex, changed_since
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.random_access.frame_lru import WHOLE_BYTES, FrameLRU, frames_fit
 from pilekit.shards.random_access.lines_by_number import LinesByNumber, LinesInOrder, no_such_number
-from pilekit.shards.read.damage import BadLine, SkippedLines
+from pilekit.shards.read.change_check import ShardChanged
 from pilekit.shards.read.json_records import BadRecord, LineParser, document_of, record_of
 from pilekit.shards.read.lines import Line
 from pilekit.shards.read.open import is_parquet
+from pilekit.shards.read.read_errors import BadLine, SkippedLines
 from pilekit.shards.read.reader import record_format
-from pilekit.shards.read.unchanged import ShardChanged
 
 if TYPE_CHECKING:
     from pilekit.shards.random_access.rows_by_number import RowsByNumber

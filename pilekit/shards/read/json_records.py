@@ -28,8 +28,8 @@ import orjson
 from pilekit.corpus import UNLABELLED
 from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.read.damage import BadLine, SkippedLines
 from pilekit.shards.read.lines import Line, NumberedLines
+from pilekit.shards.read.read_errors import BadLine, SkippedLines
 
 ENDING_BYTES = 256
 """How many bytes at a line's end are searched for the label."""

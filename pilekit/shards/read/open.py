@@ -18,7 +18,7 @@ from pilekit.artifacts.atomic_write import final_name
 from pilekit.corpus.shard import STANDARD_INPUT, is_url, without_query
 from pilekit.corpus.stores import is_missing, reason_of, retried, store_of
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.read.damage import ShardDamage
+from pilekit.shards.read.read_errors import ShardDamage
 from pilekit.shards.read.zstd_frames import FRAME_MAGIC, is_skippable
 
 Storage = Literal["zstd", "gzip", "plain", "parquet"]

@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 
 from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.read.damage import ShardDamage
 from pilekit.shards.read.json_records import BadRecord, LineParser
+from pilekit.shards.read.read_errors import ShardDamage
 
 BATCH_BYTES = 4 << 20
 BATCH_ROWS = 1024

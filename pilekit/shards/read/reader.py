@@ -21,12 +21,12 @@ from pilekit.corpus.find import names_many
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.errors import PilekitError
-from pilekit.shards.read.damage import ShardDamage, SkippedLines
+from pilekit.shards.read.change_check import open_unchanged
 from pilekit.shards.read.json_records import LineParser
 from pilekit.shards.read.lines import LineTooLong, NumberedLines, whole_lines
 from pilekit.shards.read.open import Storage, is_parquet
 from pilekit.shards.read.prefetch import run_ahead
-from pilekit.shards.read.unchanged import open_unchanged
+from pilekit.shards.read.read_errors import ShardDamage, SkippedLines
 from pilekit.shards.read.zstd_frames import MAX_WINDOW, PIECE_BYTES, decompress_frames
 
 MAX_DOCUMENT_BYTES = 1 << 30

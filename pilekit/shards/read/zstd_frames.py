@@ -21,7 +21,7 @@ from typing import BinaryIO, cast
 
 import zstandard
 
-from pilekit.shards.read.damage import ShardDamage
+from pilekit.shards.read.read_errors import ShardDamage
 
 FRAME_MAGIC = b"\x28\xb5\x2f\xfd"
 READ_BYTES = 1 << 20

@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple
 from pilekit.errors import counted
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.index.scan import ShardScan
-from pilekit.shards.read.damage import ShardDamage
+from pilekit.shards.read.read_errors import ShardDamage
 from pilekit.shards.read.zstd_frames import decompress_frame_at, is_skippable
 from pilekit.shards.verify.findings import FindingList
 

@@ -16,8 +16,8 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.corpus.shard import Shard, is_url, without_query
 from pilekit.corpus.sidecar_files import SUMS_FILES
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.read.damage import ShardDamage
 from pilekit.shards.read.open import exists, open_file
+from pilekit.shards.read.read_errors import ShardDamage
 
 MAX_SUMS_BYTES = 64 << 20
 

@@ -17,10 +17,10 @@ from pilekit.shards.corpus_job import Share
 from pilekit.shards.fingerprint import fingerprint
 from pilekit.shards.index.format import ShardIndex, index_places, load_index
 from pilekit.shards.index.scan import MARK_BYTES, ShardScan
-from pilekit.shards.read.damage import ShardDamage
+from pilekit.shards.read.change_check import check_version, version_of
 from pilekit.shards.read.lines import LineTooLong
 from pilekit.shards.read.open import exists, open_file, open_stored, storage_of
-from pilekit.shards.read.unchanged import check_version, version_of
+from pilekit.shards.read.read_errors import ShardDamage
 from pilekit.shards.read.zstd_frames import LARGEST_HEADER, parse_frame_header
 from pilekit.shards.verify.checks import IndexComparison, UnknownLabels
 from pilekit.shards.verify.findings import Finding, FindingList

@@ -38,9 +38,9 @@ from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.folder_job import corpus_folder
 from pilekit.shards.index.build import build_index
 from pilekit.shards.index.format import INDEX_SUFFIX
-from pilekit.shards.read.damage import ShardDamage
 from pilekit.shards.read.lines import LineTooLong
 from pilekit.shards.read.open import is_parquet
+from pilekit.shards.read.read_errors import ShardDamage
 from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, located_errors, text_pieces
 from pilekit.shards.work import StoredWork, takes
 from pilekit.shards.write.frame_writer import FRAME_BYTES, FrameWriter

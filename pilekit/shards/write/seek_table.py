@@ -14,7 +14,7 @@ import struct
 from collections.abc import Sequence
 from typing import BinaryIO
 
-from pilekit.shards.read.damage import ShardDamage
+from pilekit.shards.read.read_errors import ShardDamage
 
 SKIPPABLE_MAGIC = 0x184D2A5E
 SEEKABLE_MAGIC = 0x8F92EAB1

@@ -33,8 +33,8 @@ from pilekit.shards.random_access.document_reader import OpenReaders
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.random_access.selected_lines import SelectedDocuments, SelectedLines, lines_of_subsets
 from pilekit.shards.read.absent_label import check_label
+from pilekit.shards.read.change_check import version_of
 from pilekit.shards.read.reader import OnError
-from pilekit.shards.read.unchanged import version_of
 from pilekit.stream.order.repeats import copies, exact_repeats
 from pilekit.stream.read.lane_documents import LaneDocuments, document_table
 from pilekit.stream.read.mixture import repeats_of_weights

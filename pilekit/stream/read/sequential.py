@@ -26,8 +26,8 @@ from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.pipeline import Pipeline
+from pilekit.shards.read.change_check import check_version
 from pilekit.shards.read.reader import ShardReader, read
-from pilekit.shards.read.unchanged import check_version
 from pilekit.stream.order.repeats import staying
 from pilekit.stream.read.document_selection import DocumentSelection
 from pilekit.stream.read.lane_documents import ORDER, SKIPPED, LaneDocuments

@@ -22,15 +22,15 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Shard
-from pilekit.documents import added
+from pilekit.documents import add_counts
 from pilekit.errors import PilekitError, message_logger, shortened, visible
 from pilekit.progress import Report
 from pilekit.shards.fingerprint import Inputs
 from pilekit.table_result import TableResult
 from pilekit.tokenize.files.documents import ROWS
 from pilekit.tokenize.files.formats import ENDED_BY_EOD, Format, token_files, write_idx
-from pilekit.tokenize.files.joined import Joined
-from pilekit.tokenize.files.output import finished_output
+from pilekit.tokenize.files.growing_output import Joined
+from pilekit.tokenize.files.publish import finished_output
 from pilekit.tokenize.files.token_file import TokenFile, index_paths
 
 logger = message_logger(__name__)
@@ -119,7 +119,7 @@ def merge_token_files(
     made = [str(files.prefix.parent / name) for name in results["files"]]
     merged: dict[str, Any] = {}
     for file in inputs:  # one that is given twice counts twice
-        merged = added(merged, {str(file.path): {"documents": len(file), "tokens": file.tokens}})
+        merged = add_counts(merged, {str(file.path): {"documents": len(file), "tokens": file.tokens}})
     return MergedTokens({**counts, "dtype": results["dtype"], "files": made, "inputs": merged})
 
 

@@ -1,7 +1,7 @@
 """`tokenize_corpus`: the ids of a corpus as files for another trainer.
 
     read(shard) -> stages -> encode (threads) -> ids and records of the shard      each shard, several at a time
-        -> appended to the output, in the order of the shards                      see joined.py
+        -> appended to the output, in the order of the shards                      see growing_output.py
         -> table of documents -> indexes -> renamed to their names -> header
 
 A killed run resumes and ends with the same bytes: they depend on the shards and the options, not on processes, threads
@@ -24,7 +24,7 @@ import numpy.typing as npt
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import MAX_SUBSETS, Corpus, Described, Shard, Source, resolve_subsets
-from pilekit.documents import DocumentBatch, added, check_labels
+from pilekit.documents import DocumentBatch, add_counts, check_labels
 from pilekit.engine import Advance
 from pilekit.engine.in_threads import map_in_threads
 from pilekit.errors import PilekitError, message_logger, shortened, visible
@@ -33,14 +33,14 @@ from pilekit.shards.corpus_job import CorpusJob, Share
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.folder_job import FolderJob
 from pilekit.shards.read.absent_label import check_label
-from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import Reading, read
 from pilekit.shards.work import PartWork, takes
 from pilekit.table_result import TableResult
 from pilekit.tokenize.files.documents import RECORD, Rows, rows_of_records
 from pilekit.tokenize.files.formats import ENDED_BY_EOD, Format, TokenFiles, token_files
-from pilekit.tokenize.files.joined import Joined
-from pilekit.tokenize.files.output import finished_output
+from pilekit.tokenize.files.growing_output import Joined
+from pilekit.tokenize.files.publish import finished_output
 from pilekit.tokenize.stage import Tokenize
 from pilekit.tokenize.tokenizer import Tokenizer
 
@@ -172,7 +172,7 @@ def _summed(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     sums: dict[str, Any] = {"subsets": {}, "empty": 0}
     skipped = SkippedLines()
     for shard in shards:
-        sums = added(sums, {name: shard[name] for name in sums})
+        sums = add_counts(sums, {name: shard[name] for name in sums})
         skipped.merge(SkippedLines.noted(shard))
     subsets = dict(sorted(sums["subsets"].items(), key=lambda one: (-one[1]["bytes"], -one[1]["documents"], one[0])))
     total = {count: sum(counts[count] for counts in subsets.values()) for count in COUNTS}

@@ -190,7 +190,7 @@ def verify(folder: Path, ranks: Ranks | None = None, *, hashes: bool = True) -> 
     if not hashes:
         return state
     rank, world_size = (0, 1) if ranks is None else (ranks.rank, ranks.world_size)
-    own_share = deal({name: file.bytes for name, file in state.files.items()}, world_size)[rank]
+    own_share = balance({name: file.bytes for name, file in state.files.items()}, world_size)[rank]
 
     def first_damage() -> str | None:
         try:
@@ -209,7 +209,7 @@ def verify(folder: Path, ranks: Ranks | None = None, *, hashes: bool = True) -> 
     return state
 
 
-def deal(sizes: Mapping[str, int], count: int) -> list[list[str]]:
+def balance(sizes: Mapping[str, int], count: int) -> list[list[str]]:
     """Divide names among `count` lists of about the same total size; the result is the same on every rank."""
     shares: list[list[str]] = [[] for _ in range(count)]
     loads = [0] * count

@@ -37,7 +37,7 @@ from torch.optim import Optimizer
 
 from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, shortened, visible
-from pilekit.train.checkpoint.manifest import INDEX_FILE, deal
+from pilekit.train.checkpoint.manifest import INDEX_FILE, balance
 from pilekit.train.step.sharding import is_first_copy, is_sharded, own_part
 
 KINDS = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
@@ -73,7 +73,7 @@ def state_tensors(model: nn.Module, optimizer: Optimizer, ranks: Ranks) -> dict[
     A parameter that the optimizer has not stepped yet has no state, so none is saved.
     """
     tensors = model_tensors(model, optimizer)
-    mine = set(deal({name: tensor.numel() for name, tensor in tensors.items()}, ranks.world_size)[ranks.rank])
+    mine = set(balance({name: tensor.numel() for name, tensor in tensors.items()}, ranks.world_size)[ranks.rank])
     found = {f"model.{name}": (name, tensor) for name, tensor in tensors.items()}
     for name, parameter in optimized(optimizer).items():
         for kind, value in optimizer.state.get(parameter, {}).items():

@@ -17,12 +17,12 @@ from pilekit.dedup.compare import resolve as module
 from pilekit.dedup.compare.jaccard_kernels import MOST_REPRESENTATIVES as MOST
 from pilekit.dedup.compare.resolve import Counts
 from pilekit.dedup.match.candidates import find_candidates
-from pilekit.dedup.match.population import ranks_of
+from pilekit.dedup.match.document_table import ranks_of
 from pilekit.dedup.sketch.bands import choose_bands
 from pilekit.dedup.sketch.minhash import band_keys, permutations, signatures
 from pilekit.dedup.sketch.shingles import shingle_set
 from pilekit.dedup.sketch.sketch_format import key_column
-from tests.dedup.given import OWN, Edge, ListedPopulation, all_pairs, given_store, resolve, resolve_given
+from tests.dedup.given import OWN, Edge, ListedDocuments, all_pairs, given_store, resolve, resolve_given
 
 Sets = Sequence[set[int]]
 
@@ -204,9 +204,9 @@ def test_small_clusters_under_one_header_are_found_in_spite_of_hot_runs(tmp_path
     sets = [shingle_set(np.frombuffer(text, dtype=np.uint8)) for text in texts]
     keys = band_keys(signatures(data, offsets, 5, *permutations(bands.num_perm)), bands.bands, bands.rows)
     columns: dict[str, Sequence[int]] = {key_column(band): column.tolist() for band, column in enumerate(keys)}
-    population = ListedPopulation(longest_ranks(list(map(len, texts))).tolist(), columns)
+    document_table = ListedDocuments(longest_ranks(list(map(len, texts))).tolist(), columns)
     flags = np.zeros(len(texts), dtype=np.bool_)
-    candidates = find_candidates(population, range(bands.bands), flags, tmp_path, 1 << 28)  # type: ignore[arg-type]
+    candidates = find_candidates(document_table, range(bands.bands), flags, tmp_path, 1 << 28)  # type: ignore[arg-type]
     assert candidates.runs
     kept = kept_after(resolve(candidates, given_store(tmp_path / "store", sets), THRESHOLD, tmp_path, 1 << 28)[0], sets)
 

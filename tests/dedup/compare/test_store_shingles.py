@@ -21,7 +21,7 @@ from pilekit.corpus import Corpus, Shard, load_manifest, shard_of
 from pilekit.dedup.compare import store_shingles as module
 from pilekit.dedup.compare.shingle_store import ShingleStore, ends_file, find_set, sets_file
 from pilekit.dedup.compare.store_shingles import store_shingles
-from pilekit.dedup.match.population import Population
+from pilekit.dedup.match.document_table import DocumentTable
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.shingles import shingle_set
 from pilekit.engine import in_threads
@@ -37,9 +37,9 @@ def one_process(shards: Sequence[Shard]) -> CorpusJob:
     return CorpusJob(Corpus.of_shards(shards, load_manifest()), jobs=1)
 
 
-def population_of(paths: Sequence[Path], folder: Path, **settings: Any) -> tuple[Population, list[Shard]]:
+def document_table_of(paths: Sequence[Path], folder: Path, **settings: Any) -> tuple[DocumentTable, list[Shard]]:
     sketches = [sketch(path, folder / "sketches", bands=Bands(2, 2), on_error="skip", **settings) for path in paths]
-    return Population(sketches, "first", folder), [shard_of(str(path)) for path in paths]
+    return DocumentTable(sketches, "first", folder), [shard_of(str(path)) for path in paths]
 
 
 def write(path: Path, data: bytes) -> Path:
@@ -71,9 +71,9 @@ def test_the_sets_of_flagged_documents_of_any_shard(
     subsets = data.draw(st.none() | st.lists(st.sampled_from(LABELS[:5]), min_size=1, unique=True))
     ngram = data.draw(st.integers(1, 4))
     paths = [write(folder / f"{place:02}{suffix}", content) for place, content in enumerate(contents)]
-    population, shards = population_of(paths, folder, ngram=ngram, subsets=subsets)
+    document_table, shards = document_table_of(paths, folder, ngram=ngram, subsets=subsets)
     texts = [text for found in of_each for _, text, label in found if subsets is None or label in subsets]
-    assert population.documents == len(texts)
+    assert document_table.documents == len(texts)
     flagged = data.draw(st.lists(st.booleans(), min_size=len(texts), max_size=len(texts)))
     told: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -83,7 +83,7 @@ def test_the_sets_of_flagged_documents_of_any_shard(
         patch.setattr(corpus_job, "usable_cpus", lambda: data.draw(st.integers(1, 3)))
         wanted = np.array(flagged, dtype=bool)
         job = CorpusJob(Corpus.of_shards(shards, load_manifest()), jobs=1, advance=told.append)
-        store = store_shingles(job, population, shards, wanted, folder / "sets")
+        store = store_shingles(job, document_table, shards, wanted, folder / "sets")
     for id, text in enumerate(texts):
         if flagged[id]:
             expected = shingle_set(np.frombuffer(text.encode(), dtype=np.uint8), ngram)
@@ -95,11 +95,11 @@ def test_a_shard_that_is_not_the_sketched_one_or_changes_while_it_is_read_is_nam
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = [write(tmp_path / f"{i}.jsonl", b"\n".join(some_lines(20))) for i in range(2)]
-    population, shards = population_of(paths, tmp_path)
+    document_table, shards = document_table_of(paths, tmp_path)
 
     def fails(left: list[str]) -> None:
         with pytest.raises(PilekitError, match=r"1\.jsonl: (has changed since it was sketched|no such file)"):
-            store_shingles(one_process(shards), population, shards, np.ones(40, dtype=bool), tmp_path / "sets")
+            store_shingles(one_process(shards), document_table, shards, np.ones(40, dtype=bool), tmp_path / "sets")
         assert sorted(name for name in tree(tmp_path / "sets") if not name.endswith(".bits")) == left
 
     sound, real = paths[1].read_bytes(), module.shingle_sets
@@ -121,20 +121,20 @@ def test_a_shard_that_is_not_the_sketched_one_or_changes_while_it_is_read_is_nam
 def test_a_killed_pass_keeps_finished_shards(tmp_path: Path) -> None:
     """The pass is killed after the first shard; the next run leaves its files unchanged."""
     paths = [write(tmp_path / f"{i}.jsonl", b"\n".join(some_lines(20 + i))) for i in range(2)]
-    population, shards = population_of(paths, tmp_path)
+    document_table, shards = document_table_of(paths, tmp_path)
     flagged = np.arange(41) % 2 == 0
-    store_shingles(one_process(shards), population, shards, flagged, tmp_path / "whole")
+    store_shingles(one_process(shards), document_table, shards, flagged, tmp_path / "whole")
     child = os.fork()
     if child == 0:
         real = module._candidate_texts
         module._candidate_texts = lambda shard, *rest, **options: (  # type: ignore[assignment]
             real(shard, *rest, **options) if shard == shards[0] else os.kill(os.getpid(), signal.SIGKILL)
         )
-        store_shingles(one_process(shards), population, shards, flagged, tmp_path / "sets")
+        store_shingles(one_process(shards), document_table, shards, flagged, tmp_path / "sets")
         os._exit(0)
     assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
     before = ends_file(tmp_path / "sets", 0).stat().st_ino
-    store_shingles(one_process(shards), population, shards, flagged, tmp_path / "sets")
+    store_shingles(one_process(shards), document_table, shards, flagged, tmp_path / "sets")
     files = {name: content for name, content in tree(tmp_path / "sets").items() if not name.endswith(".partial")}
     assert files == tree(tmp_path / "whole")
     assert ends_file(tmp_path / "sets", 0).stat().st_ino == before
@@ -142,12 +142,12 @@ def test_a_killed_pass_keeps_finished_shards(tmp_path: Path) -> None:
 
 def test_damaged_files_are_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "0.jsonl", b"\n".join(some_lines(20)))
-    population, shards = population_of([path], tmp_path)
-    store_shingles(one_process(shards), population, shards, np.ones(20, dtype=bool), tmp_path).release()
+    document_table, shards = document_table_of([path], tmp_path)
+    store_shingles(one_process(shards), document_table, shards, np.ones(20, dtype=bool), tmp_path).release()
     content = sets_file(tmp_path, 0).read_bytes()
     sets_file(tmp_path, 0).write_bytes(content[:-8])
     with pytest.raises(PilekitError, match=r"0\.sets: is damaged"):
-        ShingleStore(tmp_path, population.base)
+        ShingleStore(tmp_path, document_table.base)
     ends_file(tmp_path, 0).unlink()
     with pytest.raises(PilekitError, match=r"0\.ends: cannot be read: No such file"):
-        ShingleStore(tmp_path, population.base)
+        ShingleStore(tmp_path, document_table.base)

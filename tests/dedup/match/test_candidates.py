@@ -17,7 +17,7 @@ from pilekit.dedup.match import candidates as candidates_module
 from pilekit.dedup.match.candidates import Candidates, find_candidates
 from pilekit.dedup.match.exact import find_exact
 from pilekit.errors import PilekitError
-from tests.dedup.given import OWN, ListedPopulation, ranks_of_lengths
+from tests.dedup.given import OWN, ListedDocuments, ranks_of_lengths
 
 Keys = list[list[int]]
 Found = tuple[list[tuple[int, int]], set[tuple[int, ...]]]
@@ -68,13 +68,13 @@ def found(
     jobs: int = 1,
     **options: Any,
 ) -> Found:
-    population = ListedPopulation(ranks, {f"key_{band:03d}": values for band, values in enumerate(keys)}, **options)
+    document_table = ListedDocuments(ranks, {f"key_{band:03d}": values for band, values in enumerate(keys)}, **options)
     flags = np.zeros(len(ranks), dtype=np.bool_)
     flags[[*copies]] = True
     counted: list[int] = []
     how: dict[str, Any] = {"jobs": jobs, "advance": counted.append}
-    candidates = find_candidates(population, range(len(keys)), flags, folder, memory, **how)  # type: ignore[arg-type]
-    documents = sum(len(some) for some, _ in population.chunks([]))
+    candidates = find_candidates(document_table, range(len(keys)), flags, folder, memory, **how)  # type: ignore[arg-type]
+    documents = sum(len(some) for some, _ in document_table.chunks([]))
     assert sum(counted) == 2 * len(keys) * documents
     return read(candidates)
 
@@ -125,29 +125,29 @@ def test_memory_and_threads_change_nothing(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_failing_thread_ends_the_others(tmp_path: Path) -> None:
-    class Damaged(ListedPopulation):
+    class Damaged(ListedDocuments):
         def chunks(self, names):  # type: ignore[no-untyped-def]
             yield from super().chunks(names)
             if "key_003" in names:
                 raise PilekitError("sketches/x: is damaged")
 
-    population = Damaged(ranks_of_lengths([1] * 1000), {f"key_{band:03d}": list(range(1000)) for band in range(8)})
+    document_table = Damaged(ranks_of_lengths([1] * 1000), {f"key_{band:03d}": list(range(1000)) for band in range(8)})
     with pytest.raises(PilekitError, match="sketches/x: is damaged"):
-        find_candidates(population, range(8), np.zeros(1000, dtype=np.bool_), tmp_path, 1 << 30, jobs=2)  # type: ignore[arg-type]
+        find_candidates(document_table, range(8), np.zeros(1000, dtype=np.bool_), tmp_path, 1 << 30, jobs=2)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
 
-def check(folder: Path, population: ListedPopulation, ranks: list[int], texts: list[tuple[int, int]]) -> int:
+def check(folder: Path, document_table: ListedDocuments, ranks: list[int], texts: list[tuple[int, int]]) -> int:
     """Of each text, the first rank stands for all others; returns the copies. In any memory and number of parts."""
     first: dict[tuple[int, int], int] = {}
-    present = {rank for some, _ in population.chunks([]) for rank in some.tolist()}
+    present = {rank for some, _ in document_table.chunks([]) for rank in some.tolist()}
     expected = [
         (keeper, rank)
         for rank in sorted(present)
         if (keeper := first.setdefault(texts[rank & 0xFFFFFFFF], rank)) != rank
     ]
     for memory, parts in ((1, 1), (1 << 16, 3), (1 << 24, 1), (1 << 24, 2)):
-        of_parts = [find_exact(population, folder, memory, (part, parts)) for part in range(parts)]  # type: ignore[arg-type]
+        of_parts = [find_exact(document_table, folder, memory, (part, parts)) for part in range(parts)]  # type: ignore[arg-type]
         assert sorted(tuple(pair) for table in chain(*of_parts) for pair in table.T.tolist()) == sorted(expected)
     return len(expected)
 
@@ -162,13 +162,13 @@ def test_every_copy_names_the_first_of_its_text(tmp_path_factory: pytest.TempPat
     ranks = ranks_of_lengths(lengths, against=data.draw(st.integers(0, count)))
     absent = data.draw(st.sets(st.integers(1, count)))
     columns = {"hash_high": [high for high, _ in texts], "hash_low": [low for _, low in texts]}
-    population = ListedPopulation(ranks, columns, absent=absent, at_a_time=data.draw(st.integers(1, 20)))
-    check(tmp_path_factory.mktemp("exact"), population, ranks, texts)
+    document_table = ListedDocuments(ranks, columns, absent=absent, at_a_time=data.draw(st.integers(1, 20)))
+    check(tmp_path_factory.mktemp("exact"), document_table, ranks, texts)
 
 
 def test_a_text_that_occurs_more_often_than_memory_holds(tmp_path: Path) -> None:
     """5,000 empty documents and 5,000 others; the smallest sort holds 1,024 rows."""
     texts = [0 if document % 2 else document for document in range(10_000)]
     ranks = ranks_of_lengths([document % 5 for document in range(10_000)])
-    population = ListedPopulation(ranks, {"hash_high": texts, "hash_low": texts})
-    assert check(tmp_path, population, ranks, [(text, text) for text in texts]) == 5000
+    document_table = ListedDocuments(ranks, {"hash_high": texts, "hash_low": texts})
+    assert check(tmp_path, document_table, ranks, [(text, text) for text in texts]) == 5000

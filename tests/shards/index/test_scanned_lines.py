@@ -14,9 +14,9 @@ from pilekit.documents import RecordFormat
 from pilekit.errors import PilekitError
 from pilekit.shards.index import json_line_kernel as kernel
 from pilekit.shards.index.document_rows import LineRows
-from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.json_records import LineParser
 from pilekit.shards.read.lines import LineBlock, whole_lines
+from pilekit.shards.read.read_errors import SkippedLines
 from tests.shards.making import LABELS, lines, record
 
 TAUGHT = b"".join(record("a", label) + b"\n" for label in [*LABELS, 'a "quoted" label', "back\\slash", "\x00"])

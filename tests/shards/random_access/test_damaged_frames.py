@@ -20,8 +20,8 @@ from pilekit.shards.index.build import index_of
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access import frame_lru, lines_by_number
 from pilekit.shards.random_access.document_reader import DocumentReader, read_documents
+from pilekit.shards.read.change_check import ShardChanged
 from pilekit.shards.read.reader import read
-from pilekit.shards.read.unchanged import ShardChanged
 from pilekit.shards.read.zstd_frames import decompress_whole
 from tests.shards.making import flipped, record, some_lines, zstd_frame
 from tests.shards.random_access.test_document_reader import batch_of, refused, slow_document, written

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from pilekit.documents import RecordFormat
 from pilekit.errors import PilekitError
-from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.json_records import LineParser
 from pilekit.shards.read.lines import NumberedLines
+from pilekit.shards.read.read_errors import SkippedLines
 from tests.shards.making import LABELS, lines, record, slow_documents, tricky_texts
 from tests.shards.reading import documents
 

@@ -10,7 +10,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.shards.read.damage import ShardDamage
+from pilekit.shards.read.read_errors import ShardDamage
 from pilekit.shards.read.zstd_frames import MAX_WINDOW, decompress_frame_at, decompress_frames, parse_frame_header
 from pilekit.shards.write.seek_table import seek_table
 from tests.shards.making import flipped, some_lines, zstd_frame

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
-from pilekit.shards.read.damage import ShardDamage
+from pilekit.shards.read.read_errors import ShardDamage
 from pilekit.shards.read.reader import read
 from pilekit.shards.write import frame_writer
 from pilekit.shards.write.frame_writer import FrameWriter

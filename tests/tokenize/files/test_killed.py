@@ -165,8 +165,8 @@ from pilekit import TokenFile, merge_token_files
 from pilekit.corpus import Shard
 from pilekit.tokenize.files.documents import RECORD, rows_of_records
 from pilekit.tokenize.files.formats import token_files
-from pilekit.tokenize.files.joined import Joined
-from pilekit.tokenize.files.output import finished_output
+from pilekit.tokenize.files.growing_output import Joined
+from pilekit.tokenize.files.publish import finished_output
 from tests.memory_limit import limit_memory
 
 folder, documents = Path(sys.argv[1]), int(sys.argv[2])

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pilekit import PilekitError, TokenFile, merge_token_files, tokenize_corpus
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
 from pilekit.stream.read.token_files import TokenCorpus
-from pilekit.tokenize.files.joined import Joined
+from pilekit.tokenize.files.growing_output import Joined
 from tests.cli.running import refused, run, run_json
 from tests.stopping import tree
 from tests.tokenize.files import readers
@@ -63,7 +63,7 @@ def test_no_document_and_no_sequence_is_lost_in_any_format(
         with pytest.raises(PilekitError, match="nothing to write: "):
             merge_token_files(inputs, folder / "out" / "all")
         return
-    pieces = "formats._PIECE", "joined._COPIED_BYTES"
+    pieces = "formats._PIECE", "growing_output._COPIED_BYTES"
     with pytest.MonkeyPatch.context() as patch:  # pieces of a few, as of millions of documents
         for constant in ("documents.ROWS", "merge.ROWS", "token_file.ROWS", *pieces):
             patch.setattr(f"pilekit.tokenize.files.{constant}", 3)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.dedup.match.population import MAX_DOCUMENTS, Population, ids_of, ranks_of
+from pilekit.dedup.match.document_table import MAX_DOCUMENTS, DocumentTable, ids_of, ranks_of
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.sketch_format import ShardSketch
 from pilekit.errors import PilekitError
@@ -52,23 +52,23 @@ def test_ranks_sort_documents_in_keeper_order(
     path = tmp_path_factory.getbasetemp() / "earlier.mask"
     write_mask(path, "00.jsonl", Fingerprint(0, ""), np.array([kept for _, kept in earlier], dtype=np.bool_))
     mask = read_mask(path)
-    population = Population(own, keep, tmp_path_factory.getbasetemp(), [(one, mask) for one in before])
+    document_table = DocumentTable(own, keep, tmp_path_factory.getbasetemp(), [(one, mask) for one in before])
 
     documents = [(number, text) for number, (text, _) in enumerate(earlier)]
     for texts in shards:
         numbered = [(number, text) for number, text in enumerate(texts) if text is not None]
         documents += [(n, text) for n, text in numbered if subsets is None or label_of(n) in subsets]
-    assert population.documents == len(documents)
-    assert population.first_own == len(earlier)
-    assert population.base.tolist() == np.cumsum([0, *(one.documents for one in [*before, *own])]).tolist()
-    assert population.table["number"].tolist() == [number for number, _ in documents]
-    assert population.table["text_bytes"].tolist() == [len(text.encode()) for _, text in documents]
-    assert [population.labels[row["label"]] for row in population.table] == [label_of(n) for n, _ in documents]
+    assert document_table.documents == len(documents)
+    assert document_table.first_own == len(earlier)
+    assert document_table.base.tolist() == np.cumsum([0, *(one.documents for one in [*before, *own])]).tolist()
+    assert document_table.rows["number"].tolist() == [number for number, _ in documents]
+    assert document_table.rows["text_bytes"].tolist() == [len(text.encode()) for _, text in documents]
+    assert [document_table.labels[row["label"]] for row in document_table.rows] == [label_of(n) for n, _ in documents]
 
     expected = [i for i in range(len(documents)) if i >= len(earlier) or earlier[i][1]]
     found = [
         (rank, number)
-        for ranks, chunk in population.chunks(["number"])
+        for ranks, chunk in document_table.chunks(["number"])
         for rank, number in zip(ranks.tolist(), chunk["number"].tolist(), strict=True)
     ]
     assert [(rank & 0xFFFFFFFF, number) for rank, number in found] == [(i, documents[i][0]) for i in expected]
@@ -88,4 +88,4 @@ def test_the_limits_of_ids_and_ranks(tmp_path: Path) -> None:
     (made,) = sketched(tmp_path, [["one"]])
     header = msgspec.structs.replace(made.header, counts={"Github": (MAX_DOCUMENTS, 0)})
     with pytest.raises(PilekitError, match=r"4,294,967,297 documents are more than"):
-        Population([ShardSketch(made.path, header), made], "longest", tmp_path)
+        DocumentTable([ShardSketch(made.path, header), made], "longest", tmp_path)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pilekit.cutting.hits import HITS
-from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.table_result import TableResult
 
 if TYPE_CHECKING:

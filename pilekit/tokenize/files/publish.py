@@ -1,9 +1,9 @@
 """The life of an output of token files, from any source.
 
-Everything is made in `PREFIX.unfinished/`, the folder of a job, where the output grows in `joined` (joined.py). At the
-end the files are renamed to their final names, the indexes last, and then the header is written. So a file under its
-final name is complete. If the same job is finished already, its results are read from the header. An output of another
-job, or a file that is not ours, is an error.
+Everything is made in `PREFIX.unfinished/`, the folder of a job, where the output grows in `joined` (growing_output.py).
+At the end the files are renamed to their final names, the indexes last, and then the header is written. So a file under
+its final name is complete. If the same job is finished already, its results are read from the header. An output of
+another job, or a file that is not ours, is an error.
 """
 
 from __future__ import annotations

@@ -23,19 +23,19 @@ from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Shard, subsets_or_all
 from pilekit.corpus.job_shards import CLEAN
 from pilekit.corpus.shard import STANDARD_INPUT, check_stems, is_url, stem
-from pilekit.cutting.cut_result import SUMMARY
-from pilekit.cutting.cut_shards import Selection, Spans, cut_shard
 from pilekit.cutting.ngrams import LONGEST
+from pilekit.cutting.result import SUMMARY
+from pilekit.cutting.shards import Selection, Spans, cut_shard
 from pilekit.dedup.drop_duplicates import DropDuplicates
-from pilekit.documents import added, check_none_lost
+from pilekit.documents import add_counts, check_none_lost
 from pilekit.engine import Advance, scratch_folder
 from pilekit.errors import PilekitError
 from pilekit.shards.corpus_job import CorpusJob, Share, await_files
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.folder_job import FolderJob, corpus_folder
 from pilekit.shards.read.absent_label import check_label
-from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.json_records import bad_line_error
+from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import OnError
 
 SCRATCH, FOUND = "scratch", "/found"
@@ -220,7 +220,7 @@ def _summed(
 ) -> dict[str, Any]:
     """The summary of all shards' counts, the largest subsets first; PilekitError if they do not add up."""
     read = ({subset: {"read": documents} for subset, documents in of["read"].items()} for of in before.values())
-    sums = functools.reduce(added, [*read, *(of["subsets"] for of in cut.values())])
+    sums = functools.reduce(add_counts, [*read, *(of["subsets"] for of in cut.values())])
     largest = sorted(sums.items(), key=lambda item: (-item[1]["read"], item[0]))
     subsets = {subset: {name: counts.get(name, 0) for name in ("read", *names)} for subset, counts in largest}
     total = {name: sum(counts[name] for counts in subsets.values()) for name in ("read", *names)}

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from pilekit.artifacts.parquet_rows import required, write_rows
 from pilekit.corpus import Shard
-from pilekit.cutting.cut_shards import Selection, Spans
 from pilekit.cutting.repeats import PART
+from pilekit.cutting.shards import Selection, Spans
 from pilekit.cutting.words import characters_before
 from pilekit.engine import Advance
 from pilekit.shards.corpus_job import Share

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 from pilekit.corpus.shard import STANDARD_INPUT, is_url
 from pilekit.corpus.stores import is_missing, reason_of, retried, store_of
 from pilekit.errors import PilekitError
-from pilekit.shards.read.damage import ShardDamage
 from pilekit.shards.read.open import Storage, open_stored
+from pilekit.shards.read.read_errors import ShardDamage
 
 _TAGS = ("ETag", "etag", "Last-Modified", "LastModified", "last_modified", "mtime", "updated", "created", "generation")
 """The names that stores use for the tag or the time of a file's content."""

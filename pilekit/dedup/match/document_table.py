@@ -54,7 +54,7 @@ def ranks_of(ids: npt.NDArray[np.integer], text_bytes: npt.NDArray[np.integer], 
     return ranks if fixed else ranks | REMOVABLE
 
 
-class Population:
+class DocumentTable:
     """Sketched documents with ids and ranks.
 
     sketches    all sketches, earlier runs first
@@ -62,7 +62,7 @@ class Population:
     documents   number of ids; ids of documents that an earlier run removed are not used
     first_own   the first id that is not of an earlier run; `first_removable`: the first that is not fixed
     labels      names of the subsets, in alphabetical order
-    table       a `ROW` for each id
+    rows        a `ROW` for each id
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class Population:
             )
         self.labels = sorted({label for sketch in self.sketches for label in sketch.subset_names})
         code_of = {label: code for code, label in enumerate(self.labels)}
-        self.table = scratch_array(folder, ROW, self.documents)
+        self.rows = scratch_array(folder, ROW, self.documents)
         begin = 0
         for sketch in self.sketches:
             codes = np.array([code_of[label] for label in sketch.subset_names], dtype=np.uint32)
             for chunk in sketch.chunks(["number", "text_bytes", "subset"]):
-                rows = self.table[begin : begin + len(chunk["number"])]
+                rows = self.rows[begin : begin + len(chunk["number"])]
                 rows["number"], rows["text_bytes"] = chunk["number"], chunk["text_bytes"]
                 rows["label"] = codes[chunk["subset"]]
                 begin += len(rows)
@@ -116,7 +116,7 @@ class Population:
         begin = 0
         for place, sketch in enumerate(self.sketches):
             for chunk in sketch.chunks(columns):
-                rows = self.table[begin : begin + len(chunk[columns[0]])]
+                rows = self.rows[begin : begin + len(chunk[columns[0]])]
                 ids = np.arange(begin, begin + len(rows))
                 begin += len(rows)
                 ranks = ranks_of(ids, rows["text_bytes"], self.keep, fixed=place < self._fixed)

@@ -10,7 +10,7 @@ import numpy as np
 from pilekit.artifacts.job_folder import output_folder
 from pilekit.tokenize.files.documents import Rows, rows_of
 from pilekit.tokenize.files.formats import token_files
-from pilekit.tokenize.files.joined import Joined
+from pilekit.tokenize.files.growing_output import Joined
 
 
 class Parts(dict[str, Callable[[], Rows]]):
