@@ -38,6 +38,7 @@ def command(paths: tuple[str, ...], manifest: Described, as_json: bool, **option
     """
     from pilekit.shards.index.build import index_corpus
     from pilekit.shards.index.format import bad_lines, index_places
+    from pilekit.shards.read.absent_label import check_label
     from pilekit.shards.read.read_errors import SkippedLines
 
     corpus, part = open_corpus(paths, manifest), options["part"]
@@ -49,6 +50,7 @@ def command(paths: tuple[str, ...], manifest: Described, as_json: bool, **option
         if index.built:
             skipped.merge(bad_lines(shard, index))
     report_skipped(skipped)
+    check_label(corpus, set().union(*(index.subsets for index in indexes)))
     if printed({"shards": [{"shard": shard.name, **index.to_dict()} for shard, index in rows]}, as_json, corpus, part):
         return
     print_fitted(_table(rows))

@@ -44,11 +44,17 @@ def command(paths: tuple[str, ...], manifest: Described, out: Path, as_json: boo
       pilekit reframe data/ --out archive --frame 16MiB --level 19
       pilekit reframe data/ --out seekable --part "$SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT"
     """
+    from pilekit.corpus import Shard
+    from pilekit.shards.index.format import find_index
+    from pilekit.shards.read.absent_label import check_label
     from pilekit.shards.write.reframe import reframe_corpus
 
     corpus, part = open_corpus(paths, manifest), options["part"]
     with byte_progress("reframing", corpus.part(part).size) as advance:
         reframed = reframe_corpus(corpus, out, advance=advance, **options)
+    written = [Shard(one.shard, str(out / f"{one.shard}.zst"), one.stored_bytes) for one in reframed]
+    indexes = [find_index(shard, corpus.manifest, tell=False) for shard in written]
+    check_label(corpus, set().union(*(index.subsets for index in indexes if index is not None)))
     if printed({"shards": [shard.to_dict() for shard in reframed]}, as_json, corpus, part):
         return
     print_fitted(_table(reframed))

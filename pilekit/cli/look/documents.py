@@ -47,12 +47,15 @@ def chosen(paths: Sequence[str], options: dict[str, Any]) -> tuple[Corpus, tuple
     return corpus, names, stages + ([] if match is None else [Match(match)])
 
 
-def tell_if_none(found: bool, corpus: Corpus, subsets: Collection[str] | None) -> None:
-    """Say on stderr that nothing was found, because an empty output could be taken for a failure."""
-    if not found:
-        from pilekit.shards.read.absent_label import check_label
+def tell_if_none(labels: Collection[str], corpus: Corpus, subsets: Collection[str] | None) -> None:
+    """Say on stderr that nothing was found, because an empty output could be taken for a failure, or no label.
 
-        check_label(corpus, (), subsets)
+    labels   the subsets of the documents that were printed
+    """
+    from pilekit.shards.read.absent_label import check_label
+
+    check_label(corpus, labels, subsets, stopped=True)
+    if not labels:
         click.echo("no document passes all conditions", err=True)
 
 

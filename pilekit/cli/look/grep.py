@@ -62,7 +62,7 @@ def command(
         raise click.UsageError("--count counts all documents; leave out -n.")
     corpus, names = open_subsets(paths, manifest, subsets)
     pattern = f"(?i){regex}" if ignore_case else regex
-    counts = Counts()
+    counts, labels = Counts(), set[str]()
     lines_on_terminal = sys.stdout.isatty() and not counting
     progress = nullcontext(None) if lines_on_terminal else byte_progress("searching", corpus.size)
     with (
@@ -70,6 +70,7 @@ def command(
         closing(find_text(corpus, pattern, counts, subsets=names, advance=advance, **options)) as found,
     ):
         for document in islice(found, most):
+            labels.add(document.subset)
             if not counting:
                 click.echo(msgspec.json.encode(document) if as_json else _line(document))
     report_skipped(counts.skipped)
@@ -79,8 +80,8 @@ def command(
         with suppress(SystemExit):  # A reader that has gone does not make anything found.
             if not printed({**sums, "subsets": subsets_found}, as_json):
                 print_fitted(_table(subsets_found, sums))
+    check_label(corpus, {*labels, *counts.read}, names, stopped=most is not None)
     if not counts.found.total():
-        check_label(corpus, counts.read, names)
         click.echo(f"not found in {counted(counts.read.total())}", err=True)
         sys.exit(1)
 

@@ -31,12 +31,14 @@ def command(paths: tuple[str, ...], count: int, on_error: OnError, as_json: bool
     from pilekit.shards.read.reader import read_corpus
 
     corpus, names, stages = chosen(paths, options)
-    left = count
+    left, labels = count, set[str]()
     with read_corpus(corpus, names, on_error) as reader:
         for batch in Pipeline(stages)(reader):
-            print_documents(batch.take(range(min(left, len(batch)))), as_json=as_json, full=full)
+            printed = batch.take(range(min(left, len(batch))))
+            print_documents(printed, as_json=as_json, full=full)
+            labels.update(printed.subsets)
             left -= len(batch)
             if left <= 0:
                 break
-    tell_if_none(left < count, corpus, names)
+    tell_if_none(labels, corpus, names)
     report_skipped(reader.skipped)

@@ -37,5 +37,5 @@ def command(paths: tuple[str, ...], as_json: bool, full: bool, **options: Any) -
         documents, skipped = sample_documents(corpus, subsets=names, stages=stages, advance=advance, **options)
     for document in documents:
         print_documents(document, as_json=as_json, full=full)
-    tell_if_none(bool(documents), corpus, names)
+    tell_if_none({name for document in documents for name in document.subsets}, corpus, names)
     report_skipped(skipped)

@@ -30,6 +30,7 @@ def check_label(
     subsets: Collection[str] | None = None,
     *,
     per_subset: bool = False,
+    stopped: bool = False,
     discard: Callable[[], None] = lambda: None,
 ) -> None:
     """Raise PilekitError, or log a warning, if a pass over the corpus met no label.
@@ -37,6 +38,7 @@ def check_label(
     labels       the subsets of all documents that the pass read
     subsets      those that the command was asked for; None: all
     per_subset   whether the result is figures for each subset
+    stopped      whether the pass may have ended before a record that has a label; then the first records are judged
     discard      called before an error, to remove what was written
 
     An error if subsets were asked for, or if such a result was, with a label path other than the Pile's. A warning for
@@ -45,12 +47,12 @@ def check_label(
     met, path = set(labels), corpus.manifest.label_path
     if (met != {UNLABELLED}) if subsets is None else (met & {*subsets} or met - {UNLABELLED}):
         return
-    records = first_records(corpus.shards)
-    if not met and (not records or any(has_label(record, path) for record in records)):
+    records, judged = first_records(corpus.shards), stopped or not met
+    if judged and (not records or any(has_label(record, path) for record in records)):
         return
     named = path != Manifest(name="default").label_path
     first = "the first record has" if len(records) == 1 else f"the first {len(records):,} records have"
-    which = "no record has a" if met else f"{first} no"
+    which = f"{first} no" if judged else "no record has a"
     what = f"{which} label at {path}{fields_of(records)}"
     if subsets is not None or (named and per_subset):
         discard()

@@ -114,6 +114,41 @@ def test_a_result_without_subsets_gives_a_warning(code: Path, tmp_path: Path, ca
     assert not caplog.messages
 
 
+def test_commands_that_show_or_copy_documents_warn_too(
+    code: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    warning = f"{NO_LABEL}; if another field names the subset, give it with --label"
+    of_the_first = warning.replace("no record has a label", "the first 20 records have no label")
+    for command, told in (
+        (("head", code, "-n", 1), of_the_first),
+        (("head", code, "-n", 1, "--json"), of_the_first),
+        (("sample", code, "-n", 1), of_the_first),
+        (("grep", "words", code), warning),
+        (("grep", "words", code, "--count"), warning),
+        (("grep", "words", code, "-n", 1), of_the_first),
+        (("reframe", code, "--out", tmp_path / "reframed"), warning),
+        (("index", code), warning),
+    ):
+        caplog.clear()
+        run(*command, *CODE, exit_code=0)
+        assert caplog.messages == [told], command
+
+
+def test_a_label_of_a_later_record_is_not_called_absent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    records = [{"text": "words"}, {"text": "more words", "language": "py"}]
+    path = written(tmp_path / "00.jsonl", records)
+    for command in (
+        ("head", path, "-n", 1),
+        ("sample", path, "-n", 1),
+        ("grep", "words", path, "-n", 1),
+        ("grep", "words", path),
+        ("reframe", path, "--out", tmp_path / "reframed"),
+        ("index", path),
+    ):
+        run(*command, "--label", "language", exit_code=0)
+    assert not caplog.messages
+
+
 def test_a_corpus_without_labels_is_counted_with_one_notice(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """No notice if text is all that its records have."""
     dolma = {"id": 1, "text": "x", "source": "web", "metadata": {"a": {"b": 1}}, "added": None}
