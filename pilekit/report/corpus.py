@@ -88,8 +88,8 @@ def _table(stats: CorpusStats, manifest: Manifest) -> FittedTable[SubsetStats]:
         originals = row.documents - (row.copies or 0)
         return f"{row.documents / originals:.2f}" if originals else DASH
 
-    epochs = {subset.name: subset.epochs for subset in manifest.subsets}
+    epochs = {subset.name: f"{subset.epochs:.4g}" for subset in manifest.subsets if subset.epochs is not None}
     seen = [Column("Times seen", times_seen)] if stats.total.copies is not None else []
-    known = Column[SubsetStats]("Epochs", lambda row: f"{epochs[row.name]:.4g}" if row.name in epochs else DASH)
+    known = Column[SubsetStats]("Epochs", lambda row: epochs.get(row.name, DASH))
     table = stats.table()
     return FittedTable(table.rows, [*table.columns, *seen, known], table.totals, notes=table.notes)

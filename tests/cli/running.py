@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ import pytest
 from click import Context
 from click.testing import CliRunner, Result
 
-from pilekit.cli.main import pilekit
+from pilekit.cli.main import main, pilekit
 from pilekit.errors import PilekitError
 
 PILEKIT = [sys.executable, "-m", "pilekit.cli.main"]
@@ -88,6 +88,15 @@ def ended() -> Iterator[pytest.ExceptionInfo[SystemExit]]:
             yield end
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def leave(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str, str]:
+    """The exit code of `pilekit ARGUMENTS`, standard output and standard error."""
+    with pytest.MonkeyPatch.context() as patch, ended() as end:
+        patch.setattr(sys, "argv", ["pilekit", *arguments])
+        ending: Callable[[], object] = main  # Its type NoReturn would forbid the line below.
+        ending()
+    return end.value.code, *capsys.readouterr()
 
 
 def cells(output: str) -> list[list[str]]:

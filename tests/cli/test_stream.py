@@ -57,16 +57,6 @@ def test_samples_and_rate(shard: Path, tokenizer: Path) -> None:
             assert expected.items() <= document.items()
 
 
-def test_hostile_text_and_labels_stay_text(tmp_path: Path, tokenizer: Path) -> None:
-    hostile = record("\x1b[31mred\x07 [bold]x[/bold]\u202e\r", "\x1b]0;title\x07[red]label")
-    (tmp_path / "a.jsonl").write_bytes(hostile)
-    arguments = (tmp_path, "--tokenizer", tokenizer, "--seq-len", 64, "--batch-size", 1)
-    shown = run("stream", *arguments, "--steps", 2).stdout + run("stream", *arguments, "--peek", 0).stdout
-    assert not set("\x1b\x07\r\u202e") & set(shown)
-    assert "\\x1b[31mred\\x07 [bold]x[/bold]" in shown
-    assert "\\x1b]0;title\\x07[red]label" in shown
-
-
 def test_what_is_wrong_is_refused(shard: Path, tokenizer: Path) -> None:
     for options, message in (
         (("--subsets", "Books3"), "no document is selected by subsets"),
