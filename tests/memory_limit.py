@@ -2,7 +2,8 @@
 
 A limit is on data (anonymous memory), not on address space: mapped files do not count. With several threads, glibc
 keeps freed memory in holes, 20 to 200 MB as the threads happen to take turns, and reserves 64 MiB for each thread.
-`NO_HOLES` in the environment prevents both, so that the same work always takes the same memory.
+Arrow's own allocator gives freed memory back some time later. `NO_HOLES` in the environment prevents all three, so that
+the same work always takes the same memory.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-NO_HOLES = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
+NO_HOLES = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+}
 
 
 def limit_memory(more: int) -> None:
