@@ -41,7 +41,10 @@ def good(corpora: Corpora) -> dict[str, Any]:
 
 
 def with_checksum(state: dict[str, Any]) -> dict[str, Any]:
-    return {**state, "sum": _sum_of_fields(state)}
+    try:
+        return {**state, "sum": _sum_of_fields(state)}
+    except TypeError:  # an integer of more than 64 bits: no state that was sealed has one
+        return {**state, "sum": ""}
 
 
 def test_states_of_all_ranks_merge_to_that_of_one(corpora: Corpora) -> None:
