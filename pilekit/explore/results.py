@@ -41,12 +41,14 @@ class Results:
         return report_page([one], self._manifest, title=shortened(one.path, 80), sampled_steps=SAMPLED_STEPS)[0]
 
     def browsed(self, place: int) -> dict[str, Any]:
-        """The corpus that a run reads, None for another result, and how many of its shards are browsed here."""
-        one = self._artefacts[place]
-        if one.kind != "run":
-            return {"corpus": None, "shards": 0}
-        path, here = load_config(RunFolder(Path(one.path)).config_file).data.path, {}
-        with contextlib.suppress(PilekitError):  # it may be gone
-            here = browsed_names(self._corpus, {shard.name: shard.path for shard in Corpus(path).shards})
-        paths = [path] if isinstance(path, str) else path or ()
-        return {"corpus": visible(", ".join(paths), 200), "shards": len(here)}
+        """The corpus that a run reads, and how many of its shards are browsed here.
+
+        The corpus is None for another result, and for a run whose settings cannot be read: its page says why.
+        """
+        artefact, read_from, here = self._artefacts[place], None, {}
+        with contextlib.suppress(PilekitError):  # its settings may be damaged, or its corpus gone
+            if artefact.kind == "run":
+                path = load_config(RunFolder(Path(artefact.path)).config_file).data.path
+                read_from = visible(", ".join([path] if isinstance(path, str) else path or ()), 200)
+                here = browsed_names(self._corpus, {shard.name: shard.path for shard in Corpus(path).shards})
+        return {"corpus": read_from, "shards": len(here)}

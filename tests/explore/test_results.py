@@ -94,7 +94,9 @@ def test_a_run_that_is_damaged_or_has_no_step_says_so_on_its_page(
     for name, content in (("damaged", b"{not json\n"), ("new", b"")):
         shutil.copytree(made / "run", tmp_path / name)
         (tmp_path / name / "metrics.jsonl").write_bytes(content)
+    (tmp_path / "damaged" / "config.toml").write_bytes(b"not = [toml")
     with opened(monkeypatch, tmp_path / "damaged", tmp_path / "new") as sources:
+        assert sources.trained(0) == {"corpus": None, "shards": 0}
         assert "metrics.jsonl" in sources.result(0)
         assert "no step is logged yet" in sources.result(1)
 

@@ -268,7 +268,7 @@ def test_skewness_and_evenness_are_those_of_a_plain_loop() -> None:
             assert (told["skewness"], told["evenness"]) == (found.skewness, found.evenness)
             assert told["approximate"] is found.is_approximate is (skewness > 0.3 or evenness < 0.25)
             marked.add(found.is_approximate)
-        assert True in marked if sigma == 2.0 else False in marked
+        assert (sigma == 2.0) in marked
     same = compare([of[0], of[0]]).against[0].overall
     assert same.skewness == 0
 
