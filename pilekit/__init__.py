@@ -228,7 +228,7 @@ class _Package(ModuleType):
     """This module. Python's import sets each imported folder here, and some have the name of a command."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if type(value) is ModuleType:
+        if type(value) is ModuleType and hasattr(value, "__path__"):  # a folder
             from pilekit.wrong_names import Room
 
             value.__class__ = Room

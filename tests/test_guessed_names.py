@@ -273,7 +273,7 @@ def test_each_option_is_a_keyword_or_leads_to_it(command: str) -> None:
     import click
 
     from pilekit.cli.main import pilekit as group
-    from pilekit.wrong_names import COMMANDS as FUNCTIONS
+    from pilekit.guessed_words import COMMANDS as FUNCTIONS
 
     function = getattr(pilekit, FUNCTIONS[command.replace("-", "_")])
     known = inspect.signature(function).parameters
