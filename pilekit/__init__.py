@@ -39,12 +39,10 @@ if TYPE_CHECKING:
     from pilekit.dedup.run import dedup_corpus as dedup_corpus
     from pilekit.documents import Document as Document
     from pilekit.documents import DocumentBatch as DocumentBatch
-    from pilekit.engine import Ray as Ray
-    from pilekit.engine import map_shards as map_shards
     from pilekit.errors import PilekitError as PilekitError
     from pilekit.evaluate.bits_per_byte import bits_per_byte as bits_per_byte
-    from pilekit.evaluate.embed.embed_corpus import embed_corpus as embed_corpus
-    from pilekit.evaluate.embed.embeddings import Embeddings as Embeddings
+    from pilekit.evaluate.embed_corpus import embed_corpus as embed_corpus
+    from pilekit.evaluate.embeddings import Embeddings as Embeddings
     from pilekit.evaluate.generate import Continuation as Continuation
     from pilekit.evaluate.generate import Prompt as Prompt
     from pilekit.evaluate.generate import generate as generate
@@ -111,6 +109,8 @@ if TYPE_CHECKING:
     from pilekit.train.model.prune import prune_model as prune_model
     from pilekit.train.trainer import Trainer as Trainer
     from pilekit.train.trainer import TrainResult as TrainResult
+    from pilekit.workers import Ray as Ray
+    from pilekit.workers import map_shards as map_shards
 
 _NAMES = {
     "pilekit.assemble.assemble_corpus": "AssembledCorpus assemble_corpus",
@@ -124,11 +124,11 @@ _NAMES = {
     "pilekit.dedup.result": "DedupResult",
     "pilekit.dedup.near_duplicates": "NearDuplicates",
     "pilekit.documents": "Document DocumentBatch",
-    "pilekit.engine": "Ray map_shards",
+    "pilekit.workers": "Ray map_shards",
     "pilekit.errors": "PilekitError",
     "pilekit.evaluate.bits_per_byte": "bits_per_byte",
-    "pilekit.evaluate.embed.embed_corpus": "embed_corpus",
-    "pilekit.evaluate.embed.embeddings": "Embeddings",
+    "pilekit.evaluate.embed_corpus": "embed_corpus",
+    "pilekit.evaluate.embeddings": "Embeddings",
     "pilekit.evaluate.generate": "Continuation Prompt generate prompts_of",
     "pilekit.evaluate.results.compare": "Comparison compare",
     "pilekit.evaluate.results.result": "BitsPerByte",
@@ -200,7 +200,7 @@ def __getattr__(name: str) -> Any:
         raise _wrong_name(name)
     value = getattr(importlib.import_module(home), name)
     if isinstance(value, FunctionType):
-        from pilekit.wrong_names import with_nearest_keywords
+        from pilekit.display.wrong_names import with_nearest_keywords
 
         value = with_nearest_keywords(value)
     globals()[name] = value
@@ -211,7 +211,7 @@ def _wrong_name(name: str) -> Exception:
     """The error that names the right word, with `from pilekit import name` too."""
     from importlib.util import find_spec
 
-    from pilekit.wrong_names import public_name, with_answer
+    from pilekit.display.wrong_names import public_name, with_answer
 
     answer = "" if name.startswith("_") else public_name(name, _HOME)
     # Before an import statement asks for a name, it asks whether there is one, and would drop the answer.
@@ -229,7 +229,7 @@ class _Package(ModuleType):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if type(value) is ModuleType and hasattr(value, "__path__"):  # a folder
-            from pilekit.wrong_names import Room
+            from pilekit.display.wrong_names import Room
 
             value.__class__ = Room
         super().__setattr__(name, value)

@@ -23,8 +23,8 @@ import orjson
 import xxhash
 
 from pilekit.corpus import MAX_SUBSETS, UNLABELLED, SubsetNames
+from pilekit.display.wrong_names import NearestNames, nearest, wrong_attribute
 from pilekit.errors import PilekitError, counted, visible
-from pilekit.wrong_names import NearestNames, nearest, wrong_attribute
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -190,7 +190,7 @@ class DocumentBatch(NearestNames):
         return f"DocumentBatch({counted(len(self))}, {of})"
 
     def _repr_html_(self) -> str:
-        from pilekit.fitted_table import Column, FittedTable
+        from pilekit.display.fitted_table import Column, FittedTable
 
         columns = [Column[Document]("Number", lambda one: f"{one.number:,}"), Column("Subset", lambda one: one.subset)]
         columns.append(Column("Text", lambda one: visible(one.text, 80), justify="left"))

@@ -21,8 +21,8 @@ from typing import Any, BinaryIO
 import msgspec
 
 from pilekit.artifacts.own_file import make_folder, open_own
-from pilekit.engine import is_superseded
 from pilekit.errors import PilekitError, shortened
+from pilekit.workers import is_superseded
 
 PARTIAL = ".partial"
 _PARTIAL_SUFFIX = r"\.[0-9a-f]{8}" + re.escape(PARTIAL)

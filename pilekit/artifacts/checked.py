@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
+from pilekit.display.wrong_names import nearest_of
 from pilekit.errors import PilekitError, shortened
-from pilekit.wrong_names import nearest_of
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.artifacts.free_disk import scratch_errors
-from pilekit.engine.kernels import compiled
+from pilekit.workers.kernels import compiled
 
 Table = npt.NDArray[np.uint64]
 """Rows in memory: uint64 [columns, rows]."""

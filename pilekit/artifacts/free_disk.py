@@ -18,7 +18,7 @@ def check_free_disk(folder: Path, needed: int, step: str) -> None:
         place = place.parent
     free = shutil.disk_usage(place).free
     if free < needed:
-        from pilekit.fitted_table import rounded_bytes
+        from pilekit.display.fitted_table import rounded_bytes
 
         raise PilekitError(
             f"{folder}: {step} needs about {rounded_bytes(needed)}, the disk has {rounded_bytes(free)} "

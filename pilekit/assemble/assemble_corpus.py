@@ -32,18 +32,18 @@ from pilekit.assemble.plan import epochs_of, make_plan
 from pilekit.assemble.read_source import SCRATCH, Job, count_source, read_rows
 from pilekit.assemble.write import LINES, SPILLED, outputs, spill_source, write_output
 from pilekit.corpus import Corpus, Shard, load_manifest
+from pilekit.display.table_result import TableResult
 from pilekit.documents import check_none_lost
-from pilekit.engine import scratch_folder
 from pilekit.errors import PilekitError, counted
 from pilekit.shards.corpus_job import CorpusJob
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.folder_job import FolderJob
 from pilekit.shards.read.read_errors import LISTED_BAD_LINES, SkippedLines
 from pilekit.shards.work import SortWork, takes
-from pilekit.table_result import TableResult
+from pilekit.workers import scratch_folder
 
 if TYPE_CHECKING:
-    from pilekit.fitted_table import FittedTable
+    from pilekit.display.fitted_table import FittedTable
 
 KIND = "assembled corpus"
 """The kind in the header of the folder."""
@@ -85,7 +85,7 @@ class AssembledCorpus(TableResult):
 
     def table(self) -> FittedTable[tuple[str, dict[str, Any]]]:
         """A row per subset in the manifest's order, and the total."""
-        from pilekit.fitted_table import SHORTEN, Column, FittedTable, percentage, rounded_bytes, rounded_count
+        from pilekit.display.fitted_table import SHORTEN, Column, FittedTable, percentage, rounded_bytes, rounded_count
 
         subsets = self.summary["subsets"]
         size = sum(row["bytes"] for row in subsets.values())

@@ -27,7 +27,6 @@ from pilekit.artifacts.job_folder import Output
 from pilekit.assemble.find_sources import Source
 from pilekit.corpus import Manifest
 from pilekit.documents import DocumentBatch, RecordFormat, raw_fields
-from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.stages import document_hashes
 from pilekit.shards.corpus_job import Share
@@ -37,6 +36,7 @@ from pilekit.shards.read.lines import Line
 from pilekit.shards.read.read_errors import BadLine, SkippedLines
 from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, OnError
 from pilekit.shards.read.records import decoded_records
+from pilekit.workers import Advance
 
 Rows = npt.NDArray[np.uint64]
 """uint64 [documents, 4]: IDENTITY, TEXT (xxh3_64), GROUP (xxh3_64; the text's without groups), SIZE (UTF-8 bytes)."""

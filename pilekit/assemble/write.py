@@ -25,7 +25,6 @@ from pilekit.assemble.plan import LEFT_OUT, REMOVED, Plan
 from pilekit.assemble.read_source import COUNTED, Job, SourceReader, scratch_path
 from pilekit.corpus import Shard
 from pilekit.corpus.sidecar_files import INDEX_SUFFIX
-from pilekit.engine import Advance
 from pilekit.errors import PilekitError, shortened
 from pilekit.shards.corpus_job import Share, await_files
 from pilekit.shards.fingerprint import Inputs
@@ -33,6 +32,7 @@ from pilekit.shards.folder_job import await_notes
 from pilekit.shards.index.build import build_index
 from pilekit.shards.read.reader import record_format
 from pilekit.shards.write.shard_writer import ShardWriter
+from pilekit.workers import Advance
 
 LINES, PLACES, SPILLED = "spilled/lines", "spilled/places", "/spilled/"
 """The files of a source, and the beginning of the name of its note, which depends on all inputs."""

@@ -10,8 +10,8 @@ import click
 from pilekit.artifacts.memory_limit import sorting_memory
 from pilekit.cli.display.output import print_result, say
 from pilekit.cli.options import ByteSize, out_option, run_options
+from pilekit.display.progress import step_progress
 from pilekit.errors import visible
-from pilekit.progress import step_progress
 
 
 @click.command()

@@ -12,8 +12,8 @@ import click
 
 from pilekit.cli.display.output import print_fitted, report_skipped, say, sum_of
 from pilekit.cli.options import Described, Similarity, corpus_and_only, folder_option, open_subsets, run_options
+from pilekit.display.progress import byte_progress
 from pilekit.errors import visible
-from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
     from pilekit.pipeline.cleaner import CleanResult

@@ -8,8 +8,8 @@ import click
 
 from pilekit.cli.display.output import print_fitted, print_result, say, sum_of
 from pilekit.cli.options import Described, corpus_and_only, folder_option, open_subsets, run_options
+from pilekit.display.progress import step_progress
 from pilekit.errors import counted, visible
-from pilekit.progress import step_progress
 
 _AGAINST = "Evaluations, up to the next option: JSON lines, Parquet or Pile shards."
 

@@ -16,8 +16,8 @@ from pilekit.cli.options import (
     open_subsets,
     sort_options,
 )
+from pilekit.display.progress import step_progress
 from pilekit.errors import counted, visible
-from pilekit.progress import step_progress
 
 
 def _no_parts(context: click.Context, option: click.Parameter, typed: str | None) -> None:

@@ -36,7 +36,7 @@ def command(tokenizer: str | None, as_json: bool) -> None:
       pilekit doctor --tokenizer 20B_tokenizer.json
       pilekit doctor --json > machine.json
     """
-    from pilekit.doctor.machine import machine, packages
+    from pilekit.cli.machine import machine, packages
 
     def say(line: str, shown: bool = not as_json) -> None:
         if shown:

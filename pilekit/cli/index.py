@@ -8,14 +8,14 @@ import click
 
 from pilekit.cli.display.output import print_fitted, printed, report_skipped, say
 from pilekit.cli.options import Described, on_error_option, open_corpus, paths_argument, shard_options
+from pilekit.display.progress import byte_progress
 from pilekit.errors import counted, visible
-from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pilekit.corpus import Shard
-    from pilekit.fitted_table import FittedTable
+    from pilekit.display.fitted_table import FittedTable
     from pilekit.shards.index.format import ShardIndex
 
 
@@ -68,7 +68,7 @@ def tell_places(what: str, paths: Sequence[str], *, err: bool = False) -> None:
 
 
 def _table(rows: list[tuple[Shard, ShardIndex]]) -> FittedTable[tuple[Shard, ShardIndex]]:
-    from pilekit.fitted_table import Column, FittedTable, rounded_bytes
+    from pilekit.display.fitted_table import Column, FittedTable, rounded_bytes
 
     columns: list[Column[tuple[Shard, ShardIndex]]] = [
         Column("Shard", lambda row: row[0].name),

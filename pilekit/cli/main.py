@@ -20,9 +20,9 @@ from typing import NoReturn
 import click
 
 from pilekit.cli.standard_streams import flush_standard_output, prepare_standard_streams
+from pilekit.display.wrong_names import command_name
 from pilekit.errors import AlreadyReported, PilekitError, RankLost, is_out_of_memory, visible
 from pilekit.version import __version__
-from pilekit.wrong_names import command_name
 
 GROUPS = {
     "Look at a corpus; begin with stats and head": {

@@ -203,7 +203,7 @@ def engine_option(function: F) -> F:
             return function(*args, engine=None, **options)
         if options.get("part"):
             raise click.UsageError("a cluster does all parts: leave out --part, or --engine ray.")
-        from pilekit.engine import Ray
+        from pilekit.workers import Ray
 
         with Ray(address, scratch=scratch) as cluster:
             click.echo(str(cluster), err=True)

@@ -10,11 +10,11 @@ import click
 
 from pilekit.cli.display.output import print_fitted, printed, say
 from pilekit.cli.options import ByteSize, Described, open_corpus, out_option, paths_argument, shard_options
+from pilekit.display.progress import byte_progress
 from pilekit.errors import counted, visible
-from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
-    from pilekit.fitted_table import FittedTable
+    from pilekit.display.fitted_table import FittedTable
     from pilekit.shards.write.reframe import ReframeResult
 
 
@@ -63,7 +63,7 @@ def command(paths: tuple[str, ...], manifest: Described, out: Path, as_json: boo
 
 def _table(reframed: list[ReframeResult]) -> FittedTable[list[ReframeResult]]:
     """A row for each shard, and the total if there are several."""
-    from pilekit.fitted_table import Column, FittedTable, rounded_bytes
+    from pilekit.display.fitted_table import Column, FittedTable, rounded_bytes
 
     def total(row: list[ReframeResult], field: str) -> int:
         return sum(getattr(shard, field) for shard in row)

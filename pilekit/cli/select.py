@@ -9,8 +9,8 @@ import click
 
 from pilekit.cli.display.output import print_result, say
 from pilekit.cli.options import Described, corpus_argument, on_error_option, open_subsets, out_option, shard_options
+from pilekit.display.progress import byte_progress
 from pilekit.errors import counted, visible
-from pilekit.progress import byte_progress
 
 CONDITIONS = ("subsets", "sample", "match", "min_bytes", "format")
 

@@ -9,8 +9,8 @@ import click
 
 from pilekit.cli.display.output import print_result
 from pilekit.cli.options import Described, corpus_argument, open_subsets, run_options
+from pilekit.display.progress import byte_progress
 from pilekit.errors import counted, visible
-from pilekit.progress import byte_progress
 
 
 @click.command()

@@ -18,8 +18,8 @@ import click
 from pilekit.cli.display.output import print_fitted, terminal
 from pilekit.cli.options import Described, corpus_argument, exact_subsets, lanes, on_error_option, repeats
 from pilekit.corpus.shard import STANDARD_INPUT
+from pilekit.display.progress import count_progress, waiting
 from pilekit.errors import PilekitError, counted, shortened
-from pilekit.progress import count_progress, waiting
 
 if TYPE_CHECKING:
     from pilekit.stream.batch.batch import Batch
@@ -104,7 +104,7 @@ def command(
     loaded: Any = None if state is None else _read_state(state)
     with waiting("loading torch"):
         from pilekit.cli.display import stream_rows
-        from pilekit.fitted_table import rounded_count
+        from pilekit.display.fitted_table import rounded_count
         from pilekit.stream.pile_stream import PileStream
 
     with waiting("opening the corpus"):

@@ -8,8 +8,8 @@ import click
 
 from pilekit.cli.display.output import print_result, report_protected, say, sum_of
 from pilekit.cli.options import Described, corpus_and_only, folder_option, held_out_option, open_subsets, sort_options
+from pilekit.display.progress import step_progress
 from pilekit.errors import visible
-from pilekit.progress import step_progress
 
 
 @click.command()

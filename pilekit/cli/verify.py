@@ -10,8 +10,8 @@ import click
 
 from pilekit.cli.display.output import print_fitted, printed, say
 from pilekit.cli.options import Described, open_corpus, paths_argument, shard_options
+from pilekit.display.progress import byte_progress
 from pilekit.errors import counted, visible
-from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -58,7 +58,7 @@ def command(
             raise click.UsageError("token files (.idx) are verified alone: without shards, sums, --part and --engine")
         _verify_token_files(paths, as_json)
         return
-    from pilekit.fitted_table import rounded_bytes
+    from pilekit.display.fitted_table import rounded_bytes
     from pilekit.shards.verify.verify import is_whole, verify_corpus
 
     corpus = open_corpus(paths, manifest)

@@ -38,8 +38,8 @@ from pilekit.corpus.shard import (
     without_query,
 )
 from pilekit.corpus.sidecar_files import written_beside
+from pilekit.display.wrong_names import NearestNames
 from pilekit.errors import PilekitError, counted, message_logger, shortened, visible
-from pilekit.wrong_names import NearestNames
 
 if TYPE_CHECKING:
     from pilekit.documents import Document
@@ -212,7 +212,7 @@ class Corpus(NearestNames):
         return f"Corpus({self.root!r}, {counted(len(self.shards), 'shard')}, manifest={self.manifest.name!r})"
 
     def _repr_html_(self) -> str:
-        from pilekit.fitted_table import DASH, Column, FittedTable, rounded_bytes
+        from pilekit.display.fitted_table import DASH, Column, FittedTable, rounded_bytes
 
         def stored(shard: Shard) -> str:
             return DASH if shard.size is None else rounded_bytes(shard.size)

@@ -24,8 +24,8 @@ from pilekit.cutting.evaluation_texts import Texts
 from pilekit.cutting.ngrams import NGrams
 from pilekit.cutting.shards import Selection, stored_rows
 from pilekit.cutting.words import Int64, characters_before
-from pilekit.engine import Advance
 from pilekit.shards.corpus_job import Share
+from pilekit.workers import Advance
 
 Flags = npt.NDArray[np.bool_]
 Row = tuple[Any, ...]

@@ -28,7 +28,6 @@ from pilekit.cutting.result import SUMMARY
 from pilekit.cutting.shards import Selection, Spans, cut_shard
 from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.documents import add_counts, check_none_lost
-from pilekit.engine import Advance, scratch_folder
 from pilekit.errors import PilekitError
 from pilekit.shards.corpus_job import CorpusJob, Share, await_files
 from pilekit.shards.fingerprint import Inputs
@@ -37,6 +36,7 @@ from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import OnError
+from pilekit.workers import Advance, scratch_folder
 
 SCRATCH, FOUND = "scratch", "/found"
 PATHS, EVALUATION_PATHS = "paths", "evaluation_paths"

@@ -20,8 +20,8 @@ import numpy as np
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.cutting.words import Bytes, Int64, UInt32, UInt64, compacted, folds, next_word
 from pilekit.documents import DocumentBatch
-from pilekit.engine.kernels import compiled
 from pilekit.errors import PilekitError
+from pilekit.workers.kernels import compiled
 
 SHORTEST, LONGEST = 8, 100
 _RING = 127

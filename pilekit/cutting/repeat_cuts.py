@@ -21,9 +21,9 @@ from pilekit.corpus import Shard
 from pilekit.cutting.repeats import PART
 from pilekit.cutting.shards import Selection, Spans
 from pilekit.cutting.words import characters_before
-from pilekit.engine import Advance
 from pilekit.shards.corpus_job import Share
 from pilekit.shards.random_access.document_reader import DocumentReader
+from pilekit.workers import Advance
 
 _TEXT, _INT = pa.string(), pa.int64()
 ROWS = required(

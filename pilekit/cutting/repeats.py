@@ -23,8 +23,8 @@ from pilekit.cutting.shards import Selection, stored_rows
 from pilekit.cutting.windows import AT_A_TIME, anchor_bytes, find_anchors, find_windows, pieces, tables
 from pilekit.cutting.words import Int64, UInt64
 from pilekit.dedup.match.repeated import may_be_repeated, note_values, repeated_bytes, repeated_table
-from pilekit.engine import Advance
 from pilekit.shards.corpus_job import Share
+from pilekit.workers import Advance
 
 ANCHOR, WINDOW, PART = 2, 4, 4
 """Columns of rows. A part of a run: its first window and its last (document's name << 32 | byte), the earliest place

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pilekit.cutting.hits import HITS
+from pilekit.display.table_result import TableResult
 from pilekit.shards.read.read_errors import SkippedLines
-from pilekit.table_result import TableResult
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pilekit.fitted_table import FittedTable
+    from pilekit.display.fitted_table import FittedTable
 
 SUMMARY, REPEATS = "summary.json", "repeats.parquet"
 Row = tuple[str, dict[str, Any]]
@@ -34,7 +34,7 @@ class CutCorpus(TableResult):
 
     def table(self) -> FittedTable[Row]:
         """A row of counts per subset, the largest first, and the total."""
-        from pilekit.fitted_table import Column, FittedTable, count_columns
+        from pilekit.display.fitted_table import Column, FittedTable, count_columns
 
         def removed(row: Row) -> str:
             return f"{row[1]['characters_removed']:,}"
@@ -57,7 +57,7 @@ class DecontaminationResult(CutCorpus):
 
     def evaluations(self) -> FittedTable[Row]:
         """A row per evaluation: its records, how many have text in the corpus, and how many are too short to tell."""
-        from pilekit.fitted_table import DASH, Column, FittedTable, count_columns, percentage
+        from pilekit.display.fitted_table import DASH, Column, FittedTable, count_columns, percentage
 
         def share(row: Row) -> str:
             return percentage(row[1]["dirty"] / row[1]["records"]) if row[1]["records"] else DASH

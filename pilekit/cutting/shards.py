@@ -23,12 +23,12 @@ from pilekit.artifacts.external_sort import Table
 from pilekit.corpus import Manifest, Shard
 from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.documents import DocumentBatch, check_labels
-from pilekit.engine import Advance
 from pilekit.errors import PilekitError
 from pilekit.shards.corpus_job import Share
 from pilekit.shards.random_access.document_reader import DocumentReader
 from pilekit.shards.read.reader import OnError, read
 from pilekit.shards.write.shard_writer import write_documents
+from pilekit.workers import Advance
 
 SHORTEST_PIECE, MOST_PIECES = 200, 10
 ROWS_AT_A_TIME = 1 << 15

@@ -28,10 +28,10 @@ from pilekit.cutting.repeats import find_runs, repeated_anchors, scan
 from pilekit.cutting.result import REPEATS, SubstringResult
 from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.dedup.match.document_table import MAX_DOCUMENTS
-from pilekit.engine import Advance
 from pilekit.errors import PilekitError
 from pilekit.shards.corpus_job import CorpusJob
 from pilekit.shards.work import SortWork, takes
+from pilekit.workers import Advance
 
 KIND = "substrings"
 PASSAGES, PASSAGE_CHARACTERS = 10, 200

@@ -17,7 +17,7 @@ import numpy as np
 import xxhash
 
 from pilekit.cutting.words import Bytes, Int64, UInt64
-from pilekit.engine.kernels import compiled
+from pilekit.workers.kernels import compiled
 
 Pieces = tuple[Int64, Int64, Int64]
 """(begin, end, document) of parts of a batch's bytes."""

@@ -14,9 +14,9 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.engine.kernels import compiled
 from pilekit.pipeline.rules.repeats import characters
 from pilekit.pipeline.rules.scanned_texts import decoded
+from pilekit.workers.kernels import compiled
 
 Bytes = npt.NDArray[np.uint8]
 Int64 = npt.NDArray[np.int64]

@@ -25,9 +25,9 @@ from pilekit.dedup.match.document_table import DocumentTable, Flags
 from pilekit.dedup.match.exact import find_exact
 from pilekit.dedup.output.removed_table import Decided, Decisions
 from pilekit.dedup.scratch_space import read_flags, write_flags
-from pilekit.engine import Advance, Ray, scratch_folder
 from pilekit.shards.corpus_job import Share, await_files
 from pilekit.shards.folder_job import FolderJob
+from pilekit.workers import Advance, Ray, scratch_folder
 
 _Make = Callable[[Path], DocumentTable]
 _Decide = Callable[[DocumentTable, Decisions, Candidates, Path, int, Advance], Decided]

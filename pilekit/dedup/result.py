@@ -16,17 +16,17 @@ from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus
 from pilekit.dedup.previous_runs import KIND, RECORDS, finished_run, manifest_of
 from pilekit.dedup.sketch.minhash import SEED, permutations, signatures
+from pilekit.display.table_result import TableResult
 from pilekit.errors import PilekitError
 from pilekit.shards.index.format import find_index
 from pilekit.shards.random_access.document_reader import DocumentReader
 from pilekit.shards.read.read_errors import BadLine, SkippedLines
-from pilekit.table_result import TableResult
 
 if TYPE_CHECKING:
     import datasketch
     import pyarrow as pa
 
-    from pilekit.fitted_table import FittedTable
+    from pilekit.display.fitted_table import FittedTable
 
 REMOVED, SUMMARY = "removed.parquet", "summary.json"
 
@@ -96,7 +96,7 @@ def removals_table(
     summary: dict[str, Any], compared: Collection[str] | None
 ) -> FittedTable[tuple[str, dict[str, Any]]]:
     """The table of a summary; `compared` are the subsets that were compared, None for all."""
-    from pilekit.fitted_table import OTHERS, Column, FittedTable, count_columns, rounded_bytes
+    from pilekit.display.fitted_table import OTHERS, Column, FittedTable, count_columns, rounded_bytes
 
     names = ["read", "exact", "near", "kept", *(name for name in ("left_out", "like_held_out") if summary.get(name))]
     saved = Column[Any]("Saved", lambda row: rounded_bytes(row[1]["bytes"]["removed"]))

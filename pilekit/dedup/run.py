@@ -46,7 +46,6 @@ from pilekit.dedup.sketch.minhash import SEED
 from pilekit.dedup.sketch.sketch_format import SUFFIX as SKETCH_SUFFIX
 from pilekit.dedup.sketch.sketch_format import ShardSketch
 from pilekit.dedup.sketch.sketch_shard import is_fresh, sketch_shard
-from pilekit.engine import Advance, scratch_folder
 from pilekit.errors import PilekitError
 from pilekit.shards.corpus_job import CorpusJob, Share, await_files
 from pilekit.shards.fingerprint import Inputs
@@ -57,6 +56,7 @@ from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.read_errors import LISTED_BAD_LINES, BadLine
 from pilekit.shards.read.reader import OnError
 from pilekit.shards.work import SortWork, takes
+from pilekit.workers import Advance, scratch_folder
 
 SCRATCH = "scratch"
 

@@ -3,14 +3,11 @@
 `bits_per_byte.py` scores a corpus. Before weights are read, `plan.py` checks the options, and describes everything that
 a figure depends on. `score_selected.py` scores the documents that `select_documents.py` picks for each rank, and
 `ranks.py` lets each rank work alone and wait. `training_copies.py` counts scored documents that are in training shards
-too.
+too. `embed_corpus.py` makes a vector for each document by the same steps, and `embeddings.py` holds and searches them.
 
-model/     a model folder read whole or refused; the parts of a causal model that scoring and training need
-masked/    the same for a masked model, and its pseudo-log-likelihoods
-score/     the window rule, batches of windows, and their negative log-likelihoods
-embed/     a vector for each document, by the same steps
+score/     the window rule, batches of windows, and their negative log-likelihoods, or a masked model's pseudo ones
 results/   records on disk, perhaps with numbers of each document; figures, intervals and comparisons; published figures
 show/      figures as tables and plots
 
-    documents -> select_documents -> score/ or masked/ -> results/ records -> tabulate -> show/
+    documents -> select_documents -> score/ -> results/ records -> tabulate -> show/
 """

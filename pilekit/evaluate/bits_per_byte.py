@@ -22,12 +22,8 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from pilekit.corpus import Corpus, Described
+from pilekit.display.progress import Scored
 from pilekit.errors import PilekitError, message_logger, shortened
-from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm, load_masked_lm
-from pilekit.evaluate.masked.pseudo_nll import masked_scoring
-from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, load_causal_lm, predicting
-from pilekit.evaluate.model.device import device_of
-from pilekit.evaluate.model.quantize import QUANTIZED, quantize, torchao_version, weight_bytes
 from pilekit.evaluate.plan import MLM_SEED, Data, Options, Plan, prepare
 from pilekit.evaluate.ranks import ranks_of_job, single_rank
 from pilekit.evaluate.results.records import Records
@@ -37,9 +33,13 @@ from pilekit.evaluate.results.scores import Cost
 from pilekit.evaluate.results.write_items import token_losses, write_tokens
 from pilekit.evaluate.score.batching import Scoring, Share
 from pilekit.evaluate.score.causal_nll import causal_scoring
+from pilekit.evaluate.score.pseudo_nll import masked_scoring
 from pilekit.evaluate.score_selected import score_selected
 from pilekit.evaluate.training_copies import count_training_copies
-from pilekit.progress import Scored
+from pilekit.models.causal import CausalLM, as_causal_lm, load_causal_lm, predicting
+from pilekit.models.device import device_of
+from pilekit.models.masked import MaskedLM, as_masked_lm, load_masked_lm
+from pilekit.models.quantize import QUANTIZED, quantize, torchao_version, weight_bytes
 from pilekit.shards.read.reader import OnError
 from pilekit.tokenize import Tokenizer
 

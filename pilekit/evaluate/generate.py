@@ -21,13 +21,13 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from pilekit.corpus import Corpus, Described, subsets_or_all
 from pilekit.corpus.shuffle import mix
+from pilekit.display.progress import Reached
 from pilekit.errors import PilekitError, counted, shortened
-from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, check_vocabulary, load_causal_lm, predicting
-from pilekit.evaluate.model.device import device_of, dtype_of
-from pilekit.evaluate.model.load import stored_dtype
 from pilekit.evaluate.plan import Data, prefix_token
 from pilekit.evaluate.ranks import single_rank
-from pilekit.progress import Reached
+from pilekit.models.causal import CausalLM, as_causal_lm, check_vocabulary, load_causal_lm, predicting
+from pilekit.models.device import device_of, dtype_of
+from pilekit.models.load import stored_dtype
 from pilekit.shards.read.reader import OnError, read
 from pilekit.stream.arguments import check_number
 from pilekit.tokenize import Tokenizer, load_tokenizer

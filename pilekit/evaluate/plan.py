@@ -22,12 +22,12 @@ from transformers import PreTrainedModel
 
 from pilekit.corpus import Corpus, Source, subsets_or_all
 from pilekit.errors import PilekitError, counted, shortened, visible
-from pilekit.evaluate.masked.model import tokens_of
-from pilekit.evaluate.masked.pseudo_nll import Template, template_of
-from pilekit.evaluate.model.causal import check_vocabulary
-from pilekit.evaluate.model.device import dtype_of
-from pilekit.evaluate.model.folder import adapter_files, check_folder
-from pilekit.evaluate.model.load import (
+from pilekit.evaluate.results.result_folder import record_key
+from pilekit.evaluate.score.pseudo_nll import Template, template_of
+from pilekit.models.causal import check_vocabulary
+from pilekit.models.device import dtype_of
+from pilekit.models.folder import adapter_files, check_folder
+from pilekit.models.load import (
     MASKED,
     kind_in_memory,
     kind_of,
@@ -36,7 +36,7 @@ from pilekit.evaluate.model.load import (
     stored_dtype,
     weight_files,
 )
-from pilekit.evaluate.results.result_folder import record_key
+from pilekit.models.masked import tokens_of
 from pilekit.shards.read.change_check import version_of
 from pilekit.shards.read.reader import OnError
 from pilekit.stream.arguments import check_number

@@ -21,8 +21,8 @@ import torch
 from torch import distributed as dist
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
-from pilekit.engine.ranks import Ranks, join, lost_rank
 from pilekit.errors import PilekitError
+from pilekit.workers.ranks import Ranks, join, lost_rank
 
 T = TypeVar("T")
 

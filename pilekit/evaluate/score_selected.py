@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 import numpy.typing as npt
 
+from pilekit.display.progress import Scored
 from pilekit.documents import DocumentBatch
-from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, counted, message_logger, shortened, visible
 from pilekit.evaluate.plan import Plan
 from pilekit.evaluate.ranks import score_then_gather
@@ -26,10 +26,10 @@ from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result_folder import held_folder, record_file, records_folder, scored_before
 from pilekit.evaluate.score.batching import Fitting, Scoring, Share, TokenizedDocument, ignore, score_rows
 from pilekit.evaluate.select_documents import Recorded, assign_to_rank, selected, text_bytes_selected, tokenized
-from pilekit.progress import Scored
 from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.change_check import check_version
 from pilekit.shards.read.read_errors import SkippedLines
+from pilekit.workers.ranks import Ranks
 
 T = TypeVar("T")
 

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pilekit.display.table_result import TableResult
 from pilekit.documents import DocumentBatch, add_counts, check_labels, check_none_lost
 from pilekit.pipeline.language import Language
 from pilekit.pipeline.rules.rule_set import Fails, RuleSet
 from pilekit.pipeline.rules.scanned_texts import ScannedTexts
 from pilekit.shards.read.read_errors import SkippedLines
-from pilekit.table_result import TableResult
 
 if TYPE_CHECKING:
-    from pilekit.fitted_table import FittedTable
+    from pilekit.display.fitted_table import FittedTable
 
 PARTS = ("kept", "dropped", "skipped", "left_out")
 
@@ -125,7 +125,7 @@ class CleanResult(TableResult):
 
     def table(self) -> FittedTable[Row]:
         """A row for each judged subset and, below it, each rule; then all subsets together, if there are several."""
-        from pilekit.fitted_table import DASH, Column, FittedTable, percentage, rounded_bytes
+        from pilekit.display.fitted_table import DASH, Column, FittedTable, percentage, rounded_bytes
 
         def rows(name: str, counts: Mapping[str, Any]) -> list[Row]:
             read, total = counts["read"], {"documents": counts["dropped"], "bytes": counts["bytes"]["dropped"]}

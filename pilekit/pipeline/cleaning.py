@@ -27,7 +27,6 @@ from pilekit.corpus import Corpus, Described, Shard, Source, subsets_or_all
 from pilekit.corpus.shard import check_stems, stem
 from pilekit.corpus.sidecar_files import DROPPED
 from pilekit.documents import DocumentBatch
-from pilekit.engine import Advance
 from pilekit.errors import PilekitError, counted, shortened, visible
 from pilekit.pipeline.cleaner import Cleaner, CleanResult, summarize
 from pilekit.pipeline.language import Language
@@ -44,6 +43,7 @@ from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import OnError, Reading, read, read_corpus
 from pilekit.shards.work import Work, takes
 from pilekit.shards.write.shard_writer import write_documents
+from pilekit.workers import Advance
 
 KIND, SUMMARY = "cleaning", "summary.json"
 WHOLE = "/dropped"

@@ -20,12 +20,12 @@ import msgspec
 
 from pilekit.corpus import Corpus, Shard
 from pilekit.documents import check_labels
-from pilekit.engine import Advance
 from pilekit.pipeline.stages import Match, MinBytes
 from pilekit.shards.corpus_job import CorpusJob, Share
 from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import Reading, read
 from pilekit.shards.work import Work, takes
+from pilekit.workers import Advance
 
 Search = Callable[[Shard, "Counts", Advance | None, Share], Iterator["FoundText"]]
 

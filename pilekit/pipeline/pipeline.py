@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from pilekit.display.wrong_names import NearestNames
 from pilekit.errors import PilekitError, shortened, visible
-from pilekit.wrong_names import NearestNames
 
 Stage = Callable[[Iterator[Any]], Iterator[Any]]
 """From an iterator of batches to an iterator of batches."""

@@ -17,13 +17,13 @@ import numpy as np
 
 from pilekit.corpus import Corpus, Shard
 from pilekit.documents import DocumentBatch
-from pilekit.engine import Advance
 from pilekit.pipeline.pipeline import Pipeline, Stage
 from pilekit.pipeline.stages import Kept, document_hashes, filtered
 from pilekit.shards.corpus_job import CorpusJob, Share
 from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import Reading, read, record_format
 from pilekit.shards.work import Work, takes
+from pilekit.workers import Advance
 
 
 class Drawn(msgspec.Struct, frozen=True):

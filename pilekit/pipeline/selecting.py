@@ -17,8 +17,8 @@ from typing import Any, Literal, Unpack
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Described, Shard, Source, subsets_or_all
 from pilekit.corpus.shard import check_stems, stem
+from pilekit.display.table_result import TableResult
 from pilekit.documents import DocumentBatch, add_counts, check_labels
-from pilekit.engine import Advance
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage
 from pilekit.pipeline.stages import Match, MinBytes, Sample
@@ -30,7 +30,7 @@ from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import Reading, read
 from pilekit.shards.work import PartWork, takes
 from pilekit.shards.write.shard_writer import write_documents
-from pilekit.table_result import TableResult
+from pilekit.workers import Advance
 
 SELECTION = "selection"
 """The kind in the header of the folder that `select_corpus` makes."""

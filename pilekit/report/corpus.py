@@ -13,8 +13,8 @@ import numpy as np
 
 from pilekit.artifacts.own_file import read_own
 from pilekit.corpus import Manifest
+from pilekit.display.fitted_table import DASH, Column, FittedTable
 from pilekit.errors import PilekitError
-from pilekit.fitted_table import DASH, Column, FittedTable
 from pilekit.report.figures import WIDTH, svg_of
 from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.verify.findings import Finding

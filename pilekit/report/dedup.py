@@ -33,8 +33,8 @@ from pilekit.dedup.show.word_diff import word_diff
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.minhash import permutations, signatures
 from pilekit.dedup.sketch.shingles import jaccard, shingle_set
+from pilekit.display.progress import Report
 from pilekit.errors import PilekitError
-from pilekit.progress import Report
 from pilekit.report.cuts import read_summary, shares_of
 from pilekit.report.figures import WIDTH, svg_of
 from pilekit.stats.plot import INK, OBSERVED, PAPER, axes_of, legend

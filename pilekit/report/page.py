@@ -22,9 +22,9 @@ from markupsafe import Markup
 from pilekit.artifacts.atomic_write import check_target, write_atomically
 from pilekit.artifacts.header import Header
 from pilekit.corpus import Corpus, Manifest, load_manifest
+from pilekit.display.fitted_table import Column, FittedTable, percentage, rounded_bytes, rounded_count
+from pilekit.display.progress import Report
 from pilekit.errors import PilekitError, counted, shortened, visible
-from pilekit.fitted_table import Column, FittedTable, percentage, rounded_bytes, rounded_count
-from pilekit.progress import Report
 from pilekit.report.bits import compared_content, result_content
 from pilekit.report.collect import KINDS, Artefact, counted_corpus, left_out_if_found, sort_out
 from pilekit.report.corpus import beside, corpus_content

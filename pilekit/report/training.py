@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.artifacts.header import read_header
+from pilekit.display.fitted_table import DASH
 from pilekit.errors import PilekitError
-from pilekit.fitted_table import DASH
 from pilekit.report.figures import WIDTH, palette, small_multiples, svg_of
 from pilekit.stats.plot import INK, MOST_ROWS, OBSERVED, axes_of
 from pilekit.train.log.metrics import read_metrics, read_samples

@@ -29,10 +29,10 @@ from pilekit.artifacts.job_folder import LOCK_FILE
 from pilekit.artifacts.memory_limit import sorting_memory
 from pilekit.corpus import Corpus, Part, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
-from pilekit.engine import Advance, Ray, imap_shards, usable_cpus, wait_for_file
+from pilekit.display.progress import Report
 from pilekit.errors import PilekitError
-from pilekit.progress import Report
 from pilekit.shards.read.reader import OnError
+from pilekit.workers import Advance, Ray, imap_shards, usable_cpus, wait_for_file
 
 STORED_BYTES_PER_PROCESS = 64 << 20
 """The stored bytes that justify one more process."""

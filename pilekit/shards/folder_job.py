@@ -24,10 +24,10 @@ from typing import Any, Protocol, Self
 from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.job_folder import LOCK_FILE, NOTES, Output, output_folder
 from pilekit.corpus import Shard
-from pilekit.engine import Advance, wait_for_file
 from pilekit.errors import PilekitError
 from pilekit.shards.corpus_job import CorpusJob, Share
 from pilekit.shards.fingerprint import Inputs, inputs_for
+from pilekit.workers import Advance, wait_for_file
 
 PLAIN = (".jsonl", ".json", ".ndjson")
 """How the names of shards end that are not compressed."""

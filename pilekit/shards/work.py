@@ -17,10 +17,10 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypedDict, TypeVar
 
 from pilekit.corpus import Part
-from pilekit.engine import Advance, Ray
-from pilekit.progress import Report
+from pilekit.display.progress import Report
 from pilekit.shards.corpus_job import CorpusJob
 from pilekit.shards.read.reader import OnError
+from pilekit.workers import Advance, Ray
 
 F = TypeVar("F", bound=Callable[..., Any])
 

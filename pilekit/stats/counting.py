@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from pilekit.corpus import Manifest, Shard, SubsetNames
 from pilekit.documents import check_labels
-from pilekit.engine import Advance
 from pilekit.errors import message_logger
 from pilekit.shards.corpus_job import ShardWork, Share
 from pilekit.shards.index.document_rows import DocumentRows, document_rows, rows_of
@@ -29,6 +28,7 @@ from pilekit.shards.read.open import is_parquet
 from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import OnError, read, record_format
 from pilekit.stats.histogram import BINS, bin_of
+from pilekit.workers import Advance
 
 if TYPE_CHECKING:
     from pilekit.tokenize import Tokenizer

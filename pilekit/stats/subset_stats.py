@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.wrong_names import NearestNames
+from pilekit.display.wrong_names import NearestNames
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.corpus import Corpus, Described, Manifest, Source, subsets_or_all
+from pilekit.display.table_result import TableResult
 from pilekit.errors import counted
 from pilekit.shards.corpus_job import CorpusJob
 from pilekit.shards.index.format import Frames, ShardIndex, find_index
@@ -28,10 +29,9 @@ from pilekit.stats.copies import CopyCounter
 from pilekit.stats.counting import Counts, count_into_file, count_shard, hashes_from_file
 from pilekit.stats.histogram import quantile
 from pilekit.stats.subset_stats import SubsetStats
-from pilekit.table_result import TableResult
 
 if TYPE_CHECKING:
-    from pilekit.fitted_table import FittedTable
+    from pilekit.display.fitted_table import FittedTable
     from pilekit.tokenize import Tokenizer
 
 SCANNED_FROM_BYTES = 16 << 20

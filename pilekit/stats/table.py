@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from pilekit.display.fitted_table import DASH, SHORTEN, Column, FittedTable, percentage, rounded_bytes, rounded_count
 from pilekit.errors import visible
-from pilekit.fitted_table import DASH, SHORTEN, Column, FittedTable, percentage, rounded_bytes, rounded_count
 from pilekit.stats.subset_stats import SubsetStats
 
 MOST_JOINED = 20

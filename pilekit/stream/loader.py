@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from pilekit.display.wrong_names import NearestNames
 from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.stream.arguments import check_number
 from pilekit.stream.batch.batch import Batch
 from pilekit.stream.batch.build_batches import Item
 from pilekit.stream.order.lane_grid import Share
-from pilekit.wrong_names import NearestNames
 
 logger = message_logger(__name__)
 

@@ -26,9 +26,10 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from pilekit.corpus import Corpus, Described, Source, subsets_or_all
 from pilekit.corpus.shuffle import Int64
+from pilekit.display.progress import Reached, byte_progress
+from pilekit.display.wrong_names import NearestNames
 from pilekit.errors import PilekitError, counted, message_logger
 from pilekit.pipeline.pipeline import Stage
-from pilekit.progress import Reached, byte_progress
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.read.reader import OnError
 from pilekit.stream.arguments import MOST_TOKENS_IN_ROW, check_number, check_one_of, tokenizer_of
@@ -59,7 +60,6 @@ from pilekit.stream.state import (
     merge,
 )
 from pilekit.tokenize import Tokenizer
-from pilekit.wrong_names import NearestNames
 
 logger = message_logger(__name__)
 

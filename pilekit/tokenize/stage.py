@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from pilekit.display.wrong_names import NearestNames
 from pilekit.documents import DocumentBatch
 from pilekit.tokenize.loading import load_tokenizer
 from pilekit.tokenize.tokenizer import Tokenizer
-from pilekit.wrong_names import NearestNames
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
+from pilekit.display.wrong_names import NearestNames
 from pilekit.errors import PilekitError, shortened
 from pilekit.tokenize.spans import byte_spans
-from pilekit.wrong_names import NearestNames
 
 Backend = Literal["fastokens", "tokenizers"]
 SpecialTokens = Literal["text", "parse"]

@@ -17,8 +17,8 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from pilekit.artifacts.atomic_write import check_target, write_atomically
 from pilekit.corpus import Corpus, Described, Source, subsets_or_all
+from pilekit.display.progress import Report
 from pilekit.errors import PilekitError
-from pilekit.progress import Report
 from pilekit.shards.read.absent_label import check_label
 from pilekit.tokenize.loading import load_tokenizer
 from pilekit.tokenize.sampling import sample_by_hash

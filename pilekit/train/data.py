@@ -8,7 +8,7 @@ from pilekit.artifacts.header import read_header
 from pilekit.corpus import resolve_subsets
 from pilekit.dedup.previous_runs import KIND as DEDUP
 from pilekit.errors import PilekitError
-from pilekit.evaluate.model.folder import check_folder
+from pilekit.models.folder import check_folder
 from pilekit.stream.batch.batch import Batch
 from pilekit.stream.order.repeats import exact_repeats
 from pilekit.stream.order.topology import rank_of_world

@@ -36,14 +36,14 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from pilekit.artifacts.memory_limit import memory_limit
+from pilekit.display.fitted_table import Column, FittedTable, rounded_bytes
 from pilekit.errors import counted
-from pilekit.fitted_table import Column, FittedTable, rounded_bytes
+from pilekit.models.blocks import blocks_of
 from pilekit.stream.batch.mlm import CHOSEN
 from pilekit.train.config.check import check_model, check_world
 from pilekit.train.config.file import load_config
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.data import open_tokenizer
-from pilekit.train.model.blocks import blocks_of
 from pilekit.train.model.build import model_shapes
 from pilekit.train.step.chunked_loss import ROWS
 from pilekit.train.step.optimizer import muon_parameters

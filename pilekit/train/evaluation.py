@@ -14,18 +14,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pilekit.corpus import Corpus
-from pilekit.engine.ranks import Ranks, lost_rank
 from pilekit.errors import PilekitError, message_logger
 from pilekit.evaluate.bits_per_byte import score_corpus
-from pilekit.evaluate.model.causal import CausalLM
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.score.batching import Float64, Forward, Share, Windows
+from pilekit.models.causal import CausalLM
 from pilekit.shards.read.reader import OnError
 from pilekit.stream.read.token_files import token_corpus
 from pilekit.tokenize import Tokenizer
 from pilekit.train.config.check import manifest_of, naming_field
 from pilekit.train.config.sections import TrainConfig
-from pilekit.train.step.engine import Engine
+from pilekit.train.step.step_engine import StepEngine
+from pilekit.workers.ranks import Ranks, lost_rank
 
 logger = message_logger(__name__)
 
@@ -55,7 +55,7 @@ def open_held_out(config: TrainConfig) -> Corpus | None:
 
 
 def evaluate(
-    engine: Engine,
+    engine: StepEngine,
     tokenizer: Tokenizer,
     corpus: Corpus,
     ranks: Ranks,

@@ -27,20 +27,20 @@ import torch
 import xxhash
 from transformers import PreTrainedModel
 
-from pilekit.engine.ranks import join
+from pilekit.display.wrong_names import NearestNames
 from pilekit.errors import PilekitError, message_logger, shortened, visible
-from pilekit.evaluate.masked.model import MaskedLM, keeps_documents_apart
-from pilekit.evaluate.model.causal import CausalLM, isolates_documents
+from pilekit.models.causal import CausalLM, isolates_documents
+from pilekit.models.masked import MaskedLM, keeps_documents_apart
 from pilekit.stream.batch.batch import Batch
 from pilekit.stream.pile_stream import PileStream
+from pilekit.train.backends import build_engine, check_backend
 from pilekit.train.checkpoint.manifest import Progress
 from pilekit.train.checkpoint.saving import Checkpoints
+from pilekit.train.config.backend_file import backend_settings
 from pilekit.train.config.check import check_model
-from pilekit.train.config.engine_file import engine_settings
 from pilekit.train.config.file import load_config, to_toml
 from pilekit.train.config.sections import ModelConfig, TrainConfig
 from pilekit.train.data import open_batches, open_stream
-from pilekit.train.engines import build_engine, check_engine
 from pilekit.train.evaluation import evaluate, open_held_out
 from pilekit.train.launch.environment import adopt_slurm
 from pilekit.train.launch.interrupt import first_interrupt
@@ -56,14 +56,14 @@ from pilekit.train.model.build import build_model, build_on, fingerprint, model_
 from pilekit.train.model.export import export_model
 from pilekit.train.model.lora import merged
 from pilekit.train.run_folder import AVERAGED, RunFolder, check_start, open_run, take_config
-from pilekit.train.step.engine import Update
 from pilekit.train.step.failed_step import explained, failed_step
 from pilekit.train.step.losses import StepSums, count_targets
 from pilekit.train.step.optimizer import rates_by_group
 from pilekit.train.step.schedule import learning_rate
 from pilekit.train.step.sharding import own_part
+from pilekit.train.step.step_engine import Update
 from pilekit.train.step.teacher import check_heads
-from pilekit.wrong_names import NearestNames
+from pilekit.workers.ranks import join
 
 logger = message_logger(__name__)
 
@@ -106,8 +106,8 @@ class Trainer(NearestNames):
         check_model(config := load_config(config), model)
         adopt_slurm()
         self.ranks = ranks = join()
-        ranks.on_all_ranks(lambda: check_engine(config, ranks.device))
-        ranks.on_all_ranks(lambda: engine_settings(config, ranks.world_size))
+        ranks.on_all_ranks(lambda: check_backend(config, ranks.device))
+        ranks.on_all_ranks(lambda: backend_settings(config, ranks.world_size))
         ranks.on_rank0(lambda: check_viewers(config))
         self.config = config
         self.out = Path(out)

@@ -46,7 +46,7 @@ import json, sys, time
 import torch
 from pilekit import Corpus, load_tokenizer
 from pilekit.evaluate.bits_per_byte import score_corpus
-from pilekit.evaluate.model.causal import load_causal_lm
+from pilekit.models.causal import load_causal_lm
 from pilekit.tokenize import Tokenizer
 from tests.benchmarks.bpb.lm_eval_peer import forget_peak, held_memory, peak_memory
 

@@ -81,7 +81,7 @@ if __name__ == "__main__":
     from contextlib import nullcontext
     from pathlib import Path
     from pilekit import Ray, corpus_stats, dedup_corpus, reframe_corpus, select_corpus
-    from pilekit.engine import map_shards
+    from pilekit.workers import map_shards
     from pilekit.shards.index.build import index_corpus
     from pilekit.shards.verify.verify import verify_corpus
     with Ray(cluster().address) if ENGINE == "ray" else nullcontext() as engine:

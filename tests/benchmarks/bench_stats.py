@@ -59,7 +59,7 @@ if __name__ == "__main__":
 
 # Use as many processes for the tiny shards as for the others, to know the time of starting them.
 PILEKIT_SEVERAL = PILEKIT.replace("None if len(paths) > 1 else 1", "usable_cpus()").replace(
-    "import corpus_stats\n", "import corpus_stats\nfrom pilekit.engine import usable_cpus\n"
+    "import corpus_stats\n", "import corpus_stats\nfrom pilekit.workers import usable_cpus\n"
 )
 
 POLARS = """

@@ -130,7 +130,7 @@ def pythia_dir(folder: Path, tokenizer: Path, preset: str, *, vocabulary: int = 
     from transformers import AutoModelForCausalLM, GPTNeoXConfig
     from transformers.utils.logging import disable_progress_bar
 
-    from pilekit.train.model.presets import PRESETS
+    from pilekit.models.presets import PRESETS
 
     disable_progress_bar()
     width, layers, heads = PRESETS[preset]

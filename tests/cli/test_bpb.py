@@ -188,7 +188,9 @@ def test_wrong_arguments(scored: list[Path], model_dir: Path, corpus: Path, tmp_
 def test_the_line_of_progress_on_a_terminal_has_an_end_and_the_figure_so_far(
     model_dir: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_once = "from pilekit import progress; progress.QUIET_SECONDS = 0; from pilekit.cli.main import main; main()"
+    at_once = (
+        "from pilekit.display import progress; progress.QUIET_SECONDS = 0; from pilekit.cli.main import main; main()"
+    )
     monkeypatch.setattr("tests.cli.running.PILEKIT", [sys.executable, "-c", at_once])
     printed = on_terminal("bpb", model_dir, corpus, "--limit", 2)
     scored = bits_per_byte(model_dir, corpus, limit=2).overall

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from pilekit import Corpus, PilekitError, ShardWriter, reframe_corpus, select_corpus
-from pilekit.engine import Ray
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.verify.verify import verify_corpus
+from pilekit.workers import Ray
 from tests.cli.running import PILEKIT, refused, run, run_json
 from tests.shards.making import LABELS, record, some_lines
 from tests.stopping import kill, partial_files, stop_when, tree

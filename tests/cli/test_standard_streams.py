@@ -105,7 +105,7 @@ import logging, sys, threading, time, warnings
 import click
 from pilekit.cli.standard_streams import prepare_standard_streams
 from pilekit.errors import message_logger
-from pilekit.progress import byte_progress
+from pilekit.display.progress import byte_progress
 from pilekit.train.log.metrics import StepMetrics
 from pilekit.cli.display.live_line import live_line
 

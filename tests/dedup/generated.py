@@ -30,7 +30,7 @@ from pilekit.dedup.match.document_table import DocumentTable, ids_of
 from pilekit.dedup.match.exact import find_exact
 from pilekit.dedup.output.removed_table import Decisions
 from pilekit.dedup.sketch.shingles import mixed
-from pilekit.engine.kernels import compiled
+from pilekit.workers.kernels import compiled
 from tests.dedup.given import write_flat_sets
 
 UInt64 = npt.NDArray[np.uint64]

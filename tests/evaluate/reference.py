@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pilekit.evaluate.masked.pseudo_nll import Template
+from pilekit.evaluate.score.pseudo_nll import Template
 
 
 def reference_windows(tokens: int, max_length: int, context_len: int) -> list[tuple[range, range]]:

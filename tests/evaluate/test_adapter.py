@@ -12,10 +12,10 @@ from click.testing import CliRunner
 
 from pilekit.cli.main import pilekit
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.evaluate.embed.embed_corpus import embed_corpus
-from pilekit.evaluate.model import folder as folder_module
+from pilekit.evaluate.embed_corpus import embed_corpus
 from pilekit.evaluate.results.compare import compare
 from pilekit.evaluate.results.result_folder import read_result
+from pilekit.models import folder as folder_module
 from pilekit.report.collect import sort_out
 from pilekit.train.model.prune import prune_model
 from tests.cli.running import refused as refused_command

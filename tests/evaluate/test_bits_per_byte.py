@@ -16,10 +16,10 @@ import torch
 from pilekit.corpus import Corpus, load_manifest
 from pilekit.evaluate import bits_per_byte as module
 from pilekit.evaluate.bits_per_byte import bits_per_byte, score_corpus
-from pilekit.evaluate.model.causal import as_causal_lm, load_causal_lm
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.scores import Score
 from pilekit.evaluate.score_selected import READ_AHEAD, ScoringProgress
+from pilekit.models.causal import as_causal_lm, load_causal_lm
 from pilekit.shards.index.build import index_corpus
 from pilekit.tokenize import load_tokenizer
 from tests.evaluate.documents import documents_of, expected_scores, write

@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 from torch import distributed as dist
 
 from pilekit.documents import DocumentBatch
-from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.evaluate.ranks import score_then_gather
@@ -33,6 +32,7 @@ from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.results.result_folder import read_result
 from pilekit.evaluate.score import causal_nll as scoring
 from pilekit.evaluate.select_documents import DOCUMENT_BYTES, assign_to_rank
+from pilekit.workers.ranks import join
 from tests.evaluate.folders import figures_in, lines, note_scored, same
 from tests.process_groups import ROOT, ProcessGroups
 from tests.stopping import stop_when

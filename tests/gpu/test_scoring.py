@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from pilekit import bits_per_byte
-from pilekit.evaluate.embed.embed_corpus import embed_corpus
-from pilekit.evaluate.embed.embeddings import NULL_VECTORS
+from pilekit.evaluate.embed_corpus import embed_corpus
+from pilekit.evaluate.embeddings import NULL_VECTORS
 from tests.evaluate.documents import write
-from tests.evaluate.embed.test_embed_corpus import same, vectors_of
+from tests.evaluate.test_embed_corpus import same, vectors_of
 from tests.gpu import needs_gpu
 from tests.tiny.masked import roberta_dir
 from tests.tiny.models import tiny_corpus, tiny_model_dir

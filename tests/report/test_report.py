@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from pilekit.corpus import Corpus
 from pilekit.dedup.run import dedup_corpus
 from pilekit.dedup.sketch.bands import Bands
+from pilekit.display.fitted_table import percentage, rounded_bytes
 from pilekit.errors import PilekitError
 from pilekit.evaluate.results.result_folder import read_result
-from pilekit.fitted_table import percentage, rounded_bytes
 from pilekit.report.collect import sort_out
 from pilekit.report.dedup import Measured, intervals, measured_recall
 from pilekit.report.page import write_report

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import pilekit
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Shard, load_manifest, shard_of
-from pilekit.engine import Advance
+from pilekit.display.wrong_names import with_nearest_keywords
 from pilekit.errors import PilekitError
 from pilekit.pipeline.find_text import find_text
 from pilekit.pipeline.sample_documents import sample_documents
@@ -25,7 +25,7 @@ from pilekit.shards import work
 from pilekit.shards.corpus_job import CorpusJob, Share
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.folder_job import FolderJob, corpus_folder
-from pilekit.wrong_names import with_nearest_keywords
+from pilekit.workers import Advance
 
 MIB = 1 << 20
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.engine.ray_worker import MOST_BYTES
 from pilekit.stats import copies
 from pilekit.stats.copies import CopyCounter
 from pilekit.stats.counting import Counts
 from pilekit.stats.histogram import BINS, LARGEST, RELATIVE_ERROR, bin_of, middle_of, quantile
+from pilekit.workers.ray_worker import MOST_BYTES
 
 sizes = st.one_of(
     st.integers(0, 300),

@@ -18,13 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.corpus import Corpus, shard_of
-from pilekit.engine import local
 from pilekit.errors import PilekitError
 from pilekit.shards.fingerprint import Fingerprint, fingerprint
 from pilekit.shards.index.build import build_index, index_corpus, index_of
 from pilekit.shards.index.format import index_places
 from pilekit.stats import counting
 from pilekit.stats.summary import corpus_stats
+from pilekit.workers import local
 from tests.shards.index_reference import BAD_LINES
 from tests.shards.making import LABELS, flipped, lines, record, zstd_frame
 

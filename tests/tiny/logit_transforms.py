@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config, GraniteConfig
 
-from pilekit.evaluate.model.logit_transform import LogitTransform
+from pilekit.models.logit_transform import LogitTransform
 from tests.tiny.models import SMALL
 
 LOGIT_TRANSFORMS = {

@@ -19,8 +19,8 @@ from transformers import (
     RobertaConfig,
 )
 
-from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm
-from pilekit.evaluate.model.load import MASKED, attention_of
+from pilekit.models.load import MASKED, attention_of
+from pilekit.models.masked import MaskedLM, as_masked_lm
 from pilekit.tokenize import train_tokenizer
 from tests.tiny.models import SHAPE
 

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
-from pilekit.evaluate.model.causal import CausalLM
+from pilekit.models.causal import CausalLM
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.estimate import estimate, state_bytes, table
 from pilekit.train.model.build import build_model
-from pilekit.train.step.engine import Engine
 from pilekit.train.step.sharding import own_part
+from pilekit.train.step.step_engine import StepEngine
+from pilekit.workers.ranks import join
 from tests.process_groups import ProcessGroups
 from tests.tiny.models import tiny_neox_config, tiny_tokenizer
 from tests.train.living_bytes import LivingBytes
@@ -53,7 +53,7 @@ def peak_of_a_step(config: TrainConfig) -> tuple[int, int]:
         assert config.data.tokenizer is not None
         lm = build_model(config.model, load_tokenizer(config.data.tokenizer), seq_len=LENGTH, seed=0)
         assert isinstance(lm, CausalLM)
-        engine = Engine(lm, config, ranks)
+        engine = StepEngine(lm, config, ranks)
         for seed in range(2):
             live.peak = before = live.bytes
             batch = random_rows(seed, 16, 256, seq_len=LENGTH)

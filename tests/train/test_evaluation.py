@@ -13,18 +13,18 @@ import pytest
 import torch
 
 from pilekit.corpus import Corpus
-from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import score_corpus
-from pilekit.evaluate.model.causal import CausalLM, as_causal_lm
 from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.evaluate.results.scores import Score
 from pilekit.evaluate.score.batching import Fitting, TokenizedDocument, score_rows
 from pilekit.evaluate.score.causal_nll import causal_scoring
+from pilekit.models.causal import CausalLM, as_causal_lm
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.evaluation import evaluate, open_held_out, shared_out
-from pilekit.train.step.engine import Engine
+from pilekit.train.step.step_engine import StepEngine
+from pilekit.workers.ranks import join
 from tests.process_groups import ProcessGroups
 from tests.tiny.models import Family, tiny_corpus, tiny_model, tiny_tokenizer
 from tests.train.runs import small_config
@@ -40,8 +40,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def engine_of(lm: CausalLM, stage: int, dtype: str) -> Engine:
-    return Engine(lm, small_config({"parallel.zero": stage, "precision.dtype": dtype}), join())
+def engine_of(lm: CausalLM, stage: int, dtype: str) -> StepEngine:
+    return StepEngine(lm, small_config({"parallel.zero": stage, "precision.dtype": dtype}), join())
 
 
 def some_rows(seed: int) -> dict[str, torch.Tensor]:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.train.run_folder import RunFolder
 from pilekit.train.step.failed_step import explained, failed_step
+from pilekit.workers.ranks import join
 from tests.process_groups import ProcessGroups
 
 

@@ -17,7 +17,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig
 
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
-from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm
+from pilekit.models.masked import MaskedLM, as_masked_lm
 from pilekit.stream.pile_stream import PileStream
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.config.sections import ModelConfig

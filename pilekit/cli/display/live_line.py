@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from pilekit.fitted_table import rounded_count
-from pilekit.progress import waiting
+from pilekit.display.fitted_table import rounded_count
+from pilekit.display.progress import waiting
 
 if TYPE_CHECKING:
     from pilekit.train.log.metrics import StepMetrics

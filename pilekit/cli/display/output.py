@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from pilekit.corpus import Corpus, Part
+    from pilekit.display.table_result import TableResult
     from pilekit.shards.read.read_errors import SkippedLines
-    from pilekit.table_result import TableResult
 
 SHOWN_BAD_LINES = 10
 

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pilekit.display.fitted_table import Column, FittedTable, percentage
 from pilekit.errors import counted, visible
-from pilekit.fitted_table import Column, FittedTable, percentage
 
 if TYPE_CHECKING:
     from pilekit.stream.batch.batch import Batch

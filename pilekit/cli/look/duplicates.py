@@ -11,8 +11,8 @@ import click
 
 from pilekit.cli.display.output import print_fitted, printed, say, terminal
 from pilekit.cli.options import Similarity, folder
+from pilekit.display.progress import step_progress
 from pilekit.errors import PilekitError, counted, shortened, visible
-from pilekit.progress import step_progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from pilekit.cli.options import Described, folder_option, open_corpus, paths_argument
+from pilekit.display.progress import byte_progress
 from pilekit.errors import PilekitError, visible
-from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
     from pilekit.report.collect import Artefact

@@ -14,11 +14,11 @@ import msgspec
 from pilekit.cli.display.output import print_fitted, printed, report_skipped
 from pilekit.cli.look.documents import min_bytes_option
 from pilekit.cli.options import Described, corpus_argument, engine_option, jobs_option, on_error_option, open_subsets
+from pilekit.display.progress import byte_progress
 from pilekit.errors import counted, visible
-from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
-    from pilekit.fitted_table import FittedTable
+    from pilekit.display.fitted_table import FittedTable
     from pilekit.pipeline.find_text import FoundText
 
 
@@ -99,7 +99,7 @@ def _line(found: FoundText) -> str:
 
 
 def _table(subsets: dict[str, dict[str, int]], total: dict[str, int]) -> FittedTable[Any]:
-    from pilekit.fitted_table import Column, FittedTable, count_columns, percentage
+    from pilekit.display.fitted_table import Column, FittedTable, count_columns, percentage
 
     rows = sorted(subsets.items(), key=lambda row: (-row[1]["found"], row[0]))
     share = Column[Any]("Found %", lambda row: percentage(row[1]["found"] / max(1, row[1]["documents"])))

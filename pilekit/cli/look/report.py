@@ -6,8 +6,8 @@ import click
 
 from pilekit.cli.display.output import say
 from pilekit.cli.options import Described, manifest_option
+from pilekit.display.progress import step_progress
 from pilekit.errors import visible
-from pilekit.progress import step_progress
 
 
 @click.command()

@@ -9,7 +9,7 @@ import click
 from pilekit.cli.display.output import report_skipped
 from pilekit.cli.look.documents import chosen, document_options, print_documents, tell_if_none
 from pilekit.cli.options import engine_option, jobs_option
-from pilekit.progress import byte_progress
+from pilekit.display.progress import byte_progress
 
 
 @click.command()

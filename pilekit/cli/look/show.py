@@ -10,8 +10,8 @@ import click
 
 from pilekit.cli.display.output import print_text
 from pilekit.cli.options import Described, manifest_option
+from pilekit.display.progress import byte_progress
 from pilekit.errors import PilekitError, counted, visible
-from pilekit.progress import byte_progress
 
 
 @click.command()

@@ -114,8 +114,8 @@ def command(
       torchrun --nproc-per-node 2 -m pilekit bpb pythia-14m val.jsonl.zst --out scores/14m
     """
     from pilekit.artifacts.atomic_write import check_target
-    from pilekit.evaluate.model.folder import check_folder
     from pilekit.evaluate.results.result_folder import check_out
+    from pilekit.models.folder import check_folder
     from pilekit.stats.plot import figure_format
     from pilekit.tokenize.tokenizer_file import tokenizer_file
 
@@ -172,9 +172,9 @@ def _compare(
     by: str | None,
 ) -> Comparison | None:
     """Read the results, score the models, each into a folder of its own, A, B, ... in `out`, and compare."""
-    from pilekit.evaluate.model.load import MASKED, kind_of
     from pilekit.evaluate.results.compare import LETTERS, check_kinds, compare
     from pilekit.evaluate.results.result_folder import read_result
+    from pilekit.models.load import MASKED, kind_of
 
     with report_once():
         results = {model: read_result(model) for model in models if model not in to_score}
@@ -196,7 +196,7 @@ def scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: Pa
     """Score a model, and print its speed and the size of its weights on stderr."""
     with waits("loading torch"):
         from pilekit.evaluate.bits_per_byte import bits_per_byte
-        from pilekit.evaluate.model.load import MASKED, kind_of
+        from pilekit.models.load import MASKED, kind_of
 
     assert corpus is not None
     given = {name: value for name, value in rules.items() if value is not None}
@@ -204,8 +204,8 @@ def scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: Pa
     with scoring(what, None if rules.get("paper") else figure) as report:
         found = bits_per_byte(model_dir, corpus, out=out, report=report, **given)
     if found.cost is not None and not rank():
-        from pilekit.evaluate.model.load import weight_files
-        from pilekit.fitted_table import rounded_bytes
+        from pilekit.display.fitted_table import rounded_bytes
+        from pilekit.models.load import weight_files
 
         speed, weights = found.cost.tokens_per_second, rounded_bytes(found.cost.weight_bytes)
         stored = rounded_bytes(sum(file.stat().st_size for file in weight_files(model_dir)))

@@ -63,7 +63,7 @@ def command(
       pilekit embed val.parquet --near val.jsonl:17
       torchrun --nproc-per-node 2 -m pilekit embed distilroberta data --pool cls --out X.parquet
     """
-    from pilekit.evaluate.embed.embeddings import Embeddings
+    from pilekit.evaluate.embeddings import Embeddings
 
     if rank():
         logging.getLogger("pilekit").setLevel(logging.ERROR)
@@ -76,7 +76,7 @@ def command(
     if is_file:
         found = Embeddings(model_dir)
     else:
-        from pilekit.evaluate.model.folder import check_folder
+        from pilekit.models.folder import check_folder
         from pilekit.tokenize.tokenizer_file import tokenizer_file
 
         assert out is not None
@@ -86,7 +86,7 @@ def command(
             corpus = open_corpus(paths, manifest).only_held_out()
             rules["subsets"] = exact_subsets(subsets, corpus)
         with waits("loading torch"):
-            from pilekit.evaluate.embed.embed_corpus import embed_corpus
+            from pilekit.evaluate.embed_corpus import embed_corpus
         with scoring("embedding") as report:
             found = embed_corpus(model_dir, corpus, out, report=report, **rules)
         if not rank():
@@ -97,7 +97,7 @@ def command(
     if as_json:
         click.echo(json.dumps(nearest, indent=2))
         return
-    from pilekit.fitted_table import Column, FittedTable
+    from pilekit.display.fitted_table import Column, FittedTable
 
     columns = [
         Column[dict[str, Any]]("Shard", lambda one: one["shard"]),

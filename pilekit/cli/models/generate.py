@@ -9,8 +9,8 @@ import click
 import orjson
 
 from pilekit.cli.options import Described, exact_subsets, manifest_option, open_corpus
+from pilekit.display.progress import count_progress, waiting
 from pilekit.errors import PilekitError, visible, visible_lines
-from pilekit.progress import count_progress, waiting
 
 _COUNT = click.IntRange(min=1)
 
@@ -59,7 +59,7 @@ def command(
     if bool(prompts) + (file is not None) + (data is not None) != 1:
         raise click.UsageError("give prompts as arguments, a file of them (--prompts), or a corpus (--data).")
     from pilekit.artifacts.atomic_write import check_target, write_atomically
-    from pilekit.evaluate.model.folder import check_folder
+    from pilekit.models.folder import check_folder
     from pilekit.tokenize.tokenizer_file import tokenizer_file
 
     check_folder(model_dir)

@@ -11,8 +11,8 @@ import click
 from pilekit.cli.display.output import print_fitted
 from pilekit.cli.models.bpb import scored
 from pilekit.cli.options import Described, adapter_option, corpus_argument, exact_subsets, open_corpus
+from pilekit.display.progress import waiting
 from pilekit.errors import visible
-from pilekit.progress import waiting
 
 
 @click.command()
@@ -49,7 +49,7 @@ def command(
       pilekit prune runs/small/model data/val.jsonl.zst --magnitude 0.3 --out sparse
       pilekit prune runs/small/model --heads 1 --out fewer-heads
     """
-    from pilekit.evaluate.model.folder import check_folder
+    from pilekit.models.folder import check_folder
     from pilekit.tokenize.tokenizer_file import tokenizer_file
 
     if (magnitude is None) == (heads is None):
@@ -75,8 +75,8 @@ def command(
         found = None if comparison is None else comparison.to_dict()
         click.echo(json.dumps({"pruned": pruned.to_dict(), "tokens_per_second": speeds, "comparison": found}, indent=2))
         return
+    from pilekit.display.fitted_table import DASH, Column, FittedTable, rounded_bytes
     from pilekit.evaluate.show.comparison_table import comparison_table
-    from pilekit.fitted_table import DASH, Column, FittedTable, rounded_bytes
 
     first = model_dir if adapter is None else f"{model_dir} + {adapter}"
     columns = [

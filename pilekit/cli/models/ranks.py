@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import click
 
+from pilekit.display.progress import Advance, Scored, byte_progress, score_progress, waiting
 from pilekit.errors import AlreadyReported, PilekitError
-from pilekit.progress import Advance, Scored, byte_progress, score_progress, waiting
 
 
 def progress(what: str, total: int | None) -> AbstractContextManager[Advance]:

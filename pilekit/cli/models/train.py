@@ -64,9 +64,9 @@ PADDING = 0.1
     help="auto resumes the run, never refuses a folder with a run, STEP_FOLDER is a checkpoint to begin from.",
 )
 @click.option(
-    "--engine",
+    "--backend",
     type=click.Choice(["native", "deepspeed", "accelerate"]),
-    help="The package that makes the steps, as parallel.engine.  [default: native]",
+    help="The package that makes the steps, as parallel.backend.  [default: native]",
 )
 @click.option("--merge", is_flag=True, help="With [lora]: export the whole model too, with its adapters added in.")
 @click.option("--estimate", is_flag=True, help="Print each process's memory under ZeRO stages 0 to 3; train nothing.")
@@ -79,7 +79,7 @@ def command(
     nproc_per_node: int | None,
     max_restarts: int,
     resume: str | None,
-    engine: str | None,
+    backend: str | None,
     merge: bool,
     estimate: bool,
     as_json: bool,
@@ -120,7 +120,7 @@ def command(
         )
     for field, value in (
         ("checkpoint.resume", resume),
-        ("parallel.engine", engine),
+        ("parallel.backend", backend),
         ("lora.merge", "true" if merge else None),
     ):
         changes += () if value is None else (f"{field}={value}",)
@@ -161,14 +161,14 @@ def _read(
     config_file: str, changes: tuple[str, ...], out: str | None, world_size: int
 ) -> tuple[TrainConfig, RunFolder]:
     """The config and its run folder. The checks need neither torch nor other ranks."""
+    from pilekit.train.config.backend_file import backend_settings
     from pilekit.train.config.check import check_model, check_world
-    from pilekit.train.config.engine_file import engine_settings
     from pilekit.train.config.file import load_config
     from pilekit.train.run_folder import check_start, run_of
 
     check_model(config := load_config(config_file, changes))
     check_world(config, world_size)
-    engine_settings(config, world_size)
+    backend_settings(config, world_size)
     run = run_of(Path("runs", Path(config_file).stem) if out is None else out, config)
     check_start(run, config)
     return config, run
@@ -198,7 +198,7 @@ def _check_models(config: TrainConfig) -> None:
     """Find a wrong model, tokenizer or viewer before torch is imported, as far as small files show it."""
     from tokenizers import Tokenizer
 
-    from pilekit.evaluate.model.folder import check_folder, check_sizes, read_json
+    from pilekit.models.folder import check_folder, check_sizes, read_json
     from pilekit.tokenize.tokenizer_file import tokenizer_file
     from pilekit.train.config.check import naming_field
     from pilekit.train.log.viewers import check_viewers
@@ -233,7 +233,7 @@ def _train_as_rank(config_file: str, changes: tuple[str, ...], out: str | None) 
 
     with unhandled_signals():
         with waits("loading torch"):
-            from pilekit.engine.ranks import join
+            from pilekit.workers.ranks import join
 
         ranks = join()
     with ended_by_sigterm():
@@ -264,9 +264,9 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
     with ended_by_sigterm():
         # Importing torch takes seconds, which a wrong config should not cost.
         with held_signals(), waits("loading torch"):
-            from pilekit.engine.ranks import join
             from pilekit.train.launch.environment import described
             from pilekit.train.trainer import Trainer
+            from pilekit.workers.ranks import join
         ranks = join()
         with waits("preparing the model and its data"):
             trainer = Trainer(config, run.path)
@@ -320,16 +320,16 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
     """(topic, text) lines for `--dry-run`. Raises PilekitError if the run would fail."""
     from rich.filesize import decimal
 
+    from pilekit.train.backends import check_backend
     from pilekit.train.checkpoint.folders import find_checkpoint
     from pilekit.train.data import open_stream, restart_sizes
-    from pilekit.train.engines import check_engine
     from pilekit.train.estimate import estimate, shortage
     from pilekit.train.evaluation import open_held_out
     from pilekit.train.log.viewers import check_viewers
 
     train, source = config.train, config.source
     check_viewers(config)
-    check_engine(config)
+    check_backend(config)
     stream = open_stream(config, world_size=world_size)
     open_held_out(config)
     tokenizer, corpus = stream.tokenizer, stream.corpus

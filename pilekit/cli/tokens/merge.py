@@ -9,8 +9,8 @@ import click
 
 from pilekit.cli.display.output import print_result, say
 from pilekit.cli.options import json_option, prefix, token_format_option
+from pilekit.display.progress import step_progress
 from pilekit.errors import visible
-from pilekit.progress import step_progress
 
 
 @click.command()

@@ -18,8 +18,8 @@ from pilekit.cli.options import (
     shard_options,
     token_format_option,
 )
+from pilekit.display.progress import byte_progress
 from pilekit.errors import counted, visible
-from pilekit.progress import byte_progress
 
 
 @click.command()

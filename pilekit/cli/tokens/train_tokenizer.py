@@ -8,8 +8,8 @@ import click
 
 from pilekit.cli.display.output import say
 from pilekit.cli.options import ByteSize, Described, corpus_argument, open_subsets
+from pilekit.display.progress import step_progress
 from pilekit.errors import visible
-from pilekit.progress import step_progress
 
 
 @click.command("train-tokenizer")

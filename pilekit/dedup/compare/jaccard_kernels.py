@@ -16,7 +16,7 @@ from pilekit.artifacts.external_sort import Table
 from pilekit.dedup.compare.shingle_store import WORD, MappedSets, find_set
 from pilekit.dedup.match.document_table import REMOVABLE, Flags
 from pilekit.dedup.sketch.shingles import Int64, UInt64, shared_if_enough
-from pilekit.engine.kernels import compiled
+from pilekit.workers.kernels import compiled
 
 MOST_REPRESENTATIVES = 128
 

@@ -39,7 +39,7 @@ from pilekit.dedup.compare.jaccard_kernels import (
 from pilekit.dedup.compare.shingle_store import ShingleStore
 from pilekit.dedup.match.candidates import Candidates
 from pilekit.dedup.scratch_space import scratch_array
-from pilekit.engine import Advance
+from pilekit.workers import Advance
 
 _MOST_TOUCHED = 16 << 20
 """Bytes of sets that are compared between two checks of the mapped memory."""

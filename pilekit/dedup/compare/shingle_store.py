@@ -19,8 +19,8 @@ from numba import carray, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 
 from pilekit.dedup.sketch.shingles import Int64, UInt64
-from pilekit.engine.kernels import compiled
 from pilekit.errors import PilekitError
+from pilekit.workers.kernels import compiled
 
 WORD = 8
 

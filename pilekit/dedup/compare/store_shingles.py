@@ -23,8 +23,6 @@ from pilekit.dedup.scratch_space import read_flags, write_flags
 from pilekit.dedup.sketch.shingles import Int64, Sets, shingle_sets
 from pilekit.dedup.sketch.sketch_format import ShardSketch, check_unchanged, shard_changed
 from pilekit.documents import RecordFormat
-from pilekit.engine import Advance
-from pilekit.engine.in_threads import map_in_threads
 from pilekit.shards.corpus_job import CorpusJob, Share, await_files
 from pilekit.shards.read.change_check import open_unchanged
 from pilekit.shards.read.json_records import LineParser
@@ -32,6 +30,8 @@ from pilekit.shards.read.open import is_parquet
 from pilekit.shards.read.parquet import parquet_batches
 from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, read_lines
+from pilekit.workers import Advance
+from pilekit.workers.in_threads import map_in_threads
 
 LIST_BYTES = 4 << 20
 """UTF-8 bytes of the texts that are turned into sets together."""

@@ -32,8 +32,8 @@ from pilekit.dedup.match.repeated import repeated_bytes, repeated_rows
 from pilekit.dedup.scratch_space import scratch_array
 from pilekit.dedup.sketch.shingles import Int64, UInt64, mixed
 from pilekit.dedup.sketch.sketch_format import key_column
-from pilekit.engine import Advance, usable_cpus
-from pilekit.engine.kernels import compiled
+from pilekit.workers import Advance, usable_cpus
+from pilekit.workers.kernels import compiled
 
 HOT = 64
 """Runs of more documents than this are hot."""

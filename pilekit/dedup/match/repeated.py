@@ -22,7 +22,7 @@ import numpy.typing as npt
 from pilekit.artifacts.external_sort import RowSort, Table
 from pilekit.dedup.match.document_table import Ranks
 from pilekit.dedup.sketch.shingles import UInt64
-from pilekit.engine.kernels import compiled
+from pilekit.workers.kernels import compiled
 
 _PLACES_PER_VALUE = 8
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)

@@ -19,7 +19,6 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.corpus import Manifest, Shard
 from pilekit.dedup.sketch.sketch_format import shard_changed
 from pilekit.documents import RecordFormat
-from pilekit.engine import Advance
 from pilekit.shards.fingerprint import Fingerprint, Inputs, fingerprint
 from pilekit.shards.index.build import write_index
 from pilekit.shards.index.document_rows import DocumentRows, rows_of
@@ -29,6 +28,7 @@ from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import ShardReader, read
 from pilekit.shards.write.frame_writer import FRAME_BYTES, FrameWriter
 from pilekit.shards.write.reframe import cut_at_lines
+from pilekit.workers import Advance
 
 LEVEL = 3
 

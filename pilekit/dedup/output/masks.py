@@ -15,11 +15,11 @@ from pilekit.corpus import Manifest, Shard
 from pilekit.dedup.scratch_space import read_flags
 from pilekit.dedup.sketch.shingles import Int64
 from pilekit.dedup.sketch.sketch_format import ShardSketch, check_unchanged
-from pilekit.engine import Advance
 from pilekit.shards.corpus_job import Share
 from pilekit.shards.fingerprint import Fingerprint
 from pilekit.shards.keep_mask import write_mask
 from pilekit.shards.read.reader import read
+from pilekit.workers import Advance
 
 
 def mask_shard(

@@ -29,7 +29,7 @@ from pilekit.dedup.match.document_table import REMOVABLE, DocumentTable, Ids, id
 from pilekit.dedup.output.removed_format import CORPORA, REASONS, REMOVALS, ROWS_PER_GROUP, SCHEMA, RemovalsHeader
 from pilekit.dedup.scratch_space import scratch_array, write_flags
 from pilekit.dedup.sketch.shingles import Int64
-from pilekit.engine import Advance
+from pilekit.workers import Advance
 
 KEPT, EXACT, NEAR = range(3)
 

@@ -26,8 +26,8 @@ import pyarrow.dataset
 from pilekit.dedup.output.removed_format import REMOVALS, RemovalsHeader
 from pilekit.dedup.previous_runs import EarlierRun, manifest_of, runs_before
 from pilekit.dedup.sketch.shingles import Int64, jaccard, shingle_set
+from pilekit.display.progress import Report
 from pilekit.errors import PilekitError, visible
-from pilekit.progress import Report
 from pilekit.shards.index.format import find_index
 from pilekit.shards.random_access.document_reader import DocumentReader
 

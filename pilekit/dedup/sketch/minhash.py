@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.dedup.sketch.shingles import Bytes, Int64, UInt64, at_least_eight, begin_document, next_shingles
-from pilekit.engine.kernels import compiled
+from pilekit.workers.kernels import compiled
 
 UInt32 = npt.NDArray[np.uint32]
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from numba import types
 from numba.extending import intrinsic
 
-from pilekit.engine.kernels import compiled
+from pilekit.workers.kernels import compiled
 
 Bytes = npt.NDArray[np.uint8]
 UInt64 = npt.NDArray[np.uint64]

@@ -31,8 +31,6 @@ from pilekit.dedup.sketch.sketch_format import (
     sketch_schema,
 )
 from pilekit.documents import DocumentBatch
-from pilekit.engine import Advance
-from pilekit.engine.in_threads import map_in_threads
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.corpus_job import Share
 from pilekit.shards.fingerprint import Inputs, changed_at, fingerprint
@@ -40,6 +38,8 @@ from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.read_errors import BadLine
 from pilekit.shards.read.reader import OnError, read, record_format
 from pilekit.stats.counting import Counts
+from pilekit.workers import Advance
+from pilekit.workers.in_threads import map_in_threads
 
 MAX_LINES = 1 << 32
 """Document numbers are written in 32 bits."""

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pilekit.display.wrong_names import NearestNames
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.results.difference import Against, Difference
 from pilekit.evaluate.results.intervals import (
@@ -40,7 +41,6 @@ from pilekit.evaluate.results.intervals import (
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.results.scores import Weighted, model_path
-from pilekit.wrong_names import NearestNames
 
 if TYPE_CHECKING:
     import pyarrow as pa

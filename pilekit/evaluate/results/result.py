@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pilekit.corpus import Manifest, load_manifest
+from pilekit.display.table_result import TableResult
 from pilekit.errors import PilekitError
 from pilekit.evaluate.results.intervals import METHOD
 from pilekit.evaluate.results.published import Published, published_beside, warnings_on
@@ -13,10 +14,9 @@ from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.scores import Cost, Score, Weighted, rounded
 from pilekit.evaluate.results.tabulate import tabulate
 from pilekit.evaluate.training_copies import TrainingCopies
-from pilekit.table_result import TableResult
 
 if TYPE_CHECKING:
-    from pilekit.fitted_table import FittedTable
+    from pilekit.display.fitted_table import FittedTable
 
 RESULT_FILE = "result.json"
 

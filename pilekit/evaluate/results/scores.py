@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from pilekit.wrong_names import NearestNames
+from pilekit.display.wrong_names import NearestNames
 
 APPROXIMATE_BELOW = 100
 """An interval of fewer documents is rough: lengths have heavy tails (docs/bpb.md has measured coverage)."""

@@ -4,7 +4,7 @@
               -> batches of similar length, the longest first
               -> one forward pass for each batch -> every document as soon as its last window is scored
 
-`causal_nll.py` and `masked/pseudo_nll.py` make a `Scoring`: the windows of a document and how a batch is scored. Memory
+`causal_nll.py` and `pseudo_nll.py` make a `Scoring`: the windows of a document and how a batch is scored. Memory
 does not grow with the corpus: at most the look-ahead is held. `Fitting` makes a forward pass smaller if memory does not
 hold it.
 """

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from pilekit.evaluate.model.causal import CausalLM, depends_on_length
 from pilekit.evaluate.score.batching import (
     BATCH_TOKENS,
     Float64,
@@ -32,6 +31,7 @@ from pilekit.evaluate.score.batching import (
     usual_batch_tokens,
 )
 from pilekit.evaluate.score.windows import windows
+from pilekit.models.causal import CausalLM, depends_on_length
 
 LOOK_AHEAD = 1 << 20
 """Tokens of windows that are sorted by length together. More look-ahead means less padding: 0.7 % of the computed

@@ -6,10 +6,10 @@ models' own figures. The difference, its interval and its marks always stay.
 
 from __future__ import annotations
 
+from pilekit.display.fitted_table import DASH, SHORTEN, Column, FittedTable, rounded_count
 from pilekit.evaluate.results.difference import BETTER, TOO_FEW, UNCLEAR, WORSE, Against, Difference
 from pilekit.evaluate.results.intervals import FEWEST
 from pilekit.evaluate.show.figures_table import APPROXIMATE, MIXTURE, POOLED, group_title
-from pilekit.fitted_table import DASH, SHORTEN, Column, FittedTable, rounded_count
 
 CLEAR, FEW = "*", "few"
 

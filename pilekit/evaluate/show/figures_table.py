@@ -10,11 +10,11 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pilekit.display.fitted_table import DASH, SHORTEN, Column, FittedTable, rounded_bytes, rounded_count
 from pilekit.errors import visible
 from pilekit.evaluate.results.published import Published
 from pilekit.evaluate.results.scores import Score, Weighted
 from pilekit.evaluate.training_copies import TrainingCopies
-from pilekit.fitted_table import DASH, SHORTEN, Column, FittedTable, rounded_bytes, rounded_count
 
 APPROXIMATE = "~"
 POOLED, MIXTURE, PILE_MIXTURE = "Overall (pooled)", "Overall (mixture)", "Overall (Pile mixture)"

@@ -12,12 +12,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pilekit.display.fitted_table import MOST_ROWS
 from pilekit.errors import counted, visible
 from pilekit.evaluate.results.published import SECONDARY
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.score.windows import cost_factor
 from pilekit.evaluate.show.figures_table import APPROXIMATE, model_title
-from pilekit.fitted_table import MOST_ROWS
 
 PSEUDO_TITLE = "Pseudo-BPB of a masked model: no code length, and not comparable with bits per byte of causal models"
 NOTES_INDENT, NOTES_WIDTH = 11, 100

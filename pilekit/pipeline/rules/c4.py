@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.documents import DocumentBatch
-from pilekit.engine.kernels import compiled
 from pilekit.pipeline.rules.rule_set import RuleSet, Values, above, below, limit
 from pilekit.pipeline.rules.scanned_texts import Bytes, Int64, ScannedTexts, sums
+from pilekit.workers.kernels import compiled
 
 CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
 POLICY = (b"terms of use", b"privacy policy", b"cookie policy", b"uses cookies", b"use of cookies", b"use cookies")

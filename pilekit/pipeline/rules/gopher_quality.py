@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pilekit.engine.kernels import compiled
 from pilekit.pipeline.rules.rule_set import RuleSet, Values, above, below, limit, outside
 from pilekit.pipeline.rules.scanned_texts import ALNUM, ALPHA, Bytes, Int64, ScannedTexts, UInt32, share, sums
+from pilekit.workers.kernels import compiled
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 

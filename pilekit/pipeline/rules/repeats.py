@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.engine.kernels import compiled
+from pilekit.workers.kernels import compiled
 
 Bytes = npt.NDArray[np.uint8]
 Int64 = npt.NDArray[np.int64]

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.documents import DocumentBatch
-from pilekit.engine.kernels import compiled
 from pilekit.pipeline.rules.repeats import characters, repeated_pieces
+from pilekit.workers.kernels import compiled
 
 Bytes = npt.NDArray[np.uint8]
 UInt32 = npt.NDArray[np.uint32]

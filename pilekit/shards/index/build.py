@@ -21,7 +21,6 @@ from pilekit.artifacts.file_lock import locked
 from pilekit.corpus import Corpus, Described, Manifest, Shard, Source, subset_names
 from pilekit.corpus.shard import is_url
 from pilekit.documents import RecordFormat, check_labels
-from pilekit.engine import Advance
 from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.shards.corpus_job import CorpusJob, Share, await_files
 from pilekit.shards.fingerprint import Fingerprint, changed_at, fingerprint
@@ -35,6 +34,7 @@ from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import OnError
 from pilekit.shards.work import PartWork, takes
 from pilekit.version import __version__
+from pilekit.workers import Advance
 
 if TYPE_CHECKING:
     import pyarrow as pa

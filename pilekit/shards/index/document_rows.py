@@ -22,11 +22,11 @@ import xxhash
 
 from pilekit.corpus import Shard, SubsetNames
 from pilekit.documents import DocumentBatch, RecordFormat
-from pilekit.engine import Advance
 from pilekit.shards.read.json_records import LineParser
 from pilekit.shards.read.lines import Line, LineBlock, whole_lines
 from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, located_errors, text_pieces
+from pilekit.workers import Advance
 
 Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]

@@ -30,6 +30,7 @@ from pilekit.corpus import Corpus, Manifest, Shard, SubsetNames, subset_names
 from pilekit.corpus.shard import STANDARD_INPUT, is_url, without_query
 from pilekit.corpus.sidecar_files import INDEX_SUFFIX as INDEX_SUFFIX
 from pilekit.corpus.sidecar_files import index_name
+from pilekit.display.wrong_names import NearestNames
 from pilekit.errors import PilekitError, counted, message_logger, visible
 from pilekit.shards.fingerprint import Fingerprint, changed_at, fingerprint
 from pilekit.shards.index.document_rows import DocumentRows
@@ -40,7 +41,6 @@ from pilekit.shards.index.metadata import IndexHeader as IndexHeader
 from pilekit.shards.read.open import exists, open_file
 from pilekit.shards.read.read_errors import BadLine, SkippedLines
 from pilekit.shards.read.reader import record_format
-from pilekit.wrong_names import NearestNames
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from pilekit.engine.kernels import compiled
+from pilekit.workers.kernels import compiled
 
 Bytes = npt.NDArray[np.uint8]
 Int64 = npt.NDArray[np.int64]

@@ -17,7 +17,6 @@ import xxhash
 
 from pilekit.corpus import Manifest, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
-from pilekit.engine import Advance
 from pilekit.errors import PilekitError
 from pilekit.shards.index.document_rows import DocumentRows, LineRows, rows_of
 from pilekit.shards.index.metadata import MOST_FRAMES, Frames
@@ -27,6 +26,7 @@ from pilekit.shards.read.lines import LineBlock, whole_lines
 from pilekit.shards.read.open import storage_of
 from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, OnError, located_errors, record_format, text_pieces
+from pilekit.workers import Advance
 
 if TYPE_CHECKING:
     from pilekit.shards.read.parquet import RowBlocks, RowGroup

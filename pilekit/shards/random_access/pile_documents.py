@@ -17,6 +17,7 @@ from copy import copy
 from typing import overload
 
 from pilekit.corpus import Corpus, Described, Shard, Source, subsets_or_all
+from pilekit.display.wrong_names import NearestNames
 from pilekit.documents import Document, DocumentBatch
 from pilekit.errors import PilekitError, counted, shortened
 from pilekit.shards.index.build import index_corpus
@@ -24,7 +25,6 @@ from pilekit.shards.index.format import ShardIndex, warn_of_bad_lines
 from pilekit.shards.random_access.document_reader import OpenReaders
 from pilekit.shards.random_access.frame_lru import HELD_BYTES, frames_fit
 from pilekit.shards.random_access.selected_lines import SelectedDocuments, lines_of_subsets
-from pilekit.wrong_names import NearestNames
 
 
 class PileDocuments(NearestNames, AbstractContextManager["PileDocuments"]):

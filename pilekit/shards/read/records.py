@@ -8,12 +8,12 @@ from contextlib import closing
 import numpy as np
 
 from pilekit.corpus.shuffle import Int64
-from pilekit.engine import Advance
 from pilekit.shards.read.change_check import open_unchanged
 from pilekit.shards.read.json_records import record_of
 from pilekit.shards.read.lines import Line
 from pilekit.shards.read.open import is_parquet
 from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, read_lines
+from pilekit.workers import Advance
 
 
 def decoded_records(

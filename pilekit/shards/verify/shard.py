@@ -11,7 +11,6 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from pilekit.corpus import Manifest, Shard
-from pilekit.engine import Advance
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.shards.corpus_job import Share
 from pilekit.shards.fingerprint import fingerprint
@@ -26,6 +25,7 @@ from pilekit.shards.verify.checks import IndexComparison, UnknownLabels
 from pilekit.shards.verify.findings import Finding, FindingList
 from pilekit.shards.verify.frames import KnownFrame, SeekTable, check_frames, compare_table, known_frames, locate
 from pilekit.shards.write.seek_table import read_seek_table
+from pilekit.workers import Advance
 
 READ_BYTES = 1 << 20
 

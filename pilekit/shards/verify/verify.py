@@ -19,6 +19,7 @@ from pilekit.corpus.find import ENVIRONMENT
 from pilekit.corpus.job_shards import CLEAN
 from pilekit.corpus.shard import STANDARD_INPUT, is_url, looks_like_shard, make_shard
 from pilekit.corpus.sidecar_files import SUMS_FILES
+from pilekit.display.wrong_names import NearestNames
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.shards.corpus_job import CorpusJob
 from pilekit.shards.verify.findings import MOST_FINDINGS, Finding, some_names
@@ -26,7 +27,6 @@ from pilekit.shards.verify.sha256sums import below, find_sums, read_sums, stored
 from pilekit.shards.verify.sha256sums import write_sums as write_sums_file
 from pilekit.shards.verify.shard import Expected, Verdict, verify_shard
 from pilekit.shards.work import StoredWork, takes
-from pilekit.wrong_names import NearestNames
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,7 +67,7 @@ class Verification(NearestNames):
         return pa.Table.from_pylist(self.to_dict()["findings"], pa.schema(types))
 
     def _repr_html_(self) -> str:
-        from pilekit.fitted_table import Column, FittedTable
+        from pilekit.display.fitted_table import Column, FittedTable
 
         def cell(name: str, finding: Finding) -> str:
             value = getattr(finding, name)

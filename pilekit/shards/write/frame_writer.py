@@ -12,9 +12,9 @@ from typing import BinaryIO
 
 import zstandard
 
-from pilekit.engine.in_threads import map_in_threads
 from pilekit.errors import PilekitError
 from pilekit.shards.write.seek_table import MAX_FRAME_BYTES, MAX_FRAMES, seek_table
+from pilekit.workers.in_threads import map_in_threads
 
 FRAME_BYTES = 1 << 20
 

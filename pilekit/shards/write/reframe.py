@@ -31,7 +31,6 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Described, Manifest, Shard, Source
 from pilekit.corpus.shard import STANDARD_INPUT
-from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.corpus_job import CorpusJob, Share
 from pilekit.shards.fingerprint import Inputs
@@ -45,6 +44,7 @@ from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, located_errors, text_
 from pilekit.shards.work import StoredWork, takes
 from pilekit.shards.write.frame_writer import FRAME_BYTES, FrameWriter
 from pilekit.shards.write.seek_table import MAX_FRAME_BYTES, read_seek_table
+from pilekit.workers import Advance
 
 KIND = "reframed corpus"
 """The kind in the header of the folder that reframed shards are written into."""

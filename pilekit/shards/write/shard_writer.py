@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.display.wrong_names import NearestNames
 from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.errors import PilekitError
 from pilekit.shards.read.open import is_parquet, storage_of
 from pilekit.shards.write.frame_writer import FRAME_BYTES, FrameWriter
-from pilekit.wrong_names import NearestNames
 
 if TYPE_CHECKING:
     from pilekit.shards.write.parquet_writer import RowGroups

@@ -19,13 +19,13 @@ import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from pilekit.corpus.shuffle import Int64
+from pilekit.display.fitted_table import Column, FittedTable
+from pilekit.display.wrong_names import NearestNames, wrong_key
 from pilekit.errors import PilekitError, visible
-from pilekit.fitted_table import Column, FittedTable
 from pilekit.stream.batch.mlm import Masking, mask
 from pilekit.stream.batch.write_columns import write
 from pilekit.stream.pack.window import Pieces, Window
 from pilekit.stream.read.lane_documents import SHARD, SUBSET
-from pilekit.wrong_names import NearestNames, wrong_key
 
 _NARROWED = {(torch.device("cpu"), torch.int64), (torch.device("cpu"), torch.int32)}
 """Device and type of all tensors that a stream makes."""

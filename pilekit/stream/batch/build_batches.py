@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from pilekit.corpus.shuffle import Int64
+from pilekit.display.progress import Reached
 from pilekit.documents import Document
 from pilekit.errors import PilekitError
-from pilekit.progress import Reached
 from pilekit.stream.batch.batch import BatchWriter
 from pilekit.stream.order.lane_grid import Grid, Share
 from pilekit.stream.pack.lane import Lane, encoded, rows_in

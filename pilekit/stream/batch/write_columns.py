@@ -12,7 +12,7 @@ import numpy.typing as npt
 from numba import types
 
 from pilekit.corpus.shuffle import Int64
-from pilekit.engine.kernels import compiled
+from pilekit.workers.kernels import compiled
 
 IGNORED = -100
 """The label that Hugging Face's and torch's losses leave out."""

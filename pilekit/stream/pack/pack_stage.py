@@ -11,6 +11,7 @@ from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
+from pilekit.display.wrong_names import NearestNames
 from pilekit.documents import check_labels
 from pilekit.stream.arguments import check_number, check_one_of
 from pilekit.stream.batch.batch import DEFAULT_OUTPUTS, Batch, BatchWriter, checked_outputs
@@ -19,7 +20,6 @@ from pilekit.stream.pack.lane import Lane
 from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, TokenizedDocuments, Turns, pieces_of
 from pilekit.stream.read.lane_documents import document_table
 from pilekit.tokenize import TokenBatch
-from pilekit.wrong_names import NearestNames
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ import numpy as np
 from pilekit.corpus import Corpus, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.corpus.shuffle import Int64
-from pilekit.engine import Advance
 from pilekit.errors import message_logger, visible
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.index.format import ShardIndex, bad_lines, find_indexes
@@ -31,6 +30,7 @@ from pilekit.shards.read.reader import OnError, gunzipped, located_errors
 from pilekit.shards.read.zstd_frames import MAX_WINDOW, Stored, decode, walk_frames
 from pilekit.shards.write.seek_table import read_seek_table
 from pilekit.stream.order import lane_grid as grid
+from pilekit.workers import Advance
 
 logger = message_logger(__name__)
 

@@ -167,7 +167,7 @@ def finish_file(files: TokenFiles, folder: Path, file: int, rows: Rows, tokenize
         with write_atomically(paths[1]) as out:
             write_idx(out, files.dtype, lengths, documents, firsts, documents)
     elif files.format == "ds":
-        from pilekit.fitted_table import rounded_bytes  # here, because it imports rich
+        from pilekit.display.fitted_table import rounded_bytes  # here, because it imports rich
 
         with write_atomically(paths[1]) as out:
             out.writelines(ends.astype("<u8").tobytes() for _, ends in _ends(lengths()))

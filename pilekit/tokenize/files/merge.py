@@ -22,11 +22,11 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Shard
+from pilekit.display.progress import Report
+from pilekit.display.table_result import TableResult
 from pilekit.documents import add_counts
 from pilekit.errors import PilekitError, message_logger, shortened, visible
-from pilekit.progress import Report
 from pilekit.shards.fingerprint import Inputs
-from pilekit.table_result import TableResult
 from pilekit.tokenize.files.documents import ROWS
 from pilekit.tokenize.files.formats import ENDED_BY_EOD, Format, token_files, write_idx
 from pilekit.tokenize.files.growing_output import Joined

@@ -24,10 +24,10 @@ import pyarrow as pa
 from pilekit.artifacts.header import Header, read_header
 from pilekit.corpus import UNLABELLED
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
+from pilekit.display.wrong_names import NearestNames
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.tokenize.files.documents import ROWS, SCHEMA, read_documents, rows_of
 from pilekit.tokenize.files.formats import IDX_HEAD, ITEMS, MAGIC, VERSION
-from pilekit.wrong_names import NearestNames
 
 KIND = "token file"
 """The kind in the header that `tokenize_corpus` writes."""

@@ -24,9 +24,8 @@ import numpy.typing as npt
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import MAX_SUBSETS, Corpus, Described, Shard, Source, resolve_subsets
+from pilekit.display.table_result import TableResult
 from pilekit.documents import DocumentBatch, add_counts, check_labels
-from pilekit.engine import Advance
-from pilekit.engine.in_threads import map_in_threads
 from pilekit.errors import PilekitError, message_logger, shortened, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage, described
 from pilekit.shards.corpus_job import CorpusJob, Share
@@ -36,13 +35,14 @@ from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import Reading, read
 from pilekit.shards.work import PartWork, takes
-from pilekit.table_result import TableResult
 from pilekit.tokenize.files.documents import RECORD, Rows, rows_of_records
 from pilekit.tokenize.files.formats import ENDED_BY_EOD, Format, TokenFiles, token_files
 from pilekit.tokenize.files.growing_output import Joined
 from pilekit.tokenize.files.publish import finished_output
 from pilekit.tokenize.stage import Tokenize
 from pilekit.tokenize.tokenizer import Tokenizer
+from pilekit.workers import Advance
+from pilekit.workers.in_threads import map_in_threads
 
 logger = message_logger(__name__)
 

@@ -21,10 +21,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from pilekit.artifacts.atomic_write import PARTIAL, flush, write_atomically
-from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.train.checkpoint.manifest import Damaged, verify
 from pilekit.train.run_folder import steps_in
+from pilekit.workers.ranks import Ranks
 
 logger = message_logger(__name__)
 

@@ -29,9 +29,9 @@ import xxhash
 from pilekit.artifacts.checked import reason_of_damage
 from pilekit.artifacts.own_file import read_own, reading_own
 from pilekit.artifacts.sealed import Kind, SealedHeader
-from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError
 from pilekit.train.step.loss_scale import LossScaleState
+from pilekit.workers.ranks import Ranks
 
 STATE_FILE = "state.json"
 INDEX_FILE = ".metadata"

@@ -26,13 +26,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pilekit.artifacts.atomic_write import PARTIAL, flush
-from pilekit.engine.ranks import Ranks, lost_rank
 from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.train.checkpoint.folders import find_checkpoint, finish_killed_saves, point_to, prune, put_in_place, remove
 from pilekit.train.checkpoint.manifest import Damaged, Progress, own_sums, verify, write_state
 from pilekit.train.checkpoint.tensors import TensorSave, load_tensors, state_tensors, write_tensors
 from pilekit.train.config.sections import CheckpointConfig
 from pilekit.train.run_folder import steps_in
+from pilekit.workers.ranks import Ranks, lost_rank
 
 logger = message_logger(__name__)
 

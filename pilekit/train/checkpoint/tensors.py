@@ -35,10 +35,10 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 from torch.optim import Optimizer
 
-from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, shortened, visible
 from pilekit.train.checkpoint.manifest import INDEX_FILE, balance
 from pilekit.train.step.sharding import is_first_copy, is_sharded, own_part
+from pilekit.workers.ranks import Ranks
 
 KINDS = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
 """The tensors that AdamW and Muon keep for a parameter."""

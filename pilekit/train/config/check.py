@@ -18,11 +18,11 @@ import msgspec
 
 from pilekit.artifacts.checked import checked, either, shown
 from pilekit.corpus import Manifest, load_manifest
+from pilekit.display.wrong_names import nearest_of
 from pilekit.errors import PilekitError, counted
+from pilekit.models.presets import MASKED_PRESETS, PRESETS
 from pilekit.train.config.sections import SECTIONS, TEXT, DataConfig, TrainConfig, fields, values
-from pilekit.train.model.presets import MASKED_PRESETS, PRESETS
 from pilekit.train.step.schedule import most_warmup
-from pilekit.wrong_names import nearest_of
 
 MOST_RANKS = 2**16
 """Larger world sizes are not listed."""
@@ -189,15 +189,15 @@ def _rules(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
     yield "precision.loss_scale", precision.loss_scale >= precision.loss_scale_floor, rule
     rule = f"must be the first and the last step, of at most {steps}"
     yield "log.profile", profile is None or profile[0] <= profile[1] <= steps, rule
-    yield from _rules_of_engine(config)
+    yield from _backend_rules(config)
 
 
-def _rules_of_engine(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
+def _backend_rules(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
     """Settings that the adapters of other packages cannot run."""
     parallel, dtype = config.parallel, config.precision.dtype
-    if parallel.engine == "native":
-        rule = 'needs parallel.engine = "deepspeed" or "accelerate", whose file it is'
-        yield "parallel.engine_config", parallel.engine_config is None, rule
+    if parallel.backend == "native":
+        rule = 'needs parallel.backend = "deepspeed" or "accelerate", whose file it is'
+        yield "parallel.backend_config", parallel.backend_config is None, rule
         return
     possible: dict[str, tuple[Any, ...]] = {
         "train.objective": ("clm",),
@@ -212,7 +212,7 @@ def _rules_of_engine(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
         "parallel.compile": (False,),
         "precision.dtype": ("fp32", "bf16"),
     }
-    if parallel.engine == "accelerate":
+    if parallel.backend == "accelerate":
         possible |= {"parallel.zero": (0, 2, 3), "parallel.offload": (False,)}
     else:
         if dtype == "bf16":  # DeepSpeed's stage 0 sums gradients in bfloat16
@@ -221,7 +221,7 @@ def _rules_of_engine(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
             possible |= {"train.eval_every": (0,), "log.samples_every": (0,)}
     held = dict(values(config))
     for name, choices in possible.items():
-        rule = f'with parallel.engine = "{parallel.engine}" it must be {either(choices)}; "native" can do more'
+        rule = f'with parallel.backend = "{parallel.backend}" it must be {either(choices)}; "native" can do more'
         yield name, held[name] in choices, rule
 
 

@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 import tomli_w
 
+from pilekit.display.wrong_names import nearest_of
 from pilekit.errors import PilekitError, counted, shortened, visible
 from pilekit.train.config.check import check, check_versions, naming_field, typed, wrong
 from pilekit.train.config.sections import SECTIONS, Objective, TrainConfig, fields
 from pilekit.train.step.schedule import most_warmup
-from pilekit.wrong_names import nearest_of
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ def _with_objective(config: TrainConfig) -> TrainConfig:
         return config
     if config.teacher.path is None:
         raise wrong("train.objective", "distill", "needs teacher.path")
-    from pilekit.evaluate.model.load import MASKED, kind_of  # imports torch, which takes seconds
+    from pilekit.models.load import MASKED, kind_of  # imports torch, which takes seconds
 
     with naming_field("teacher.path"):
         objective: Objective = "mlm" if kind_of(config.teacher.path) is MASKED else "clm"

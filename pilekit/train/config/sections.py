@@ -215,9 +215,9 @@ class ScheduleConfig(_Section, frozen=True, kw_only=True):
 class ParallelConfig(_Section, frozen=True, kw_only=True):
     """`[parallel]`: the parts that a rank holds or computes again to save memory; results change only by rounding."""
 
-    engine: Literal["native", "deepspeed", "accelerate"] = "native"
-    """The engine of the steps: pilekit itself, or one of the two packages, which must be installed."""
-    engine_config: Text | None = None
+    backend: Literal["native", "deepspeed", "accelerate"] = "native"
+    """The package that makes the steps: pilekit itself, or one of the two others, which must be installed."""
+    backend_config: Text | None = None
     """A file with the package's own settings: DeepSpeed's JSON, or the file of `accelerate config`. Default: none."""
     zero: Literal[0, 1, 2, 3] = 0
     """ZeRO stage: ranks share nothing (0), the optimizer's state (1), gradients too (2), or parameters too (3)."""

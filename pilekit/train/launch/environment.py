@@ -14,7 +14,7 @@ from pilekit.errors import counted
 from pilekit.train.launch.launch import LAUNCHER
 
 if TYPE_CHECKING:
-    from pilekit.engine.ranks import Ranks  # imports torch, which takes seconds
+    from pilekit.workers.ranks import Ranks  # imports torch, which takes seconds
 
 _FIRST_HOST = re.compile(r"([^\[,]+)(?:\[(\w+)[^\]]*\]([^,\[]*))?")
 """The first host of a list: node03 of "node[03-05,07],login1"."""

@@ -23,10 +23,10 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from pilekit.engine.worker import end_with_parent
+from pilekit.display.progress import waiting
 from pilekit.errors import PilekitError, counted
-from pilekit.progress import waiting
 from pilekit.train.launch.interrupt import Handler
+from pilekit.workers.worker import end_with_parent
 
 LAUNCHER = "PILEKIT_LAUNCHER"
 """In the environment of ranks that `launch` started: the launcher's process number."""

@@ -22,8 +22,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
+from pilekit.display.fitted_table import rounded_bytes
 from pilekit.errors import message_logger
-from pilekit.fitted_table import rounded_bytes
 from pilekit.stream.pile_stream import PileStream
 from pilekit.train.log.metrics import StepMetrics
 

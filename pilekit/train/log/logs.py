@@ -7,12 +7,12 @@ from contextlib import ExitStack, contextmanager
 
 import msgspec
 
-from pilekit.engine.ranks import Ranks
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.log.alerts import Watch
 from pilekit.train.log.metrics import StepLog, StepMetrics, read_metrics
 from pilekit.train.log.viewers import open_tensorboard, open_wandb
 from pilekit.train.run_folder import RunFolder
+from pilekit.workers.ranks import Ranks
 
 
 @contextmanager

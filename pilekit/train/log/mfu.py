@@ -11,8 +11,8 @@ from typing import Any, cast
 import torch
 from transformers import PreTrainedModel
 
-from pilekit.engine.ranks import Ranks
-from pilekit.train.model.blocks import blocks_of
+from pilekit.models.blocks import blocks_of
+from pilekit.workers.ranks import Ranks
 
 PEAKS = {
     "A100": 312e12,

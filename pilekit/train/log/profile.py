@@ -17,9 +17,9 @@ from torch.profiler import ProfilerActivity, record_function
 from torch.profiler import profile as torch_profile
 
 from pilekit.artifacts.atomic_write import write_atomically
-from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, message_logger, shortened
 from pilekit.train.config.sections import TrainConfig
+from pilekit.workers.ranks import Ranks
 
 logger = message_logger(__name__)
 

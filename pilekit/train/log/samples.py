@@ -15,10 +15,9 @@ from typing import Any
 import torch
 
 from pilekit.corpus import Corpus
-from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError
 from pilekit.evaluate.generate import Prompt, continued, prompts_of
-from pilekit.evaluate.model.causal import CausalLM
+from pilekit.models.causal import CausalLM
 from pilekit.stream.read.token_files import token_corpus
 from pilekit.tokenize import Tokenizer
 from pilekit.train.config.check import manifest_of, wrong
@@ -26,7 +25,8 @@ from pilekit.train.config.sections import TrainConfig
 from pilekit.train.log.metrics import StepLog, StepSample
 from pilekit.train.model.build import use_attention
 from pilekit.train.run_folder import RunFolder
-from pilekit.train.step.engine import Engine
+from pilekit.train.step.step_engine import StepEngine
+from pilekit.workers.ranks import Ranks
 
 PROMPTS = 4
 PROMPT_TOKENS = 32
@@ -59,7 +59,7 @@ def open_samples(
     run: RunFolder,
     config: TrainConfig,
     ranks: Ranks,
-    engine: Engine,
+    engine: StepEngine,
     tokenizer: Tokenizer,
     prompts: list[Prompt],
     step: int,

@@ -1,5 +1,5 @@
 """From `[model]` to a model and back.
 
-`build.py` makes the model from `presets.py`, a config.json or a model_dir; `blocks.py` finds its blocks for sharding;
-`export.py` writes the trained model to `model/`.
+`build.py` makes the model from a preset, a config.json or a model_dir. `export.py` writes the trained model to
+`model/`.
 """

@@ -23,12 +23,10 @@ import torch
 import xxhash
 from transformers import GPTNeoXConfig, PreTrainedModel, RobertaConfig
 
-from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, shortened, visible
-from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm, tokens_of
-from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, check_vocabulary
-from pilekit.evaluate.model.folder import check_folder, few_positions
-from pilekit.evaluate.model.load import (
+from pilekit.models.causal import CausalLM, as_causal_lm, check_vocabulary
+from pilekit.models.folder import check_folder, few_positions
+from pilekit.models.load import (
     CAUSAL,
     MASKED,
     Kind,
@@ -40,16 +38,18 @@ from pilekit.evaluate.model.load import (
     quiet,
     read_config,
 )
-from pilekit.evaluate.model.logit_transform import LogitTransform
+from pilekit.models.logit_transform import LogitTransform
+from pilekit.models.masked import MaskedLM, as_masked_lm, tokens_of
+from pilekit.models.presets import MASKED_PRESETS, PRESETS
 from pilekit.tokenize import Tokenizer
 from pilekit.train.config.check import naming_field
 from pilekit.train.config.sections import LoraConfig, ModelConfig, Objective, TrainConfig
 from pilekit.train.model import varlen  # noqa: F401 (registers "varlen")
 from pilekit.train.model.from_teacher import copy_blocks, with_blocks
 from pilekit.train.model.lora import add_adapters
-from pilekit.train.model.presets import MASKED_PRESETS, PRESETS
 from pilekit.train.step.optimizer import lr_scales
 from pilekit.train.step.teacher import check_teacher
+from pilekit.workers.ranks import Ranks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig  # transformers 4 has it under another name
@@ -68,7 +68,7 @@ KINDS: dict[Objective, Kind] = {"clm": CAUSAL, "mlm": MASKED}
 
 
 def build_on(ranks: Ranks, build: Callable[[], CausalLM | MaskedLM], lora: LoraConfig = NO_LORA) -> CausalLM | MaskedLM:
-    """What `build` returns on rank 0, and the same model without weights on the other ranks, for `Engine` to fill.
+    """What `build` returns on rank 0, and the same model without weights on the other ranks, for `StepEngine` to fill.
 
     build   calls `build_model`, with the same `lora`
 

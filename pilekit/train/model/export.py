@@ -22,9 +22,9 @@ from transformers import GenerationConfig
 
 from pilekit.artifacts.atomic_write import flush
 from pilekit.errors import PilekitError, shortened
-from pilekit.evaluate.masked.model import MaskedLM
-from pilekit.evaluate.model.causal import CausalLM
-from pilekit.evaluate.model.load import quiet
+from pilekit.models.causal import CausalLM
+from pilekit.models.load import quiet
+from pilekit.models.masked import MaskedLM
 from pilekit.tokenize import Tokenizer
 from pilekit.train.model.lora import write_adapter
 

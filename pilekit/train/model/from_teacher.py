@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from pilekit.errors import PilekitError, counted
-from pilekit.train.model.blocks import blocks_of
+from pilekit.models.blocks import blocks_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig  # transformers 4 has it under another name

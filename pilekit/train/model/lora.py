@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from pilekit.errors import PilekitError, shortened
-from pilekit.evaluate.model.load import quiet
+from pilekit.models.load import quiet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

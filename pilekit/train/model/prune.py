@@ -26,11 +26,11 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from pilekit.errors import PilekitError
-from pilekit.evaluate.masked.model import load_masked_lm
-from pilekit.evaluate.model.causal import load_causal_lm
-from pilekit.evaluate.model.load import MASKED, Kind, kind_of, model_on_meta, stored_dtype, weight_files
+from pilekit.models.blocks import blocks_of
+from pilekit.models.causal import load_causal_lm
+from pilekit.models.load import MASKED, Kind, kind_of, model_on_meta, stored_dtype, weight_files
+from pilekit.models.masked import load_masked_lm
 from pilekit.tokenize import load_tokenizer
-from pilekit.train.model.blocks import blocks_of
 from pilekit.train.model.export import export_model
 
 _ATTENTION = ("attention", "attn", "self_attn", "self_attention")

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pilekit.evaluate.model.logit_transform import UNCHANGED, LogitTransform
+from pilekit.models.logit_transform import UNCHANGED, LogitTransform
 from pilekit.train.config.sections import TeacherConfig
 
 ROWS = 1024

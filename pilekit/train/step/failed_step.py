@@ -17,10 +17,10 @@ import orjson
 import torch
 
 from pilekit.artifacts.atomic_write import write_atomically
-from pilekit.engine.ranks import Ranks, lost_rank
 from pilekit.errors import PilekitError, is_out_of_memory, message_logger, visible
 from pilekit.stream.batch.batch import Batch
 from pilekit.train.run_folder import RunFolder
+from pilekit.workers.ranks import Ranks, lost_rank
 
 logger = message_logger(__name__)
 

@@ -25,12 +25,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pilekit.engine.ranks import Ranks
-from pilekit.evaluate.masked.model import MaskedLM, inputs_by_document, states_at
-from pilekit.evaluate.model.causal import CausalLM
+from pilekit.models.causal import CausalLM
+from pilekit.models.masked import MaskedLM, inputs_by_document, states_at
 from pilekit.train.config.sections import Attention, Objective
 from pilekit.train.model.varlen import cuts_as_inputs
 from pilekit.train.step.chunked_loss import TeacherOutput, chunked_cross_entropy
+from pilekit.workers.ranks import Ranks
 
 IGNORED = -100
 

@@ -43,8 +43,8 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from pilekit.engine.ranks import Ranks
 from pilekit.train.config.sections import ParallelConfig
+from pilekit.workers.ranks import Ranks
 
 Stage = Literal[0, 1, 2, 3]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -15,15 +15,15 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
-from pilekit.evaluate.masked.model import MaskedLM
-from pilekit.evaluate.model.causal import CausalLM
+from pilekit.models.blocks import blocks_of
+from pilekit.models.causal import CausalLM
+from pilekit.models.masked import MaskedLM
 from pilekit.train.config.sections import TrainConfig
-from pilekit.train.model.blocks import blocks_of
 from pilekit.train.step.chunked_loss import TeacherOutput
 from pilekit.train.step.losses import StepLoss, head_states
 from pilekit.train.step.sharding import DTYPES, gather_rest, release, shard
+from pilekit.workers.ranks import Ranks
 
 
 class Teacher:

@@ -24,10 +24,10 @@ from pilekit.dedup.compare.store_shingles import store_shingles
 from pilekit.dedup.match.document_table import DocumentTable
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.shingles import shingle_set
-from pilekit.engine import in_threads
 from pilekit.errors import PilekitError
 from pilekit.shards import corpus_job
 from pilekit.shards.corpus_job import CorpusJob
+from pilekit.workers import in_threads
 from tests.dedup.given import sketch
 from tests.shards.making import LABELS, lines, slow_documents, some_lines, zstd_frame
 from tests.stopping import tree

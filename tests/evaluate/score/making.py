@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from pilekit.evaluate.model.causal import CausalLM
 from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.evaluate.score.batching import Fitting, TokenizedDocument, ignore, score_rows
 from pilekit.evaluate.score.causal_nll import causal_scoring
+from pilekit.models.causal import CausalLM
 
 
 def document(ids: list[int], number: int = 0, shard: str = "a.jsonl") -> TokenizedDocument:

@@ -16,10 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Phi3Config, Phi3ForCausalLM
 
 from pilekit.errors import PilekitError
-from pilekit.evaluate.model.causal import as_causal_lm
-from pilekit.evaluate.model.logit_transform import UNCHANGED
 from pilekit.evaluate.score import batching
 from pilekit.evaluate.score.batching import TokenizedDocument
+from pilekit.models.causal import as_causal_lm
+from pilekit.models.logit_transform import UNCHANGED
 from tests.evaluate.reference import reference_nll
 from tests.evaluate.score.making import document, documents, note_shapes, score_documents, scored
 from tests.tiny.logit_transforms import LOGIT_TRANSFORMS, transforming_model

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from pilekit.errors import PilekitError, is_out_of_memory
-from pilekit.evaluate.model.causal import CausalLM, as_causal_lm
 from pilekit.evaluate.score.batching import Fitting, Row
+from pilekit.models.causal import CausalLM, as_causal_lm
 from tests.evaluate.score.making import documents, note_shapes, scored
 from tests.memory_limit import NO_HOLES
 from tests.tiny.models import tiny_model
@@ -103,7 +103,7 @@ def test_the_tensors_of_a_failed_pass_are_freed_before_the_next() -> None:
 LIMITED = """
 import json, logging, sys
 import torch
-from pilekit.evaluate.model.causal import as_causal_lm
+from pilekit.models.causal import as_causal_lm
 from tests.evaluate.score.making import documents, scored
 from tests.memory_limit import limit_memory
 from tests.tiny.models import tiny_model

@@ -29,10 +29,10 @@ from pilekit import (
     tokenize_corpus,
 )
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
-from pilekit.engine import in_threads
 from pilekit.pipeline.stages import MinBytes
 from pilekit.shards import corpus_job
 from pilekit.shards.fingerprint import fingerprint
+from pilekit.workers import in_threads
 from tests.shards import making
 from tests.stopping import tree
 from tests.tokenize.files import readers

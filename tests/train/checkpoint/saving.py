@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW
 
-from pilekit.engine.ranks import Ranks
 from pilekit.evaluate.ranks import single_rank
 from pilekit.train.checkpoint.manifest import INDEX_FILE, STATE_FILE, Progress
 from pilekit.train.checkpoint.saving import Checkpoints
 from pilekit.train.config.sections import CheckpointConfig
+from pilekit.workers.ranks import Ranks
 
 CONFIG = {"a": {"b": 1}}
 

@@ -13,12 +13,12 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from pilekit.engine.ranks import Ranks, join
 from pilekit.errors import AlreadyReported, PilekitError
 from pilekit.train.checkpoint import saving as module
 from pilekit.train.checkpoint.manifest import verify
 from pilekit.train.checkpoint.tensors import state_tensors
 from pilekit.train.step.sharding import own_part
+from pilekit.workers.ranks import Ranks, join
 from tests.process_groups import ProcessGroups
 from tests.small_disk import files_limited_to
 from tests.train.checkpoint.saving import (
@@ -35,7 +35,7 @@ from tests.train.checkpoint.saving import (
 from tests.train.checkpoint.test_damage import flip
 from tests.train.ranks.fitting import Array, assert_same_state
 from tests.train.runs import warnings_of
-from tests.train.step.test_engine import batches, engine_of, model_of, settings, step
+from tests.train.step.test_step_engine import batches, engine_of, model_of, settings, step
 
 Arrays = dict[str, Array]
 

@@ -251,12 +251,12 @@ def test_impossible_values_are_named_with_the_rule(good: Path) -> None:
         ("data.attention=row", 'with train.objective = "clm" it must be "document" or "causal"'),
         ("train.objective=mlm", 'it must be "distilroberta" or "roberta-base"'),
         (
-            ("parallel.engine=accelerate", "train.ema=0.9"),
-            "train.ema = 0.9: with parallel.engine = ",
+            ("parallel.backend=accelerate", "train.ema=0.9"),
+            "train.ema = 0.9: with parallel.backend = ",
         ),
         (
-            ("parallel.engine=deepspeed", 'model.freeze=["*.bias"]'),
-            'model.freeze = ["*.bias"]: with parallel.engine = ',
+            ("parallel.backend=deepspeed", 'model.freeze=["*.bias"]'),
+            'model.freeze = ["*.bias"]: with parallel.backend = ',
         ),
         (("parallel.zero=2", "parallel.offload=true", "optimizer.name=muon"), "needs parallel.offload = false"),
         (("parallel.zero=0", "parallel.offload=true"), "parallel.offload"),

@@ -20,7 +20,7 @@ from pilekit.train.launch.interrupt import ended_by_sigterm, first_interrupt
 from pilekit.train.launch.launch import end_with_launcher
 
 if TYPE_CHECKING:
-    from pilekit.engine.ranks import Ranks
+    from pilekit.workers.ranks import Ranks
 
 
 def main(folder: Path, kind: str, *more: str) -> None:
@@ -32,7 +32,7 @@ def main(folder: Path, kind: str, *more: str) -> None:
             time.sleep(120)
         import torch
 
-        from pilekit.engine.ranks import join
+        from pilekit.workers.ranks import join
 
         ranks = join()
         about = {"threads": torch.get_num_threads(), "more": more}

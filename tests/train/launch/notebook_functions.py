@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.train.launch.interrupt import first_interrupt
+from pilekit.workers.ranks import join
 
 
 def about(*args: Any) -> list[tuple[Any, ...]]:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from pilekit.engine.ranks import join
 from pilekit.train.launch.environment import adopt_slurm, described
 from pilekit.train.trainer import seed_of_step
+from pilekit.workers.ranks import join
 from tests.process_groups import ProcessGroups
 from tests.train.runs import tiny_run, trainer
 

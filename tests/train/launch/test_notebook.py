@@ -22,7 +22,7 @@ PROGRAM = """
     import os, sys, torch
     from pathlib import Path
     from pilekit import PilekitError, notebook_launch
-    from pilekit.engine.ranks import join
+    from pilekit.workers.ranks import join
     from tests.train.launch.notebook_functions import about, fail, train
     del os.environ["OMP_NUM_THREADS"]
     torch.set_num_threads(2)
@@ -120,7 +120,7 @@ def test_in_a_notebook() -> None:
     nbclient = pytest.importorskip("nbclient")
     cell = dedent("""
         from pilekit import notebook_launch
-        from pilekit.engine.ranks import join
+        from pilekit.workers.ranks import join
         def rank_of(add):
             ranks = join()
             print("rank", ranks.rank)

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from pilekit.engine.ranks import join
-from pilekit.evaluate.model.causal import as_causal_lm
+from pilekit.models.causal import as_causal_lm
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.log.profile import Profile, part
-from pilekit.train.step.engine import Engine
+from pilekit.train.step.step_engine import StepEngine
+from pilekit.workers.ranks import join
 from tests.process_groups import ProcessGroups
 from tests.tiny.models import tiny_model
 from tests.train.runs import small_config
@@ -29,7 +29,7 @@ def config_of(profile: tuple[int, int] | None) -> TrainConfig:
 def profiled(folder: str) -> None:
     """Seven steps, of which three are profiled; in each, rank 0 waits 20 ms for data, 10 to save, 300 for rank 1."""
     ranks, config = join(), config_of((3, 5))
-    engine = Engine(as_causal_lm(tiny_model()), config, ranks)
+    engine = StepEngine(as_causal_lm(tiny_model()), config, ranks)
     ids = torch.randint(2, 320, (4, 16))
     rows = {"input_ids": ids, "labels": ids, "position_ids": torch.arange(16).expand(4, 16)}
     with Profile(Path(folder), config, ranks, "REMEDY") as profile:

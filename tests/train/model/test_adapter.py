@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pilekit.errors import PilekitError
-from pilekit.evaluate.model import folder as folder_module
+from pilekit.models import folder as folder_module
 from tests.tiny.adapters import tiny_adapter
 from tests.tiny.models import tiny_model
 from tests.train.runs import tiny_run, trainer

@@ -10,8 +10,8 @@ import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from pilekit.errors import PilekitError
-from pilekit.evaluate.model.causal import as_causal_lm, isolates_documents
-from pilekit.train import engines
+from pilekit.models.causal import as_causal_lm, isolates_documents
+from pilekit.train import backends as engines
 from pilekit.train import trainer as training
 from pilekit.train.config.file import load_config
 from pilekit.train.model.build import use_attention
@@ -34,7 +34,10 @@ def test_what_cannot_run_here_is_refused_in_one_line(
     refused = [
         ((FLASH,), f'{name}ash_attention_2": needs precision.dtype = "bf16" or "fp16"'),
         ((FLEX, "train.objective=mlm", "data.attention=row"), f'{name}ex_attention": with train.objective = "mlm" it'),
-        ((FLEX, "parallel.engine=accelerate"), f'{name}ex_attention": with parallel.engine = "accelerate" it must be'),
+        (
+            (FLEX, "parallel.backend=accelerate"),
+            f'{name}ex_attention": with parallel.backend = "accelerate" it must be',
+        ),
         ((FLEX,), f'{name}ex_attention": trains on a GPU only, and there is none; set "sdpa"'),
         ((FLASH, bf16), f'{name}ash_attention_2": the package flash_attn is not installed; install it, or set "sdpa"'),
     ]
@@ -64,7 +67,7 @@ def test_documents_are_proven_apart_with_the_implementation_itself(
 ) -> None:
     """Flex attention, which a CPU computes forward only, in eager mode; and a broken one."""
     monkeypatch.setattr(
-        training, "check_engine", lambda _config, _device: engines.check_engine(load_config(made / "tiny.toml"))
+        training, "check_backend", lambda _config, _device: engines.check_backend(load_config(made / "tiny.toml"))
     )
     proofs: list[tuple[bool, int]] = []
 

@@ -13,16 +13,16 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers.models import WordLevel
 from torch import nn
 
-from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
-from pilekit.evaluate.masked.model import tokens_of
-from pilekit.evaluate.model.causal import CausalLM
-from pilekit.evaluate.model.logit_transform import UNCHANGED
+from pilekit.models.blocks import blocks_of
+from pilekit.models.causal import CausalLM
+from pilekit.models.logit_transform import UNCHANGED
+from pilekit.models.masked import tokens_of
+from pilekit.models.presets import MASKED_PRESETS, PRESETS
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from pilekit.train.config.sections import ModelConfig
-from pilekit.train.model.blocks import blocks_of
 from pilekit.train.model.build import build_model, build_on, model_shape
-from pilekit.train.model.presets import MASKED_PRESETS, PRESETS
+from pilekit.workers.ranks import join
 from tests.process_groups import ProcessGroups
 from tests.tiny.logit_transforms import LOGIT_TRANSFORMS, transforming_model
 from tests.tiny.models import Family, tiny_model, tiny_model_dir, tiny_tokenizer

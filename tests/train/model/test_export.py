@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from pilekit.errors import PilekitError
-from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, load_causal_lm
+from pilekit.models.causal import CausalLM, as_causal_lm, load_causal_lm
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from pilekit.train.model.export import export_model
 from tests.kills import in_a_child, kill_at

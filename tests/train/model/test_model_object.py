@@ -10,15 +10,15 @@ import torch
 from torch import nn
 from transformers import GPTNeoXForCausalLM, GPTNeoXModel, T5Config, T5ForConditionalGeneration
 
-from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
-from pilekit.evaluate.masked.model import MaskedLM
+from pilekit.models.masked import MaskedLM
 from pilekit.tokenize import Tokenizer, load_tokenizer
+from pilekit.train.backends import build_engine
 from pilekit.train.config.file import load_config
 from pilekit.train.config.sections import Objective
-from pilekit.train.engines import build_engine
 from pilekit.train.model.build import build_model, model_shape
 from pilekit.train.trainer import Trainer
+from pilekit.workers.ranks import join
 from tests.tiny.masked import FAMILIES, config_of, made_of
 from tests.tiny.models import tiny_model, tiny_neox_config, tiny_tokenizer
 from tests.train.runs import tiny_run
@@ -127,8 +127,8 @@ def test_a_trainer_takes_one_model_and_tells_whose_weights_a_resumed_run_has(
     (frozen := tiny_model()).lm_head.requires_grad_(False)
     lm = build_model(frozen, load_tokenizer(tmp_path / "tokenizer"), seq_len=32, seed=0)
     for engine in ("deepspeed", "accelerate"):
-        with pytest.raises(PilekitError, match=f'^parallel.engine = "{engine}": frozen parameters are not supported'):
-            build_engine(lm, load_config(config, {"parallel.engine": engine}), join())
+        with pytest.raises(PilekitError, match=f'^parallel.backend = "{engine}": frozen parameters are not supported'):
+            build_engine(lm, load_config(config, {"parallel.backend": engine}), join())
     steps: list[int] = []
     model = tiny_model()
     assert Trainer(config, out, model=model).fit(lambda metrics: steps.append(metrics.step)).model == out / "model"

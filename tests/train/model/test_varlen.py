@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from pilekit.errors import PilekitError
-from pilekit.evaluate.model.causal import as_causal_lm, isolates_documents
+from pilekit.models.causal import as_causal_lm, isolates_documents
 from pilekit.stream.batch.attention_mask import document_mask
 from pilekit.train.model.build import use_attention
 from pilekit.train.model.varlen import VARLEN, Cuts, varlen_reference

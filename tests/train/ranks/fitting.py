@@ -15,11 +15,11 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.log.metrics import StepMetrics
 from pilekit.train.trainer import Trainer
+from pilekit.workers.ranks import join
 from tests.process_groups import ProcessGroups
 from tests.stopping import tree
 from tests.train.checkpoint.saving import state_of

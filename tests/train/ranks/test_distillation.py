@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
-from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
-from pilekit.evaluate.model.logit_transform import UNCHANGED, LogitTransform
+from pilekit.models.logit_transform import UNCHANGED, LogitTransform
 from pilekit.train.config.file import load_config
 from pilekit.train.config.sections import TeacherConfig
 from pilekit.train.estimate import estimate
@@ -23,6 +22,7 @@ from pilekit.train.model.from_teacher import kept_blocks
 from pilekit.train.step.chunked_loss import TeacherOutput, chunked_cross_entropy
 from pilekit.train.step.losses import StepLoss
 from pilekit.train.step.teacher import Teacher
+from pilekit.workers.ranks import join
 from tests.tiny.logit_transforms import transformed
 from tests.tiny.masked import tiny as tiny_masked
 from tests.tiny.models import tiny_neox_config, tiny_tokenizer
@@ -168,7 +168,7 @@ def test_a_student_begins_as_blocks_of_its_teacher(
         (("teacher.kl=0", "teacher.cosine=0"), "teaches nothing"),
         ((f"model.config={tmp_path}/narrow", "teacher.cosine=0.5"), "compares states of one width"),
         ((f"model.config={tmp_path}/small",), "predicts 320 ids, and the model 310"),
-        (("parallel.engine=accelerate",), 'with parallel.engine = "accelerate" it must be'),
+        (("parallel.backend=accelerate",), 'with parallel.backend = "accelerate" it must be'),
     ):
         with monkeypatch.context() as patch, pytest.raises(PilekitError, match=message):
             patch.setattr("pilekit.train.model.build.load_model", lambda *_, **__: pytest.fail("weights were read"))

@@ -14,7 +14,6 @@ import pytest
 import torch
 import zstandard
 
-from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.stream.read import plan
 from pilekit.tokenize import load_tokenizer
@@ -23,6 +22,7 @@ from pilekit.train.config.file import load_config
 from pilekit.train.data import open_stream
 from pilekit.train.log.metrics import StepMetrics
 from pilekit.train.step.sharding import own_part
+from pilekit.workers.ranks import join
 from tests.stopping import tree
 from tests.train.ranks.fitting import (
     RARE,

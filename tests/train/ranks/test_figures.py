@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from pilekit.engine.ranks import join
 from pilekit.train.config.file import load_config
 from pilekit.train.trainer import Trainer
+from pilekit.workers.ranks import join
 from tests.stopping import tree
 from tests.tiny.models import Family, tiny_model
 from tests.train.ranks.fitting import Array, Job, case, fit

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from pilekit.cli.main import pilekit
 from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.train import engines
+from pilekit.train import backends as engines
 from pilekit.train.config.file import load_config
 from pilekit.train.estimate import estimate
 from pilekit.train.trainer import Trainer
@@ -129,7 +129,7 @@ def test_wrong_settings_are_told_before_anything_is_loaded(
         ),
         ((named, "lora.rank=2", 'lora.targets=["lm_head"]'), r'^lora.targets: "lm_head" is none of'),
         ((named, "lora.rank=2", 'model.freeze=["*.lora_*"]'), r"^model.freeze: all parameters are frozen"),
-        ((named, "lora.rank=2", "parallel.engine=accelerate"), r'with parallel.engine = "accelerate" it must be 0'),
+        ((named, "lora.rank=2", "parallel.backend=accelerate"), r'with parallel.backend = "accelerate" it must be 0'),
     ):
         with pytest.raises(PilekitError, match=message):
             trainer(made, tmp_path / "run", *changes)

@@ -8,12 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.train.config.check import check_world
 from pilekit.train.config.file import load_config
 from pilekit.train.estimate import estimate
 from pilekit.train.step.sharding import own_part
+from pilekit.workers.ranks import join
 from tests.stopping import tree
 from tests.train.checkpoint.test_state import stored
 from tests.train.ranks.fitting import STEPS, Job, assert_same_state, case, fit

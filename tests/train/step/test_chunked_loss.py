@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from pilekit.evaluate.model.logit_transform import UNCHANGED, LogitTransform
+from pilekit.models.logit_transform import UNCHANGED, LogitTransform
 from pilekit.train.step.chunked_loss import chunked_cross_entropy
 from tests.tiny.logit_transforms import transformed
 from tests.train.living_bytes import LivingBytes

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from pilekit.evaluate.masked.model import MaskedLM
-from pilekit.evaluate.model.causal import CausalLM, as_causal_lm
-from pilekit.evaluate.model.logit_transform import UNCHANGED
+from pilekit.models.causal import CausalLM, as_causal_lm
+from pilekit.models.logit_transform import UNCHANGED
+from pilekit.models.masked import MaskedLM
 from pilekit.train.config.sections import Attention
 from pilekit.train.step.losses import StepLoss, count_targets, subset_sums
 from tests.tiny.logit_transforms import LOGIT_TRANSFORMS, transforming_model

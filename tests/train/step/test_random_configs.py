@@ -19,11 +19,11 @@ import torch
 from torch.func import functional_call
 from torch.nn import functional
 
-from pilekit.engine.ranks import join
 from pilekit.train.config.sections import OptimizerConfig, ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
+from pilekit.workers.ranks import join
 from tests.process_groups import ProcessGroups
 from tests.train.plain_loop import Batch, cut, plain_adamw, random_rows, targets
-from tests.train.step.test_engine import engine_of, model_of, step, weights
+from tests.train.step.test_step_engine import engine_of, model_of, step, weights
 
 EPS = 1e-3
 CONFIGS = 8

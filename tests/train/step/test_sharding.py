@@ -15,11 +15,11 @@ from torch import Tensor
 from torch import distributed as dist
 from transformers import AutoModelForCausalLM, GPTNeoXConfig
 
-from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
-from pilekit.evaluate.model.causal import as_causal_lm
+from pilekit.models.causal import as_causal_lm
 from pilekit.train.config.sections import TrainConfig
-from pilekit.train.step.engine import Engine, recompute_activations
+from pilekit.train.step.step_engine import StepEngine, recompute_activations
+from pilekit.workers.ranks import join
 from tests.process_groups import ProcessGroups
 from tests.tiny.models import tiny_model
 from tests.train.living_bytes import LivingBytes
@@ -54,7 +54,7 @@ def larger_model(dropout: float = 0.0) -> Any:
 
 def collectives_of_a_step(zero: int, micro_batches: int) -> dict[str, int]:
     ranks = join()
-    engine = Engine(as_causal_lm(larger_model()), settings("bf16", zero=zero), ranks)
+    engine = StepEngine(as_causal_lm(larger_model()), settings("bf16", zero=zero), ranks)
     batch = random_rows(0, micro_batches * ranks.world_size, 16, vocabulary=1024)
     counted: Counter[str] = Counter()
 
@@ -96,7 +96,7 @@ def steps_with(
 ) -> tuple[list[tuple[float, float]], int]:
     """(loss and gradient norm of each of three steps, the most bytes alive in the second)."""
     ranks = join()
-    engine = Engine(as_causal_lm(larger_model(dropout)), settings(dtype, **parallel), ranks)
+    engine = StepEngine(as_causal_lm(larger_model(dropout)), settings(dtype, **parallel), ranks)
     figures, peak = [], 0
     for step in range(3):
         torch.manual_seed(step)

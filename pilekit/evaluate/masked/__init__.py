@@ -1,1 +1,0 @@
-"""Masked models: `model.py` proves that a model predicts from both sides, `pseudo_nll.py` scores documents with it."""

@@ -1,0 +1,247 @@
+"""`StepEngine`: one optimizer step of a model on any number of ranks, in any precision.
+
+    for number, rows in enumerate(micro_batches):
+        nll = engine.forward_backward(rows, scale=ranks.world_size / targets_of_step, last=number == count - 1)
+    update = engine.update(lr)                                          # clips, steps, resets the gradient
+    model, optimizer = engine.state()                                   # for a checkpoint
+    progress = engine.load(lambda model, optimizer: ...)                # from a checkpoint
+    weights = dict(engine.full_parameters())                            # for export
+
+The trainer does everything else (data, schedule, checkpoints, metrics), and calls another package's engine in the same
+way (engines/adapter.py). All ranks make the same calls in the same order, and start with rank 0's weights. State passes
+through a model and an optimizer of torch, whose tensors have the model's names and shapes, whole or as DTensors. So
+there is one checkpoint format for all engines.
+
+Sharding averages gradients over ranks. So each rank's loss is its sum over targets, times the number of ranks, divided
+by the targets of the whole step on all ranks. The result is the gradient of the mean over all targets, however unevenly
+ranks and micro-batches share them. `update` removes the loss scale and clips in one multiplication. It detects an
+overflow from the gradient's norm, which is the same number on all ranks, so all ranks skip a step or none does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+from transformers import PreTrainedModel
+
+from pilekit.errors import PilekitError, shortened
+from pilekit.models.blocks import blocks_of
+from pilekit.models.causal import CausalLM
+from pilekit.models.masked import MaskedLM
+from pilekit.train.config.sections import Objective, TrainConfig
+from pilekit.train.model.varlen import VARLEN, Cuts
+from pilekit.train.step.loss_scale import LossScale
+from pilekit.train.step.losses import StepLoss, places_of_targets
+from pilekit.train.step.optimizer import build_optimizer, measured_step, sum_of_squares, update_means
+from pilekit.train.step.sharding import (
+    DTYPES,
+    before_micro_batch,
+    gather_rest,
+    is_first_copy,
+    own_part,
+    release,
+    shard,
+    whole_parameters,
+)
+from pilekit.train.step.teacher import Teacher
+from pilekit.workers.ranks import Ranks
+
+T = TypeVar("T")
+
+_ATEN = torch.ops.aten
+KEPT = {
+    operation.default
+    for operation in (
+        _ATEN.mm,
+        _ATEN.addmm,
+        _ATEN.bmm,
+        _ATEN.baddbmm,
+        _ATEN._scaled_dot_product_flash_attention,
+        _ATEN._scaled_dot_product_efficient_attention,
+        _ATEN._scaled_dot_product_cudnn_attention,
+        _ATEN._scaled_dot_product_flash_attention_for_cpu,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The result of `StepEngine.update`.
+
+    grad_norm    norm of the whole gradient before clipping; may be infinite or NaN
+    skipped      nothing was changed, because `grad_norm` is not finite
+    update_norm  norm of the change to the weights; None if nothing changed, or if it was not measured
+    at_floor     it was skipped at the lowest loss scale, so no later step would do better
+    """
+
+    grad_norm: float
+    skipped: bool
+    update_norm: float | None = None
+    at_floor: bool = False
+
+
+class StepEngine:
+    """The model `lm`, sharded over `ranks` in place, and its optimizer.
+
+    `loss_scale` is None unless precision.dtype is "fp16".
+    """
+
+    loss_scale: LossScale | None
+
+    def __init__(
+        self, lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks, teacher: Teacher | None = None
+    ) -> None:
+        parallel, precision = config.parallel, config.precision
+        self.lm = lm
+        self._ranks = ranks
+        self._stage = parallel.zero
+        self._clip_norm = config.train.clip_norm
+        self._step_loss = StepLoss(
+            lm, attention=config.data.attention, teacher=teacher, compiled=parallel.compile == "step"
+        )
+        self._cuts = Cuts(config.data.attention) if config.model.attention_implementation == VARLEN else None
+        blocks = blocks_of(lm.model)
+        recompute_activations(lm.model, parallel.activation_checkpoint)
+        if parallel.compile:
+            for block in blocks:
+                block.compile()
+        shard(self._step_loss, blocks, ranks, parallel, DTYPES[precision.dtype])
+        self._step_loss.train()
+        self._counts = all(map(is_first_copy, lm.model.parameters()))
+        self.optimizer: Optimizer = build_optimizer(lm.model, config.optimizer, config.train.ema)
+        self.loss_scale = LossScale(precision) if precision.dtype == "fp16" else None
+
+    def forward_backward(self, rows: Mapping[str, Tensor], *, scale: float, last: bool) -> Tensor:
+        """Add the gradient of one micro-batch of this rank; returns the loss of each target.
+
+        rows   a batch's columns, on any device
+        scale  ranks / targets of the whole step on all ranks, because gradients are averaged over ranks
+        last   this is the last micro-batch before `update`
+
+        The losses are float32, from `StepLoss`, and stay on the device: nothing waits for them.
+        """
+        before_micro_batch(self._step_loss, self._stage, last=last)
+        if self.loss_scale is not None:
+            scale *= self.loss_scale.value
+        loss, nll = self._step_loss(self._on_device(rows), scale)
+        loss.backward()
+        return nll  # type: ignore[no-any-return]
+
+    def _on_device(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The columns on the ranks' device, with the places that a GPU would have to be asked for."""
+        objective: Objective = "mlm" if isinstance(self.lm, MaskedLM) else "clm"
+        found = {**rows, "places": places_of_targets(rows, objective)}
+        if self._cuts is not None:
+            found["cuts"] = self._cuts.of(rows)
+        if self._ranks.device.type == "cpu":
+            return found
+        # Only pinned memory is sent without waiting for earlier work.
+        return {
+            name: (column.pin_memory() if column.device.type == "cpu" else column).to(
+                self._ranks.device, non_blocking=True
+            )
+            for name, column in found.items()
+        }
+
+    @torch.no_grad()
+    def update(self, lr: float) -> Update:
+        """Move the weights by the gradient, clipped to `train.clip_norm`, and reset the gradient.
+
+        Each group's learning rate is `lr` times its "lr_scale". A gradient that is not finite moves nothing and lowers
+        the loss scale of fp16.
+        """
+        gradients = [own_part(p.grad) for p in self.lm.model.parameters() if p.grad is not None]
+        gradients = [gradient for gradient in gradients if gradient.numel()]
+        loss_scale = 1.0 if self.loss_scale is None else self.loss_scale.value
+        norm = self._norm(sum_of_squares(gradients)) / loss_scale
+        finite, moved = math.isfinite(norm), None
+        if finite:
+            factor = min(1.0, self._clip_norm / (norm + 1e-6)) / loss_scale
+            if factor != 1.0 and gradients:
+                torch._foreach_mul_(gradients, factor)
+            self._set_rate(lr)
+            moved = self._norm(measured_step(self.optimizer))
+            update_means(self.optimizer)
+        self.optimizer.zero_grad()
+        at_floor = self.loss_scale is not None and not self.loss_scale.update(overflow=not finite)
+        return Update(norm, skipped=not finite, update_norm=moved, at_floor=at_floor)
+
+    def _set_rate(self, lr: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr * group.get("lr_scale", 1.0)
+
+    def _norm(self, squares: Tensor) -> float:
+        """The norm of all ranks' parts as one vector, from the sum of squares of this rank's; equal on all ranks."""
+        own = squares.cpu().reshape(1)
+        if not self._counts:  # another rank has the same part
+            own = torch.zeros_like(own)
+        return math.sqrt(self._ranks.sum(own).item())
+
+    def state(self) -> tuple[nn.Module, Optimizer]:
+        """The model, and an optimizer with `param_names` in its groups; their float32 tensors are the whole state."""
+        return self.lm.model, self.optimizer
+
+    def load(self, read: Callable[[nn.Module, Optimizer], T]) -> T:
+        """Let `read` put a checkpoint into `state`, and return its result."""
+        self.optimizer.zero_grad()
+        return read(*self.state())
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Inside: no dropout, no gradients, and all ranks may call parts of `lm` in lock-step."""
+        self._step_loss.eval()
+        try:
+            with torch.no_grad():
+                gather_rest(self._step_loss)
+                yield
+        finally:
+            release(self._step_loss)
+            self._step_loss.train()
+
+    def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """(Hugging Face name, values) of each parameter and stored buffer: see `whole_parameters`."""
+        return whole_parameters(self.lm.model, self._ranks)
+
+    def averaged_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """The same with the running mean of each trained parameter, if `train.ema` asks for it."""
+        state = self.optimizer.state
+        return whole_parameters(self.lm.model, self._ranks, lambda parameter: state[parameter].get("ema", parameter))
+
+
+def recompute_activations(model: PreTrainedModel, what: Literal["none", "full", "selective"]) -> None:
+    """Make the blocks of `model` compute activations again in the backward pass, instead of keeping them.
+
+    "full" keeps only a block's input. "selective" keeps the results of matrix products and of attention, which take
+    most of the time, and computes norms, activation functions and rotations again. The models of transformers do this
+    themselves, around the body of a block, so parameter names do not change and sharding stays outside. Random numbers
+    are drawn again as before, so results do not change. PilekitError if the model does not support it.
+    """
+    if what == "none":
+        return
+    settings: dict[str, Any] = {"use_reentrant": False}
+    if what == "selective":
+        settings["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
+    given: Any = model
+    enable = (
+        getattr(given, "activation_checkpointing_enable", None) or given.gradient_checkpointing_enable
+    )  # older name
+    try:
+        enable(settings)
+    except ValueError as error:
+        raise PilekitError(
+            f"a {shortened(model.config.model_type, 60)} model cannot compute its activations again; set "
+            'parallel.activation_checkpoint = "none"'
+        ) from error
+
+
+def _policy(_context: Any, operation: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if operation in KEPT else CheckpointPolicy.PREFER_RECOMPUTE

@@ -1,0 +1,48 @@
+"""Compiled loops: the decorator of all numba kernels.
+
+Kernels release the GIL, so that other threads run at the same time. Their machine code is cached on disk, so only the
+first run on a machine waits for the compiler. Importing this module imports numba and starts its runtime, which takes
+0.2 s; worker processes inherit both (see workers/local.py). Each kernel is loaded when it is first called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar, cast
+
+import numba
+import numba.np.arrayobj  # Machine code that makes arrays imports it.
+from numba.core.caching import FunctionCache
+from numba.core.registry import cpu_target
+from numba.core.runtime.nrt import rtsys
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+rtsys.initialize(cpu_target.target_context)
+
+
+class _MachineCode(FunctionCache):
+    """Loads cached machine code without preparing the compiler, which takes 0.25 s and imports SciPy.
+
+    Machine code needs numba's runtime alone. The compiler prepares itself when a kernel is not in the cache.
+    """
+
+    def load_overload(self, signature: Any, target: Any) -> Any:
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(signature, target)  # type: ignore[no-untyped-call]
+
+
+def compiled(signature: Any = None) -> Callable[[F], F]:
+    """A decorator that compiles a function: on import for a numba `signature`, without one on its first call."""
+
+    def decorate(function: F) -> F:
+        kernel: Any = numba.njit(nogil=True)(function)
+        with suppress(RuntimeError):  # numba's error if neither the package's nor the user's cache folder is writable
+            kernel._cache = _MachineCode(function)  # type: ignore[no-untyped-call]
+        if signature is not None:
+            kernel.compile(signature)
+            kernel.disable_compile()
+        return cast(F, kernel)
+
+    return decorate
