@@ -1,6 +1,6 @@
 """`bits_per_byte`: documents in, figures per subset out.
 
-    score_selected -> records -> tabulate
+    scoring_run -> records -> tabulate
 
 The figures are a function of the records alone: a document may be scored now or in an earlier run, alone or on one rank
 of many. So an interrupted run can be resumed on any number of ranks.
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,16 +24,15 @@ from pilekit.corpus import Corpus, Described
 from pilekit.display.progress import Scored
 from pilekit.errors import PilekitError, message_logger, shortened
 from pilekit.evaluate.plan import MLM_SEED, Data, Options, Plan, prepare
-from pilekit.evaluate.ranks import ranks_of_job, single_rank
-from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.results.result_folder import check_out, write_result
 from pilekit.evaluate.results.scores import Cost
 from pilekit.evaluate.results.write_items import token_losses, write_tokens
-from pilekit.evaluate.score.batching import Scoring, Share
+from pilekit.evaluate.score.batching import Passes, Scoring
 from pilekit.evaluate.score.causal_nll import causal_scoring
 from pilekit.evaluate.score.pseudo_nll import masked_scoring
-from pilekit.evaluate.score_selected import score_selected
+from pilekit.evaluate.score_ranks import ranks_of_job, single_rank
+from pilekit.evaluate.scoring_run import scoring_run
 from pilekit.evaluate.training_copies import count_training_copies
 from pilekit.models.causal import CausalLM, as_causal_lm, load_causal_lm, predicting
 from pilekit.models.device import device_of
@@ -155,65 +153,68 @@ def bits_per_byte(
 
     plan = ranks.on_rank0(check)
 
-    loaded: list[tuple[int, float]] = []
+    weights, begin = None, 0.0
+    with scoring_run(plan, ranks, out=out, report=report) as run:
+        with run.own_documents() as documents:
+            if documents is not None:
+                if isinstance(model, PreTrainedModel):
+                    lm = as_causal_lm(model) if plan.template is None else as_masked_lm(model)
+                else:
+                    load = load_causal_lm if plan.template is None else load_masked_lm
+                    lm = load(model, dtype=plan.dtype, device=place, adapter=adapter)
+                    if dtype in QUANTIZED:
+                        quantize(lm.model, dtype)
+                    weights, begin = weight_bytes(lm.model), time.perf_counter()
+                with predicting(lm.model):
+                    for document in run.score(documents, _scoring(plan, lm)):
+                        run.keep(document.record(document.nll()), token_losses(document) if per_token else b"")
+        records, protocol = run.results()
 
-    def load() -> Scoring:
-        if isinstance(model, PreTrainedModel):
-            held.enter_context(predicting(model))
-            return _scoring(plan, as_causal_lm(model) if plan.template is None else as_masked_lm(model))
-        load_lm = load_causal_lm if plan.template is None else load_masked_lm
-        lm = load_lm(model, dtype=plan.dtype, device=place, adapter=adapter)
-        if dtype in QUANTIZED:
-            quantize(lm.model, dtype)
-        loaded.append((weight_bytes(lm.model), time.perf_counter()))
-        return _scoring(plan, lm)
+        def finish() -> BitsPerByte:
+            key = None if out is None else plan.key
+            result = BitsPerByte.of(records, {**protocol, "records": key}, plan.corpus.manifest)
+            for warning in result.warnings:
+                logger.warning("%s", shortened(warning, 1000))
+            if weights is not None:
+                tokens = int(records.tokens.sum()) - int(run.earlier.tokens.sum())
+                result = replace(result, cost=Cost(weights, tokens, time.perf_counter() - begin))
+            if train is not None:
+                copies = count_training_copies(records, training(plan), on_error=on_error)
+                result = replace(result, training_copies=copies)
+            if out is not None:
+                if per_token:
+                    write_tokens(out, plan, records)
+                write_result(out, result, plan.corpus.manifest)
+            return result
 
-    def finish(records: Records, earlier: Records, found: dict[str, Any]) -> BitsPerByte:
-        result = BitsPerByte.of(records, {**found, "records": None if out is None else plan.key}, plan.corpus.manifest)
-        for warning in result.warnings:
-            logger.warning("%s", shortened(warning, 1000))
-        if loaded:
-            tokens = int(records.tokens.sum()) - int(earlier.tokens.sum())
-            result = replace(result, cost=Cost(loaded[0][0], tokens, time.perf_counter() - loaded[0][1]))
-        if train is not None:
-            copies = count_training_copies(records, training(plan), on_error=on_error)
-            result = replace(result, training_copies=copies)
-        if out is not None:
-            if per_token:
-                write_tokens(out, plan, records)
-            write_result(out, result, plan.corpus.manifest)
-        return result
-
-    with ExitStack() as held:
-        numbers = token_losses if per_token else None
-        return score_selected(plan, load, ranks, finish, out=out, numbers=numbers, report=report)
+        return ranks.on_rank0(finish)
 
 
 def score_corpus(
-    lm: CausalLM, tokenizer: Tokenizer, corpus: Corpus, *, share: Share | None = None, **options: Any
+    lm: CausalLM, tokenizer: Tokenizer, corpus: Corpus, *, passes: Passes | None = None, **options: Any
 ) -> BitsPerByte:
     """Score a causal model in memory, in its own precision, on all shards of `corpus`; nothing is written.
 
     options   fields of `Options`
-    share     makes the forward passes, for processes that each make this call, as in training; None: this process
+    passes    makes the forward passes, for processes that each make this call, as in training; None: this process
               makes all of them
 
     The model keeps its mode, and no random number is drawn.
     """
-    model = lm.model
-    plan = prepare(model, corpus, Options(**options), tokenizer=tokenizer, device=model.device)
-
-    def finish(records: Records, _earlier: Records, protocol: dict[str, Any]) -> BitsPerByte:
-        return BitsPerByte.of(records, {**protocol, "records": None}, corpus.manifest)
-
-    with predicting(model):
-        return score_selected(plan, lambda: _scoring(plan, lm), single_rank(), finish, share=share)
+    plan = prepare(lm.model, corpus, Options(**options), tokenizer=tokenizer, device=lm.model.device)
+    scoring = _scoring(plan, lm)
+    with scoring_run(plan, single_rank()) as run, predicting(lm.model):
+        with run.own_documents() as documents:
+            for document in run.score(documents or (), scoring if passes is None else replace(scoring, passes=passes)):
+                run.keep(document.record(document.nll()))
+        records, protocol = run.results()
+    return BitsPerByte.of(records, {**protocol, "records": None}, corpus.manifest)
 
 
 def _scoring(plan: Plan, lm: CausalLM | MaskedLM) -> Scoring:
     """How `lm` scores documents by the plan."""
-    given, lengths = plan.options, (plan.max_length, plan.options.batch_tokens)
+    options, lengths = plan.options, (plan.max_length, plan.options.batch_tokens)
     if isinstance(lm, MaskedLM):
         assert plan.template is not None
-        return masked_scoring(lm, *lengths, template=plan.template, sample=given.mlm_sample, seed=MLM_SEED)
-    return causal_scoring(lm, *lengths, prefix=plan.prefix_id, context_len=given.context_len)
+        return masked_scoring(lm, *lengths, template=plan.template, sample=options.mlm_sample, seed=MLM_SEED)
+    return causal_scoring(lm, *lengths, prefix=plan.prefix_id, context_len=options.context_len)

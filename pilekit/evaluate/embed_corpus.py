@@ -1,6 +1,6 @@
 """`embed_corpus`: documents in, a vector for each out, through the machinery that scores documents.
 
-    score_selected -> records, a vector in each -> one Parquet file
+    scoring_run -> records, a vector in each -> one Parquet file
 
 A document is one window: the special tokens that the tokenizer itself puts around a text, and between them as many of
 the document's first tokens as fit. Windows of similar length form a batch, padded on the right and masked. While a job
@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,11 +22,9 @@ from pilekit.artifacts.atomic_write import check_target
 from pilekit.artifacts.own_file import refuse_linked_folders
 from pilekit.corpus import Corpus, Described
 from pilekit.display.progress import Scored
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.evaluate.embeddings import Embeddings, write_embeddings
 from pilekit.evaluate.plan import Data, Options, Plan, prepare
-from pilekit.evaluate.ranks import ranks_of_job
-from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result_folder import read_numbers, record_key, records_folder
 from pilekit.evaluate.score.batching import (
     Float64,
@@ -37,7 +34,8 @@ from pilekit.evaluate.score.batching import (
     Windows,
     usual_batch_tokens,
 )
-from pilekit.evaluate.score_selected import score_selected
+from pilekit.evaluate.score_ranks import ranks_of_job
+from pilekit.evaluate.scoring_run import scoring_run
 from pilekit.models.causal import depends_on_length
 from pilekit.models.device import device_of
 from pilekit.models.load import CAUSAL, kind_of, load_model, read_config
@@ -109,7 +107,8 @@ def embed_corpus(
         plan = prepare(model, corpus, options, adapter=adapter, dtype=dtype, device=place, world_size=size)
         around = plan.tokenizer.around() or ([], [])
         if pool not in POOLS or (pool == "cls" and not around[0]):
-            why = "this tokenizer puts no special token before a text" if pool == "cls" else f"not {visible(pool, 40)}"
+            no_token = "this tokenizer puts no special token before a text"
+            why = no_token if pool == "cls" else f"not {shortened(pool, 40)}"
             raise PilekitError(f"pool is mean, last, or cls with a special token before each text: {why}")
         if len(around[0]) + len(around[1]) >= plan.max_length:
             raise PilekitError(f"max_length is {plan.max_length}, which leaves no room for text; give more")
@@ -125,28 +124,32 @@ def embed_corpus(
         ranks.on_rank0(lambda: shutil.rmtree(work, ignore_errors=True))  # a kill at the end leaves it
         return Embeddings(out)
 
-    def vector(document: TokenizedDocument) -> Any:
-        numbers = document.losses()
-        if len(numbers) and np.abs(numbers).max() > np.finfo(item).max:
-            where = f"{visible(document.shard, 200)}, document {document.number}"
+    def stored(document: TokenizedDocument) -> bytes:
+        vector = document.numbers()
+        if len(vector) and np.abs(vector).max() > np.finfo(item).max:
+            where = f"{shortened(document.shard, 200)}, document {document.number}"
             raise PilekitError(f"{where}: its vector has numbers too large for {item.name}; add --float32")
-        return (numbers if len(numbers) else np.full(width, np.nan)).astype(item)
+        return (vector if len(vector) else np.full(width, np.nan)).astype(item).tobytes()
 
-    def load() -> Scoring:
-        loaded = load_model(model, dtype=plan.dtype, kind=kind_of(model), device=place, adapter=adapter)
-        return _pooling(plan, loaded, around, layer, pool)
+    with scoring_run(plan, ranks, out=work, report=report) as run:
+        with run.own_documents() as documents:
+            if documents is not None:
+                loaded = load_model(model, dtype=plan.dtype, kind=kind_of(model), device=place, adapter=adapter)
+                for document in run.score(documents, _pooling(plan, loaded, around, layer, pool)):
+                    run.keep(document.record(nll=0.0), stored(document))
+        records, _ = run.results()
 
-    def finish(records: Records, _earlier: Records, _protocol: dict[str, Any]) -> None:
-        found = read_numbers(records_folder(work, plan.key), item, records)
-        write_embeddings(out, found, width, item, plan.protocol)
-        shutil.rmtree(work)
+        def finish() -> None:
+            vectors = read_numbers(records_folder(work, plan.key), item, records)
+            write_embeddings(out, vectors, width, item, plan.protocol)
+            shutil.rmtree(work)
 
-    score_selected(plan, load, ranks, finish, out=work, numbers=vector, report=report)
+        ranks.on_rank0(finish)
     return Embeddings(out)
 
 
 def _pooling(plan: Plan, model: PreTrainedModel, around: tuple[list[int], list[int]], layer: int, pool: str) -> Scoring:
-    """How `model` makes vectors: a document's losses are its vector, and its `nll` is 0."""
+    """How `model` makes vectors: the numbers of a document are its vector."""
     before, behind = (np.array(ids, dtype=np.int64) for ids in around)
     room = plan.max_length - len(before) - len(behind)
 
@@ -154,11 +157,11 @@ def _pooling(plan: Plan, model: PreTrainedModel, around: tuple[list[int], list[i
         text = document.ids[:room].astype(np.int64)
         ids = np.concatenate((before, text, behind))
         if len(ids):
-            yield [Row(document, ids, len(ids), len(text), weight=0.0)]
+            yield [Row(document, ids, len(ids), len(text))]
 
     mixed, most = not depends_on_length(model), plan.options.batch_tokens or usual_batch_tokens(model.device)
     vectors = partial(_vectors, model, layer, pool)
-    return Scoring(windows_of, vectors, lambda length: most // length, mixed, LOOK_AHEAD)
+    return Scoring(windows_of, vectors, lambda length: most // length, mixed, LOOK_AHEAD, noun="hidden state")
 
 
 @torch.no_grad()
@@ -170,8 +173,8 @@ def _vectors(model: PreTrainedModel, layer: int, pool: str, batch: Windows) -> l
         ids[row, : window.length] = window.ids
         mask[row, : window.length] = 1
     input_ids, attention_mask = (torch.from_numpy(array).to(model.device) for array in (ids, mask))
-    made = model.base_model(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True)
-    states = made.hidden_states[layer].float()
+    output = model.base_model(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True)
+    states = output.hidden_states[layer].float()
     lengths = attention_mask.sum(dim=1)
     if pool == "mean":
         vectors = (states * attention_mask.unsqueeze(2)).sum(dim=1) / lengths.unsqueeze(1)

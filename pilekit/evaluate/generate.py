@@ -24,7 +24,7 @@ from pilekit.corpus.shuffle import mix
 from pilekit.display.progress import Reached
 from pilekit.errors import PilekitError, counted, shortened
 from pilekit.evaluate.plan import Data, prefix_token
-from pilekit.evaluate.ranks import single_rank
+from pilekit.evaluate.score_ranks import single_rank
 from pilekit.models.causal import CausalLM, as_causal_lm, check_vocabulary, load_causal_lm, predicting
 from pilekit.models.device import device_of, dtype_of
 from pilekit.models.load import stored_dtype

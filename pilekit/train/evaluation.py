@@ -17,7 +17,7 @@ from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError, message_logger
 from pilekit.evaluate.bits_per_byte import score_corpus
 from pilekit.evaluate.results.result import BitsPerByte
-from pilekit.evaluate.score.batching import Float64, Forward, Share, Windows
+from pilekit.evaluate.score.batching import Float64, Forward, Passes, Windows
 from pilekit.models.causal import CausalLM
 from pilekit.shards.read.reader import OnError
 from pilekit.stream.read.token_files import token_corpus
@@ -73,13 +73,13 @@ def evaluate(
     """
     assert isinstance(engine.lm, CausalLM), 'which "train.eval_every" needs'
     with engine.evaluating():
-        return score_corpus(engine.lm, tokenizer, corpus, limit=limit, on_error=on_error, share=shared_out(ranks))
+        return score_corpus(engine.lm, tokenizer, corpus, limit=limit, on_error=on_error, passes=shared_out(ranks))
 
 
-def shared_out(ranks: Ranks) -> Share:
+def shared_out(ranks: Ranks) -> Passes:
     """Divide forward passes among the ranks; all ranks get all losses."""
 
-    def share(batches: Sequence[Windows], forward: Forward) -> Iterable[list[Float64]]:
+    def passes(batches: Sequence[Windows], forward: Forward) -> Iterable[list[Float64]]:
         own: dict[int, list[Float64]] = {}
         for first in range(0, len(batches), ranks.world_size):
             number = first + ranks.rank
@@ -91,4 +91,4 @@ def shared_out(ranks: Ranks) -> Share:
         of_all = {number: losses for part in ranks.gather(own) for number, losses in part.items()}
         return [of_all[number] for number in range(len(batches))]
 
-    return share
+    return passes

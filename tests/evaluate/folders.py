@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from pilekit.evaluate import score_selected as module
-from pilekit.evaluate.results.records import ScoredDocument
+from pilekit.evaluate import scoring_run as module
 from pilekit.evaluate.results.result import BitsPerByte
-from pilekit.evaluate.score.batching import Scoring, Share, TokenizedDocument, score_rows
+from pilekit.evaluate.score.batching import ScoredBatch, Scoring, TokenizedDocument, score_rows
 
 
 def lines(out: Path) -> list[dict[str, Any]]:
@@ -45,14 +44,12 @@ def same(one: BitsPerByte, other: BitsPerByte) -> None:
 def note_scored(patch: pytest.MonkeyPatch, begun: list[tuple[str, int]]) -> None:
     """Append each document to `begun` when any evaluation begins to score it."""
 
-    def noting(
-        documents: Iterable[TokenizedDocument], scoring: Scoring, share: Share, **options: Any
-    ) -> Iterator[ScoredDocument]:
+    def noting(documents: Iterable[TokenizedDocument], scoring: Scoring) -> Iterator[ScoredBatch]:
         def passing() -> Iterator[TokenizedDocument]:
             for document in documents:
                 begun.append((document.shard, document.number))
                 yield document
 
-        return score_rows(passing(), scoring, share, **options)
+        return score_rows(passing(), scoring)
 
     patch.setattr(module, "score_rows", noting)

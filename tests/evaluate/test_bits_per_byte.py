@@ -18,7 +18,7 @@ from pilekit.evaluate import bits_per_byte as module
 from pilekit.evaluate.bits_per_byte import bits_per_byte, score_corpus
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.scores import Score
-from pilekit.evaluate.score_selected import READ_AHEAD, ScoringProgress
+from pilekit.evaluate.scoring_run import READ_AHEAD, ScoringProgress
 from pilekit.models.causal import as_causal_lm, load_causal_lm
 from pilekit.shards.index.build import index_corpus
 from pilekit.tokenize import load_tokenizer
@@ -170,7 +170,7 @@ def test_with_limits_or_indexes_the_bytes_of_all_texts_are_the_total_of_progress
     assert check(limit=50, out=tmp_path / "out")[0] == bits_per_byte(model_dir, corpus, limit=50).overall.bytes
     index_corpus(corpus)
     check()
-    monkeypatch.setattr("pilekit.evaluate.score_selected.text_bytes_selected", lambda _plan: pytest.fail("counted"))
+    monkeypatch.setattr("pilekit.evaluate.scoring_run.text_bytes_selected", lambda _plan: pytest.fail("counted"))
     bits_per_byte(model_dir, corpus, limit=50)
 
 

@@ -174,6 +174,15 @@ def test_a_vector_too_large_for_float16_is_refused(corpus: Path, tmp_path: Path)
     assert len(embed_corpus(tmp_path / "model", corpus, out, float32=True)) == 50
 
 
+def test_a_vector_that_is_not_finite_is_not_called_a_loss(corpus: Path, tmp_path: Path) -> None:
+    model = tiny_model()
+    torch.nn.init.constant_(model.gpt_neox.final_layer_norm.weight, torch.nan)
+    model.save_pretrained(tmp_path / "model")
+    tiny_tokenizer(tmp_path / "model")
+    message = r"00\.jsonl, document \d+ \(\w+\): the model's hidden state is nan, not a finite number; its weights"
+    refused(message, embed_corpus, tmp_path / "model", corpus, tmp_path / "x.parquet")
+
+
 def test_null_vectors_need_a_pyarrow_that_stores_them(
     model_dir: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -27,10 +26,10 @@ from torch import distributed as dist
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.evaluate.ranks import score_then_gather
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.results.result_folder import read_result
 from pilekit.evaluate.score import causal_nll as scoring
+from pilekit.evaluate.score_ranks import ending_together
 from pilekit.evaluate.select_documents import DOCUMENT_BYTES, assign_to_rank
 from pilekit.workers.ranks import join
 from tests.evaluate.folders import figures_in, lines, note_scored, same
@@ -88,11 +87,9 @@ def waiting() -> int:
     ranks = join()
     hasty = replace(ranks, control=dist.new_group(backend="gloo", timeout=timedelta(seconds=1)))
 
-    def work(check: Callable[[], None]) -> int:
+    with ending_together(hasty):
         time.sleep(3 * ranks.rank)
-        return 10 * ranks.rank
-
-    return score_then_gather(hasty, work)
+    return 10 * ranks.rank
 
 
 def recorded(out: Path) -> Counter[Identity]:

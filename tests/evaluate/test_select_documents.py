@@ -18,7 +18,6 @@ from pilekit.evaluate.plan import Options
 from pilekit.evaluate.results.compare import compare
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result_folder import read_result
-from pilekit.evaluate.score.batching import ignore
 from pilekit.evaluate.select_documents import selected, text_bytes_selected
 from pilekit.evaluate.training_copies import count_training_copies
 from pilekit.shards.index.build import index_corpus
@@ -80,7 +79,7 @@ def test_a_limit_of_bytes_takes_whole_documents_until_a_subset_has_them(
         )
         labels: dict[str, int] = {}
         found: dict[str, list[tuple[str, int]]] = {}
-        for batch in selected(plan, labels, SkippedLines(), ignore):
+        for batch in selected(plan, labels, SkippedLines(), lambda _: None):
             for subset, number in zip(batch.subsets, batch.numbers.tolist(), strict=True):
                 found.setdefault(subset, []).append((f"{batch.shard}", number + 11 * int(batch.shard[0])))
         total = sum(len(text.encode()) for (_, text), taken in zip(documents, kept, strict=True) if taken)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pilekit.evaluate.ranks import single_rank
+from pilekit.evaluate.score_ranks import single_rank
 from pilekit.models.device import device_of, dtype_of
 from tests.refusing import refused
 

@@ -17,7 +17,7 @@ from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import score_corpus
 from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.evaluate.results.scores import Score
-from pilekit.evaluate.score.batching import Fitting, TokenizedDocument, score_rows
+from pilekit.evaluate.score.batching import TokenizedDocument
 from pilekit.evaluate.score.causal_nll import causal_scoring
 from pilekit.models.causal import CausalLM, as_causal_lm
 from pilekit.tokenize import load_tokenizer
@@ -25,6 +25,7 @@ from pilekit.train.config.sections import TrainConfig
 from pilekit.train.evaluation import evaluate, open_held_out, shared_out
 from pilekit.train.step.step_engine import StepEngine
 from pilekit.workers.ranks import join
+from tests.evaluate.score.making import records
 from tests.process_groups import ProcessGroups
 from tests.tiny.models import Family, tiny_corpus, tiny_model, tiny_tokenizer
 from tests.train.runs import small_config
@@ -95,7 +96,7 @@ def scored_documents(lengths: list[int], look_ahead: int, batch_tokens: int) -> 
     ]
     lm = as_causal_lm(tiny_model().eval())
     scoring = causal_scoring(lm, prefix=0, max_length=32, look_ahead=look_ahead, batch_tokens=batch_tokens)
-    return [list(score_rows(map(replace, documents), scoring, share)) for share in (Fitting(), shared_out(join()))]
+    return [list(records(documents, one)) for one in (scoring, replace(scoring, passes=shared_out(join())))]
 
 
 def message_of(made: str, what: str, stage: int) -> str:

@@ -63,12 +63,12 @@ def write_items(
             writer.write_table(table)
 
 
-def token_losses(document: TokenizedDocument) -> Items:
+def token_losses(document: TokenizedDocument) -> bytes:
     """The id and the loss of each predicted token."""
-    losses = document.losses()
+    losses = document.numbers()
     items = np.empty(len(losses), _TOKEN)
     items["token"], items["nats"] = document.ids[len(document.ids) - len(losses) :], losses
-    return items
+    return items.tobytes()
 
 
 def write_tokens(out: str | Path, plan: Plan, records: Records) -> None:

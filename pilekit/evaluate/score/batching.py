@@ -1,12 +1,13 @@
-"""Windows of documents, scored in batches of similar length.
+"""Windows of documents, passed through a model in batches of similar length.
 
     documents -> their windows, held until they fill a look-ahead
               -> batches of similar length, the longest first
-              -> one forward pass for each batch -> every document as soon as its last window is scored
+              -> one forward pass for each batch -> every document as soon as its last window has passed
 
-`causal_nll.py` and `pseudo_nll.py` make a `Scoring`: the windows of a document and how a batch is scored. Memory
-does not grow with the corpus: at most the look-ahead is held. `Fitting` makes a forward pass smaller if memory does not
-hold it.
+A pass gives some numbers for each row of a batch: losses, or a vector. `causal_nll.py`, `pseudo_nll.py` and
+`embed_corpus.py` make a `Scoring`, which says what the windows of a document are and what a pass computes. Memory does
+not grow with the corpus: at most the look-ahead is held. `Fitting` makes a forward pass smaller if memory does not hold
+it.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from pilekit.errors import PilekitError, counted, is_out_of_memory, message_logger, visible
+from pilekit.errors import PilekitError, counted, is_out_of_memory, message_logger, shortened
 from pilekit.evaluate.results.records import ScoredDocument
 
 logger = message_logger(__name__)
@@ -55,7 +56,7 @@ class TokenizedDocument:
     tokens          tokens predicted in its rows so far
     rows            rows that are not scored yet
     complete        whether it has no further rows
-    parts           the weight and the losses of each scored row, by window and place
+    parts           the weight and the numbers of each scored row, by window and place
     """
 
     shard: str
@@ -69,29 +70,32 @@ class TokenizedDocument:
     complete: bool = field(default=False, init=False)
     parts: dict[tuple[int, int], tuple[float, Float64]] = field(default_factory=dict, init=False, repr=False)
 
-    def losses(self) -> Float64:
-        """float64 [losses]: the losses of all rows, in text order."""
-        return np.concatenate([np.empty(0), *(losses for _, (_, losses) in sorted(self.parts.items()))])
+    def numbers(self) -> Float64:
+        """float64 [numbers]: those of all rows, in text order: its losses, or its vector."""
+        return np.concatenate([np.empty(0), *(numbers for _, (_, numbers) in sorted(self.parts.items()))])
 
-    def record(self) -> ScoredDocument:
-        """Its record; `nll` is the exact sum of all losses times their weights."""
-        nll = math.fsum(chain.from_iterable((weight * losses).tolist() for weight, losses in self.parts.values()))
+    def nll(self) -> float:
+        """The exact sum of all losses times their weights."""
+        return math.fsum(chain.from_iterable((weight * losses).tolist() for weight, losses in self.parts.values()))
+
+    def record(self, nll: float) -> ScoredDocument:
+        """Its record."""
         return ScoredDocument(self.shard, self.number, self.text, self.subset, self.bytes, self.tokens, nll)
 
 
 class Row(NamedTuple):
     """One row of a forward pass.
 
-    of       its document
-    ids      token ids of the window
-    length   inputs of the model
-    tokens   number of the document's tokens that count as scored with this row
-    window   place of the window in the document
-    place    the masked place, for a masked model
-    weight   factor of its losses in the document's negative log-likelihood
+    document   its document
+    ids        token ids of the window
+    length     inputs of the model
+    tokens     number of the document's tokens that count as scored with this row
+    window     place of the window in the document
+    place      the masked place, for a masked model
+    weight     factor of its losses in the document's negative log-likelihood
     """
 
-    of: TokenizedDocument
+    document: TokenizedDocument
     ids: npt.NDArray[np.unsignedinteger | np.signedinteger]
     length: int
     tokens: int
@@ -103,33 +107,85 @@ class Row(NamedTuple):
 Windows = list[Row]
 """A batch of rows of similar length."""
 Forward = Callable[[Windows], list[Float64]]
-"""One forward pass: the losses of each row of a batch, float64 [losses of the row]."""
-Share = Callable[[Sequence[Windows], Forward], Iterable[list[Float64]]]
-"""Makes the forward passes of all batches, and returns their losses in order."""
-Keep = Callable[[ScoredDocument, TokenizedDocument], None]
-"""Receives each record and its document."""
+"""One forward pass: the numbers of each row of a batch, float64 [numbers of the row]."""
+Passes = Callable[[Sequence[Windows], Forward], Iterable[list[Float64]]]
+"""Makes the forward passes of all batches, and returns their numbers in order."""
+
+
+class Fitting:
+    """The `Passes` of one process: it makes all, in parts if a batch does not fit into memory.
+
+    The memory of a pass grows with its inputs, and the first batch has the longest rows, so a batch size that is too
+    large fails at once. A batch that does not fit is halved until its first part fits. Its other rows, and all later
+    batches, are then scored in parts of that size. The only cost is the failed passes, once. No figure changes, because
+    each row has its own numbers.
+    """
+
+    def __init__(self) -> None:
+        self._most: int | None = None  # inputs of a pass, padding counted; None: every batch has fitted so far
+        self._warned = False
+
+    def __call__(self, batches: Sequence[Windows], forward: Forward) -> Iterator[list[Float64]]:
+        """The numbers of each batch, in order; raises an error of `forward`, unless several rows need less memory."""
+        for batch in batches:
+            numbers: list[Float64] = []
+            while len(numbers) < len(batch):
+                longest = batch[len(numbers)].length
+                rows = len(batch) if self._most is None else max(1, self._most // longest)
+                part = batch[len(numbers) : len(numbers) + rows]
+                fitting = _tried(part, forward)
+                if fitting is None:
+                    self._most = len(part) // 2 * longest
+                    continue
+                numbers += fitting
+                if self._most is not None and not self._warned:
+                    self._warned = True
+                    logger.warning(
+                        "memory does not hold a forward pass over %s tokens; continuing with at most %s in each",
+                        f"{len(batch) * batch[0].length:,}",
+                        f"{self._most:,}",
+                    )
+            yield numbers
+
+
+def _tried(part: Windows, forward: Forward) -> list[Float64] | None:
+    """The numbers of a part's rows; None if it has several rows that do not fit into memory."""
+    try:
+        return forward(part)
+    except PilekitError as error:
+        if len(part) == 1 or not is_out_of_memory(error.__cause__):
+            raise
+    # Leaving the handler frees the error and its traceback, which holds all tensors of the failed pass.
+    return None
 
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """How a model scores documents.
+    """How documents pass through a model.
 
     windows_of   the rows of each window of a document
-    losses_of    one forward pass of the model
+    numbers_of   one forward pass of the model
     most_rows    the most rows of a given length in a batch; a batch has at least one row
     mixed        whether a batch may hold rows of different lengths, the shorter ones padded
     look_ahead   windows of this many inputs are sorted by length together
+    noun         the word for a number, in messages
+    passes       makes the forward passes: in this process, or shared by several
     """
 
     windows_of: Callable[[TokenizedDocument], Iterator[list[Row]]]
-    losses_of: Forward
+    numbers_of: Forward
     most_rows: Callable[[int], int]
     mixed: bool
     look_ahead: int
+    noun: str = "loss"
+    passes: Passes = field(default_factory=Fitting)
 
 
-def ignore(*_: Any) -> None:
-    """A callback that does nothing."""
+class ScoredBatch(NamedTuple):
+    """What one batch has added: the number of `tokens` scored, and the `documents` whose last row was in it."""
+
+    tokens: int
+    documents: list[TokenizedDocument]
 
 
 def usual_batch_tokens(device: torch.device) -> int:
@@ -155,49 +211,33 @@ def batches(held: Iterable[Row], scoring: Scoring) -> Iterator[Windows]:
         yield batch
 
 
-def score_rows(
-    documents: Iterable[TokenizedDocument],
-    scoring: Scoring,
-    share: Share,
-    *,
-    scored: Callable[[int], None] = ignore,
-    keep: Keep = ignore,
-) -> Iterator[ScoredDocument]:
-    """Yield every document with its negative log-likelihood, as soon as its last row is scored.
+def score_rows(documents: Iterable[TokenizedDocument], scoring: Scoring) -> Iterator[ScoredBatch]:
+    """Yield what each batch has added, so every document with its numbers as soon as its last row is scored.
 
-    share    makes the forward passes
-    scored   called with the number of tokens newly scored
-    keep     receives each record and its document, before the record is yielded
-
-    Documents of one look-ahead change their order. A loss that is not finite and an error of the model are
+    Documents of one look-ahead change their order. A number that is not finite and an error of the model are
     PilekitErrors that name the document.
     """
 
     def forward(batch: Windows) -> list[Float64]:
         try:
-            return scoring.losses_of(batch)
+            return scoring.numbers_of(batch)
         except (RuntimeError, IndexError, ValueError, MemoryError) as error:
             raise _failed(batch, error) from error
 
-    def done(document: TokenizedDocument) -> ScoredDocument:
-        record = document.record()
-        keep(record, document)
-        return record
-
-    def score(held: Windows) -> Iterator[ScoredDocument]:
-        made = list(batches(held, scoring))
-        for batch, losses in zip(made, share(made, forward), strict=True):
-            for row, loss in zip(batch, losses, strict=True):
-                if not np.isfinite(loss).all():
-                    bad = loss[~np.isfinite(loss)][0]
+    def score(held: Windows) -> Iterator[ScoredBatch]:
+        all_batches = list(batches(held, scoring))
+        for batch, numbers_of_rows in zip(all_batches, scoring.passes(all_batches, forward), strict=True):
+            for row, numbers in zip(batch, numbers_of_rows, strict=True):
+                if not np.isfinite(numbers).all():
+                    bad = numbers[~np.isfinite(numbers)][0]
                     raise PilekitError(
-                        f"{_name(row)}: the model's loss is {bad}, not a finite number; its weights are damaged, or "
-                        "too large for the precision it computes in; copy the model again"
+                        f"{_name(row)}: the model's {scoring.noun} is {bad}, not a finite number; its weights are "
+                        "damaged, or too large for the precision it computes in; copy the model again"
                     )
-                row.of.parts[row.window, row.place] = row.weight, loss
-                row.of.rows -= 1
-            scored(sum(row.tokens for row in batch))
-            yield from map(done, dict.fromkeys(row.of for row in batch if row.of.complete and not row.of.rows))
+                row.document.parts[row.window, row.place] = row.weight, numbers
+                row.document.rows -= 1
+            ended = dict.fromkeys(row.document for row in batch if row.document.complete and not row.document.rows)
+            yield ScoredBatch(sum(row.tokens for row in batch), list(ended))
 
     held: Windows = []
     weight = 0
@@ -212,61 +252,14 @@ def score_rows(
             weight += OBJECT_TOKENS + sum(row.length for row in rows)
         document.complete = True
         if not document.rows:
-            yield done(document)
+            yield ScoredBatch(0, [document])
     yield from score(held)
-
-
-class Fitting:
-    """A `Share` for one process: it makes all passes, in parts if a batch does not fit into memory.
-
-    The memory of a pass grows with its inputs, and the first batch has the longest rows, so a batch size that is too
-    large fails at once. A batch that does not fit is halved until its first part fits. Its other rows, and all later
-    batches, are then scored in parts of that size. The only cost is the failed passes, once. No figure changes, because
-    each row has its own sum.
-    """
-
-    def __init__(self) -> None:
-        self._most: int | None = None  # inputs of a pass, padding counted; None: every batch has fitted so far
-        self._warned = False
-
-    def __call__(self, batches: Sequence[Windows], forward: Forward) -> Iterator[list[Float64]]:
-        """The losses of each batch, in order; an error of `forward` is raised, unless several rows need less memory."""
-        for batch in batches:
-            losses: list[Float64] = []
-            while len(losses) < len(batch):
-                longest = batch[len(losses)].length
-                rows = len(batch) if self._most is None else max(1, self._most // longest)
-                part = batch[len(losses) : len(losses) + rows]
-                found = _tried(part, forward)
-                if found is None:
-                    self._most = len(part) // 2 * longest
-                    continue
-                losses += found
-                if self._most is not None and not self._warned:
-                    self._warned = True
-                    logger.warning(
-                        "memory does not hold a forward pass over %s tokens; continuing with at most %s in each",
-                        f"{len(batch) * batch[0].length:,}",
-                        f"{self._most:,}",
-                    )
-            yield losses
-
-
-def _tried(part: Windows, forward: Forward) -> list[Float64] | None:
-    """The losses of a part; None if it has several rows that do not fit into memory."""
-    try:
-        return forward(part)
-    except PilekitError as error:
-        if len(part) == 1 or not is_out_of_memory(error.__cause__):
-            raise
-    # Leaving the handler frees the error and its traceback, which holds all tensors of the failed pass.
-    return None
 
 
 def _failed(batch: Windows, error: Exception) -> PilekitError:
     """The error of a forward pass, in one line that names the document of its longest row."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    said, length = visible(lines[0], 200), batch[0].length
+    said, length = shortened(lines[0], 200), batch[0].length
     if is_out_of_memory(error):
         many = "a window" if len(batch) == 1 else f"{len(batch):,} windows"
         return PilekitError(
@@ -280,4 +273,5 @@ def _failed(batch: Windows, error: Exception) -> PilekitError:
 
 
 def _name(row: Row) -> str:
-    return f"{visible(row.of.shard, 200)}, document {row.of.number} ({visible(row.of.subset, 80)})"
+    document = row.document
+    return f"{shortened(document.shard, 200)}, document {document.number} ({shortened(document.subset, 80)})"

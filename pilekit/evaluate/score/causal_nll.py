@@ -82,7 +82,7 @@ def _losses(lm: CausalLM, batch: Windows) -> list[Float64]:
         inputs[row, : window.length] = window.ids[:-1]
     # The input at position i predicts the id at i + 1. A window scores its last `window.tokens` ids, at least one.
     ends = [row * longest + window.length for row, window in enumerate(batch)]
-    predicting = np.concatenate([np.arange(end - of.tokens, end) for end, of in zip(ends, batch, strict=True)])
+    predicting = np.concatenate([np.arange(end - window.tokens, end) for end, window in zip(ends, batch, strict=True)])
     scored_ids = np.concatenate([window.ids[-window.tokens :] for window in batch]).astype(np.int64)
     input_ids, positions, targets = (
         torch.from_numpy(array).to(lm.model.device) for array in (inputs, predicting, scored_ids)

@@ -27,7 +27,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from pilekit.corpus.shuffle import mix
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.evaluate.score.batching import (
     Float64,
     Row,
@@ -69,16 +69,16 @@ class Template:
 
 def template_of(tokenizer: Tokenizer) -> Template:
     """The template of a masked model's tokenizer; PilekitError if it has no mask token or no fixed template."""
-    shown, around = visible(tokenizer.path), tokenizer.around()
+    around = tokenizer.around()
     if tokenizer.mask_id is None:
         raise PilekitError(
-            f"the tokenizer {shown} has no mask token, which a masked model needs; name it as "
+            f"the tokenizer {tokenizer.path} has no mask token, which a masked model needs; name it as "
             '"mask_token" in a tokenizer_config.json beside it'
         )
     if around is None:
         raise PilekitError(
-            f"the tokenizer {shown} does not put the same special tokens around every text; give its tokenizer.json a "
-            '"post_processor" that does, or none'
+            f"the tokenizer {tokenizer.path} does not put the same special tokens around every text; give its "
+            'tokenizer.json a "post_processor" that does, or none'
         )
     return Template(tuple(around[0]), tuple(around[1]), tokenizer.mask_id)
 
@@ -107,14 +107,14 @@ def masked_scoring(
     # Logits are made at one place of a row, if the model allows that, else at all places.
     logits = chunk_rows(lm.model.device, cast("Any", lm.model).get_input_embeddings().num_embeddings)
 
-    def windows_of(of: TokenizedDocument) -> Iterator[list[Row]]:
-        for number, begin in enumerate(range(0, len(of.ids), room)):
-            ids = of.ids[begin : begin + room]
+    def windows_of(document: TokenizedDocument) -> Iterator[list[Row]]:
+        for number, begin in enumerate(range(0, len(document.ids), room)):
+            ids = document.ids[begin : begin + room]
             inputs = np.concatenate((template.before, ids, template.behind)).astype(np.int64)
-            places = (len(template.before) + chosen(len(ids), sample, seed, of.text, number)).tolist()
+            places = (len(template.before) + chosen(len(ids), sample, seed, document.text, number)).tolist()
             weight = len(ids) / len(places)
             yield [
-                Row(of, inputs, len(inputs), len(ids) if place == places[-1] else 0, number, place, weight)
+                Row(document, inputs, len(inputs), len(ids) if place == places[-1] else 0, number, place, weight)
                 for place in places
             ]
 

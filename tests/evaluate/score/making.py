@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 
 from pilekit.evaluate.results.records import ScoredDocument
-from pilekit.evaluate.score.batching import Fitting, TokenizedDocument, ignore, score_rows
+from pilekit.evaluate.score.batching import Scoring, TokenizedDocument, score_rows
 from pilekit.evaluate.score.causal_nll import causal_scoring
 from pilekit.models.causal import CausalLM
+
+
+def ignore(_: int) -> None:
+    """Do nothing."""
 
 
 def document(ids: list[int], number: int = 0, shard: str = "a.jsonl") -> TokenizedDocument:
@@ -28,7 +32,17 @@ def score_documents(
 ) -> Iterator[ScoredDocument]:
     """The documents as they are scored."""
     scoring = causal_scoring(lm, **{"prefix": 0, "max_length": 32, **settings})
-    return score_rows(map(replace, given), scoring, Fitting(), scored=scored)
+    yield from records(given, scoring, scored)
+
+
+def records(
+    given: Iterable[TokenizedDocument], scoring: Scoring, scored: Callable[[int], None] = ignore
+) -> Iterator[ScoredDocument]:
+    """The records of the documents as they are scored."""
+    for batch in score_rows(map(replace, given), scoring):
+        scored(batch.tokens)
+        for one in batch.documents:
+            yield one.record(one.nll())
 
 
 def scored(lm: CausalLM, given: list[TokenizedDocument], **settings: Any) -> list[ScoredDocument]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, cast
@@ -21,12 +20,12 @@ from transformers import PreTrainedTokenizerFast
 from pilekit.errors import PilekitError
 from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.evaluate.score import batching
-from pilekit.evaluate.score.batching import Fitting, TokenizedDocument, ignore, score_rows
+from pilekit.evaluate.score.batching import TokenizedDocument
 from pilekit.evaluate.score.pseudo_nll import Template, chosen, masked_scoring, template_of
 from pilekit.models.masked import MaskedLM, as_masked_lm
 from pilekit.tokenize import load_tokenizer
 from tests.evaluate.reference import reference_losses
-from tests.evaluate.score.making import document
+from tests.evaluate.score.making import document, ignore, records
 from tests.refusing import refused
 from tests.tiny.masked import FAMILIES, VOCABULARY, mobile_bert, roberta_tokenizer, tiny
 from tests.tiny.models import tiny_corpus, tiny_tokenizer
@@ -46,7 +45,7 @@ def scored(
 ) -> list[ScoredDocument]:
     """The scored documents in the order of their numbers."""
     scoring = masked_scoring(lm, **{"template": TEMPLATE, "max_length": 40, **changes})
-    return sorted(score_rows(map(replace, given), scoring, Fitting(), scored=scored), key=lambda one: one.number)
+    return sorted(records(given, scoring, scored), key=lambda one: one.number)
 
 
 @settings(max_examples=20)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW
 
-from pilekit.evaluate.ranks import single_rank
+from pilekit.evaluate.score_ranks import single_rank
 from pilekit.train.checkpoint.manifest import INDEX_FILE, STATE_FILE, Progress
 from pilekit.train.checkpoint.saving import Checkpoints
 from pilekit.train.config.sections import CheckpointConfig

@@ -11,11 +11,11 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch import distributed as dist
@@ -23,8 +23,6 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from pilekit.errors import PilekitError
 from pilekit.workers.ranks import Ranks, join, lost_rank
-
-T = TypeVar("T")
 
 PATIENCE = timedelta(days=1)
 LOOK_SECONDS = 1.0
@@ -43,18 +41,20 @@ def ranks_of_job() -> Ranks:
     return join() if dist.is_initialized() or os.environ.get("WORLD_SIZE", "1") != "1" else single_rank()
 
 
-def score_then_gather(ranks: Ranks, work: Callable[[Callable[[], None]], T]) -> T:
-    """`Ranks.on_all_ranks` for long work that takes longer on some ranks than on others.
+@contextmanager
+def ending_together(ranks: Ranks) -> Iterator[Callable[[], None]]:
+    """Inside, each rank works for as long as it takes; the block ends on all ranks at once, as `Ranks.on_all_ranks`.
 
-    work   receives a function to call now and then; it raises another rank's failure
+    Yields a function to call now and then, which raises another rank's failure.
     """
     if ranks.world_size == 1:
-        return work(lambda: None)
+        yield lambda: None
+        return
     store = PrefixStore(f"pilekit/evaluate/{next(_calls)}", dist.distributed_c10d._get_default_store())
     patient = replace(ranks, control=dist.new_group(backend="gloo", timeout=PATIENCE))
     looked = 0.0
 
-    def check() -> None:
+    def check_others() -> None:
         nonlocal looked
         if time.monotonic() - looked < LOOK_SECONDS:
             return
@@ -66,13 +66,17 @@ def score_then_gather(ranks: Ranks, work: Callable[[Callable[[], None]], T]) -> 
         if failure is not None:
             raise PilekitError(failure)
 
-    def telling() -> T:
-        try:
-            return work(check)
-        except BaseException as error:
-            message = str(error) if isinstance(error, PilekitError) else f"{type(error).__name__} on another rank"
-            with suppress(RuntimeError):  # the store itself may be gone
-                store.set("failed", message)
-            raise
+    own_error: BaseException | None = None
+    try:
+        yield check_others
+    except BaseException as error:
+        own_error = error
+        message = str(error) if isinstance(error, PilekitError) else f"{type(error).__name__} on another rank"
+        with suppress(RuntimeError):  # the store itself may be gone
+            store.set("failed", message)
 
-    return patient.on_all_ranks(telling)
+    def end() -> None:
+        if own_error is not None:
+            raise own_error
+
+    patient.on_all_ranks(end)

@@ -1,0 +1,231 @@
+"""`scoring_run`: the documents that a plan selects, scored by all ranks, each recorded as soon as it is scored.
+
+    with scoring_run(plan, ranks, out=out) as run:    # the folder of records is locked until the block ends
+        with run.own_documents() as documents:        # this rank's, tokenized, without those that are recorded
+            if documents is not None:                 # else the weights of the model are not needed
+                for document in run.score(documents, scoring):
+                    run.keep(document.record(document.nll()))
+        records, protocol = run.results()             # of all ranks and all runs
+
+Ranks share nothing while they score, and meet at the end of `own_documents`. A record may be kept with numbers: the
+losses of its tokens, or a vector.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from pilekit.display.progress import Scored
+from pilekit.documents import DocumentBatch
+from pilekit.errors import PilekitError, counted, message_logger, shortened
+from pilekit.evaluate.plan import Plan
+from pilekit.evaluate.results.records import Records, ScoredDocument
+from pilekit.evaluate.results.result_folder import held_folder, record_file, records_folder, scored_before
+from pilekit.evaluate.score.batching import Scoring, TokenizedDocument, score_rows
+from pilekit.evaluate.score_ranks import ending_together
+from pilekit.evaluate.select_documents import Recorded, assign_to_rank, selected, text_bytes_selected, tokenized
+from pilekit.shards.read.absent_label import check_label
+from pilekit.shards.read.change_check import check_version
+from pilekit.shards.read.read_errors import SkippedLines
+from pilekit.workers.ranks import Ranks
+
+logger = message_logger(__name__)
+
+MOST_OTHERS = 30
+"""The protocol lists at most this many labels unknown to the manifest."""
+STORED_BYTES_PER_TOKEN = 1.3
+READ_AHEAD = 4 << 20
+
+
+class ScoringProgress:
+    """Reports bytes as done once they are scored, and the bits per byte so far; reading is far ahead of scoring.
+
+    If the bytes of text of all documents are known, those of scored documents are done. A long document counts before
+    its end too, by its tokens. Otherwise stored bytes are counted: a scored token as the stored bytes that a token
+    usually takes, and bytes that were read long ago as scored. Each rank counts its work as that of every rank.
+
+    total     bytes of text of all documents, None if unknown; `stored` is the size of the shards
+    earlier   the documents that earlier runs have scored
+    """
+
+    def __init__(self, report: Scored, total: int | None, stored: int | None, earlier: Records, world_size: int = 1):
+        self._report, self._total, self._stored, self._world_size = report, total, stored, world_size
+        self._earlier = self._bytes = int(earlier.bytes.sum())
+        self._nll = float(earlier.nll.sum())
+        self._read = self._reported = self._tokens = self._kept_tokens = 0
+        self._begun_bytes = self._begun_tokens = 0
+        self._tell(self._earlier if total is not None else 0)
+
+    def read(self, amount: int) -> None:
+        """Count `amount` more stored bytes as read; the decoding thread calls this, so it reports nothing."""
+        self._read += amount
+
+    def begun(self, documents: Iterable[TokenizedDocument]) -> Iterator[TokenizedDocument]:
+        """The documents as they come to be scored, of which the bytes of a token are known."""
+        for document in documents:
+            self._begun_bytes += document.bytes
+            self._begun_tokens += len(document.ids)
+            yield document
+
+    def kept(self, record: ScoredDocument) -> None:
+        """Count a document whose tokens are all scored."""
+        self._bytes += record.bytes
+        self._nll += record.nll
+        self._kept_tokens += record.tokens
+
+    def scored(self, tokens: int) -> None:
+        """Count `tokens` more as scored, and report."""
+        self._tokens += tokens
+        if self._total is None:
+            stored = int(self._tokens * STORED_BYTES_PER_TOKEN * self._world_size)
+            self._tell(min(self._read, max(stored, self._read - READ_AHEAD)))
+        else:
+            begun = (self._tokens - self._kept_tokens) * self._begun_bytes // max(1, self._begun_tokens)
+            own = self._bytes - self._earlier + begun
+            self._tell(min(self._total, self._earlier + own * self._world_size))
+
+    def all(self) -> None:
+        """Report everything as done."""
+        self._tell(self._read if self._total is None else self._total)
+
+    def _tell(self, done: int) -> None:
+        self._reported = max(self._reported, done)
+        bits = self._nll / math.log(2) / self._bytes if self._bytes else None
+        self._report(self._reported, self._stored if self._total is None else self._total, bits)
+
+
+@contextmanager
+def scoring_run(
+    plan: Plan, ranks: Ranks, *, out: str | Path | None = None, report: Scored | None = None
+) -> Iterator[ScoringRun]:
+    """The run of a plan on the ranks, all of which make this call.
+
+    out      the folder for records, which is locked until the block ends; None: records are not written
+    report   called with the progress
+    """
+    with ExitStack() as locks:
+        earlier = ranks.on_rank0(lambda: _earlier_records(plan, out, locks))
+        total = None if report is None else text_bytes_selected(plan)
+        progress = ScoringProgress(report or _ignore, total, plan.corpus.size, earlier, ranks.world_size)
+        yield ScoringRun(plan, ranks, out, earlier, progress)
+
+
+def _ignore(*_: object) -> None:
+    """Report to nobody."""
+
+
+class ScoringRun:
+    """A run on this rank: the records of earlier runs, and what it reads, scores and records itself.
+
+    earlier   the records of earlier runs
+    """
+
+    def __init__(
+        self, plan: Plan, ranks: Ranks, out: str | Path | None, earlier: Records, progress: ScoringProgress
+    ) -> None:
+        self.earlier = earlier
+        self._plan, self._ranks, self._out, self._progress = plan, ranks, out, progress
+        self._recorded = Recorded(earlier)
+        self._labels: dict[str, int] = {}
+        self._skipped = SkippedLines()
+        self._own: list[ScoredDocument] = []
+        self._check_others: Callable[[], None]
+        self._append: Callable[[ScoredDocument, bytes], None] | None = None
+
+    @contextmanager
+    def own_documents(self) -> Iterator[Iterator[TokenizedDocument] | None]:
+        """The documents that this rank has to score, as they are read; None if there are none.
+
+        The block ends on all ranks together, with an error if one of them fails.
+        """
+        plan, ranks = self._plan, self._ranks
+        with ending_together(ranks) as self._check_others, ExitStack() as opened:
+            batches = opened.enter_context(closing(selected(plan, self._labels, self._skipped, self._progress.read)))
+            unscored = assign_to_rank(self._without_recorded(batches), ranks.rank, ranks.world_size)
+            documents = tokenized(unscored, plan.tokenizer)
+            if self._out is not None:
+                file = records_folder(self._out, plan.key) / f"records.{ranks.rank}.jsonl"
+                self._append = opened.enter_context(record_file(file))
+            first = next(documents, None)
+            yield None if first is None else self._progress.begun(chain([first], documents))
+
+    def _without_recorded(self, batches: Iterable[DocumentBatch]) -> Iterator[DocumentBatch]:
+        for batch in batches:
+            self._progress.scored(0)
+            yield self._recorded.without_recorded(batch)
+
+    def score(self, documents: Iterable[TokenizedDocument], scoring: Scoring) -> Iterator[TokenizedDocument]:
+        """Yield each document as soon as all its rows are scored. PilekitError if a file of the model has changed."""
+        self._check_model()
+        for batch in score_rows(documents, scoring):
+            self._progress.scored(batch.tokens)
+            self._check_others()
+            yield from batch.documents
+        self._check_model()
+
+    def _check_model(self) -> None:
+        # The weights are mapped, so they would change with their file.
+        for path, version in self._plan.model_versions.items():
+            check_version(path, version)
+
+    def keep(self, record: ScoredDocument, numbers: bytes = b"") -> None:
+        """Keep the record of a scored document and its numbers, in the folder of the run if it has one."""
+        self._progress.kept(record)
+        if self._append is not None:
+            self._append(record, numbers)
+        self._own.append(record)
+
+    def results(self) -> tuple[Records, dict[str, Any]]:
+        """The records of all ranks and all runs, and the plan's protocol with labels and bad lines, on every rank."""
+        plan, ranks, manifest = self._plan, self._ranks, self._plan.corpus.manifest
+        parts = ranks.gather(self._own)
+        self._progress.all()
+
+        def joined() -> Records:
+            documents = chain(self._recorded.require_all_found().documents(), *parts)
+            records = Records.of(documents, plan.shards, manifest)
+            if not len(records):
+                check_label(plan.corpus, self._labels, plan.subsets)
+                which = "" if plan.subsets is None else f" of {shortened(', '.join(plan.subsets), 400)}"
+                raise PilekitError(
+                    f"no documents{which} in the {counted(len(plan.shards), 'shard')} of {plan.corpus.root}, "
+                    "so there is nothing to score; `pilekit stats` shows what is in them"
+                )
+            return records
+
+        records = ranks.on_all_ranks(joined)
+        if ranks.is_first:
+            self._warn(records)
+        known = [subset.name for subset in manifest.subsets]
+        others = [label for label in self._labels if label not in known][:MOST_OTHERS]
+        labels = [name for name in known if name in self._labels] + others
+        return records, {**plan.protocol, "skipped_lines": self._skipped.count, "labels": labels}
+
+    def _warn(self, records: Records) -> None:
+        """Log what the reader of the figures must know: an unusual label, subsets without documents, bad lines."""
+        plan, skipped = self._plan, self._skipped
+        if plan.subsets is None:
+            check_label(plan.corpus, self._labels)
+        for name in plan.subsets or ():
+            if name not in records.subsets:
+                logger.warning("no documents of %s in %s", shortened(name, 80), shortened(plan.corpus.root, 200))
+        if skipped.count:
+            lines, first = counted(skipped.count, "bad line"), shortened(skipped.examples[0], 500)
+            logger.warning("skipped %s, the first: %s", lines, first)
+
+
+def _earlier_records(plan: Plan, out: str | Path | None, locks: ExitStack) -> Records:
+    """The records of earlier runs; `locks` keeps their folder locked."""
+    if out is None:
+        return Records.of([], plan.shards, plan.corpus.manifest)
+    records = locks.enter_context(held_folder(out, plan.key, plan.protocol, plan.corpus.manifest))
+    if len(records):
+        documents = counted(len(records), "document is", "documents are")
+        what = "already done" if scored_before(out, plan.key) else "resuming"
+        logger.warning("%s: %s scored already, recorded in %s", what, documents, out)
+    return records
