@@ -134,7 +134,7 @@ def assemble_corpus(
                memory are extra
     on_error   "raise": a line or file that is no document is a `PilekitError`; "skip": it is counted and listed
     jobs       sources or shards at a time, each in its own process; None: the usable CPUs, or fewer for little text
-    engine     a cluster instead of local processes; `memory` is then that of each node
+    cluster    a cluster instead of local processes; `memory` is then that of each node
     work       advance: see `SortWork`
 
     The bytes are the same for any jobs, memory and order of sources. Raises `PilekitError` for a source that is
@@ -143,7 +143,7 @@ def assemble_corpus(
     described, folder = load_manifest(manifest), Path(out)
     sources = find_sources(described, manifest, folder)
     corpus_job = CorpusJob.of_steps(Corpus.of_shards(sources, described), **work)
-    memory, engine = corpus_job.memory, corpus_job.engine
+    memory, cluster = corpus_job.memory, corpus_job.cluster
     if memory < 64 * 10**6:
         raise PilekitError(f"memory is {memory:,} bytes; 64 MB is the least")
     inputs = inputs_of(sources, described)
@@ -171,7 +171,7 @@ def assemble_corpus(
         if result is None or any(output.result(name) is None for name in result["documents"]):
             notes = step("counting", sources).process_unfinished(partial(count_source, job=job))
             # Files without a name go to this node's own disk if a cluster is used.
-            own = plan_file.parent if engine is None else scratch_folder(engine.scratch)
+            own = plan_file.parent if cluster is None else scratch_folder(cluster.scratch)
             result = _plan(job, sources, notes, output, own, memory)
             if plan:
                 raise _Planned

@@ -24,7 +24,7 @@ def _no_parts(context: click.Context, option: click.Parameter, typed: str | None
     if typed is not None:
         raise click.UsageError(
             "dedup has no --part: it compares all shards with each other, in several steps; run it on one machine "
-            "or with --engine ray"
+            "or with --cluster"
         )
 
 

@@ -191,39 +191,35 @@ part_option = click.option(
 """Adds `part` ((int, int) or None)."""
 
 
-def engine_option(function: F) -> F:
-    """Add `engine` to a command: None, or the `Ray` of --engine ray, --address and --scratch, connected."""
+def cluster_option(function: F) -> F:
+    """Add `cluster` to a command: None, or the `Ray` of --cluster and --scratch, connected."""
 
     @functools.wraps(function)
-    def with_engine(*args: Any, engine: str, address: str | None, scratch: Path | None, **options: Any) -> Any:
-        if engine == "local":
-            for name, given in (("--address", address), ("--scratch", scratch)):
-                if given is not None:
-                    raise click.UsageError(f"{name} is for a cluster: give --engine ray too.")
-            return function(*args, engine=None, **options)
+    def with_cluster(*args: Any, cluster: str | None, scratch: Path | None, **options: Any) -> Any:
+        if cluster is None:
+            if scratch is not None:
+                raise click.UsageError("--scratch is for a cluster: give --cluster too.")
+            return function(*args, cluster=None, **options)
         if options.get("part"):
-            raise click.UsageError("a cluster does all parts: leave out --part, or --engine ray.")
+            raise click.UsageError("a cluster does all parts: leave out --part, or --cluster.")
         from pilekit.workers import Ray
 
-        with Ray(address, scratch=scratch) as cluster:
-            click.echo(str(cluster), err=True)
-            return function(*args, engine=cluster, **options)
+        with Ray(cluster, scratch=scratch) as ray:
+            click.echo(str(ray), err=True)
+            return function(*args, cluster=ray, **options)
 
-    engines = click.Choice(["local", "ray"])
+    where = "Run on a Ray cluster: the address of its head; auto: $RAY_ADDRESS, or the cluster of this machine."
     return together(
-        click.option("--engine", type=engines, default="local", help="This machine, or a cluster."),
-        click.option("--address", metavar="HOST:PORT", help="Head of the Ray cluster.  [default: $RAY_ADDRESS]"),
-        folder_option(
-            "--scratch", "Of a cluster: a folder on each node's own disk, for temporary files.  [default: $TMPDIR]"
-        ),
-    )(with_engine)  # type: ignore[return-value]
+        click.option("--cluster", metavar="HOST:PORT", help=where),
+        folder_option("--scratch", "With --cluster: a folder on each node's own disk.  [default: $TMPDIR]"),
+    )(with_cluster)  # type: ignore[return-value]
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 """Adds `as_json` (bool)."""
 
-shard_options = together(part_option, jobs_option, engine_option, json_option)
-"""Adds `part`, `jobs`, `engine` and `as_json` to a command that works shard by shard."""
+shard_options = together(part_option, jobs_option, cluster_option, json_option)
+"""Adds `part`, `jobs`, `cluster` and `as_json` to a command that works shard by shard."""
 
 token_format_option = click.option(
     "--format",
@@ -252,8 +248,8 @@ held_out_option = click.option(
 )
 """Adds `held_out`."""
 
-run_options = together(on_error_option(), jobs_option, json_option, engine_option)
-"""Adds `on_error`, `jobs`, `as_json` and `engine`."""
+run_options = together(on_error_option(), jobs_option, json_option, cluster_option)
+"""Adds `on_error`, `jobs`, `as_json` and `cluster`."""
 
 _MEMORY = click.option(
     "--memory",

@@ -54,8 +54,8 @@ def command(
     """
     token_files = [path.endswith(".idx") for path in paths]
     if any(token_files):
-        if part or any(options[name] for name in ("sums", "write_sums", "engine")) or not all(token_files):
-            raise click.UsageError("token files (.idx) are verified alone: without shards, sums, --part and --engine")
+        if part or any(options[name] for name in ("sums", "write_sums", "cluster")) or not all(token_files):
+            raise click.UsageError("token files (.idx) are verified alone: without shards, sums, --part and --cluster")
         _verify_token_files(paths, as_json)
         return
     from pilekit.display.fitted_table import rounded_bytes

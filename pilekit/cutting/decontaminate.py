@@ -63,7 +63,7 @@ def decontaminate_corpus(
     only      leave out the documents of other subsets, rather than pass them through
     write     write the clean shards; else only the tables and the summary
     manifest  describes the corpus at a path, as for `Corpus`
-    work      on_error, jobs, advance, engine: see `StepWork`
+    work      on_error, jobs, advance, cluster: see `StepWork`
 
     A killed run is resumed; a repeated finished run returns at once.
     """

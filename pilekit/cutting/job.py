@@ -88,7 +88,7 @@ class CutJob:
     @property
     def own_scratch(self) -> Path:
         """The folder of files without a name: on this node's own disk if a cluster is used."""
-        return self.scratch if self.folder_job.engine is None else scratch_folder(self.folder_job.engine.scratch)
+        return self.scratch if self.folder_job.cluster is None else scratch_folder(self.folder_job.cluster.scratch)
 
     @property
     def stored(self) -> int:

@@ -67,7 +67,7 @@ def substrings_corpus(
     write      write the clean shards; else only the table and the summary
     manifest   describes the corpus at a path, as for `Corpus`
     work       on_error, jobs, advance, memory: see `SortWork`
-    engine     a cluster instead of local processes; this node sorts
+    cluster    a cluster instead of local processes; this node sorts
 
     A killed run is resumed; a repeated finished run returns at once.
     """

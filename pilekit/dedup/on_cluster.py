@@ -40,14 +40,14 @@ class ClusterSteps:
 
     make      makes the document table on a node, given a folder on its own disk; can be pickled
     folder    for the tasks' files, on shared storage
-    engine    that of the job
+    cluster   that of the job
     files     the tasks' files so far
     """
 
     job: FolderJob
     make: _Make
     folder: Path
-    engine: Ray
+    cluster: Ray
     files: list[Path] = field(default_factory=list)
 
     def find_exact(self) -> Iterator[Table]:
@@ -60,25 +60,25 @@ class ClusterSteps:
         """`find_candidates`, in which each node takes a share of the bands."""
         groups = [group.tolist() for group in np.array_split(np.arange(bands), min(bands, self._count()))]
         items = [(group, self.folder / f"bands-{group[0]}-{group[-1]}.rows") for group in groups]
-        candidates = Candidates(len(copies), scratch_folder(self.engine.scratch), 0)
+        candidates = Candidates(len(copies), scratch_folder(self.cluster.scratch), 0)
         for table in self._tables(items, advance, write_flags(self.folder, copies)):
             candidates.flag(table)
         return candidates
 
     def decide(self, decide: _Decide, path: Path, advance: Advance) -> Decided:
         """`decide`, which writes `path`, with the copies and candidates found: one task that takes a whole node."""
-        work = functools.partial(_decide, make=self.make, scratch=self.engine.scratch, decide=decide)
+        work = functools.partial(_decide, make=self.make, scratch=self.cluster.scratch, decide=decide)
         (decided,) = replace(self.job, advance=advance).on_nodes(work, [self.files], ["comparing"])
         await_files([path, decided.flags])
         return decided
 
     def _count(self) -> int:
-        return max(1, sum(map(bool, self.engine.cpus())))
+        return max(1, sum(map(bool, self.cluster.cpus())))
 
     def _tables(self, items: list[tuple[Any, Path]], advance: Advance | None, copies: Path | None) -> Iterator[Table]:
         """The tables of each part, which the nodes write into the files of `items`."""
         files = [path for _, path in items]
-        work = functools.partial(_write_tables, make=self.make, scratch=self.engine.scratch, copies=copies)
+        work = functools.partial(_write_tables, make=self.make, scratch=self.cluster.scratch, copies=copies)
         list(replace(self.job, advance=advance).on_nodes(work, items, [path.stem for path in files]))
         await_files(files)
         self.files.extend(files)

@@ -112,7 +112,7 @@ def dedup_corpus(
                 memory are extra
     jobs        number of shards at a time, each in its own process; None: one for every two CPUs
     manifest    describes the corpus at a path, as for `Corpus`
-    engine      a cluster instead of local processes; `memory` is then that of each node
+    cluster     a cluster instead of local processes; `memory` is then that of each node
     work        on_error, advance: see `SortWork`
 
     A killed run is resumed; a repeated finished run returns at once. `PilekitError` if the folder was made from other
@@ -215,28 +215,28 @@ class _Run:
     def decide(self, sketches: Sequence[ShardSketch]) -> tuple[DocumentTable, Decided]:
         """Find out which documents are removed, and why, and write `removed.parquet`."""
         job, scratch = self.job, self.folder / SCRATCH
-        memory, engine = job.memory, job.engine
+        memory, cluster = job.memory, job.cluster
         scratch.mkdir(parents=True, exist_ok=True)
-        own = scratch if engine is None else scratch_folder(engine.scratch)  # for files without a name
+        own = scratch if cluster is None else scratch_folder(cluster.scratch)  # for files without a name
         keep, protected = self.parameters["keep"], len(self.protected)
         make = functools.partial(_document_table, sketches=sketches, keep=keep, before=self.before, protected=protected)
         document_table = make(own)
         shards = [*(shard for run in self.before for shard in run.shards), *job.shards]
 
-        cluster = None if engine is None else ClusterSteps(job, make, scratch / "matched", engine)
-        decisions = Decisions(document_table.documents if cluster is None else 0, own)  # A cluster's task has its own.
+        steps = None if cluster is None else ClusterSteps(job, make, scratch / "matched", cluster)
+        decisions = Decisions(document_table.documents if steps is None else 0, own)  # A cluster's task has its own.
         copies = scratch_array(own, np.bool_, document_table.documents)
-        for pairs in find_exact(document_table, own, memory) if cluster is None else cluster.find_exact():
-            if cluster is None:
+        for pairs in find_exact(document_table, own, memory) if steps is None else steps.find_exact():
+            if steps is None:
                 decisions.add_copies(pairs)
             copies[ids_of(pairs[1])] = True
 
         bands = self.bands.bands
         keys = job.progress("matching", 2 * _KEY_BYTES * document_table.documents * bands, _KEY_BYTES)
-        if cluster is None:
+        if steps is None:
             candidates = find_candidates(document_table, range(bands), copies, own, memory, jobs=job.jobs, advance=keys)
         else:
-            candidates = cluster.find_candidates(bands, copies, keys)
+            candidates = steps.find_candidates(bands, copies, keys)
         with candidates.rows:
             text_bytes = int(np.sum(document_table.rows["text_bytes"], where=candidates.flagged, dtype=np.int64))
             check_free_disk(scratch, set_bytes(text_bytes, document_table.documents), "comparing")
@@ -253,8 +253,8 @@ class _Run:
                 repeated_labels={subset.name for subset in subsets if (subset.epochs or 0) > 1},
                 repeated_shards={shard.name for shard in job.shards if shard.split in ("train", None)},
             )
-            if cluster is not None:
-                return document_table, cluster.decide(decide_all, self.folder / REMOVED, resolved)
+            if steps is not None:
+                return document_table, steps.decide(decide_all, self.folder / REMOVED, resolved)
             return document_table, decide_all(document_table, decisions, candidates, own, memory, resolved)
 
     def record(
@@ -290,7 +290,7 @@ class _Run:
         """Write the clean shards, if requested, and note the path of each shard."""
         shutil.rmtree(self.folder / SCRATCH, ignore_errors=True)
         write, job = self.parameters["write"], self.job
-        job = job.step("writing", self.stored()) if write else replace(job, jobs=1, engine=None)
+        job = job.step("writing", self.stored()) if write else replace(job, jobs=1, cluster=None)
         job.process_unfinished(functools.partial(_finish_shard, write=write, manifest=job.corpus.manifest))
 
     def finish(self, summary: dict[str, Any]) -> None:

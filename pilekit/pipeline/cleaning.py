@@ -83,7 +83,7 @@ def clean_corpus(
     c4_lines    cut the documents that stay to the lines that C4 keeps; needs a set of C4 among the rules
     pii         "email", "ip" or both: replace addresses in the documents that stay
     manifest    describes the corpus at a path, as for `Corpus`
-    work        on_error, jobs, advance, engine: see `Work`
+    work        on_error, jobs, advance, cluster: see `Work`
 
     `out` holds shards of the same names, their lines byte for byte unless the text was changed, `dropped.parquet` with
     the rules that each dropped document fails, and `summary.json`. `PilekitError` if nothing is kept.

@@ -80,14 +80,14 @@ def find_text(
     counts    receives the counts of each shard when it has been read; complete at the end
     subsets   exact names; None: all
     min_bytes documents with less text are not counted
-    work      on_error, jobs, advance, engine: see `Work`
+    work      on_error, jobs, advance, cluster: see `Work`
 
     Raises PilekitError for a pattern that is no regular expression, and for every error of `read`.
     """
     job = CorpusJob(corpus, **work)
     reading = functools.partial(read, subsets=subsets, on_error=job.on_error, manifest=corpus.manifest)
     search = functools.partial(_search, pattern=Match(pattern).pattern, min_bytes=min_bytes, reading=reading)
-    if job.engine is None and job.processes(job.shards) == 1:
+    if job.cluster is None and job.processes(job.shards) == 1:
         share = job.share(job.shards)
         for shard in job.shards:
             yield from search(shard, counts, job.advance, share)

@@ -76,7 +76,7 @@ def sample_documents(
     seed      another seed draws another sample
     subsets   exact names; None: all
     stages    only documents that pass these stages are drawn
-    work      on_error, jobs, advance, engine: see `Work`
+    work      on_error, jobs, advance, cluster: see `Work`
     """
     job = CorpusJob(corpus, **work)
     reading = functools.partial(read, subsets=subsets, on_error=job.on_error, manifest=corpus.manifest)

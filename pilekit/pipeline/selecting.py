@@ -82,7 +82,7 @@ def select_corpus(
     min_bytes   documents whose text has at least this many UTF-8 bytes
     format      "zst" and "jsonl" keep whole lines, "parquet" keeps text and label
     manifest    describes the corpus at a path, as for `Corpus`
-    work        on_error, jobs, advance, engine, part: see `PartWork`
+    work        on_error, jobs, advance, cluster, part: see `PartWork`
 
     A shard without a selected document gives no file. `PilekitError` if nothing is selected at all; then nothing is
     left in `out`. If a shard cannot be read, the other shards are finished and kept before the error is

@@ -84,7 +84,7 @@ class CorpusJob:
     jobs: int | None = None
     advance: Advance | None = None
     report: Report | None = None
-    engine: Ray | None = None
+    cluster: Ray | None = None
     part: Part | None = None
     memory: int = sorting_memory()
     cpus_per_job: int = 1
@@ -97,18 +97,18 @@ class CorpusJob:
         on_error: OnError = "raise",
         jobs: int | None = None,
         advance: Report | None = None,
-        engine: Ray | None = None,
+        cluster: Ray | None = None,
         memory: int = memory,
         cpus_per_job: int = 1,
     ) -> Self:
         """The job of a command of several steps, whose `advance` is a `Report`."""
-        return cls(corpus, on_error, jobs, report=advance, engine=engine, memory=memory, cpus_per_job=cpus_per_job)
+        return cls(corpus, on_error, jobs, report=advance, cluster=cluster, memory=memory, cpus_per_job=cpus_per_job)
 
     @property
     def shards(self) -> Sequence[Shard]:
         """The shards of `part`."""
-        if self.part is not None and self.engine is not None:
-            raise PilekitError("a cluster does all parts: leave out part, or engine")
+        if self.part is not None and self.cluster is not None:
+            raise PilekitError("a cluster does all parts: leave out part, or cluster")
         return self.corpus.part(self.part).shards
 
     @property
@@ -130,9 +130,9 @@ class CorpusJob:
 
         PilekitError for shards that other machines of a cluster cannot read.
         """
-        cpus = [usable_cpus()] if self.engine is None else self.engine.cpus()
+        cpus = [usable_cpus()] if self.cluster is None else self.cluster.cpus()
         most = sum(here // self.cpus_per_job or here for here in cpus)
-        if self.engine is not None:
+        if self.cluster is not None:
             for shard in shards:
                 if shard.path == STANDARD_INPUT or shard.path.startswith("memory://"):
                     raise PilekitError(f"{shard.name}: other machines cannot read it; leave out the cluster")
@@ -147,13 +147,13 @@ class CorpusJob:
 
     def share(self, shards: Sequence[Shard], memory: int = 0) -> Share:
         """The share of one process; `memory` is for all processes of a machine together."""
-        engine, processes = self.engine, max(1, self.processes(shards))
-        threads = max(1, usable_cpus() // processes) if engine is None else engine.threads(processes)
+        cluster, processes = self.cluster, max(1, self.processes(shards))
+        threads = max(1, usable_cpus() // processes) if cluster is None else cluster.threads(processes)
         is_tiny = sum(TINY_BYTES if shard.size is None else shard.size for shard in shards) < TINY_BYTES * len(shards)
         # A process decompresses in a thread if there are free CPUs for it, or if it is the only one. If most shards are
         # tiny, no thread pays.
-        ahead = ((processes == 1 and engine is None) or threads > 1) and not is_tiny
-        return Share(ahead, threads, memory // (processes if engine is None else engine.tasks_of_a_node(processes)))
+        ahead = ((processes == 1 and cluster is None) or threads > 1) and not is_tiny
+        return Share(ahead, threads, memory // (processes if cluster is None else cluster.tasks_of_a_node(processes)))
 
     def each(
         self, work: ShardWork[T, R], items: Sequence[T], *, memory: int = 0, lock: Path | None = None
@@ -172,7 +172,7 @@ class CorpusJob:
             jobs=self.processes(shards),
             names=[shard.name for shard in shards],
             on_progress=self.advance,
-            engine=self.engine,
+            cluster=self.cluster,
             lock=lock or self.lock,
             memory=share.memory,
         )
@@ -184,7 +184,7 @@ class CorpusJob:
         cluster, files lie in the cache folder, which all nodes must share, and one command at a time uses `name` there.
         """
         with ExitStack() as resources:
-            lock = None if self.engine is None else cache_folder() / name / LOCK_FILE
+            lock = None if self.cluster is None else cache_folder() / name / LOCK_FILE
             if lock is None:
                 folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix=f"pilekit-{name}-")))
             else:
@@ -192,7 +192,7 @@ class CorpusJob:
                 folder = lock.parent
                 resources.callback(shutil.rmtree, folder, ignore_errors=True)
             # Other machines need what was flushed. Here, a power cut takes the command and its files.
-            write = functools.partial(_write_file, work=work, flushed=self.engine is not None)
+            write = functools.partial(_write_file, work=work, flushed=self.cluster is not None)
             targets = [(item, folder / str(place)) for place, item in enumerate(items)]
             with closing(self.each(write, targets, lock=lock)) as results:
                 for (_, path), result in zip(targets, results, strict=True):
@@ -202,15 +202,15 @@ class CorpusJob:
 
     def on_nodes(self, work: ShardWork[T, R], items: Sequence[T], names: Sequence[str]) -> Generator[R, None, None]:
         """Like `each`, for items that are no shards: each takes a whole node of the cluster and the job's memory."""
-        assert self.engine is not None
-        share = Share(ahead=False, threads=self.engine.threads(len(items)), memory=self.memory)
+        assert self.cluster is not None
+        share = Share(ahead=False, threads=self.cluster.threads(len(items)), memory=self.memory)
         return imap_shards(
             functools.partial(work, share=share),
             items,
             jobs=len(items),
             names=names,
             on_progress=self.advance,
-            engine=self.engine,
+            cluster=self.cluster,
             lock=self.lock,
             memory=self.memory,
         )

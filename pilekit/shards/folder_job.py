@@ -98,7 +98,7 @@ class FolderJob(CorpusJob):
             for shard in shards:
                 if shard.name in names:
                     next(finished)
-                    if self.engine is not None:
+                    if self.cluster is not None:
                         await_notes(output, [note + shard.name])
                 if then is not None and (result := output.result(note + shard.name)) is not None:
                     then(shard.name, result)

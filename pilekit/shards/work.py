@@ -29,7 +29,7 @@ _Jobs = Annotated[
     int | None, "shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus"
 ]
 _Advance = Annotated[Advance | None, "called with the number of stored bytes done since the last call"]
-_Engine = Annotated[Ray | None, "a cluster instead of local processes"]
+_Cluster = Annotated[Ray | None, "a cluster instead of local processes"]
 _Part = Annotated[
     Part | None, "(I, N): only the shards of `corpus.part(part)`; a call without it does the rest and finishes"
 ]
@@ -41,7 +41,7 @@ class Work(TypedDict, total=False):
     on_error: _OnError
     jobs: _Jobs
     advance: _Advance
-    engine: _Engine
+    cluster: _Cluster
 
 
 class PartWork(Work, total=False):
@@ -55,7 +55,7 @@ class StoredWork(TypedDict, total=False):
 
     jobs: _Jobs
     advance: _Advance
-    engine: _Engine
+    cluster: _Cluster
     part: _Part
 
 
@@ -65,7 +65,7 @@ class StepWork(TypedDict, total=False):
     on_error: _OnError
     jobs: _Jobs
     advance: Annotated[Report | None, "receives the progress of each step"]
-    engine: _Engine
+    cluster: _Cluster
 
 
 class SortWork(StepWork, total=False):

@@ -106,7 +106,7 @@ def corpus_stats(
     copies      count the documents whose text occurred before (equal 64-bit hash); takes about 10 bytes of memory a
                 document; all other memory is constant. A cluster keeps hashes in the cache folder meanwhile
     manifest    describes the corpus at a path, as for `Corpus`
-    work        on_error, jobs, advance, engine: see `Work`
+    work        on_error, jobs, advance, cluster: see `Work`
 
     A damaged shard is a `PilekitError` whatever `on_error` says. Shards with an index are read only for tokens.
     """
@@ -139,7 +139,7 @@ def corpus_stats(
     no_frames = Frames(*[np.zeros(0, dtype=np.int64)] * 4)  # Counting needs none, and a shard of 43 GB has 1.4 MB.
     indexes = [index and replace(index, frames=no_frames) for index in indexes]
     items = list(zip(corpus.shards, indexes, strict=True))
-    if copies and job.engine is not None:
+    if copies and job.cluster is not None:
         files = job.each_file(functools.partial(count_into_file, count=count), items, "copies")
         results = ((shard_counts, hashes_from_file(file)) for file, shard_counts in files)
     else:

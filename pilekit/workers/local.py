@@ -66,7 +66,7 @@ def map_shards(
     jobs: int | None = None,
     names: Sequence[str] | None = None,
     on_progress: Advance | None = None,
-    engine: Cluster | None = None,
+    cluster: Cluster | None = None,
     lock: Path | None = None,
 ) -> list[R]:
     """`[function(item, advance) for item in items]`, on several processes.
@@ -75,13 +75,15 @@ def map_shards(
     jobs          the number of processes; None: the usable CPUs. Never more than items; 1 runs all in this process
     names         the items' names in errors; by default their `name` or `str`
     on_progress   receives the numbers that the functions report
-    engine        a cluster instead of local processes
+    cluster        a cluster instead of local processes
     lock          the locked file of the folder that the function writes into; all nodes of a cluster must see it
 
     After the last item, the first failure is raised, with the item's name in its message. It is a `PilekitError`
     for a `PilekitError`, an `OSError`, lack of memory or a dead worker, and a `RuntimeError` for anything else.
     """
-    return list(imap_shards(function, items, jobs=jobs, names=names, on_progress=on_progress, engine=engine, lock=lock))
+    return list(
+        imap_shards(function, items, jobs=jobs, names=names, on_progress=on_progress, cluster=cluster, lock=lock)
+    )
 
 
 def imap_shards(
@@ -91,7 +93,7 @@ def imap_shards(
     jobs: int | None = None,
     names: Sequence[str] | None = None,
     on_progress: Advance | None = None,
-    engine: Cluster | None = None,
+    cluster: Cluster | None = None,
     lock: Path | None = None,
     memory: int = 0,
 ) -> Generator[R, None, None]:
@@ -107,11 +109,11 @@ def imap_shards(
         raise PilekitError(f"{len(items)} items, but {len(labels)} names for them")
     if jobs is not None and jobs < 1:
         raise PilekitError(f"jobs must be at least 1, not {jobs}")
-    cpus = usable_cpus() if engine is None else max(1, sum(engine.cpus()))
+    cpus = usable_cpus() if cluster is None else max(1, sum(cluster.cpus()))
     jobs = min(cpus if jobs is None else jobs, len(items))
     report = on_progress or (lambda amount: None)
-    if engine is not None and items:
-        return engine.imap_shards(function, items, labels, jobs, report, lock, memory)
+    if cluster is not None and items:
+        return cluster.imap_shards(function, items, labels, jobs, report, lock, memory)
     # A daemonic process (one of our workers, or of a DataLoader) may not start processes.
     if jobs <= 1 or current_process().daemon:
         return _inline(function, items, labels, report)

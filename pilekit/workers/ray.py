@@ -1,4 +1,4 @@
-"""Work on many shards on a Ray cluster: `with Ray("10.0.0.7:6379") as engine: corpus_stats("pile/", engine=engine)`.
+"""Work on many shards on a Ray cluster: `with Ray("10.0.0.7:6379") as ray: corpus_stats("pile/", cluster=ray)`.
 
 Files on shared storage hold the data, Ray schedules the tasks, and ray_worker.py runs on the nodes. The contract is
 that of local processes: results in order, at most two tasks per job held, the first failure at the end. In addition:
@@ -51,9 +51,10 @@ LOSSES = 3
 
 
 class Ray(NearestNames):
-    """A running Ray cluster; pilekit never starts one. Passed as `engine`, it does the work on the shards.
+    """A running Ray cluster; pilekit never starts one. Passed as `cluster`, it does the work on the shards.
 
-    address   HOST:PORT of its head; None: $RAY_ADDRESS; "auto": a cluster on this machine, whoever started it
+    address   HOST:PORT of its head; None: $RAY_ADDRESS; "auto": that, or else the cluster that this machine belongs to,
+              whoever started it
     scratch   a folder on each node's own disk, for temporary files; None: the node's $TMPDIR
 
     This machine must be one of its nodes. All nodes must see the same files under the same names.
@@ -162,15 +163,18 @@ class Ray(NearestNames):
 
 def _checked(address: str | None) -> str:
     """The address, if something listens there."""
-    given = address or os.environ.get("RAY_ADDRESS") or ""
+    named = os.environ.get("RAY_ADDRESS") or ""
+    given = (named or "auto") if address == "auto" else address or named
     shown = visible(given or "no address", 100)
-    if address == "auto":
-        return address
+    if address == given == "auto":
+        return given
     if given.startswith("ray://"):
         raise PilekitError(f"{shown}: is of a Ray client; run on a node of the cluster, or with `ray job submit`")
     host, _, port = given.rpartition(":")
     if not host or not port.isdecimal() or "/" in host:
-        raise PilekitError(f"{shown}: name the head of the Ray cluster as HOST:PORT, with --address or in $RAY_ADDRESS")
+        raise PilekitError(
+            f"{shown}: name the head of the Ray cluster as HOST:PORT, or take auto for this machine's cluster"
+        )
     try:
         socket.create_connection((host.strip("[]"), int(port)), PROBE_SECONDS).close()
     except (OSError, OverflowError, UnicodeError) as error:

@@ -1,4 +1,4 @@
-"""A worker process of the local engine: takes items through a pipe, one after the other, and sends back the results.
+"""A local worker process: takes items through a pipe, one after the other, and sends back the results.
 
 Each worker has its own pipe and shares no lock with any other process. So a worker that is killed at any moment, for
 example by the kernel's out-of-memory killer, leaves nobody waiting.

@@ -2,14 +2,14 @@
 
     python tests/benchmarks/bench_cluster.py [--megabytes 1000] [--shards PATH...] [--datatrove 4] [--rounds 3] [--json]
 
-`stats`, `reframe` and `dedup` (if it takes an engine) run with two jobs, `verify`, `index` and `select` only locally,
+`stats`, `reframe` and `dedup` run with two jobs, `verify`, `index` and `select` only locally,
 for their MB a CPU second. Each measurement is a process of its own, which starts its cluster and first works on two of
 the shards: then the cluster stands, and workers have loaded what they need (`stats` loads a kernel in 0.5 s, but not
 for small shards). A measurement repeats the command for six seconds. CPU seconds include those of Ray itself.
 `items` is a function that does nothing, on 200 items. datatrove is its MinHash on its Ray executor, on such a cluster,
 with the first megabytes of the same text (--datatrove).
 
-Both nodes share one disk and its cache, so this shows what the engine costs, not what a second machine gains.
+Both nodes share one disk and its cache, so this shows what Ray costs, not what a second machine gains.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def measure(work, first, corpus, amount):
 """
 
 PILEKIT = """
-COMMAND, ENGINE, FIRST, CORPUS, OUT, AMOUNT = sys.argv[1:]
+COMMAND, PLACE, FIRST, CORPUS, OUT, AMOUNT = sys.argv[1:]
 
 def nothing(item, advance):
     pass
@@ -84,8 +84,8 @@ if __name__ == "__main__":
     from pilekit.workers import map_shards
     from pilekit.shards.index.build import index_corpus
     from pilekit.shards.verify.verify import verify_corpus
-    with Ray(cluster().address) if ENGINE == "ray" else nullcontext() as engine:
-        options = {"jobs": 2} | ({"engine": engine} if engine else {})
+    with Ray(cluster().address) if PLACE == "ray" else nullcontext() as ray:
+        options = {"jobs": 2} | ({"cluster": ray} if ray else {})
         def work(corpus, number):
             if COMMAND == "items":
                 map_shards(nothing, range(2 if corpus == FIRST else int(AMOUNT)), **options)
@@ -153,10 +153,10 @@ def main() -> None:
     first = folder_of("first", shards[:2])
     corpus, amount = folder_of("corpus", shards), sum(map(text_of, shards))
     python = peer_environment("cluster", [RAY], on_top=True)
-    runs = [(command, engine) for command in commands() for engine in ("local", "ray")]
+    runs = [(command, place) for command in ("stats", "reframe", "dedup") for place in ("local", "ray")]
     contestants = {
-        f"{command}, {engine}": partial(measured, python, PILEKIT, command, engine, first, corpus, amount=amount)
-        for command, engine in [*runs, *((command, "local") for command in ("verify", "index", "select"))]
+        f"{command}, {place}": partial(measured, python, PILEKIT, command, place, first, corpus, amount=amount)
+        for command, place in [*runs, *((command, "local") for command in ("verify", "index", "select"))]
     }
     contestants["items, ray"] = partial(measured, python, PILEKIT, "items", "ray", first, corpus, amount=ITEMS)
     if chosen.datatrove:
@@ -174,15 +174,6 @@ def main() -> None:
     if chosen.datatrove and "dedup, datatrove" not in rounds:
         tables.append("datatrove's Ray executor does not run here")
     show(chosen, {**rounds, "items": items}, tables)
-
-
-def commands() -> list[str]:
-    """The commands that take an engine."""
-    import inspect
-
-    from pilekit import dedup_corpus
-
-    return ["stats", "reframe", *["dedup"] * ("engine" in inspect.signature(dedup_corpus).parameters)]
 
 
 def pairs(rounds: Rounds) -> list[list[str]]:

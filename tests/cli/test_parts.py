@@ -72,18 +72,21 @@ def test_wrong_parts_and_commands_without_parts(data: Path, tmp_path: Path) -> N
     for command in ("stats", "index", "verify", "reframe", "select", "dedup"):
         out = ("--out", tmp_path / "out") if command in ("reframe", "select") else ()
         told = run(command, data, *out, "--jobs", 1, "--scratch", tmp_path, exit_code=2).stderr
-        assert "--scratch is for a cluster" in told
+        assert "--scratch is for a cluster: give --cluster too" in told
+    told = run("index", data, "--cluster", "127.0.0.1:9", "--part", "1/2", exit_code=2).stderr
+    assert "a cluster does all parts: leave out --part, or --cluster" in told
+    refused("127.0.0.1:9: no Ray cluster answers there", "stats", data, "--cluster", "127.0.0.1:9")
     assert "dedup has no --part" in run("dedup", data, "--part", "1/3", exit_code=2).stderr
     refused("divided into parts", "select", "-", "--sample", 1, "--out", tmp_path / "out", "--part", "1/2")
-    engine, out = Ray("127.0.0.1:9"), tmp_path / "out"
+    cluster, out = Ray("127.0.0.1:9"), tmp_path / "out"
     for call in (
         partial(index_corpus, data),
         partial(verify_corpus, data),
         partial(reframe_corpus, data, out),
         partial(select_corpus, data, out, sample=1.0),
     ):
-        with pytest.raises(PilekitError, match="a cluster does all parts: leave out part, or engine"):
-            call(part=(1, 2), engine=engine)
+        with pytest.raises(PilekitError, match="a cluster does all parts: leave out part, or cluster"):
+            call(part=(1, 2), cluster=cluster)
     assert not out.exists()
 
 

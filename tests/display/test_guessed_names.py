@@ -160,7 +160,7 @@ CALLS = [
     ("corpus_stats(path, text_key='content')", "Corpus(path, text_field=...)"),
     ("corpus_stats(dataset=path)", "corpus"),
     ("corpus_stats(path, json=True)", "result.to_dict()"),
-    ("corpus_stats(path, address='auto')", "engine=Ray(address)"),
+    ("corpus_stats(path, address='auto')", "cluster=Ray(address)"),
     ("corpus_stats(path, nothing_of_the_kind=1)", "; it takes corpus, subsets, tokenizer, "),
     ("dedup_corpus(path, treshold=0.8)", "threshold"),
     ("dedup_corpus(path, jaccard_threshold=0.8)", "threshold"),

@@ -239,7 +239,7 @@ def test_each_option_is_in_the_help_once_and_no_other_is_taken(function: Callabl
     text, parameters = inspect.getdoc(function) or "", inspect.signature(function).parameters
     options = {*TAKES[function].__annotations__}
     assert "work" not in parameters
-    assert {*parameters} & {"on_error", "jobs", "engine", "part", "memory"} <= options
+    assert {*parameters} & {"on_error", "jobs", "cluster", "part", "memory"} <= options
     for name in options:
         assert [line.split("  ")[0] for line in text.splitlines()].count(name) == 1, name
         assert parameters[name].default == getattr(CorpusJob, name)
@@ -251,7 +251,7 @@ def test_each_option_is_in_the_help_once_and_no_other_is_taken(function: Callabl
 
 
 @settings(max_examples=20)
-@given(st.sampled_from([*TAKES]), st.sampled_from(["jobs", "engine"]))
+@given(st.sampled_from([*TAKES]), st.sampled_from(["jobs", "cluster"]))
 def test_a_misspelt_option_is_answered_with_the_right_one(function: Callable[..., Any], option: str) -> None:
     with pytest.raises(TypeError, match=rf"did you mean {option}\?$"):
         function("x", **{f"{option}_": 1})

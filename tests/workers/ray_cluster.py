@@ -54,7 +54,7 @@ class TwoNodes:
         self.cluster = Cluster(initialize_head=True, head_node_args={**options, "include_dashboard": False})
         self.options, self.node = options, None
         self.address: str = self.cluster.address
-        self.held, self.ray = path / "held", ("--engine", "ray", "--address", self.address)
+        self.held, self.ray = path / "held", ("--cluster", self.address)
 
     def complete(self) -> None:
         if self.node is None:

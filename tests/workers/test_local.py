@@ -1,4 +1,4 @@
-"""The local engine with real processes: order, progress, failures, killed workers, Ctrl-C, memory bound."""
+"""Local worker processes: order, progress, failures, killed workers, Ctrl-C, memory bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Ray engine: addresses, the node check, tokens, lack of memory, and the contract of `map_shards` on a cluster."""
+"""Ray clusters: addresses, the node check, tokens, lack of memory, and the contract of `map_shards` on a cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.workers.ray_cluster import TwoNodes, lone_node, pilekit, started
 def test_an_address_that_leads_nowhere_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     for address, text in (
-        (None, r"no address: name the head of the Ray cluster as HOST:PORT, with --address or in \$RAY_ADDRESS"),
+        (None, "no address: name the head of the Ray cluster as HOST:PORT, or take auto for this machine's cluster"),
         ("http://here:8265", "http://here:8265: name the head"),
         ("ray://here:10001", "ray://here:10001: is of a Ray client; .* `ray job submit`"),
         ("127.0.0.1:9", r"127.0.0.1:9: no Ray cluster answers there \(Connection refused\); check the address"),
@@ -40,6 +40,11 @@ def test_an_address_that_leads_nowhere_is_told_in_one_line(monkeypatch: pytest.M
     monkeypatch.setenv("RAY_ADDRESS", "auto")  # only when typed: it finds any cluster of the machine
     with pytest.raises(PilekitError, match="auto: name the head"), Ray():
         pass
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")  # goes before the cluster of the machine
+    for address in (None, "auto"):
+        with pytest.raises(PilekitError, match=r"127\.0\.0\.1:9: no Ray cluster answers there"), Ray(address):
+            pass
+    monkeypatch.delenv("RAY_ADDRESS")
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(PilekitError, match=r"pip install 'pilekit\[ray\]'"), Ray("auto"):
         pass
@@ -134,7 +139,7 @@ def test_a_node_that_does_not_fit_the_driver_is_refused(
 @pytest.mark.slow
 def test_a_cluster_with_a_token_is_joined_with_it_alone_and_refuses_others_soon(corpus: Path) -> None:
     with lone_node(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="5" * 64) as (address, right):
-        options = (corpus, "--engine", "ray", "--address", address)
+        options = (corpus, "--cluster", address)
         assert pilekit("stats", *options, **right) == pilekit("stats", corpus)
         begin = time.monotonic()
         with started("stats", *options, **{**right, "RAY_AUTH_TOKEN": "7" * 64}) as process:
@@ -150,7 +155,7 @@ def test_a_cluster_with_a_token_is_joined_with_it_alone_and_refuses_others_soon(
 def test_a_worker_that_is_killed_for_lack_of_memory_fails_its_shard(corpus: Path, tmp_path: Path) -> None:
     """Ray kills the worker, and the collector of progress with it, as the node uses more than 1 % of its memory."""
     with lone_node(RAY_memory_usage_threshold="0.01", RAY_memory_monitor_refresh_ms="50") as (address, settings):
-        options = ("--level", 19, "--out", tmp_path / "out", "--engine", "ray", "--address", address)
+        options = ("--level", 19, "--out", tmp_path / "out", "--cluster", address)
         with started("reframe", corpus, *options, **settings) as process:
             printed, errors = process.communicate(timeout=240)
         assert (process.returncode, printed) == (1, "")
@@ -190,37 +195,37 @@ def test_the_contract_of_map_shards_holds_on_a_cluster(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with Ray(cluster.address) as engine:
-        assert str(engine).endswith(f" at {cluster.address}: 2 nodes, 2 CPUs")
+    with Ray(cluster.address) as ray:
+        assert str(ray).endswith(f" at {cluster.address}: 2 nodes, 2 CPUs")
         with pytest.raises(PilekitError, match=r"cannot join .* ray.init twice"), Ray(cluster.address):
             pass  # It leaves the connection that there is.
         print("of the user")
         killed = r"^4: the process that worked on it was killed; if memory ran out, use fewer jobs \(on node \S+\)$"
         with pytest.raises(PilekitError, match=killed):
-            map_shards(fail, [4], engine=engine, names=["4"])
+            map_shards(fail, [4], cluster=ray, names=["4"])
         for turn in range(2):
             done: list[int] = []
-            results = map_shards(describe, range(40), engine=engine, on_progress=done.append)
+            results = map_shards(describe, range(40), cluster=ray, on_progress=done.append)
             assert results == [(item, [2 * item, 2 * item], str(tmp_path)) for item in range(40)]
             assert sum(done) == 400
             if turn == 0:
-                engine.ray.kill(engine.progress)  # Nothing but the progress line needs it.
+                ray.ray.kill(ray.progress)  # Nothing but the progress line needs it.
         with pytest.raises(PilekitError, match=r"^2: is damaged \(on node \S+\) \(also failed: 4, 5\)$"):
-            map_shards(fail, range(7), engine=engine)
+            map_shards(fail, range(7), cluster=ray)
         with pytest.raises(PilekitError, match=r"^5: its result takes 2,\d+,\d+ bytes"):
-            map_shards(fail, [5], engine=engine, names=["5"])
+            map_shards(fail, [5], cluster=ray, names=["5"])
         with pytest.raises(PilekitError, match=r"^large: takes .* bytes, more than a cluster's task is given"):
-            map_shards(times_two, [bytes(2 << 20)], engine=engine, names=["large"])  # type: ignore[list-item]
+            map_shards(times_two, [bytes(2 << 20)], cluster=ray, names=["large"])  # type: ignore[list-item]
         monkeypatch.setattr(ray_worker, "LATE_SECONDS", 0.0)
         text = r"^node \S+ writes into another folder shared than the driver's; put it, .* that all nodes share"
         lock = Path("shared/.lock")
         with locked(lock), pytest.raises(PilekitError, match=text):
-            map_shards(write_elsewhere, [1], engine=engine, lock=lock)
+            map_shards(write_elsewhere, [1], cluster=ray, lock=lock)
         with monkeypatch.context() as other:
             other.setattr(ray_module, "versions", lambda: {**versions(), "libzstd": "0.1"})
             with pytest.raises(PilekitError, match=r"^node \S+ has libzstd \S+, the driver has 0.1; install the same"):
-                map_shards(times_two, [1], engine=engine)
-        stream: Any = imap_shards(describe, range(10), engine=engine, jobs=1)
+                map_shards(times_two, [1], cluster=ray)
+        stream: Any = imap_shards(describe, range(10), cluster=ray, jobs=1)
         assert next(stream)[0] == 0
         stream.close()
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

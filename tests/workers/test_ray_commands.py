@@ -45,8 +45,8 @@ def test_each_command_gives_what_local_processes_give(cluster: TwoNodes, corpus:
         ("parquet", ("select", "corpus", "--subsets", "ArXiv", "--format", "parquet", "--jobs", 1)),
     ):
         results = []
-        for engine, options in (("local", ()), ("ray", ray)):
-            out = tmp_path / f"{name}-{engine}"
+        for place, options in (("local", ()), ("ray", ray)):
+            out = tmp_path / f"{name}-{place}"
             results.append(pilekit(*command, "--out", out, *options, at=home).replace(str(out), ""))
         assert results[0] == results[1]
         assert tree(tmp_path / f"{name}-local") == tree(tmp_path / f"{name}-ray")
@@ -55,10 +55,10 @@ def test_each_command_gives_what_local_processes_give(cluster: TwoNodes, corpus:
             cache = tmp_path / f"cache-{len(options)}"
             assert "built" in pilekit("index", f"{server.url}00.jsonl.zst", *options, at=home, PILEKIT_CACHE=cache)
     assert len(tree(tmp_path / "cache-0")) == 1
-    assert tree(tmp_path / "cache-0") == tree(tmp_path / "cache-4")
+    assert tree(tmp_path / "cache-0") == tree(tmp_path / "cache-2")
     indexes = []
-    for engine, options in (("local", ()), ("ray", ray)):
-        copy = tmp_path / engine
+    for place, options in (("local", ()), ("ray", ray)):
+        copy = tmp_path / place
         copy.mkdir()
         for shard in corpus.glob("*.zst"):
             (copy / shard.name).symlink_to(shard)
@@ -78,7 +78,7 @@ def test_the_bytes_are_the_same_when_a_node_dies_or_hangs_and_json_stays_json(
     for number in (signal.SIGKILL, signal.SIGSTOP):
         cluster.complete()
         out = tmp_path / f"ray{number}"
-        with started(*REFRAME, out, "--json", "--engine", "ray", "--address", cluster.address, at=home) as process:
+        with started(*REFRAME, out, "--json", *cluster.ray, at=home) as process:
             wait_for(lambda out=out: len(partial_files(out)) == 2)  # type: ignore[misc]
             cluster.signal_node(number)
             output, errors = process.communicate(timeout=240)

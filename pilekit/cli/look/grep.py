@@ -13,7 +13,7 @@ import msgspec
 
 from pilekit.cli.display.output import print_fitted, printed, report_skipped
 from pilekit.cli.look.documents import min_bytes_option
-from pilekit.cli.options import Described, corpus_argument, engine_option, jobs_option, on_error_option, open_subsets
+from pilekit.cli.options import Described, cluster_option, corpus_argument, jobs_option, on_error_option, open_subsets
 from pilekit.display.progress import byte_progress
 from pilekit.errors import counted, visible
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--count", "counting", is_flag=True, help="Only count the documents, per subset.")
 @on_error_option()
 @jobs_option
-@engine_option
+@cluster_option
 @click.option("--json", "as_json", is_flag=True, help="A line of JSON per document; with --count, one object.")
 def command(
     regex: str,

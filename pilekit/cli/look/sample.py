@@ -8,7 +8,7 @@ import click
 
 from pilekit.cli.display.output import report_skipped
 from pilekit.cli.look.documents import chosen, document_options, print_documents, tell_if_none
-from pilekit.cli.options import engine_option, jobs_option
+from pilekit.cli.options import cluster_option, jobs_option
 from pilekit.display.progress import byte_progress
 
 
@@ -16,7 +16,7 @@ from pilekit.display.progress import byte_progress
 @document_options
 @click.option("--seed", type=int, default=0, help="Another seed draws other documents.")
 @jobs_option
-@engine_option
+@cluster_option
 def command(paths: tuple[str, ...], as_json: bool, full: bool, **options: Any) -> None:
     """Print documents drawn at random from the whole corpus, in its order.
 

@@ -114,7 +114,7 @@ def index_corpus(
     whole     False: do not read the rows of existing indexes, so damage in them shows later
     found     the result of `find_indexes`, if it is known
     part      (I, N): only the shards of `corpus.part(part)`
-    work      on_error, jobs, advance, engine: see `PartWork`
+    work      on_error, jobs, advance, cluster: see `PartWork`
     """
     corpus = Corpus.of(corpus, manifest)
     job = CorpusJob(corpus, **work)
@@ -123,9 +123,9 @@ def index_corpus(
     if job.advance is not None:
         job.advance(sum(index.header.size for index in found if index is not None))
     build = functools.partial(_place_of_index, manifest=corpus.manifest, on_error=job.on_error)
-    items, lock = [(shard, None if job.engine is None else _place_for(shard)) for shard in missing], None
+    items, lock = [(shard, None if job.cluster is None else _place_for(shard)) for shard in missing], None
     with ExitStack() as resources:
-        if job.engine is not None and missing:
+        if job.cluster is not None and missing:
             # All nodes must share the lock's folder: that of the first index in the cache folder, else of the first.
             first = max(items, key=lambda item: item[1] in index_places(item[0])[-1:])
             lock = Path(first[1] or "").parent / ".cluster.lock"

@@ -99,7 +99,7 @@ def verify_corpus(
     whole               a listed file that is missing is a finding; None: if `corpus` is the path of a folder
     manifest            describes the corpus at a path, as for `Corpus`
     part                (I, N): only the shards of `corpus.part(part)`; part 1 finds the listed files that are missing
-    work                jobs, advance, engine: see `StoredWork`
+    work                jobs, advance, cluster: see `StoredWork`
 
     Problems of shards are in the result. A bad sums file, or a named sums file that is missing, is a `PilekitError`.
     """

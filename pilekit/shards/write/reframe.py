@@ -105,7 +105,7 @@ def reframe_corpus(
     frame_bytes   the least text in a frame: a frame ends with the line that reaches it
     level         zstd compression level
     manifest      describes the corpus at a path, as for `Corpus`
-    work          jobs, advance, engine, part: see `StoredWork`
+    work          jobs, advance, cluster, part: see `StoredWork`
 
     Resumes an earlier run of the same job in `out`. Raises `PilekitError` for input that is damaged, is Parquet or
     standard input, or is inside `out`, and for output that cannot be written or does not read back.

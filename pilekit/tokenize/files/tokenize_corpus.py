@@ -98,7 +98,7 @@ def tokenize_corpus(
     tokens_per_file   the most tokens in a file, unless one document is longer; None: the format's default
     manifest          describes the corpus at a path, as for `Corpus`
     work              on_error, jobs, advance, part: see `PartWork`
-    engine            a cluster instead of local processes makes the ids of the shards; this process appends them
+    cluster            a cluster instead of local processes makes the ids of the shards; this process appends them
 
     A document without tokens gets no sequence, row or EOD. Raises `PilekitError` if no document has tokens, for a
     finished output of another job, and for a file of that name that is not ours.
