@@ -163,7 +163,9 @@ def measure(name: str, checkout: Path, places: dict[str, str]) -> dict[str, floa
 
 def run(checkout: Path, words: list[str]) -> None:
     """Run Python with these words, and with the package of this checkout."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout), "PILEKIT_CACHE": "cache", "CUDA_VISIBLE_DEVICES": ""}
+    one_thread = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}  # more wait for each other
+    own = {"PYTHONPATH": str(checkout), "PILEKIT_CACHE": "cache", "CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, **one_thread, **own}
     ran = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True)
     if ran.returncode:
         sys.exit(f"{checkout}: {' '.join(words)[-300:]}: exit code {ran.returncode}: {ran.stderr[-2000:]}")
