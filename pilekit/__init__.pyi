@@ -40,9 +40,9 @@ from pilekit.pipeline.language import Language as Language
 from pilekit.pipeline.pipeline import Pipeline as Pipeline
 from pilekit.pipeline.redact_pii import RedactPII as RedactPII
 from pilekit.pipeline.rules.c4 import C4 as C4
-from pilekit.pipeline.rules.fineweb import FineWeb as FineWeb
-from pilekit.pipeline.rules.gopher_quality import GopherQuality as GopherQuality
-from pilekit.pipeline.rules.gopher_repetition import GopherRepetition as GopherRepetition
+from pilekit.pipeline.rules.c4 import FineWeb as FineWeb
+from pilekit.pipeline.rules.gopher import GopherQuality as GopherQuality
+from pilekit.pipeline.rules.gopher import GopherRepetition as GopherRepetition
 from pilekit.pipeline.selecting import SelectResult as SelectResult
 from pilekit.pipeline.selecting import select_corpus as select_corpus
 from pilekit.pipeline.stages import Match as Match

@@ -7,11 +7,10 @@
     locked(path)                 one process at a time; the lock ends with its holder
     write_header, read_header    pilekit.json: the version, kind, parameters, inputs and results of a folder
     output_folder(out, ...)      the folder of a job, with a note for each finished shard
-    RowSort(folder, ...)         sorts more rows than memory holds, in an unnamed file of that folder
     Kind(name, format, remedy)   a sealed artefact: read as it was written, or refused with the remedy
     checked(value, kind)         a value that a person gives, checked against a type
-    sorting_memory()             the memory that a sort uses, if nobody says
     cache_folder()               the folder for files that cannot be stored beside the data
+    sort/                        sorts more rows than memory holds, in unnamed files
 
-The layers are job_folder -> header, file_lock -> atomic_write -> own_file. Every artefact of pilekit uses them.
+The layers are job_folder -> header, file_lock -> atomic_write -> own_file, folders. All artefacts of pilekit use them.
 """

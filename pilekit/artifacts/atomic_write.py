@@ -20,7 +20,8 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from pilekit.artifacts.own_file import make_folder, open_own
+from pilekit.artifacts.folders import make_folder
+from pilekit.artifacts.own_file import open_own
 from pilekit.errors import PilekitError, shortened
 from pilekit.workers import is_superseded
 

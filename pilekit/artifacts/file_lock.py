@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pilekit.artifacts.own_file import make_folder, open_own
+from pilekit.artifacts.folders import make_folder
+from pilekit.artifacts.own_file import open_own
 from pilekit.errors import PilekitError, visible
 
 POLL_SECONDS = 0.05

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import xxhash
 
 from pilekit.artifacts.atomic_write import write_json
 from pilekit.artifacts.checked import reason_of_damage
@@ -39,6 +40,11 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the job is complete; None for a folder that is never finished."""
     results: dict[str, Any] = {}
     """The job's results, if the folder's other files do not hold them."""
+
+    @property
+    def identity(self) -> str:
+        """A hash of parameters and inputs: of all that the results depend on."""
+        return xxhash.xxh3_128_hexdigest(msgspec.json.encode([self.parameters, self.inputs], order="sorted"))
 
 
 def write_header(

@@ -30,8 +30,9 @@ import xxhash
 from pilekit.artifacts.atomic_write import PARTIAL, write_atomically
 from pilekit.artifacts.checked import reason_of_damage
 from pilekit.artifacts.file_lock import locked
+from pilekit.artifacts.folders import refuse_linked_folders
 from pilekit.artifacts.header import HEADER_FILE, Header, read_header, write_header
-from pilekit.artifacts.own_file import read_own, refuse_linked_folders
+from pilekit.artifacts.own_file import read_own
 from pilekit.errors import PilekitError, message_logger, visible
 
 logger = message_logger(__name__)

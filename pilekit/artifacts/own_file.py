@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-
-from pilekit.errors import PilekitError
 
 
 def open_own(path: str | Path, flags: int = os.O_RDWR | os.O_CREAT, *, alone: bool = False) -> int:
@@ -55,17 +52,3 @@ def read_own(path: str | Path) -> bytes:
     """All bytes of the file `path`; raises OSError for a pipe or a device."""
     with reading_own(path) as file:
         return file.read()
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder for output; OSError if its name is a URL of an object store."""
-    if folder.parts and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]+:", folder.parts[0]):
-        raise OSError(errno.EINVAL, "is a URL; give a folder of a file system, and copy the result afterwards")
-    folder.mkdir(parents=True, exist_ok=True)
-
-
-def refuse_linked_folders(*folders: Path) -> None:
-    """Raise PilekitError if a folder is a link: files written through it land elsewhere."""
-    for path in folders:
-        if path.is_symlink():
-            raise PilekitError(f"{path}: is a link, and nothing is written through it; remove it")

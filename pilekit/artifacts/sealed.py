@@ -77,7 +77,7 @@ _Header = TypeVar("_Header", bound=SealedHeader)
 
 
 @dataclass(frozen=True)
-class Kind:
+class SealedKind:
     """A kind of sealed artefact.
 
     name      with its article: "a keep mask"

@@ -24,11 +24,11 @@ import xxhash
 
 from pilekit.artifacts.atomic_write import write_atomically, write_json
 from pilekit.artifacts.file_lock import locked
-from pilekit.artifacts.free_disk import bytes_below, check_free_disk
+from pilekit.artifacts.folders import bytes_below, check_free_disk
 from pilekit.artifacts.header import read_header, write_header
 from pilekit.artifacts.job_folder import LOCK_FILE, Output, output_folder
+from pilekit.assemble.corpus_plan import epochs_of, make_plan
 from pilekit.assemble.find_sources import Source, find_sources, inputs_of
-from pilekit.assemble.plan import epochs_of, make_plan
 from pilekit.assemble.read_source import SCRATCH, Job, count_source, read_rows
 from pilekit.assemble.write import LINES, SPILLED, outputs, spill_source, write_output
 from pilekit.corpus import Corpus, Shard, load_manifest

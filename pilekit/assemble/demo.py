@@ -21,7 +21,7 @@ from pilekit.artifacts.job_folder import output_folder
 from pilekit.assemble.assemble_corpus import assemble_corpus
 from pilekit.assemble.demo_texts import arithmetic_documents, python_documents, reposts, standard_library
 from pilekit.corpus import load_manifest
-from pilekit.corpus.manifest import Assemble
+from pilekit.corpus.manifest_parts import Assemble
 from pilekit.errors import PilekitError
 from pilekit.shards.write.shard_writer import ShardWriter
 

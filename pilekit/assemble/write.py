@@ -20,8 +20,8 @@ import orjson
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.job_folder import Output
+from pilekit.assemble.corpus_plan import LEFT_OUT, REMOVED, CorpusPlan
 from pilekit.assemble.find_sources import Source
-from pilekit.assemble.plan import LEFT_OUT, REMOVED, Plan
 from pilekit.assemble.read_source import COUNTED, Job, SourceReader, scratch_path
 from pilekit.corpus import Shard
 from pilekit.corpus.sidecar_files import INDEX_SUFFIX
@@ -55,7 +55,7 @@ def spill_source(source: Source, advance: Advance, *, job: Job, output: Output, 
     record, subset = record_format(job.manifest).record, job.manifest.subsets[source.subset]
     paths = [scratch_path(output, kind, source.name) for kind in (COUNTED, LINES, PLACES)]
     await_files([paths[0], job.plan])
-    reader, plan = SourceReader(source, job, share.ahead, keeping=True), Plan.load(job.plan, job.manifest)
+    reader, plan = SourceReader(source, job, share.ahead, keeping=True), CorpusPlan.load(job.plan, job.manifest)
     runs: list[int] = []
     text, held, size = bytearray(), list[_Lines](), 0
     with paths[0].open("rb") as rows_file, write_atomically(paths[1]) as lines, write_atomically(paths[2]) as places:
@@ -130,7 +130,7 @@ def write_output(shard: Shard, advance: Advance, *, job: Job, output: Output, in
     await_files([job.plan])
     await_notes(output, [SPILLED + source for source in inputs.fingerprints])
     number = outputs(job.manifest.assemble.shards).index(name)
-    first, last = Plan.load(job.plan, job.manifest).borders[number : number + 2].tolist()
+    first, last = CorpusPlan.load(job.plan, job.manifest).borders[number : number + 2].tolist()
     parts = [part.between(first, last) for part in _parts(output, inputs.fingerprints)]
     size = sum(int(part.rows[-1, 1]) - int(part.rows[0, 1]) + LINE_BYTES * len(part.rows) for part in parts)
     buckets = max(1, math.ceil(size / (share.memory // 6)))

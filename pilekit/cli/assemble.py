@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pilekit.artifacts.memory_limit import sorting_memory
+from pilekit.artifacts.sort.memory_limit import sorting_memory
 from pilekit.cli.display.output import print_result, say
 from pilekit.cli.options import ByteSize, out_option, run_options
 from pilekit.display.progress import step_progress

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pilekit.artifacts.memory_limit import machine_memory, memory_limit
+from pilekit.artifacts.sort.memory_limit import machine_memory, memory_limit
 from pilekit.errors import PilekitError, visible
 from pilekit.version import __version__
 

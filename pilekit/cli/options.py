@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
 
-from pilekit.artifacts.memory_limit import sorting_memory
+from pilekit.artifacts.sort.memory_limit import sorting_memory
 from pilekit.errors import PilekitError, visible
 
 if TYPE_CHECKING:

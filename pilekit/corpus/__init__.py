@@ -6,16 +6,8 @@ names.
 from __future__ import annotations
 
 from pilekit.corpus.find import Corpus, HeldOutShards, Part, Source, warn_of_left_out
-from pilekit.corpus.manifest import (
-    BUNDLED,
-    Described,
-    Manifest,
-    PublishedResult,
-    PublishedTable,
-    Subset,
-    Totals,
-    load_manifest,
-)
+from pilekit.corpus.manifest import BUNDLED, Described, Manifest, load_manifest
+from pilekit.corpus.manifest_parts import PublishedResult, PublishedTable, Subset, Totals
 from pilekit.corpus.names import (
     MAX_SUBSETS,
     UNLABELLED,

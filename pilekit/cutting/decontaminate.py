@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-from pilekit.artifacts.header import Header, finished_header
 from pilekit.corpus import Corpus, Described, Source
 from pilekit.cutting.evaluation_texts import Texts
 from pilekit.cutting.hits import HITS, decide, find_hits
@@ -23,14 +22,13 @@ from pilekit.cutting.job import EVALUATION_PATHS, CutJob, Remove, cut_corpus, pl
 from pilekit.cutting.ngrams import SHORTEST, NGrams
 from pilekit.cutting.result import DecontaminationResult
 from pilekit.cutting.shards import pieces_around, spans_of
-from pilekit.dedup.previous_runs import identity_of
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, counted
-from pilekit.pipeline.pipeline import DocumentStage
+from pilekit.pipeline.finished_run import FinishedRunStage
 from pilekit.shards.corpus_job import CorpusJob
 from pilekit.shards.work import StepWork, takes
 
-KIND = "decontamination"
+KIND, COMMAND = "decontamination", "pilekit decontaminate"
 
 
 @takes(StepWork)
@@ -114,44 +112,25 @@ def _find(
 
 
 @dataclass(frozen=True)
-class DropContaminated(DocumentStage):
+class DropContaminated(FinishedRunStage):
     """Drop the documents that have a span in `folder`, the output of `pilekit decontaminate`, even with `--no-write`.
 
     PilekitError for a folder that is not finished; while running, for a shard that was not searched there.
     """
 
-    folder: str | Path
-
-    def __post_init__(self) -> None:
-        self._header()
-
-    @property
-    def identity(self) -> str:
-        """A hash of the run's parameters, shards and evaluations."""
-        return identity_of(self._header())
+    kind, command, verb = KIND, COMMAND, "searched"
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
         """The documents without a span; empty batches are dropped."""
-        found: dict[str, dict[int, list[tuple[int, int]]]] = {}
-        searched = self._header().inputs
+        spans_by_shard: dict[str, dict[int, list[tuple[int, int]]]] = {}
         for batch in batches:
-            if batch.shard not in searched:
-                raise PilekitError(
-                    f"{batch.shard}: was not searched in {self.folder}; names are relative to "
-                    "the corpus: read it from the same folder, or run `pilekit decontaminate` on it"
-                )
-            if batch.shard not in found:
-                found[batch.shard] = dict(spans_of(Path(self.folder) / HITS, batch.shard))
-            spans = found[batch.shard]
+            if batch.shard not in spans_by_shard:
+                self._check_shard(batch.shard)
+                spans_by_shard[batch.shard] = dict(spans_of(Path(self.folder) / HITS, batch.shard))
+            spans = spans_by_shard[batch.shard]
             for index, number in enumerate(batch.numbers.tolist()):
                 if number in spans and index not in batch.edited and spans[number][-1][1] > len(batch.texts[index]):
-                    raise PilekitError(
-                        f"{batch.shard}: document {number:,} is not the one that was searched in "
-                        f"{self.folder}: this is another shard of the same name"
-                    )
+                    raise self._another_shard(batch.shard, number)
             kept_batch = batch.where([number not in spans for number in batch.numbers.tolist()])
             if len(kept_batch):
                 yield kept_batch
-
-    def _header(self) -> Header:
-        return finished_header(self.folder, KIND, "pilekit decontaminate")

@@ -22,7 +22,7 @@ from pilekit.artifacts.parquet_rows import required, write_rows
 from pilekit.corpus import Shard
 from pilekit.cutting.evaluation_texts import Texts
 from pilekit.cutting.ngrams import NGrams
-from pilekit.cutting.shards import Selection, stored_rows
+from pilekit.cutting.shards import CutScope, stored_rows
 from pilekit.cutting.words import Int64, characters_before
 from pilekit.shards.corpus_job import Share
 from pilekit.workers import Advance
@@ -51,7 +51,7 @@ _TOO_SHORT = pa.schema({"evaluation": _TEXT, "record": _INT, "id": _TEXT, "field
 
 
 def find_hits(
-    shard: Shard, advance: Advance, *, path: Path, ngrams: Path, selection: Selection, share: Share
+    shard: Shard, advance: Advance, *, path: Path, ngrams: Path, selection: CutScope, share: Share
 ) -> tuple[dict[str, Any], list[Path]]:
     """Write the hits of a shard to the file at `path`; `ngrams`: the folder of the `NGrams`."""
     known, counts, labels = NGrams.load(ngrams), dict[str, Any](), dict[str, int]()

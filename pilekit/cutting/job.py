@@ -25,7 +25,7 @@ from pilekit.corpus.job_shards import CLEAN
 from pilekit.corpus.shard import STANDARD_INPUT, check_stems, is_url, stem
 from pilekit.cutting.ngrams import LONGEST
 from pilekit.cutting.result import SUMMARY
-from pilekit.cutting.shards import Selection, Spans, cut_shard
+from pilekit.cutting.shards import CutScope, Spans, cut_shard
 from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.documents import add_counts, check_none_lost
 from pilekit.errors import PilekitError
@@ -47,7 +47,7 @@ COUNTS = (*PARTS, "pieces", "spans", "characters_removed")
 Remove = Literal["spans", "documents"]
 
 
-class _Options(msgspec.Struct):
+class _CutOptions(msgspec.Struct):
     """The arguments of both commands that have a range."""
 
     jobs: Annotated[int, msgspec.Meta(ge=1)] | None
@@ -73,7 +73,7 @@ class CutJob:
     """A run: its work on shards, and the documents to search."""
 
     folder_job: FolderJob
-    selection: Selection
+    selection: CutScope
 
     @property
     def folder(self) -> Path:
@@ -138,7 +138,7 @@ def cut_corpus(
     counts   the counts of the summary
     """
     corpus = job.corpus
-    checked({**parameters, "jobs": job.jobs, "on_error": job.on_error, "memory": job.memory}, _Options)
+    checked({**parameters, "jobs": job.jobs, "on_error": job.on_error, "memory": job.memory}, _CutOptions)
     if only and subsets is None:
         raise PilekitError("`only` leaves out the documents of other subsets; name subsets too")
     if out == "":
@@ -153,7 +153,7 @@ def cut_corpus(
     parameters = {**parameters, "subsets": compared, "only": only, "write": write}
     if protected:
         parameters["held_out"] = protected
-    selection = Selection(compared, only, dedup, corpus.manifest, job.on_error, protected)
+    selection = CutScope(compared, only, dedup, corpus.manifest, job.on_error, protected)
     with corpus_folder(job, out, kind=kind, parameters=parameters, others=others) as folder_job:
         cut_job, output = CutJob(folder_job, selection), folder_job.output
         for shard in corpus.shards:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset
 import pyarrow.parquet as pq
 
-from pilekit.artifacts.external_sort import RowSort, with_first
+from pilekit.artifacts.sort.external_sort import RowSort, with_first
 from pilekit.corpus import Manifest, Shard
 from pilekit.shards.index.format import find_index
 from pilekit.shards.random_access.document_reader import DocumentReader
@@ -24,7 +24,7 @@ _PLACE = ["first_shard", "first_number", "first_start"]
 
 
 @dataclass(frozen=True)
-class Passage:
+class FrequentPassage:
     """A passage: its count, its text at its first cut, and some of its rows in `repeats.parquet`."""
 
     count: int
@@ -42,7 +42,7 @@ def frequent_passages(
     scratch: Path,
     memory: int,
     subset: str | None = None,
-) -> list[Passage]:
+) -> list[FrequentPassage]:
     """The `most` passages that occur most often, each with up to `rows` rows; `paths`: where each shard is.
 
     subset   only cuts in its documents; exact name
@@ -73,7 +73,7 @@ def frequent_passages(
         with closing(DocumentReader(shard, find_index(shard, manifest), manifest=manifest)) as reader:
             texts.update(((name, document.number), document.text) for document in reader.read(sorted(numbers)))
     return [
-        Passage(count + 1, texts[of[0]["shard"], of[0]["number"]][of[0]["start"] : of[0]["end"]], of)
+        FrequentPassage(count + 1, texts[of[0]["shard"], of[0]["number"]][of[0]["start"] : of[0]["end"]], of)
         for (_, count), of in zip(largest, held, strict=True)
     ]
 

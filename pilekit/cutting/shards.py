@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.dataset
 
-from pilekit.artifacts.external_sort import Table
+from pilekit.artifacts.sort.external_sort import Table
 from pilekit.corpus import Manifest, Shard
 from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.documents import DocumentBatch, check_labels
@@ -37,7 +37,7 @@ Spans = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Selection:
+class CutScope:
     """The documents of a job.
 
     subsets   subsets to search; None: all
@@ -122,7 +122,7 @@ def cut_shard(
     before: Mapping[str, Mapping[str, Any]],
     pieces: Callable[[str, Spans], list[str]],
     check: Callable[[Shard], None],
-    selection: Selection,
+    selection: CutScope,
     share: Share,
 ) -> tuple[dict[str, Any], list[Path]]:
     """Write the shard at `path`; returns the counts of each subset, and the paths written.

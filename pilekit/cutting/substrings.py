@@ -18,16 +18,15 @@ import pyarrow.compute as pc
 import pyarrow.dataset
 
 from pilekit.artifacts.atomic_write import write_atomically
-from pilekit.artifacts.free_disk import bytes_below, check_free_disk
+from pilekit.artifacts.folders import bytes_below, check_free_disk
 from pilekit.artifacts.parquet_rows import join_tables
+from pilekit.artifacts.sort import MAX_DOCUMENTS
 from pilekit.corpus import Corpus, Described, HeldOutShards, Source
 from pilekit.cutting.job import COUNTS, CutJob, cut_corpus, places_of
 from pilekit.cutting.passages import frequent_passages
-from pilekit.cutting.repeat_cuts import ROWS, locate_cuts, without
-from pilekit.cutting.repeats import find_runs, repeated_anchors, scan
+from pilekit.cutting.repeat_cuts import ROWS, find_runs, locate_cuts, repeated_anchors, scan, without
 from pilekit.cutting.result import REPEATS, SubstringResult
 from pilekit.dedup.drop_duplicates import DropDuplicates
-from pilekit.dedup.match.document_table import MAX_DOCUMENTS
 from pilekit.errors import PilekitError
 from pilekit.shards.corpus_job import CorpusJob
 from pilekit.shards.work import SortWork, takes

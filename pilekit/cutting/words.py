@@ -14,8 +14,8 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.pipeline.rules.repeats import characters
 from pilekit.pipeline.rules.scanned_texts import decoded
+from pilekit.pipeline.rules.text_repeats import characters
 from pilekit.workers.kernels import compiled
 
 Bytes = npt.NDArray[np.uint8]

@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 
 from pilekit.artifacts.atomic_write import write_atomically
-from pilekit.artifacts.external_sort import Table
-from pilekit.dedup.match.candidates import Candidates, find_candidates
-from pilekit.dedup.match.document_table import DocumentTable, Flags
-from pilekit.dedup.match.exact import find_exact
+from pilekit.artifacts.sort.external_sort import Table
+from pilekit.artifacts.sort.scratch_files import read_flags, write_flags
+from pilekit.dedup.document_table import DocumentTable, Flags
+from pilekit.dedup.matching import Candidates, find_candidates, find_exact
 from pilekit.dedup.output.removed_table import Decided, Decisions
-from pilekit.dedup.scratch_space import read_flags, write_flags
 from pilekit.shards.corpus_job import Share, await_files
 from pilekit.shards.folder_job import FolderJob
 from pilekit.workers import Advance, Ray, scratch_folder

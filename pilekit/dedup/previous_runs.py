@@ -12,12 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import xxhash
-
-from pilekit.artifacts import header as headers
-from pilekit.artifacts.header import Header
-from pilekit.corpus import Manifest, Shard, load_manifest
+from pilekit.artifacts.header import finished_header
+from pilekit.corpus import Shard
 from pilekit.dedup.sketch.sketch_format import SUFFIX as SKETCH_SUFFIX
 from pilekit.dedup.sketch.sketch_format import ShardSketch, load_sketch
 from pilekit.errors import PilekitError, shortened, visible
@@ -25,8 +21,8 @@ from pilekit.shards.fingerprint import unchanged_shard
 from pilekit.shards.keep_mask import SUFFIX as MASK_SUFFIX
 from pilekit.shards.keep_mask import KeepMask, read_mask
 
-KIND = "dedup"
-"""The kind in the header of the folder that `dedup_corpus` makes."""
+KIND, COMMAND = "dedup", "pilekit dedup"
+"""The kind in the header of the folder that `dedup_corpus` makes, and the command."""
 
 SKETCHES, MASKS = "sketches", "masks"
 
@@ -93,30 +89,14 @@ def runs_before(run: EarlierRun) -> list[EarlierRun]:
 def finished_run(folder: str | Path) -> EarlierRun:
     """The run in `folder`; PilekitError if it is not finished, or if one of its shards is gone or changed."""
     folder = Path(folder)
-    header = finished_header(folder)
+    header = finished_header(folder, KIND, COMMAND)
     try:
         paths = {name: header.results[name]["result"]["path"] for name in sorted(header.inputs)}
         against = header.results[DONE]["result"]["against"]
     except (KeyError, TypeError) as error:
         raise PilekitError(f"{folder}: its header is damaged: it has no {error}") from error
     shards = [unchanged_shard(folder, name, path, header.inputs[name]) for name, path in paths.items()]
-    return EarlierRun(folder, shards, header.parameters, identity_of(header), against)
-
-
-def manifest_of(parameters: Mapping[str, Any]) -> Manifest:
-    """A manifest with the text and label fields in a run's parameters."""
-    record = {name: parameters[name] for name in ("text_field", "label_path")}
-    return msgspec.structs.replace(load_manifest(), **record)
-
-
-def identity_of(header: Header) -> str:
-    """A hash of a run's parameters and shards."""
-    return xxhash.xxh3_128_hexdigest(msgspec.json.encode([header.parameters, header.inputs], order="sorted"))
-
-
-def finished_header(folder: str | Path) -> Header:
-    """The header of the run in `folder`; PilekitError if it is not finished."""
-    return headers.finished_header(folder, KIND, "pilekit dedup")
+    return EarlierRun(folder, shards, header.parameters, header.identity, against)
 
 
 def _check_comparable(run: EarlierRun, parameters: Mapping[str, Any]) -> None:

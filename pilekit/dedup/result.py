@@ -14,7 +14,8 @@ import numpy as np
 from pilekit.artifacts.header import read_header
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus
-from pilekit.dedup.previous_runs import KIND, RECORDS, finished_run, manifest_of
+from pilekit.corpus.manifest import recorded_manifest
+from pilekit.dedup.previous_runs import KIND, RECORDS, finished_run
 from pilekit.dedup.sketch.minhash import SEED, permutations, signatures
 from pilekit.display.table_result import TableResult
 from pilekit.errors import PilekitError
@@ -76,7 +77,7 @@ class DedupResult(TableResult):
         shard = next((shard for shard in run.shards if shard.name == name), None)
         if shard is None:
             raise PilekitError(f"there is no shard {name} in what {self.folder} was made of")
-        manifest, num_perm = manifest_of(run.parameters), run.parameters["num_perm"]
+        manifest, num_perm = recorded_manifest(run.parameters), run.parameters["num_perm"]
         with closing(DocumentReader(shard, find_index(shard, manifest), manifest=manifest)) as reader:
             text = np.frombuffer(reader.document(number).text.encode(), dtype=np.uint8)
         offsets = np.array([0, len(text)])

@@ -24,23 +24,22 @@ import numpy as np
 
 from pilekit.artifacts.atomic_write import write_json
 from pilekit.artifacts.checked import checked
-from pilekit.artifacts.free_disk import bytes_below, check_free_disk
+from pilekit.artifacts.folders import bytes_below, check_free_disk
 from pilekit.artifacts.job_folder import Output
+from pilekit.artifacts.sort.scratch_files import scratch_array
 from pilekit.corpus import Corpus, Described, HeldOutShards, Manifest, Shard, Source, resolve_subsets
 from pilekit.corpus.job_shards import CLEAN
 from pilekit.corpus.shard import STANDARD_INPUT, check_stems, is_url, stem
-from pilekit.dedup.compare.store_shingles import store_shingles
-from pilekit.dedup.match.candidates import find_candidates
-from pilekit.dedup.match.document_table import DocumentTable, Keep, ids_of
-from pilekit.dedup.match.exact import find_exact
+from pilekit.dedup.document_table import DocumentTable, Keep, ids_of
+from pilekit.dedup.matching import find_candidates, find_exact
 from pilekit.dedup.on_cluster import ClusterSteps
-from pilekit.dedup.output.clean_shards import clean_shard
-from pilekit.dedup.output.masks import mask_shard
+from pilekit.dedup.output.clean_shards import clean_shard, mask_shard
 from pilekit.dedup.output.removed_table import Decided, Decisions, decide
 from pilekit.dedup.output.summary import summarize
 from pilekit.dedup.previous_runs import DONE, KIND, MASKS, RECORDS, SKETCHES, EarlierRun, earlier_runs
 from pilekit.dedup.result import REMOVED, SUMMARY, DedupResult
-from pilekit.dedup.scratch_space import bytes_needed, scratch_array, set_bytes
+from pilekit.dedup.scratch_space import bytes_needed, set_bytes
+from pilekit.dedup.shingle_store import store_shingles
 from pilekit.dedup.sketch.bands import Bands, choose_bands
 from pilekit.dedup.sketch.minhash import SEED
 from pilekit.dedup.sketch.sketch_format import SUFFIX as SKETCH_SUFFIX
@@ -63,7 +62,7 @@ SCRATCH = "scratch"
 _KEY_BYTES, _ROW_BYTES = 8, 24
 
 
-class _Options(msgspec.Struct):
+class _DedupOptions(msgspec.Struct):
     """The arguments of `dedup_corpus` that have a range."""
 
     threshold: Annotated[float, msgspec.Meta(gt=0, le=1)]
@@ -120,7 +119,7 @@ def dedup_corpus(
     """
     memory, jobs, on_error = work.get("memory", CorpusJob.memory), work.get("jobs"), work.get("on_error", "raise")
     options = (threshold, only, ngram, num_perm, keep, write, memory, jobs, on_error)
-    checked(dict(zip(_Options.__struct_fields__, options, strict=True)), _Options)
+    checked(dict(zip(_DedupOptions.__struct_fields__, options, strict=True)), _DedupOptions)
     if subsets is not None and not subsets:
         raise PilekitError("subsets is empty, so no document is compared; name some, or give None for all")
     if only and subsets is None:
@@ -162,7 +161,7 @@ def dedup_corpus(
             place, line, reason = records["bad_lines"][0]
             raise bad_line_error(BadLine(corpus.shards[place].path, line, reason))
         if not output.finished:
-            run = _Run(job, bands, parameters, before)
+            run = _DedupRun(job, bands, parameters, before)
             if records is None:
                 needed = bytes_needed(run.stored(), bands.bands, clean=write) - bytes_below(output.folder)
                 check_free_disk(output.folder, needed, "deduplicating")
@@ -176,7 +175,7 @@ def dedup_corpus(
 
 
 @dataclass(frozen=True)
-class _Run:
+class _DedupRun:
     """The steps of a run, in their order."""
 
     job: FolderJob

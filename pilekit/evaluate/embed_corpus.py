@@ -19,7 +19,7 @@ import torch
 from transformers import PreTrainedModel
 
 from pilekit.artifacts.atomic_write import check_target
-from pilekit.artifacts.own_file import refuse_linked_folders
+from pilekit.artifacts.folders import refuse_linked_folders
 from pilekit.corpus import Corpus, Described
 from pilekit.display.progress import Scored
 from pilekit.errors import PilekitError, shortened

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from pilekit.display.wrong_names import NearestNames
 from pilekit.errors import PilekitError, shortened, visible
 from pilekit.evaluate.results.records import ScoredDocument
-from pilekit.evaluate.results.write_items import PLACE, Items, rows_of, write_items
+from pilekit.evaluate.results.write_items import PLACE, Items, item_rows, write_items
 
 GROUP_BYTES = 16 << 20
 NULL_VECTORS = 26
@@ -131,7 +131,7 @@ def write_embeddings(
                     f"{pa.__version__} cannot store a null vector; install pyarrow {NULL_VECTORS}, and run again"
                 )
             flat, mask = pa.array(vector.astype(item), number), pa.array([missing])
-            yield rows_of(document, schema, pa.FixedSizeListArray.from_arrays(flat, width, mask=mask))
+            yield item_rows(document, schema, pa.FixedSizeListArray.from_arrays(flat, width, mask=mask))
 
     write_items(path, schema, batches(), max(1, GROUP_BYTES // (4 * width)), follow_links=True)
     return Embeddings(path)

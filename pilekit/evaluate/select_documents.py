@@ -22,7 +22,7 @@ from pilekit.errors import PilekitError, shortened
 from pilekit.evaluate.plan import Plan
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.score.batching import TokenizedDocument
-from pilekit.shards.index.document_rows import DocumentRows, rows_of
+from pilekit.shards.index.document_rows import DocumentRows, index_rows
 from pilekit.shards.index.format import ShardIndex, find_indexes
 from pilekit.shards.read.change_check import check_version
 from pilekit.shards.read.read_errors import SkippedLines
@@ -90,7 +90,7 @@ def _sizes(shard: Shard, index: ShardIndex | None, plan: Plan) -> Iterator[Docum
         yield from index.rows("subset", "text_bytes")
         return
     with read(shard, None, plan.options.on_error, manifest=plan.corpus.manifest) as reader:
-        yield from (rows_of(batch, hashed=False) for batch in reader)
+        yield from (index_rows(batch, hashed=False) for batch in reader)
 
 
 class _Selection:

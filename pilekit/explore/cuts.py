@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pilekit.corpus import Corpus
-from pilekit.cutting.cut_texts import CutFolder, Row, how
+from pilekit.cutting.cut_folder import CutFolder, Row, how
+from pilekit.cutting.cut_texts import passages
 from pilekit.errors import PilekitError, visible, visible_lines
 from pilekit.explore.comparison import compared
 from pilekit.explore.removals import browsed_names
@@ -43,11 +44,16 @@ class Cuts:
         rows = self._cuts.rows(place, 1, **of)
         if not rows:
             raise PilekitError("there is no such cut")
-        [(stays, cut)] = self._cuts.passages(rows)
+        [(stays, cut)] = passages(self._cuts, rows)
         found = compared(stays.text, cut.text)
         before, after = ([visible_lines(getattr(one, side)) for one in (stays, cut)] for side in ("before", "after"))
         parts = [["around", *before], *found["parts"], ["around", *after]]
-        return {**self._shown(rows[0]), **found, "parts": parts, "of": [visible(one.of, 200) for one in (stays, cut)]}
+        return {
+            **self._shown(rows[0]),
+            **found,
+            "parts": parts,
+            "of": [visible(one.place, 200) for one in (stays, cut)],
+        }
 
     def of(self, browsed: str, number: int) -> dict[str, Any]:
         """The first cuts in a document of the browsed corpus, and `key`, the name of its shard in the run."""

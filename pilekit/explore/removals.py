@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pilekit.corpus import Corpus
+from pilekit.corpus.manifest import recorded_manifest
 from pilekit.corpus.shard import is_url
-from pilekit.dedup.previous_runs import finished_run, manifest_of
+from pilekit.dedup.previous_runs import finished_run
 from pilekit.dedup.result import REMOVED
 from pilekit.dedup.show.removed_pairs import RemovedPair, pair_texts, read_columns, removals, spread_pairs, subsets_of
 from pilekit.errors import PilekitError, visible
@@ -36,7 +37,7 @@ class Removals:
 
     def __init__(self, folder: Path, corpus: Corpus | None):
         self._run = finished_run(folder)
-        manifest = manifest_of(self._run.parameters)
+        manifest = recorded_manifest(self._run.parameters)
         indexes = [index_of(shard, manifest=manifest, on_error="skip") for shard in self._run.shards]
         self.written = [index.path for index in indexes if index.built]
         self._table = folder / REMOVED

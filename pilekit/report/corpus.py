@@ -19,7 +19,7 @@ from pilekit.report.figures import WIDTH, svg_of
 from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.verify.findings import Finding
 from pilekit.stats.histogram import BINS
-from pilekit.stats.plot import MOST_ROWS, draw_lengths, draw_shares, given_by, legend, rows_of
+from pilekit.stats.plot import MOST_ROWS, chart_rows, draw_lengths, draw_shares, given_by, legend
 from pilekit.stats.subset_stats import SubsetStats
 from pilekit.stats.summary import CorpusStats, paper_shares
 
@@ -64,10 +64,10 @@ def corpus_content(stats: CorpusStats, manifest: Manifest, path: str) -> dict[st
     subsets = stats.subsets[:MOST_ROWS]
     names = [subset.name for subset in subsets]
     given = given_by(manifest.name, selected=False)
-    shares, axes = rows_of(names, 0.36, WIDTH, 1.1)
+    shares, axes = chart_rows(names, 0.36, WIDTH, 1.1)
     draw_shares(axes, subsets, given_by(manifest.name, stats.selected is not None))
     legend(shares, axes)
-    lengths, axes = rows_of(names, 0.36, WIDTH, 0.9)
+    lengths, axes = chart_rows(names, 0.36, WIDTH, 0.9)
     draw_lengths(axes, subsets)
     low, high = axes.get_xlim()
     axes.set_xlim(10 ** max(0, math.floor(math.log10(low))), 10 ** math.ceil(math.log10(high)))  # two labels or more

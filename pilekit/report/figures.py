@@ -18,7 +18,7 @@ import numpy as np
 from markupsafe import Markup
 
 from pilekit.errors import visible
-from pilekit.stats.plot import FAINT, INK, MOST_ROWS, OBSERVED, PAPER, SERIES, legend, plain, rows_of
+from pilekit.stats.plot import FAINT, INK, MOST_ROWS, OBSERVED, PAPER, SERIES, chart_rows, legend, plain
 
 WIDTH = 5.6
 """Inches. A figure of this width is readable on a phone, and two fit beside each other on a desk."""
@@ -53,7 +53,7 @@ def svg_of(figure: Any, label: str) -> Markup:
 
 def bars(names: Sequence[str], series: Mapping[str, Sequence[float]], label: str, xlabel: str) -> Markup:
     """A bar for each name; the values of several series are stacked."""
-    figure, axes = rows_of(names[:MOST_ROWS], 0.27, WIDTH, 1.1)
+    figure, axes = chart_rows(names[:MOST_ROWS], 0.27, WIDTH, 1.1)
     left = np.zeros(min(len(names), MOST_ROWS))
     for colour, (title, values) in zip(SERIES, series.items(), strict=False):
         shown = np.array(values[:MOST_ROWS], dtype=np.float64)

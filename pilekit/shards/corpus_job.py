@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, Self, TypeVar
 
 from pilekit.artifacts.atomic_write import write_atomically
-from pilekit.artifacts.cache_folder import cache_folder
 from pilekit.artifacts.file_lock import locked
+from pilekit.artifacts.folders import cache_folder
 from pilekit.artifacts.job_folder import LOCK_FILE
-from pilekit.artifacts.memory_limit import sorting_memory
+from pilekit.artifacts.sort.memory_limit import sorting_memory
 from pilekit.corpus import Corpus, Part, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.display.progress import Report

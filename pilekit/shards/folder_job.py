@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from pilekit.artifacts.free_disk import check_free_disk
+from pilekit.artifacts.folders import check_free_disk
 from pilekit.artifacts.job_folder import LOCK_FILE, NOTES, Output, output_folder
 from pilekit.corpus import Shard
 from pilekit.errors import PilekitError

@@ -17,10 +17,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.artifacts.sealed import Kind, SealedHeader
+from pilekit.artifacts.sealed import SealedHeader, SealedKind
 from pilekit.shards.fingerprint import Fingerprint
 
-MASK = Kind("a keep mask", 2, "run `pilekit dedup` again, into another folder")
+MASK = SealedKind("a keep mask", 2, "run `pilekit dedup` again, into another folder")
 SUFFIX = ".mask"
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]

@@ -21,7 +21,7 @@ from pilekit.corpus import Manifest, Shard, SubsetNames
 from pilekit.documents import check_labels
 from pilekit.errors import message_logger
 from pilekit.shards.corpus_job import ShardWork, Share
-from pilekit.shards.index.document_rows import DocumentRows, document_rows, rows_of
+from pilekit.shards.index.document_rows import DocumentRows, document_rows, index_rows
 from pilekit.shards.index.format import IndexDamage, ShardIndex, bad_lines
 from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.open import is_parquet
@@ -150,7 +150,7 @@ def count_shard(
 
         def read_rows() -> Iterator[DocumentRows]:
             for batch in reader:
-                yield rows_of(batch, hashed=copies)
+                yield index_rows(batch, hashed=copies)
                 if tokenizer is not None and len(batch):
                     tokens = np.diff(tokenizer.encode_batch(batch.texts)[1])
                     np.add.at(counts.tokens, counts.rows(batch.subsets), tokens)

@@ -87,7 +87,7 @@ def plain(axes: Any, grid: Literal["x", "y"] = "y") -> None:
     axes.tick_params(labelsize=9)
 
 
-def rows_of(names: Sequence[str], row_height: float, width: float = 10, beside: float = 2.0) -> tuple[Any, Any]:
+def chart_rows(names: Sequence[str], row_height: float, width: float = 10, beside: float = 2.0) -> tuple[Any, Any]:
     """(figure, axes) with a row for each name; `beside` is the height of all but the rows, in inches."""
     figure, axes = axes_of(width, beside + row_height * max(len(names), 2), "x")
     name_rows(axes, names)

@@ -7,7 +7,7 @@ from typing import Any
 from pilekit.errors import counted
 from pilekit.stream.order.lane_grid import Share
 from pilekit.stream.pack.window import MOST_TOKENS
-from pilekit.stream.read.document_selection import DocumentSelection
+from pilekit.stream.read.document_selection import StreamDocuments
 from pilekit.stream.read.shuffled_blocks import MOST_CHARACTERS
 
 _BYTES_PER_TOKEN = 4
@@ -60,7 +60,7 @@ class Explanation(dict[str, Any]):
         ]
 
 
-def order_of(selected: DocumentSelection, unit: int) -> str:
+def order_of(selected: StreamDocuments, unit: int) -> str:
     """The order of the documents, as a line for people."""
     if not selected.shuffle:
         return "as in the corpus: shuffle is off"
@@ -72,7 +72,7 @@ def order_of(selected: DocumentSelection, unit: int) -> str:
     return f"shard after shard, {within}; `pilekit reframe` gives random order"
 
 
-def explain(selected: DocumentSelection, share: Share, unit: int, window: int | None, packing: str) -> Explanation:
+def explain(selected: StreamDocuments, share: Share, unit: int, window: int | None, packing: str) -> Explanation:
     """The explanation of a stream; `packing` is PileStream's argument, `window` is None without a tokenizer."""
     grid = share.grid
     lanes = 1 if grid.finite else grid.lanes // share.world_size

@@ -43,7 +43,7 @@ from pilekit.stream.order.lane_grid import Grid, Share, batch_sizes, given_lanes
 from pilekit.stream.order.repeats import exact_repeats
 from pilekit.stream.order.topology import rank_of_world
 from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, Window
-from pilekit.stream.read.document_selection import DocumentSelection, checked_filters
+from pilekit.stream.read.document_selection import StreamDocuments, checked_filters
 from pilekit.stream.read.lane_source import default_lanes, lane_source
 from pilekit.stream.read.mixture import exact_weights
 from pilekit.stream.read.plan import choose_plan
@@ -199,7 +199,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         else:
             with byte_progress("indexing", self.corpus.size) if self.rank == 0 else nullcontext() as advance:
                 plan = choose_plan(self.corpus, on_error=on_error, advance=advance)
-        self._selected = DocumentSelection(
+        self._selected = StreamDocuments(
             corpus=self.corpus,
             plan=plan,
             subsets=self.subsets,

@@ -19,13 +19,13 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from pilekit.artifacts.sealed import Kind, SealedHeader
+from pilekit.artifacts.sealed import SealedHeader, SealedKind
 from pilekit.corpus.shuffle import Int64
 from pilekit.errors import PilekitError, visible
 from pilekit.stream.finite_pass import Passes
 from pilekit.stream.order.lane_grid import Grid, Positive, Share, batch_sizes
 
-STATE = Kind("the state of a PileStream", 8, "give what state_dict() of this pilekit returned")
+STATE = SealedKind("the state of a PileStream", 8, "give what state_dict() of this pilekit returned")
 _GIVEN = "the stream's state"
 
 MAY_CHANGE = ("subsets", "repeats")

@@ -2,7 +2,7 @@
 
 `loading.py` makes a `Tokenizer` from a file, after comparing its fast backend with the reference on the strings of
 `probe.py`. `spans.py` finds the bytes of each token. `stage.py` turns batches of documents into batches of tokens.
-`training.py` trains a new tokenizer on a sample of a corpus (`sampling.py`).
+`training.py` trains a new tokenizer on a sample of a corpus.
 """
 
 from __future__ import annotations

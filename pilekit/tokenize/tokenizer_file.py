@@ -17,7 +17,7 @@ import orjson
 import tokenizers
 
 from pilekit.artifacts.atomic_write import write_atomically
-from pilekit.artifacts.cache_folder import cache_folder
+from pilekit.artifacts.folders import cache_folder
 from pilekit.errors import PilekitError, shortened, visible
 
 ROLES = ("eos_token", "bos_token", "pad_token", "mask_token")

@@ -3,12 +3,19 @@
 The tokenizer is like GPT-2's: byte-level, so every text can be encoded and decoded byte for byte, without Unicode
 normalisation (GPT-NeoX's NFC changes text). Its ids are `<|endoftext|>` 0, `<|padding|>` 1, the 256 bytes, and merges.
 The trainer of the `tokenizers` library does the work; its result depends on neither threads nor the order of texts.
+
+The sample is bounded, seeded, and spread over the shards. Each shard offers its first documents, up to eight times its
+share of the wanted bytes. Shares follow the shards' stored sizes, and later shards get the bytes that a shard does not
+use. The sample takes the offered documents with the smallest hash of (seed, shard name, document number), until it has
+the wanted bytes. So a small corpus is sampled evenly. Of thirty shards of 43 GB each, only the first per cent is read.
+That is enough, because released Pile shards are shuffled. Only the sample is in memory.
 """
 
 from __future__ import annotations
 
+import heapq
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -19,9 +26,10 @@ from pilekit.artifacts.atomic_write import check_target, write_atomically
 from pilekit.corpus import Corpus, Described, Source, subsets_or_all
 from pilekit.display.progress import Report
 from pilekit.errors import PilekitError
+from pilekit.pipeline.stages import document_hashes
 from pilekit.shards.read.absent_label import check_label
+from pilekit.shards.read.reader import read
 from pilekit.tokenize.loading import load_tokenizer
-from pilekit.tokenize.sampling import sample_by_hash
 from pilekit.tokenize.tokenizer import Tokenizer
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|padding|>")
@@ -40,7 +48,7 @@ def train_tokenizer(
     manifest: Described = None,
     advance: Report = lambda *_: None,
 ) -> Tokenizer:
-    """Train on about `sample_bytes` bytes of `corpus` (see sampling.py) and write the tokenizer.json `out`, atomically.
+    """Train on about `sample_bytes` bytes of `corpus` and write the tokenizer.json `out`, atomically.
 
     `corpus` is a `Corpus`, a path, glob or URL, or a list of these. Val and test shards are left out, unless there are
     no others. `subsets` are names in any spelling that the manifest knows (None: all); `manifest` describes the corpus
@@ -111,3 +119,55 @@ def _train(sample: list[bytes], vocab_size: int, advance: Report) -> str:
     finally:
         interrupted.set()
         thread.join(1)
+
+
+OFFERED_PER_BYTE = 8
+"""Bytes of text that are read for each byte of the sample."""
+
+
+def sample_by_hash(
+    corpus: Corpus,
+    wanted: int,
+    *,
+    subsets: Sequence[str] | None = None,
+    seed: int = 0,
+    advance: Callable[[int], None] = lambda stored: None,
+) -> list[bytes]:
+    """Documents' texts in UTF-8, about `wanted` bytes, of `subsets` (exact names; None: all), ordered by their hashes.
+
+    The last document is not cut, so the sample may be longer by part of it. `advance` is called with numbers of stored
+    bytes, which add up to the size of the shards.
+    """
+    shards = corpus.shards
+    sizes = [shard.size or 0 for shard in shards]
+    # A heap with the largest hash on top, hence negated. Shard and number make every entry distinct.
+    heap: list[tuple[int, str, int, bytes]] = []
+    held = 0
+    to_offer = wanted * OFFERED_PER_BYTE
+    for place, shard in enumerate(shards):
+        rest = sum(sizes[place:])
+        limit = to_offer * sizes[place] // rest if rest else to_offer // (len(shards) - place)
+        offered = told = 0
+
+        def tell(stored: int) -> None:
+            nonlocal told
+            told += stored
+            advance(stored)
+
+        with read(shard, subsets, manifest=corpus.manifest, advance=tell) as batches:
+            for batch in batches:
+                hashes = document_hashes(batch.shard, batch.numbers, seed).tolist()
+                offered += int(batch.text_bytes().sum())
+                for index, value in enumerate(hashes):
+                    if (held >= wanted and value > -heap[0][0]) or not batch.texts[index]:
+                        continue
+                    text = batch.texts[index].encode()
+                    heapq.heappush(heap, (-value, batch.shard, int(batch.numbers[index]), text))
+                    held += len(text)
+                    while held - len(heap[0][3]) >= wanted:
+                        held -= len(heapq.heappop(heap)[3])
+                if offered >= limit:
+                    break
+        advance(max(0, sizes[place] - told))  # the part that was not read
+        to_offer = max(0, to_offer - offered)
+    return [entry[3] for entry in sorted(heap, key=lambda entry: (-entry[0], entry[1], entry[2]))]

@@ -35,7 +35,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from pilekit.artifacts.memory_limit import memory_limit
+from pilekit.artifacts.sort.memory_limit import memory_limit
 from pilekit.display.fitted_table import Column, FittedTable, rounded_bytes
 from pilekit.errors import counted
 from pilekit.models.blocks import blocks_of

@@ -38,8 +38,8 @@ import msgspec
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.checked import reason_of_damage, shown
 from pilekit.artifacts.file_lock import locked
+from pilekit.artifacts.folders import refuse_linked_folders
 from pilekit.artifacts.header import HEADER_FILE, read_header, write_header
-from pilekit.artifacts.own_file import refuse_linked_folders
 from pilekit.errors import PilekitError, message_logger, shortened, visible
 from pilekit.train.config.file import load_config, to_toml
 from pilekit.train.config.sections import TrainConfig, differences

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pilekit.artifacts.atomic_write import PARTIAL, check_target, write_atomically
-from pilekit.artifacts.cache_folder import cache_folder
+from pilekit.artifacts.folders import cache_folder
 from pilekit.corpus.shard import looks_like_shard
 from pilekit.errors import PilekitError, visible
 from tests.small_disk import files_limited_to

@@ -13,8 +13,8 @@ import pytest
 from pilekit import PileDocuments, PilekitError, PileStream
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.file_lock import locked
+from pilekit.artifacts.folders import make_folder
 from pilekit.artifacts.job_folder import output_folder
-from pilekit.artifacts.own_file import make_folder
 from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.evaluate.results.result_folder import record_file
 from pilekit.pipeline.selecting import select_corpus

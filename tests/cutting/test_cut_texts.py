@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.cutting.cut_texts import CutFolder, shared_passage
+from pilekit.cutting.cut_folder import CutFolder
+from pilekit.cutting.cut_texts import passages, shared_passage
 from pilekit.cutting.decontaminate import decontaminate_corpus
 from pilekit.cutting.substrings import substrings_corpus
 from tests.cutting.reference import ngrams_of, words_of
@@ -68,7 +69,7 @@ def test_every_span_comes_with_words_of_its_record(tmp_path: Path) -> None:
     decontaminate_corpus(tmp_path / "data", against=quiz, fields=["q", "a"], out=tmp_path / "dec", jobs=1)
     cuts, rows = CutFolder(tmp_path / "dec"), pq.read_table(tmp_path / "dec" / "hits.parquet").to_pylist()
     assert len(rows) >= 30
-    for row, (stays, cut) in zip(rows, cuts.passages(rows), strict=True):
+    for row, (stays, cut) in zip(rows, passages(cuts, rows), strict=True):
         of = texts[row["number"] + 15 * (row["shard"] == "01.jsonl")]
         assert cut.text == of[row["start"] : row["end"]]
         assert of[: row["start"]].endswith(cut.before)
@@ -105,14 +106,14 @@ def test_every_span_comes_with_words_of_its_record(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_every_repeat_comes_with_a_passage_of_the_earlier_document(tmp_path: Path, seed: int) -> None:
     generator = random.Random(seed)
-    passages = [made_up(generator, 40) + " Ärger 日本" for _ in range(6)]
-    texts = ["\n".join([*generator.choices(passages, k=3), made_up(generator, 30)]) for _ in range(40)]
+    repeated = [made_up(generator, 40) + " Ärger 日本" for _ in range(6)]
+    texts = ["\n".join([*generator.choices(repeated, k=3), made_up(generator, 30)]) for _ in range(40)]
     write_shard(tmp_path / "data" / "00.jsonl.zst", texts[:20])
     write_shard(tmp_path / "data" / "01.jsonl.zst", texts[20:])
     substrings_corpus(tmp_path / "data", out=tmp_path / "sub", jobs=1)
     cuts, rows = CutFolder(tmp_path / "sub"), pq.read_table(tmp_path / "sub" / "repeats.parquet").to_pylist()
     assert len(rows) > 20
-    for row, (stays, cut) in zip(rows, cuts.passages(rows), strict=True):
+    for row, (stays, cut) in zip(rows, passages(cuts, rows), strict=True):
         of, first = (
             texts[number + 20 * (name == "01.jsonl")]
             for name, number in ((row["shard"], row["number"]), (row["first_shard"], row["first_number"]))

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit import Corpus, PilekitError, SubstringResult, dedup_corpus, reframe_corpus, substrings_corpus
-from pilekit.artifacts import external_sort
+from pilekit.artifacts.sort import external_sort
 from pilekit.cutting import windows
 from tests.cli.running import cells, run, run_json
 from tests.kills import left_at_each_renaming

@@ -23,12 +23,11 @@ from types import SimpleNamespace
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.dedup.compare.resolve import Counts, resolve
-from pilekit.dedup.compare.shingle_store import ShingleStore
-from pilekit.dedup.match.candidates import find_candidates
-from pilekit.dedup.match.document_table import DocumentTable, ids_of
-from pilekit.dedup.match.exact import find_exact
+from pilekit.dedup.document_table import DocumentTable, ids_of
+from pilekit.dedup.matching import find_candidates, find_exact
 from pilekit.dedup.output.removed_table import Decisions
+from pilekit.dedup.resolve import ComparisonCounts, resolve
+from pilekit.dedup.shingle_store import ShingleStore
 from pilekit.dedup.sketch.shingles import mixed
 from pilekit.workers.kernels import compiled
 from tests.dedup.given import write_flat_sets
@@ -125,7 +124,7 @@ def write_store(folder: Path, documents: int, flagged: npt.NDArray[np.bool_]) ->
     return ShingleStore(folder, np.array(borders))
 
 
-def decide_generated(folder: Path, documents: int, memory: int) -> tuple[Decisions, Counts]:
+def decide_generated(folder: Path, documents: int, memory: int) -> tuple[Decisions, ComparisonCounts]:
     """All steps that read no shard: exact copies, candidates, their comparison."""
     folder.mkdir()
     document_table = generated_table(documents, folder)

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.corpus import Shard, shard_of
-from pilekit.dedup.compare import resolve as module
-from pilekit.dedup.compare.resolve import Counts
-from pilekit.dedup.compare.shingle_store import ShingleStore, ends_file, sets_file
-from pilekit.dedup.match.candidates import Candidates
+from pilekit.dedup import resolve as module
+from pilekit.dedup.matching import Candidates
+from pilekit.dedup.resolve import ComparisonCounts
+from pilekit.dedup.shingle_store import ShingleStore, ends_file, sets_file
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.sketch_format import ShardSketch
 from pilekit.dedup.sketch.sketch_shard import sketch_shard
@@ -85,7 +85,7 @@ class Edge(NamedTuple):
 
 class Resolved(NamedTuple):
     edges: list[Edge]
-    counts: Counts
+    counts: ComparisonCounts
 
 
 def given_candidates(

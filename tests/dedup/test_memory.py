@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pilekit.dedup.match.document_table import ranks_of
+from pilekit.dedup.document_table import ranks_of
 from pilekit.dedup.output.removed_table import EXACT, NEAR
 from tests.dedup.generated import BANDS, GROUPS, LICENCE, THRESHOLD, shingles, text_of, values
 from tests.memory_limit import NO_HOLES
@@ -133,8 +133,8 @@ import numpy as np
 from pilekit.corpus import Corpus, shard_of
 from pilekit.shards.corpus_job import CorpusJob
 from pilekit.dedup.sketch.bands import Bands
-from pilekit.dedup.match.document_table import DocumentTable
-from pilekit.dedup.compare.store_shingles import store_shingles
+from pilekit.dedup.document_table import DocumentTable
+from pilekit.dedup.shingle_store import store_shingles
 from tests.dedup.given import given_candidates, resolve, sketch
 
 def peak():

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from pilekit.dedup.match.candidates import find_candidates
-from pilekit.dedup.match.document_table import DocumentTable, ids_of
+from pilekit.dedup.document_table import DocumentTable, ids_of
+from pilekit.dedup.matching import find_candidates
 from pilekit.dedup.run import dedup_corpus
 from pilekit.dedup.sketch.bands import choose_bands
 from tests.dedup.checking import removed_rows, write_corpus

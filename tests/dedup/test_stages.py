@@ -16,7 +16,6 @@ from datasketch import MinHash, MinHashLSH
 from pilekit import PilekitError, ShardWriter, read, read_corpus
 from pilekit.artifacts.header import HEADER_FILE
 from pilekit.corpus import Corpus
-from pilekit.dedup import drop_duplicates
 from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.dedup.near_duplicates import NearDuplicates
 from pilekit.dedup.run import dedup_corpus
@@ -112,17 +111,18 @@ def kept_lines(batches: Iterator[DocumentBatch]) -> list[tuple[str, bytes]]:
     return [(one.shard, bytes(line)) for one in batches for line in one.raw_lines()]
 
 
-def test_deduplicated_passes_what_the_clean_shards_hold(
-    corpus: Path, dedup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class OneMask(DropDuplicates):
+    masks_in_memory = 1
+
+
+def test_deduplicated_passes_what_the_clean_shards_hold(corpus: Path, dedup: Path, tmp_path: Path) -> None:
     """Shards may come in turns, more than masks are held; without its sketch a shard is taken as it is."""
     expected = kept_lines(iter(read_corpus(Corpus(dedup / "clean"))))
     stage = pickle.loads(pickle.dumps(DropDuplicates(dedup)))
     assert kept_lines(stage(iter(read_corpus(Corpus(corpus))))) == expected
     assert 0 < len(expected) < len(MANY) + 20
-    monkeypatch.setattr(drop_duplicates, "HELD_MASKS", 1)
     shards = [list(cut(next(iter(read(shard))), [9] * 12)) for shard in Corpus(corpus).shards]
-    found = list(DropDuplicates(str(dedup))(iter([one for both in zip(*shards, strict=True) for one in both])))
+    found = list(OneMask(str(dedup))(iter([one for both in zip(*shards, strict=True) for one in both])))
     assert all(len(one) for one in found)
     assert sorted(kept_lines(iter(found))) == sorted(expected)
     shutil.copytree(dedup, tmp_path / "copied", ignore=shutil.ignore_patterns("sketches", "clean"))

@@ -10,7 +10,7 @@ from typing import Any
 import zstandard
 from hypothesis import strategies as st
 
-from pilekit.shards.write.frame_writer import FRAME_BYTES
+from pilekit.shards.write.seekable_frames import FRAME_BYTES
 from pilekit.shards.write.shard_writer import ShardWriter
 
 LABELS = ["Github", "ArXiv", "Pile-CC", "Gutenberg (PG-19)", "USPTO Backgrounds", "naïve “label”"]

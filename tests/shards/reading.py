@@ -15,7 +15,7 @@ import zstandard
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
 from pilekit.shards.read.reader import read
-from pilekit.shards.write.seek_table import read_seek_table
+from pilekit.shards.write.seekable_frames import read_seek_table
 
 Found = list[tuple[int, str, str]]
 

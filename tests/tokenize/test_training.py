@@ -17,9 +17,8 @@ from hypothesis import given, settings
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
 from pilekit.tokenize import load_tokenizer
-from pilekit.tokenize import sampling as sampling_module
-from pilekit.tokenize.sampling import sample_by_hash
-from pilekit.tokenize.training import train_tokenizer
+from pilekit.tokenize import training as training_module
+from pilekit.tokenize.training import sample_by_hash, train_tokenizer
 from tests.pipeline.making import write_shard
 from tests.shards import making
 from tests.tokenize.making import SPECIAL, hard_texts
@@ -74,7 +73,7 @@ def test_the_documents_with_the_smallest_hashes(folder: Path, monkeypatch: pytes
     assert 3_000 <= sum(map(len, sample)) < 3_500
     shards = {text.decode().rsplit(" ", 1)[1][:2] for text in sample}
     assert shards == {"s0", "s1", "s2"}, "every shard gives its share"
-    monkeypatch.setattr(sampling_module, "OFFERED_PER_BYTE", 10**9)
+    monkeypatch.setattr(training_module, "OFFERED_PER_BYTE", 10**9)
     for wanted, seed in [(1, 0), (100, 1), (40_000, 0), (10**9, 1)]:
         sample = sample_by_hash(corpus, wanted, seed=seed)
         assert sample == expected_sample(folder, wanted, seed)
@@ -90,7 +89,7 @@ def test_reading_is_bounded(tmp_path: Path) -> None:
         write_shard(tmp_path / f"{shard:02}.jsonl.zst", texts)
     corpus = Corpus(tmp_path)
     offered: dict[str, int] = {}
-    real = sampling_module.document_hashes
+    real = training_module.document_hashes
 
     def counting(shard: str, numbers: Any, seed: int) -> Any:
         offered[shard] = max(offered.get(shard, 0), int(numbers.max()) + 1)
@@ -98,7 +97,7 @@ def test_reading_is_bounded(tmp_path: Path) -> None:
 
     told: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sampling_module, "document_hashes", counting)
+        patch.setattr(training_module, "document_hashes", counting)
         sample = sample_by_hash(corpus, 200_000, advance=told.append)
     assert len(offered) == 4
     assert all(0 < documents < 500 for documents in offered.values()), offered

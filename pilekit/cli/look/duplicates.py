@@ -17,7 +17,8 @@ from pilekit.errors import PilekitError, counted, shortened, visible
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pilekit.cutting.cut_texts import CutFolder, Passage
+    from pilekit.cutting.cut_folder import CutFolder
+    from pilekit.cutting.cut_texts import Passage
     from pilekit.dedup.show.removed_pairs import RemovedPair
     from pilekit.dedup.show.word_diff import WordDiff
 
@@ -58,9 +59,9 @@ def command(folder: Path, subset: str | None, min_similarity: float, count: int,
       pilekit duplicates dedup --min-similarity 0.95
       pilekit duplicates decontaminated --subset Github
     """
-    from pilekit.artifacts.header import read_header
-    from pilekit.cutting.cut_texts import KINDS, CutFolder
-    from pilekit.dedup.previous_runs import finished_header, finished_run
+    from pilekit.artifacts.header import finished_header, read_header
+    from pilekit.cutting.cut_folder import KINDS, CutFolder
+    from pilekit.dedup.previous_runs import COMMAND, KIND, finished_run
     from pilekit.dedup.result import REMOVED
     from pilekit.dedup.show.removed_pairs import pair_texts, spread_pairs, subsets_of
 
@@ -71,7 +72,7 @@ def command(folder: Path, subset: str | None, min_similarity: float, count: int,
         show = _show_spans if kind == "decontamination" else _show_passages
         show(cuts, _exact_name(subset, cuts.subsets()), count, as_json)
         return
-    finished_header(folder)  # Refuse a bad folder now.
+    finished_header(folder, KIND, COMMAND)  # Refuse a bad folder now.
     name = _exact_name(subset, subsets_of(folder / REMOVED)) if subset is not None else None
     pairs, total = spread_pairs(folder / REMOVED, count, subset=name, min_similarity=min_similarity)
     if printed({"removed": total, "pairs": [asdict(pair) for pair in pairs]}, as_json):
@@ -88,12 +89,13 @@ def command(folder: Path, subset: str | None, min_similarity: float, count: int,
 
 def _show_spans(cuts: CutFolder, subset: str | None, count: int, as_json: bool) -> None:
     """Print spans that `pilekit decontaminate` cut, beside the records of evaluations that hold them."""
-    from pilekit.cutting.cut_texts import how
+    from pilekit.cutting.cut_folder import how
+    from pilekit.cutting.cut_texts import passages
 
     rows, total = cuts.spread(count, subset)
     if printed({"spans": total, "cuts": rows}, as_json):
         return
-    for place, (row, both) in enumerate(zip(rows, cuts.passages(rows), strict=True), 1):
+    for place, (row, both) in enumerate(zip(rows, passages(cuts, rows), strict=True), 1):
         _print_cut(f"{place} of {len(rows)}: {how(row)}", both)
     given = cuts.header.parameters
     window = f"{counted(given['window'], 'character')} on each side of a span went with it"
@@ -105,23 +107,24 @@ def _show_passages(cuts: CutFolder, subset: str | None, count: int, as_json: boo
     """Print the passages that `pilekit substrings` cut most often, and the documents that held them."""
     import tempfile
 
-    from pilekit.cutting.cut_texts import how
+    from pilekit.cutting.cut_folder import how
+    from pilekit.cutting.cut_texts import passages
     from pilekit.cutting.passages import frequent_passages
 
     with tempfile.TemporaryDirectory() as scratch:
         sizes: dict[str, Any] = {"most": count, "rows": SHOWN_DOCUMENTS, "scratch": Path(scratch), "memory": SORTING}
-        passages = frequent_passages(cuts.table, cuts.paths, cuts.manifest, subset=subset, **sizes)
-    if printed([{"count": one.count, "documents": one.rows} for one in passages], as_json):
+        frequent = frequent_passages(cuts.table, cuts.paths, cuts.manifest, subset=subset, **sizes)
+    if printed([{"count": one.count, "documents": one.rows} for one in frequent], as_json):
         return
-    texts = cuts.passages([one.rows[0] for one in passages])
-    for place, (one, both) in enumerate(zip(passages, texts, strict=True), 1):
-        _print_cut(f"{place} of {len(passages)}: {one.count:,} times, {how(one.rows[0])}", both)
+    texts = passages(cuts, [one.rows[0] for one in frequent])
+    for place, (one, both) in enumerate(zip(frequent, texts, strict=True), 1):
+        _print_cut(f"{place} of {len(frequent)}: {one.count:,} times, {how(one.rows[0])}", both)
         for row in one.rows[1:]:
             of = f"{visible(row['shard'], 100)} {row['number']:,}, {visible(row['subset'], 60)}"
             say(f"cut too: {of} from {row['start']:,} to {row['end']:,}")
         more = one.count - 1 - len(one.rows)
         click.echo(f"and {more:,} more\n" if more else "")
-    if not passages:
+    if not frequent:
         click.echo("no passage was cut")
 
 
@@ -132,7 +135,7 @@ def _print_cut(title: str, both: tuple[Passage, Passage]) -> None:
     before = [f"…{one.before[-60:].lstrip()}" if one.before.strip() else "" for one in both]
     after = [f"{one.after[:60].rstrip()}…" if one.after.strip() else "" for one in both]
     around = [(before[0], before[1]), (after[0], after[1])]
-    titles = (f"stays: {visible(stays.of, 200)}", f"cut: {visible(cut.of, 200)}")
+    titles = (f"stays: {visible(stays.place, 200)}", f"cut: {visible(cut.place, 200)}")
     _print_beside(title, word_diff(stays.text, cut.text), titles, around)
 
 

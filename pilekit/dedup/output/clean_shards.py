@@ -1,13 +1,16 @@
-"""Clean shards: the lines that a shard's mask keeps, byte for byte.
+"""Keep masks, one bit for each line of a shard, and clean shards: the lines that a mask keeps, byte for byte.
 
-They are written in checksummed, seekable frames of 1 MiB with an index. The rows of the index are made while other
-threads compress: 40 % faster than reading the written shard again.
+A mask is made from the shard's sketch and the removed documents. The shard is read for it only if some subsets were
+left out of the comparison and it has lines that are not documents, because the sketch does not list these.
+
+Clean shards are written in checksummed, seekable frames of 1 MiB with an index. The rows of the index are made while
+other threads compress: 40 % faster than reading the written shard again.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,18 +19,21 @@ import numpy as np
 import xxhash
 
 from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.sort.scratch_files import read_flags
 from pilekit.corpus import Manifest, Shard
-from pilekit.dedup.sketch.sketch_format import shard_changed
+from pilekit.dedup.sketch.shingles import Int64
+from pilekit.dedup.sketch.sketch_format import ShardSketch, check_unchanged, shard_changed
 from pilekit.documents import RecordFormat
+from pilekit.shards.corpus_job import Share
 from pilekit.shards.fingerprint import Fingerprint, Inputs, fingerprint
 from pilekit.shards.index.build import write_index
-from pilekit.shards.index.document_rows import DocumentRows, rows_of
+from pilekit.shards.index.document_rows import DocumentRows, index_rows
 from pilekit.shards.index.format import INDEX_SUFFIX, Frames
-from pilekit.shards.keep_mask import KeepMask, read_mask
+from pilekit.shards.keep_mask import KeepMask, read_mask, write_mask
 from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import ShardReader, read
-from pilekit.shards.write.frame_writer import FRAME_BYTES, FrameWriter
 from pilekit.shards.write.reframe import cut_at_lines
+from pilekit.shards.write.seekable_frames import FRAME_BYTES, FrameWriter
 from pilekit.workers import Advance
 
 LEVEL = 3
@@ -107,7 +113,50 @@ class _KeptLines:
                 self.format = batch.format
                 text = b"\n".join([*batch.raw_lines(), b""])
                 self._hash.update(text)
-                self._rows.append(rows_of(replace(batch, numbers=np.arange(self.lines, self.lines + len(batch)))))
+                self._rows.append(index_rows(replace(batch, numbers=np.arange(self.lines, self.lines + len(batch)))))
                 self.lines += len(batch)
                 self.content_bytes += len(text)
                 yield text
+
+
+def mask_shard(
+    work: tuple[Shard, ShardSketch, Path, tuple[int, int]],
+    advance: Advance,
+    *,
+    labels: Sequence[str],
+    flags: Path,
+    only: bool,
+    manifest: Manifest,
+    share: Share,
+) -> Int64:
+    """Write the keep mask of a shard; returns (documents, bytes of text) kept of each subset, int64 [2, labels].
+
+    work    the shard, its sketch, the mask's path, and the first id of its documents and the one after its last
+    flags   for each id, whether the document is removed
+    only    leave out documents that were not sketched, rather than keep them
+    """
+    shard, sketch, path, (begin, end) = work
+    header, code_of = sketch.header, {label: code for code, label in enumerate(labels)}
+    passed = {name for name in header.counts if header.subsets is not None and name not in header.subsets}
+    counts = np.zeros((2, len(labels)), dtype=np.int64)
+    kept = np.zeros(header.lines, dtype=np.bool_)
+    if passed and not only:
+        for name in passed:
+            counts[:, code_of[name]] = header.counts[name]
+        if sum(documents for documents, _ in header.counts.values()) == header.lines:
+            kept[:] = True
+        else:
+            with read(shard, None, "skip", manifest=manifest, ahead=share.ahead) as reader:
+                for batch in reader:
+                    kept[batch.numbers] = True
+    stays = ~read_flags(flags, begin, end)
+    codes = np.array([code_of[label] for label in sketch.subset_names], dtype=np.int64)
+    for rows in sketch.chunks(["number", "text_bytes", "subset"]):
+        some, stays = stays[: len(rows["number"])], stays[len(rows["number"]) :]
+        kept[rows["number"]] = some
+        of = codes[rows["subset"][some]]
+        np.add.at(counts[0], of, 1)
+        np.add.at(counts[1], of, rows["text_bytes"][some])
+    check_unchanged(shard, sketch)
+    write_mask(path, shard.name, Fingerprint(header.size, header.sample), kept)
+    return counts

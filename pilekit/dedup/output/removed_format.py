@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from pilekit.artifacts.parquet_rows import required
-from pilekit.artifacts.sealed import Kind, SealedHeader
+from pilekit.artifacts.sealed import SealedHeader, SealedKind
 
-REMOVALS = Kind("a table of removed documents", 2, "run `pilekit dedup` again, into another folder")
+REMOVALS = SealedKind("a table of removed documents", 2, "run `pilekit dedup` again, into another folder")
 
 REASONS = ("exact", "near")
 CORPORA = ("against", "held-out", "this")

@@ -21,13 +21,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pilekit.artifacts.external_sort import Table
-from pilekit.dedup.compare.resolve import Counts, resolve
-from pilekit.dedup.compare.shingle_store import ShingleStore
-from pilekit.dedup.match.candidates import Candidates
-from pilekit.dedup.match.document_table import REMOVABLE, DocumentTable, Ids, ids_of
+from pilekit.artifacts.sort.external_sort import Table
+from pilekit.artifacts.sort.scratch_files import scratch_array, write_flags
+from pilekit.dedup.document_table import REMOVABLE, DocumentTable, Ids, ids_of
+from pilekit.dedup.matching import Candidates
 from pilekit.dedup.output.removed_format import CORPORA, REASONS, REMOVALS, ROWS_PER_GROUP, SCHEMA, RemovalsHeader
-from pilekit.dedup.scratch_space import scratch_array, write_flags
+from pilekit.dedup.resolve import ComparisonCounts, resolve
+from pilekit.dedup.shingle_store import ShingleStore
 from pilekit.dedup.sketch.shingles import Int64
 from pilekit.workers import Advance
 
@@ -162,7 +162,7 @@ class Decided(NamedTuple):
     """The counts of the removed documents and of the comparison, and the file of flags, beside the shingle sets."""
 
     removed: RemovedCounts
-    compared: Counts
+    compared: ComparisonCounts
     flags: Path
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from pilekit.dedup.compare.resolve import Counts
 from pilekit.dedup.output.removed_table import RemovedCounts
+from pilekit.dedup.resolve import ComparisonCounts
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.shingles import Int64
 from pilekit.dedup.sketch.sketch_format import ShardSketch
@@ -32,7 +32,7 @@ def summarize(
     only: bool,
     bands: Bands,
     threshold: float,
-    compared: Counts,
+    compared: ComparisonCounts,
     protected: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The summary as `summary.json` holds it; `PilekitError` if the counts do not add up.

@@ -23,8 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset
 
+from pilekit.corpus.manifest import recorded_manifest
 from pilekit.dedup.output.removed_format import REMOVALS, RemovalsHeader
-from pilekit.dedup.previous_runs import EarlierRun, manifest_of, runs_before
+from pilekit.dedup.previous_runs import EarlierRun, runs_before
 from pilekit.dedup.sketch.shingles import Int64, jaccard, shingle_set
 from pilekit.display.progress import Report
 from pilekit.errors import PilekitError, visible
@@ -151,7 +152,7 @@ def pair_texts(
     total = sum(shards[key].size or 0 for key in {key[:2] for key in wanted})
     texts: dict[_Key, str] = {}
     for (place, name), some in groupby(wanted, itemgetter(0, 1)):
-        manifest, shard = manifest_of(runs[place].parameters), shards[place, name]
+        manifest, shard = recorded_manifest(runs[place].parameters), shards[place, name]
         options: dict[str, Any] = {"manifest": manifest, "advance": lambda done: advance("reading", done, total)}
         with closing(DocumentReader(shard, find_index(shard, manifest), **options)) as reader:
             for document in reader.read([number for _, _, number in some]):

@@ -21,12 +21,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pilekit.artifacts.parquet_rows import required
-from pilekit.artifacts.sealed import Kind, SealedHeader
+from pilekit.artifacts.sealed import SealedHeader, SealedKind
 from pilekit.corpus import Shard
 from pilekit.errors import PilekitError
 from pilekit.shards.fingerprint import Fingerprint, fingerprint
 
-SKETCH = Kind("a sketch", 2, "remove it, and run dedup again")
+SKETCH = SealedKind("a sketch", 2, "remove it, and run dedup again")
 SUFFIX = ".parquet"
 ROWS_PER_GROUP = 1 << 16
 

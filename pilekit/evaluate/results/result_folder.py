@@ -35,9 +35,10 @@ import xxhash
 from pilekit.artifacts.atomic_write import check_target, write_json
 from pilekit.artifacts.checked import reason_of_damage
 from pilekit.artifacts.file_lock import locked
+from pilekit.artifacts.folders import refuse_linked_folders
 from pilekit.artifacts.header import read_header, write_header
-from pilekit.artifacts.own_file import open_own, read_own, refuse_linked_folders
-from pilekit.artifacts.sealed import Kind, SealedHeader
+from pilekit.artifacts.own_file import open_own, read_own
+from pilekit.artifacts.sealed import SealedHeader, SealedKind
 from pilekit.corpus import Manifest
 from pilekit.errors import PilekitError
 from pilekit.evaluate.results.records import Records, ScoredDocument
@@ -46,7 +47,7 @@ from pilekit.evaluate.training_copies import TrainingCopies
 
 RECORDS = "records"
 KIND = "records"
-RESULT = Kind(
+RESULT = SealedKind(
     "a result of pilekit bpb",
     2,
     "score the model again with the same command, which adds what is missing and writes it again",

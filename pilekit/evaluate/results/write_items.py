@@ -44,7 +44,7 @@ _TOKEN = np.dtype([("token", "<u4"), ("nats", "<f4")])
 TOKENS = pa.schema({**PLACE, "index": pa.int32(), "token": pa.uint32(), "bits": pa.float64()})
 
 
-def rows_of(document: ScoredDocument, schema: pa.Schema, *columns: Any) -> pa.RecordBatch:
+def item_rows(document: ScoredDocument, schema: pa.Schema, *columns: Any) -> pa.RecordBatch:
     """The rows of one document: `PLACE`, then these columns of its items."""
     count = len(columns[0])
     shard, subset = (
@@ -78,6 +78,8 @@ def write_tokens(out: str | Path, plan: Plan, records: Records) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         for document, items in read_numbers(records_folder(out, plan.key), _TOKEN, records):
             bits = items["nats"].astype(np.float64) / math.log(2)
-            yield rows_of(document, TOKENS, np.arange(first, first + len(items), dtype=np.int32), items["token"], bits)
+            yield item_rows(
+                document, TOKENS, np.arange(first, first + len(items), dtype=np.int32), items["token"], bits
+            )
 
     write_items(Path(out) / TOKENS_FILE, TOKENS, batches(), ROWS_PER_GROUP)

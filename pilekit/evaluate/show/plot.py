@@ -20,7 +20,7 @@ from pilekit.evaluate.results.compare import LETTERS, Comparison
 from pilekit.evaluate.results.difference import UNCLEAR, Difference
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.results.scores import model_path
-from pilekit.stats.plot import FAINT, INK, MOST_ROWS, OBSERVED, PAPER, SERIES, legend, rows_of, save_figure, title
+from pilekit.stats.plot import FAINT, INK, MOST_ROWS, OBSERVED, PAPER, SERIES, chart_rows, legend, save_figure, title
 
 PALE = 0.45
 """The opacity of bars with few documents, whose interval is approximate."""
@@ -38,7 +38,7 @@ def draw_result(result: BitsPerByte) -> Any:
     figures = {name: score.bpb for name, score in result.subsets.items() if score.bpb is not None}
     shown = sorted(figures, key=lambda name: -figures[name])[:MOST_ROWS]
     kind = "pseudo-bits per byte" if result.is_masked else "bits per byte"
-    figure, axes = rows_of(shown, 0.3)
+    figure, axes = chart_rows(shown, 0.3)
     model = model_name(model_path(result.protocol))
     title(figure, f"{model}: {kind}, {counted(result.overall.documents)}", len(figures))
     for row, name in enumerate(shown):
@@ -68,7 +68,7 @@ def draw_comparison(comparison: Comparison) -> Any:
     differing = {name: one.difference for name, one in first.subsets.items() if one.difference is not None}
     shown = sorted(differing, key=lambda name: differing[name])[:MOST_ROWS]
     letters = LETTERS[1 : len(comparison.models)]
-    figure, axes = rows_of([*shown, "Overall"], 0.22 + 0.08 * len(letters))
+    figure, axes = chart_rows([*shown, "Overall"], 0.22 + 0.08 * len(letters))
     title(figure, f"{' and '.join(letters)} against A, on {counted(first.overall.documents)}", len(differing))
     axes.axvline(0, color=INK, linewidth=1.2)
     axes.axhline(len(shown) - 0.5, color=FAINT, linewidth=1)

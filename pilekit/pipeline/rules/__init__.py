@@ -1,4 +1,4 @@
-"""Published rules for keeping or dropping training text: one file for each set.
+"""Published rules for keeping or dropping training text: one file for each source.
 
     from pilekit import GopherQuality, GopherRepetition, Pipeline, read
 
@@ -6,6 +6,6 @@
     for batch in pipeline(read("00.jsonl.zst")):
         ...
 
-rule_set.py defines a set. scanned_texts.py finds words and lines once for all sets, and repeats.py finds repeated
-lines, paragraphs and n-grams.
+rule_set.py defines a set. scanned_texts.py finds words and lines once for all sets, and text_repeats.py finds
+repeated lines, paragraphs and n-grams.
 """

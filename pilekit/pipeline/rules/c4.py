@@ -1,6 +1,7 @@
-r"""`C4`: the rules of C4 (Raffel et al. 2019, arXiv:1910.10683), with the numbers of the code that made it.
+r"""`C4` and `FineWeb`: the rules of C4 (Raffel et al. 2019, arXiv:1910.10683), with the numbers of the code that made
+it, and those that FineWeb added to them (Penedo et al. 2024, arXiv:2406.17557, 3.6), made for web text.
 
-That code and the journal paper say 5 words a line and 3 sentences; the first preprint says 3 and 5. Citations
+C4's code and the journal paper say 5 words a line and 3 sentences; the first preprint says 3 and 5. Citations
 (`\[\d*\]|\[edit\]|\[citation needed\]`) are taken out of each line first. A line is kept if none of its words is too
 long, if it ends in `.`, `?`, `!` or `"` but not in `...`, has enough words, and mentions neither JavaScript nor
 policies. The rules judge the document by its kept lines and its text. C4's list of bad words is not part of pilekit.
@@ -17,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.documents import DocumentBatch
-from pilekit.pipeline.rules.rule_set import RuleSet, Values, above, below, limit
-from pilekit.pipeline.rules.scanned_texts import Bytes, Int64, ScannedTexts, sums
+from pilekit.pipeline.rules.rule_set import RuleSet, Values, above, at_least, at_most, below, limit
+from pilekit.pipeline.rules.scanned_texts import Bytes, Int64, ScannedTexts, share, sums
+from pilekit.pipeline.rules.text_repeats import characters
 from pilekit.workers.kernels import compiled
 
 CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
@@ -136,3 +138,39 @@ def _count_sentences(data: Bytes, begin: Int64, end: Int64, first: Int64, keeps:
             found[line] += data[at] in (0x2E, 0x3F, 0x21)
         found[line] = max(1, found[line])
     return found
+
+
+SHORT_LINE = 30
+
+
+@dataclass(frozen=True)
+class FineWeb(RuleSet):
+    """Drop documents by the rules of FineWeb.
+
+    line_punctuation   at most this share of lines ends in one of `. ! ?` or `。！？।`; or there are no lines
+    dup_line_chars     at least this share of characters without newlines is in lines that repeat an earlier one
+    short_lines        at least this share of lines has at most 30 characters
+    newlines           more newlines per word; None: not judged, as in the paper
+
+    datatrove's code has 0.01 for `dup_line_chars` and 0.3 for `newlines`.
+    """
+
+    line_punctuation: float = limit(at_most, 0.12)
+    dup_line_chars: float = limit(at_least, 0.10)
+    short_lines: float = limit(at_least, 0.67)
+    newlines: float | None = limit(above, None)
+
+    def measure(self, texts: ScannedTexts) -> dict[str, Values]:
+        """The value that each rule compares with its limit; `newlines` only if it has a limit."""
+        lines = np.diff(texts.lines.of)
+        ends = sums(texts.lines_with(".!?。！？।", at_end=True), texts.lines.of)
+        short = sums(characters(texts.data, texts.lines.begin, texts.lines.end) <= SHORT_LINE, texts.lines.of)
+        newlines = texts.count("\n")
+        values = {
+            "line_punctuation": np.where(lines == 0, 0, share(ends, lines)),
+            "dup_line_chars": share(texts.repeated_lines[1], texts.chars - newlines),
+            "short_lines": share(short, lines),
+        }
+        if self.newlines is not None:
+            values["newlines"] = share(newlines, np.diff(texts.words.of))
+        return values

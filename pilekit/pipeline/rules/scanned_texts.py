@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.documents import DocumentBatch
-from pilekit.pipeline.rules.repeats import characters, repeated_pieces
+from pilekit.pipeline.rules.text_repeats import characters, repeated_pieces
 from pilekit.workers.kernels import compiled
 
 Bytes = npt.NDArray[np.uint8]

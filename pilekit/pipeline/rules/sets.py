@@ -8,10 +8,8 @@ from pathlib import Path
 
 from pilekit.errors import PilekitError, shortened
 from pilekit.pipeline.pipeline import names_in
-from pilekit.pipeline.rules.c4 import C4
-from pilekit.pipeline.rules.fineweb import FineWeb
-from pilekit.pipeline.rules.gopher_quality import GopherQuality
-from pilekit.pipeline.rules.gopher_repetition import GopherRepetition
+from pilekit.pipeline.rules.c4 import C4, FineWeb
+from pilekit.pipeline.rules.gopher import GopherQuality, GopherRepetition
 from pilekit.pipeline.rules.rule_set import RuleSet
 
 SETS: dict[str, RuleSet] = {

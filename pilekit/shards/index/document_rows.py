@@ -73,7 +73,7 @@ def document_rows(
             yield from (rows.named(format.names) for rows in documents.rows(block))
 
 
-def rows_of(batch: DocumentBatch, *, hashed: bool = True) -> DocumentRows:
+def index_rows(batch: DocumentBatch, *, hashed: bool = True) -> DocumentRows:
     """The rows of a batch's documents."""
     sizes, hashes = batch.text_hashes() if hashed else (batch.text_bytes(), np.empty(0, np.uint64))
     places = {label: place for place, label in enumerate(dict.fromkeys(batch.subsets))}
@@ -111,7 +111,7 @@ class LineRows:
             yield self._decoded(lines, numbers)
 
     def _decoded(self, lines: list[Line], numbers: Int64) -> DocumentRows:
-        return rows_of(self.parser.parse(lines, numbers), hashed=self.hashed)
+        return index_rows(self.parser.parse(lines, numbers), hashed=self.hashed)
 
     def _scanned(self, block: LineBlock) -> Iterator[DocumentRows]:
         careful, blank = self._kernel.CAREFUL, self._kernel.BLANK

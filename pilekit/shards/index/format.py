@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from pilekit.artifacts.cache_folder import cache_folder
+from pilekit.artifacts.folders import cache_folder
 from pilekit.corpus import Corpus, Manifest, Shard, SubsetNames, subset_names
 from pilekit.corpus.shard import STANDARD_INPUT, is_url, without_query
 from pilekit.corpus.sidecar_files import INDEX_SUFFIX as INDEX_SUFFIX

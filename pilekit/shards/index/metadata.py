@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from pilekit.artifacts.sealed import Kind, SealedHeader
+from pilekit.artifacts.sealed import SealedHeader, SealedKind
 from pilekit.errors import PilekitError
 from pilekit.shards.read.open import Storage
 from pilekit.shards.read.read_errors import LISTED_BAD_LINES
@@ -66,7 +66,7 @@ class IndexDamage(PilekitError):
     """The file is no index or is damaged; reading the shard itself gives the same facts."""
 
 
-INDEX = Kind("an index", 1, "remove it, and make it again with `pilekit index`", IndexDamage)
+INDEX = SealedKind("an index", 1, "remove it, and make it again with `pilekit index`", IndexDamage)
 
 
 class IndexHeader(SealedHeader, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ import xxhash
 from pilekit.corpus import Manifest, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.errors import PilekitError
-from pilekit.shards.index.document_rows import DocumentRows, LineRows, rows_of
+from pilekit.shards.index.document_rows import DocumentRows, LineRows, index_rows
 from pilekit.shards.index.metadata import MOST_FRAMES, Frames
 from pilekit.shards.read.change_check import open_unchanged
 from pilekit.shards.read.json_records import LineParser
@@ -132,7 +132,7 @@ class ShardScan:
             try:
                 for batch in parquet_batches(file, self._parser, 0, MAX_DOCUMENT_BYTES, self._advance, read.append):
                     self.lines = int(batch.numbers[-1]) + 1
-                    yield rows_of(batch)
+                    yield index_rows(batch)
             finally:
                 self.lines = read[0].read if read else 0
         self.lines, self.content_bytes = sum(rows), sum(sizes)

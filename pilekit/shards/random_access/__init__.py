@@ -2,6 +2,6 @@
 
 `DocumentReader` (document_reader.py) reads the documents of one shard. Lines come from lines_by_number.py, rows of
 Parquet from rows_by_number.py. Both keep decoded frames in a `FrameLRU`, and stored bytes of remote frames can be kept
-on disk (frame_cache.py). `OpenReaders` serves all shards of a corpus, `SelectedLines` says which lines of a shard are
+on disk (frame_cache.py). `OpenReaders` serves all shards of a corpus, `LineBitmap` says which lines of a shard are
 chosen, and `PileDocuments` is the list of all documents.
 """

@@ -24,7 +24,7 @@ from pilekit.shards.index.build import index_corpus
 from pilekit.shards.index.format import ShardIndex, warn_of_bad_lines
 from pilekit.shards.random_access.document_reader import OpenReaders
 from pilekit.shards.random_access.frame_lru import HELD_BYTES, frames_fit
-from pilekit.shards.random_access.selected_lines import SelectedDocuments, lines_of_subsets
+from pilekit.shards.random_access.selected_lines import CorpusBitmap, lines_of_subsets
 
 
 class PileDocuments(NearestNames, AbstractContextManager["PileDocuments"]):
@@ -57,7 +57,7 @@ class PileDocuments(NearestNames, AbstractContextManager["PileDocuments"]):
         for shard, index in zip(self.corpus.shards, indexes, strict=True):
             _check(shard, index)
         wanted = None if self.subsets is None else set(self.subsets).__contains__
-        self._selected = SelectedDocuments([lines_of_subsets(index, wanted) for index in indexes])
+        self._selected = CorpusBitmap([lines_of_subsets(index, wanted) for index in indexes])
         self._readers = OpenReaders(self.corpus, indexes)
 
     def labelled(self, label: str) -> PileDocuments:
@@ -66,7 +66,7 @@ class PileDocuments(NearestNames, AbstractContextManager["PileDocuments"]):
         Needs all documents: `subsets` must be None.
         """
         part = copy(self)
-        part._selected = SelectedDocuments([lines_of_subsets(one, label.__eq__) for one in self._readers.indexes])
+        part._selected = CorpusBitmap([lines_of_subsets(one, label.__eq__) for one in self._readers.indexes])
         return part
 
     def document(self, shard: str, number: int) -> Document:

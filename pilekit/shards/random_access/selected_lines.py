@@ -1,6 +1,6 @@
-"""`SelectedLines`: which lines of a shard are chosen, one bit each, and the chosen lines by rank.
+"""`LineBitmap`: which lines of a shard are chosen, one bit each, and the chosen lines by rank.
 
-    lines = SelectedLines.where(index.header.lines, numbers)
+    lines = LineBitmap.where(index.header.lines, numbers)
     lines.numbers(0, 10)        the first ten chosen lines
 
 Line i is bit i mod 8 (lowest first) of byte i div 8, as in a keep mask, so the two are ANDed directly. A count of the
@@ -29,7 +29,7 @@ MOST_LINES = 1 << 36
 """2^36 bits take 8 GiB of memory. No shard of documents has so many lines."""
 
 
-class SelectedLines:
+class LineBitmap:
     """The chosen lines of a shard.
 
     lines   how many lines the shard has
@@ -44,7 +44,7 @@ class SelectedLines:
             self._before = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
 
     @classmethod
-    def where(cls, lines: int, numbers: Iterable[Int64]) -> SelectedLines:
+    def where(cls, lines: int, numbers: Iterable[Int64]) -> LineBitmap:
         """The lines of these numbers, each at most once and below `lines`; each array increases."""
         bits = np.zeros(-(-lines // 8), dtype=np.uint8)
         for some in numbers:
@@ -63,9 +63,9 @@ class SelectedLines:
         """The number after the last chosen line; 0 if none is chosen."""
         return int(self.numbers(len(self) - 1, len(self))[0]) + 1 if len(self) else 0
 
-    def and_bits(self, bits: npt.NDArray[np.uint8]) -> SelectedLines:
+    def and_bits(self, bits: npt.NDArray[np.uint8]) -> LineBitmap:
         """The chosen lines whose bit is set in `bits`, uint8 [lines / 8, rounded up]."""
-        return SelectedLines(self.lines, bits if self.bits is None else self.bits & bits)
+        return LineBitmap(self.lines, bits if self.bits is None else self.bits & bits)
 
     def numbers(self, begin: int, end: int) -> Int64:
         """The numbers of the chosen lines of rank `begin` to `end` - 1, int64; 0 <= begin <= end <= len(self)."""
@@ -89,13 +89,13 @@ class SelectedLines:
         return found
 
 
-class SelectedDocuments:
+class CorpusBitmap:
     """The chosen documents of all shards, by position: shard by shard, and in each shard by line.
 
     lines   the chosen lines of each shard
     """
 
-    def __init__(self, lines: Sequence[SelectedLines]):
+    def __init__(self, lines: Sequence[LineBitmap]):
         self.lines = lines
         self._ends = np.cumsum([0, *map(len, lines)], dtype=np.int64)
 
@@ -112,14 +112,14 @@ class SelectedDocuments:
             begin, shard = until, shard + 1
 
 
-def lines_of_subsets(index: ShardIndex, wanted: Callable[[str], bool] | None) -> SelectedLines:
+def lines_of_subsets(index: ShardIndex, wanted: Callable[[str], bool] | None) -> LineBitmap:
     """The lines that are documents and, where `wanted` is given, whose label is wanted.
 
     No rows are read where the index's header says that all lines are chosen. `PilekitError` for damaged rows.
     """
     header = index.header
     if wanted is None and header.documents == header.lines:
-        return SelectedLines(header.lines)
+        return LineBitmap(header.lines)
     if header.lines > MOST_LINES:
         raise PilekitError(
             f"{index.path}: its shard has {header.lines:,} lines, more than can be chosen from "
@@ -134,4 +134,4 @@ def lines_of_subsets(index: ShardIndex, wanted: Callable[[str], bool] | None) ->
                 chosen = np.array([wanted(label) for label in rows.labels], dtype=bool)
                 yield rows.numbers[chosen[rows.codes]]
 
-    return SelectedLines.where(header.lines, numbers())
+    return LineBitmap.where(header.lines, numbers())

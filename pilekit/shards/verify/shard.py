@@ -24,7 +24,7 @@ from pilekit.shards.read.zstd_frames import LARGEST_HEADER, parse_frame_header
 from pilekit.shards.verify.checks import IndexComparison, UnknownLabels
 from pilekit.shards.verify.findings import Finding, FindingList
 from pilekit.shards.verify.frames import KnownFrame, SeekTable, check_frames, compare_table, known_frames, locate
-from pilekit.shards.write.seek_table import read_seek_table
+from pilekit.shards.write.seekable_frames import read_seek_table
 from pilekit.workers import Advance
 
 READ_BYTES = 1 << 20

@@ -42,8 +42,7 @@ from pilekit.shards.read.open import is_parquet
 from pilekit.shards.read.read_errors import ShardDamage
 from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, located_errors, text_pieces
 from pilekit.shards.work import StoredWork, takes
-from pilekit.shards.write.frame_writer import FRAME_BYTES, FrameWriter
-from pilekit.shards.write.seek_table import MAX_FRAME_BYTES, read_seek_table
+from pilekit.shards.write.seekable_frames import FRAME_BYTES, MAX_FRAME_BYTES, FrameWriter, read_seek_table
 from pilekit.workers import Advance
 
 KIND = "reframed corpus"

@@ -17,7 +17,7 @@ from pilekit.display.wrong_names import NearestNames
 from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.errors import PilekitError
 from pilekit.shards.read.open import is_parquet, storage_of
-from pilekit.shards.write.frame_writer import FRAME_BYTES, FrameWriter
+from pilekit.shards.write.seekable_frames import FRAME_BYTES, FrameWriter
 
 if TYPE_CHECKING:
     from pilekit.shards.write.parquet_writer import RowGroups

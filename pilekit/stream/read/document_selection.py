@@ -1,4 +1,4 @@
-"""`DocumentSelection`: the documents that a stream reads, for any number of lanes.
+"""`StreamDocuments`: the documents that a stream reads, for any number of lanes.
 
 Under random access, the documents are numbered 0 .. N - 1: shard by shard, in the order of the shards' names, and in
 each shard by line. The subset and a finished dedup's keep masks leave documents out, and the indexes leave out bad
@@ -31,7 +31,7 @@ from pilekit.pipeline.pipeline import Pipeline, Stage, described
 from pilekit.shards.index.format import warn_of_bad_lines
 from pilekit.shards.random_access.document_reader import OpenReaders
 from pilekit.shards.random_access.frame_cache import FrameCache
-from pilekit.shards.random_access.selected_lines import SelectedDocuments, SelectedLines, lines_of_subsets
+from pilekit.shards.random_access.selected_lines import CorpusBitmap, LineBitmap, lines_of_subsets
 from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.change_check import version_of
 from pilekit.shards.read.reader import OnError
@@ -55,7 +55,7 @@ _UNITS_PER_LANE = 16
 
 
 @dataclass(eq=False)
-class DocumentSelection:
+class StreamDocuments:
     """The documents of a stream.
 
     subsets    exact names; None: all
@@ -95,7 +95,7 @@ class DocumentSelection:
         if self.plan.name == "sequential":
             self.versions = tuple(version_of(shard.path) for shard in self.corpus.shards)
             return
-        self.documents = SelectedDocuments(self._selected_lines())
+        self.documents = CorpusBitmap(self._selected_lines())
         self.count = len(self.documents)
         if isinstance(self.corpus, Corpus):
             labels = set().union(*(index.subsets for index in self.plan.indexes)) if self.count else ()
@@ -129,7 +129,7 @@ class DocumentSelection:
         self.repeats = exact_repeats(found, self.subsets, self.corpus.manifest)
         return dict(self.repeats)
 
-    def _selected_lines(self) -> list[SelectedLines]:
+    def _selected_lines(self) -> list[LineBitmap]:
         """The selected lines of each shard."""
         masks = None if self.dedup is None else DropDuplicates(self.dedup)
         wanted = None if self.subsets is None and 0 not in self.repeats.values() else self.selects

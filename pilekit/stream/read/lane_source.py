@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pilekit.stream.order.lane_grid import COLUMNS, default_rows
 from pilekit.stream.order.unit_sequence import Sequence
-from pilekit.stream.read.document_selection import DocumentSelection
+from pilekit.stream.read.document_selection import StreamDocuments
 from pilekit.stream.read.lane_documents import LaneSource
 from pilekit.stream.read.random_access import RandomAccess
 from pilekit.stream.read.sequential import Sequential, default_grid
 
 
-def lane_source(selected: DocumentSelection, lanes: int, unit: int, end: int | None = None) -> LaneSource:
+def lane_source(selected: StreamDocuments, lanes: int, unit: int, end: int | None = None) -> LaneSource:
     """The source of the lanes; `end`: the position at which they end, for a finite pass."""
     if selected.count is None:
         return Sequential(selected, lanes, end)
@@ -19,7 +19,7 @@ def lane_source(selected: DocumentSelection, lanes: int, unit: int, end: int | N
 
 
 def default_lanes(
-    selected: DocumentSelection, global_batch_size: int, world_size: int, grad_accum: int
+    selected: StreamDocuments, global_batch_size: int, world_size: int, grad_accum: int
 ) -> tuple[int, int]:
     """(R, M) of a new run."""
     if selected.count is None:

@@ -21,7 +21,7 @@ from pilekit.corpus.shuffle import mix
 from pilekit.errors import PilekitError, shortened
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access.document_reader import OpenReaders
-from pilekit.shards.random_access.selected_lines import SelectedLines
+from pilekit.shards.random_access.selected_lines import LineBitmap
 from pilekit.stream.order.repeats import MOST, numbers_of_subsets
 from pilekit.stream.read.token_files import TokenCorpus
 from pilekit.tokenize import Tokenizer
@@ -50,7 +50,7 @@ def repeats_of_weights(
     weights: Mapping[str, float],
     corpus: Corpus,
     indexes: Sequence[ShardIndex],
-    lines: Sequence[SelectedLines],
+    lines: Sequence[LineBitmap],
     tokenizer: Tokenizer,
     *,
     append_eod: bool,

@@ -28,7 +28,7 @@ from pilekit.shards.read.open import open_stored, storage_of
 from pilekit.shards.read.parquet import row_groups
 from pilekit.shards.read.reader import OnError, gunzipped, located_errors
 from pilekit.shards.read.zstd_frames import MAX_WINDOW, Stored, decode, walk_frames
-from pilekit.shards.write.seek_table import read_seek_table
+from pilekit.shards.write.seekable_frames import read_seek_table
 from pilekit.stream.order import lane_grid as grid
 from pilekit.workers import Advance
 

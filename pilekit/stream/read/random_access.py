@@ -21,7 +21,7 @@ from pilekit.pipeline.pipeline import Pipeline
 from pilekit.shards.random_access.document_reader import OpenReaders
 from pilekit.stream.order.repeats import staying
 from pilekit.stream.order.unit_sequence import Sequence, Unit
-from pilekit.stream.read.document_selection import DocumentSelection
+from pilekit.stream.read.document_selection import StreamDocuments
 from pilekit.stream.read.lane_documents import ORDER, LaneDocuments, document_table
 from pilekit.stream.read.token_files import TokenIndex
 
@@ -40,7 +40,7 @@ class RandomAccess:
     `PilekitError` for damage, for a shard or index that has changed since, and if repeats and filters drop everything.
     """
 
-    def __init__(self, selected: DocumentSelection, sequence: Sequence, end: int | None = None) -> None:
+    def __init__(self, selected: StreamDocuments, sequence: Sequence, end: int | None = None) -> None:
         self.selected, self.sequence, self.end = selected, sequence, end
         self._filters = Pipeline(selected.filters)
         self._readers = OpenReaders(selected.corpus, selected.plan.indexes, selected.cache)

@@ -29,7 +29,7 @@ from pilekit.pipeline.pipeline import Pipeline
 from pilekit.shards.read.change_check import check_version
 from pilekit.shards.read.reader import ShardReader, read
 from pilekit.stream.order.repeats import staying
-from pilekit.stream.read.document_selection import DocumentSelection
+from pilekit.stream.read.document_selection import StreamDocuments
 from pilekit.stream.read.lane_documents import ORDER, SKIPPED, LaneDocuments
 from pilekit.stream.read.shuffled_blocks import shuffled_blocks
 
@@ -59,7 +59,7 @@ class Sequential:
     them. A shard that has changed since the stream was made is a `ShardChanged`.
     """
 
-    def __init__(self, selected: DocumentSelection, lanes: int, end: int | None = None) -> None:
+    def __init__(self, selected: StreamDocuments, lanes: int, end: int | None = None) -> None:
         shards = len(selected.corpus.shards)
         if lanes > shards:
             raise PilekitError(

@@ -30,7 +30,7 @@ from pilekit.shards.index.document_rows import DocumentRows
 from pilekit.shards.index.format import Frames, IndexHeader, ShardIndex
 from pilekit.shards.index.metadata import INDEX
 from pilekit.shards.keep_mask import KeepMask
-from pilekit.shards.random_access.selected_lines import MOST_LINES, SelectedLines
+from pilekit.shards.random_access.selected_lines import MOST_LINES, LineBitmap
 from pilekit.stream.read.plan import Plan
 from pilekit.tokenize import Tokenizer
 from pilekit.tokenize.files.token_file import TokenFile, index_paths
@@ -57,7 +57,7 @@ class TokenIndex(ShardIndex):
     """
 
     parts: Parts = ()
-    present: SelectedLines = field(default_factory=lambda: SelectedLines(0))
+    present: LineBitmap = field(default_factory=lambda: LineBitmap(0))
     codes: Codes = field(default_factory=lambda: np.zeros(0, np.uint16))
 
     def rows(self, *names: str) -> Iterator[DocumentRows]:
@@ -111,7 +111,7 @@ class TokenCorpus(Corpus):
         self.manifest = load_manifest(manifest)
         self.names = subset_names(self.manifest)
         self.labels: dict[str, int] = {}
-        self._found: dict[str, tuple[int, SelectedLines, Codes]] = {}  # (documents before, lines, codes) of a shard
+        self._found: dict[str, tuple[int, LineBitmap, Codes]] = {}  # (documents before, lines, codes) of a shard
         first = 0
         for name, group in groupby(self._runs(), key=itemgetter(0)):
             numbers, codes = (np.concatenate(column) for column in list(zip(*group, strict=True))[1:])
@@ -122,7 +122,7 @@ class TokenCorpus(Corpus):
                     "tokenize them in one call)"
                 )
             every = len(numbers) == numbers[-1] + 1
-            lines = SelectedLines(len(numbers)) if every else SelectedLines.where(int(numbers[-1]) + 1, [numbers])
+            lines = LineBitmap(len(numbers)) if every else LineBitmap.where(int(numbers[-1]) + 1, [numbers])
             self._found[name] = first, lines, codes
             first += len(numbers)
         sources_of = {name: given for file in self.files for name, given in file.shards.items()}
@@ -172,7 +172,7 @@ class TokenCorpus(Corpus):
                     yield shards[begin].as_py(), numbers[begin:end], codes[begin:end]
 
     def _index(self, name: str, endings: Sequence[int | None]) -> TokenIndex:
-        first, present, codes = self._found.get(name, (0, SelectedLines(0), np.zeros(0, np.uint16)))
+        first, present, codes = self._found.get(name, (0, LineBitmap(0), np.zeros(0, np.uint16)))
         begins = np.cumsum([-first, *map(len, self.files)]).tolist()
         files = zip(begins, self.files, endings, strict=False)
         parts = tuple(part for part in files if part[0] < len(codes) and part[0] + len(part[1]) > 0)

@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.errors import PilekitError, shortened
-from pilekit.tokenize.files.documents import SCHEMA
+from pilekit.tokenize.files.token_documents import SCHEMA
 
 Format = Literal["megatron", "npy", "ds", "llmc", "parquet"]
 LIMITS: dict[Format, int | None] = {"megatron": None, "npy": 2**29, "ds": 2**29, "llmc": 10**8, "parquet": 2**29}

@@ -24,8 +24,8 @@ from pilekit.artifacts.job_folder import Output
 from pilekit.artifacts.own_file import open_own
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
 from pilekit.errors import PilekitError, visible
-from pilekit.tokenize.files.documents import Cut, Rows, with_files, write_documents
 from pilekit.tokenize.files.formats import TokenFiles, finish_file
+from pilekit.tokenize.files.token_documents import Cut, Rows, with_files, write_documents
 from pilekit.workers import Advance
 
 _COPIED_BYTES = 1 << 20

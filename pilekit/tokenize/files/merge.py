@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.artifacts.atomic_write import write_atomically
-from pilekit.artifacts.free_disk import check_free_disk
+from pilekit.artifacts.folders import check_free_disk
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Shard
 from pilekit.display.progress import Report
@@ -27,10 +27,10 @@ from pilekit.display.table_result import TableResult
 from pilekit.documents import add_counts
 from pilekit.errors import PilekitError, message_logger, shortened, visible
 from pilekit.shards.fingerprint import Inputs
-from pilekit.tokenize.files.documents import ROWS
 from pilekit.tokenize.files.formats import ENDED_BY_EOD, Format, token_files, write_idx
 from pilekit.tokenize.files.growing_output import Joined
 from pilekit.tokenize.files.publish import finished_output
+from pilekit.tokenize.files.token_documents import ROWS
 from pilekit.tokenize.files.token_file import TokenFile, index_paths
 
 logger = message_logger(__name__)

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from pilekit.artifacts.file_lock import locked
+from pilekit.artifacts.folders import refuse_linked_folders
 from pilekit.artifacts.header import read_header, write_header
 from pilekit.artifacts.job_folder import LOCK_FILE, Output, check_same_job, output_folder
-from pilekit.artifacts.own_file import refuse_linked_folders
 from pilekit.corpus import Shard
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
 from pilekit.errors import PilekitError, message_logger, visible

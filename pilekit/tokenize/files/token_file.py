@@ -26,8 +26,8 @@ from pilekit.corpus import UNLABELLED
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
 from pilekit.display.wrong_names import NearestNames
 from pilekit.errors import PilekitError, counted, visible
-from pilekit.tokenize.files.documents import ROWS, SCHEMA, read_documents, rows_of
 from pilekit.tokenize.files.formats import IDX_HEAD, ITEMS, MAGIC, VERSION
+from pilekit.tokenize.files.token_documents import ROWS, SCHEMA, read_documents, token_rows
 
 KIND = "token file"
 """The kind in the header that `tokenize_corpus` writes."""
@@ -136,7 +136,7 @@ class TokenFile(NearestNames):
             for first in range(0, len(self), ROWS) if table is None else ():
                 lengths = self.lengths_of(first, first + ROWS)
                 numbers = np.arange(first, first + len(lengths))
-                yield rows_of(name, numbers, np.zeros(len(lengths), np.int32), [UNLABELLED], lengths)
+                yield token_rows(name, numbers, np.zeros(len(lengths), np.int32), [UNLABELLED], lengths)
             for rows in () if table is None else read_documents(*table):
                 if not rows.schema.equals(SCHEMA):
                     raise ValueError(f"its columns are not {', '.join(SCHEMA.names)} of the usual types")

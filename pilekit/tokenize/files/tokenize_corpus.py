@@ -35,10 +35,10 @@ from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import Reading, read
 from pilekit.shards.work import PartWork, takes
-from pilekit.tokenize.files.documents import RECORD, Rows, rows_of_records
 from pilekit.tokenize.files.formats import ENDED_BY_EOD, Format, TokenFiles, token_files
 from pilekit.tokenize.files.growing_output import Joined
 from pilekit.tokenize.files.publish import finished_output
+from pilekit.tokenize.files.token_documents import RECORD, Rows, rows_of_records
 from pilekit.tokenize.stage import Tokenize
 from pilekit.tokenize.tokenizer import Tokenizer
 from pilekit.workers import Advance

@@ -28,7 +28,7 @@ import xxhash
 
 from pilekit.artifacts.checked import reason_of_damage
 from pilekit.artifacts.own_file import read_own, reading_own
-from pilekit.artifacts.sealed import Kind, SealedHeader
+from pilekit.artifacts.sealed import SealedHeader, SealedKind
 from pilekit.errors import PilekitError
 from pilekit.train.step.loss_scale import LossScaleState
 from pilekit.workers.ranks import Ranks
@@ -80,7 +80,7 @@ class Damaged(PilekitError):
     """A folder is not a complete checkpoint. The text says why, without the folder's name and a remedy."""
 
 
-class _Checkpoint(Kind):
+class _Checkpoint(SealedKind):
     """Damage is told by those who look for another checkpoint; only another format is a reason to stop."""
 
     def another(self, path: str | Path, why: str) -> Damaged:

@@ -15,10 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit import read_corpus
-from pilekit.pipeline.rules.c4 import C4
-from pilekit.pipeline.rules.fineweb import FineWeb
-from pilekit.pipeline.rules.gopher_quality import GopherQuality
-from pilekit.pipeline.rules.gopher_repetition import GopherRepetition
+from pilekit.pipeline.rules.c4 import C4, FineWeb
+from pilekit.pipeline.rules.gopher import GopherQuality, GopherRepetition
 from pilekit.pipeline.rules.rule_set import RuleSet
 from pilekit.pipeline.rules.scanned_texts import ALNUM, ALPHA, SPACE, character_kinds
 from tests.pipeline.making import batch, identities

@@ -23,7 +23,7 @@ from pilekit.shards.index import scan as index_scan
 from pilekit.shards.index.build import index_corpus, index_of
 from pilekit.shards.index.format import INDEX_SUFFIX, find_index
 from pilekit.shards.read import reader as reading
-from pilekit.shards.write.seek_table import seek_table
+from pilekit.shards.write.seekable_frames import seek_table
 from tests.shards.index_reference import BAD_LINES, check_index, places_of, rows_of, slow_frames, slow_marks, slow_rows
 from tests.shards.making import lines, record, some_lines, write_shard, zstd_frame
 from tests.shards.reading import value_and_memory

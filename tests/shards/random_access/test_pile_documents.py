@@ -21,7 +21,7 @@ from pilekit.shards.index.build import index_corpus, index_of
 from pilekit.shards.random_access import selected_lines
 from pilekit.shards.random_access.document_reader import OPEN_SHARDS
 from pilekit.shards.random_access.pile_documents import PileDocuments
-from pilekit.shards.random_access.selected_lines import Int64, SelectedLines, lines_of_subsets
+from pilekit.shards.random_access.selected_lines import Int64, LineBitmap, lines_of_subsets
 from pilekit.shards.read.reader import read_corpus
 from pilekit.shards.write.shard_writer import ShardWriter
 from tests.shards.making import LABELS, lines, record, zstd_frame
@@ -199,7 +199,7 @@ def parts_of(numbers: list[int], data: st.DataObject) -> list[Int64]:
     return [np.array(numbers[begin:end], dtype=np.int64) for begin, end in borders]
 
 
-def check(selected: SelectedLines, expected: list[int], data: st.DataObject) -> None:
+def check(selected: LineBitmap, expected: list[int], data: st.DataObject) -> None:
     assert len(selected) == len(expected)
     for _ in range(5):
         begin = data.draw(st.integers(0, len(expected)))
@@ -214,17 +214,17 @@ def test_ranks_of_any_choice_and_of_masked_choices(
     choice: tuple[int, list[int]], other: tuple[int, list[int]], data: st.DataObject
 ) -> None:
     lines, numbers = choice
-    selected = SelectedLines.where(lines, parts_of(numbers, data))
+    selected = LineBitmap.where(lines, parts_of(numbers, data))
     check(selected, numbers, data)
     mask = np.zeros(lines, dtype=bool)
     mask[[number for number in other[1] if number < lines]] = True
     bits = np.packbits(mask, bitorder="little")
     check(selected.and_bits(bits), [number for number in numbers if mask[number]], data)
-    check(SelectedLines(lines).and_bits(bits), np.flatnonzero(mask).tolist(), data)
+    check(LineBitmap(lines).and_bits(bits), np.flatnonzero(mask).tolist(), data)
 
 
 def test_all_lines_are_arithmetic() -> None:
-    selected = SelectedLines(10**12)
+    selected = LineBitmap(10**12)
     assert (len(selected), selected.bits) == (10**12, None)
     assert selected.numbers(10**11, 10**11 + 3).tolist() == [10**11, 10**11 + 1, 10**11 + 2]
 

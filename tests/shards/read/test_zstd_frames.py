@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pilekit.shards.read.read_errors import ShardDamage
 from pilekit.shards.read.zstd_frames import MAX_WINDOW, decompress_frame_at, decompress_frames, parse_frame_header
-from pilekit.shards.write.seek_table import seek_table
+from pilekit.shards.write.seekable_frames import seek_table
 from tests.shards.making import flipped, some_lines, zstd_frame
 
 TEXT = b"\n".join(some_lines(9000)) + b"\n"  # about 3 MB: several reads, many blocks

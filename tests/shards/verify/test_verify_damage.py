@@ -21,7 +21,7 @@ from pilekit.shards.read.reader import read
 from pilekit.shards.read.zstd_frames import PIECE_BYTES
 from pilekit.shards.write import parquet_writer as parquet_writing
 from pilekit.shards.write.parquet_writer import parquet_writer
-from pilekit.shards.write.seek_table import seek_table
+from pilekit.shards.write.seekable_frames import seek_table
 from tests.shards.making import record, some_lines, unzstd, zstd_frame
 from tests.shards.verify.verified import CHANGE, CUT, findings, flip, frames_of, index, note, only, sums, verify, write
 

@@ -29,7 +29,7 @@ from pilekit.shards.index.format import find_index
 from pilekit.shards.read.reader import read
 from pilekit.shards.write import reframe as reframing
 from pilekit.shards.write.reframe import ReframeResult, reframe_corpus
-from pilekit.shards.write.seek_table import read_seek_table
+from pilekit.shards.write.seekable_frames import read_seek_table
 from tests.shards import making
 from tests.shards.reading import documents, frames_of, value_and_memory
 from tests.small_disk import small_disk

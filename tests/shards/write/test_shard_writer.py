@@ -18,9 +18,7 @@ from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
 from pilekit.shards.read.read_errors import ShardDamage
 from pilekit.shards.read.reader import read
-from pilekit.shards.write import frame_writer
-from pilekit.shards.write.frame_writer import FrameWriter
-from pilekit.shards.write.seek_table import MAX_FRAMES, read_seek_table, seek_table
+from pilekit.shards.write.seekable_frames import MAX_FRAMES, FrameWriter, read_seek_table, seek_table
 from pilekit.shards.write.shard_writer import ShardWriter
 from tests.refusing import refused
 from tests.shards.making import LABELS, flipped, lines, some_lines, texts, unzstd, write_shard, zstd_frame
@@ -90,18 +88,16 @@ def test_nothing_is_left_when_writing_fails(tmp_path: Path, monkeypatch: pytest.
             ShardWriter(tmp_path / name)
 
 
-def test_limits_of_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_of_frames() -> None:
     """A text larger than the largest frame is several frames; more frames than a reader accepts are refused."""
-    monkeypatch.setattr(frame_writer, "MAX_FRAME_BYTES", 10)
-    monkeypatch.setattr(frame_writer, "MAX_FRAMES", 4)
     for threads in (1, 2):
         file = io.BytesIO()
-        writer, texts = FrameWriter(file, 3), [b"0123456789" * 3, b"x"]
+        writer, texts = FrameWriter(file, 3, most_bytes=10), [b"0123456789" * 3, b"x"]
         assert list(writer.write_all(texts, threads)) == texts
         assert [decoded for _, decoded in writer.frames] == [10, 10, 10, 1]
         assert read_seek_table(file, len(file.getvalue())) == writer.frames
         with pytest.raises(PilekitError, match="more than 4 frames"):
-            list(FrameWriter(file, 3).write_all([b"x"] * 5, threads))
+            list(FrameWriter(file, 3, most_frames=4).write_all([b"x"] * 5, threads))
 
 
 Frames = list[tuple[int, int]]

@@ -14,16 +14,16 @@ from pilekit.corpus import Corpus
 from pilekit.dedup.run import dedup_corpus
 from pilekit.shards.keep_mask import read_mask
 from pilekit.stream.pile_stream import PileStream
-from pilekit.stream.read.document_selection import DocumentSelection
+from pilekit.stream.read.document_selection import StreamDocuments
 from pilekit.stream.read.plan import choose_plan
 from tests.refusing import refused
 from tests.stream.collecting import read_in_turn
 from tests.stream.corpora import made, record, text, write_shard
 
 
-def select(folder: Path, **options: Any) -> DocumentSelection:
+def select(folder: Path, **options: Any) -> StreamDocuments:
     corpus = Corpus(folder)
-    return DocumentSelection(corpus, choose_plan(corpus, on_error="skip"), **options)
+    return StreamDocuments(corpus, choose_plan(corpus, on_error="skip"), **options)
 
 
 def test_unknown_labels_are_other(tmp_path: Path) -> None:

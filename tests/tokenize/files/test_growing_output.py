@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from pilekit.artifacts.job_folder import output_folder
-from pilekit.tokenize.files.documents import Rows, rows_of
 from pilekit.tokenize.files.formats import token_files
 from pilekit.tokenize.files.growing_output import Joined
+from pilekit.tokenize.files.token_documents import Rows, token_rows
 
 
 class Parts(dict[str, Callable[[], Rows]]):
@@ -30,7 +30,7 @@ def test_a_part_is_appended_without_a_look_at_all_parts_before_it(tmp_path: Path
 
     def rows() -> Rows:
         zero = np.zeros(1, np.int64)
-        return [rows_of("0", zero, zero, ["ArXiv"], zero + 1)]
+        return [token_rows("0", zero, zero, ["ArXiv"], zero + 1)]
 
     parts = Parts(dict.fromkeys(names, rows))
     ids = tmp_path / "ids"

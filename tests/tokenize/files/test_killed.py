@@ -163,7 +163,7 @@ from pathlib import Path
 import numpy as np
 from pilekit import TokenFile, merge_token_files
 from pilekit.corpus import Shard
-from pilekit.tokenize.files.documents import RECORD, rows_of_records
+from pilekit.tokenize.files.token_documents import RECORD, rows_of_records
 from pilekit.tokenize.files.formats import token_files
 from pilekit.tokenize.files.growing_output import Joined
 from pilekit.tokenize.files.publish import finished_output

@@ -65,7 +65,7 @@ def test_no_document_and_no_sequence_is_lost_in_any_format(
         return
     pieces = "formats._PIECE", "growing_output._COPIED_BYTES"
     with pytest.MonkeyPatch.context() as patch:  # pieces of a few, as of millions of documents
-        for constant in ("documents.ROWS", "merge.ROWS", "token_file.ROWS", *pieces):
+        for constant in ("token_documents.ROWS", "merge.ROWS", "token_file.ROWS", *pieces):
             patch.setattr(f"pilekit.tokenize.files.{constant}", 3)
         merged = merge_token_files(inputs, folder / "out" / "all")
         assert (merged.summary["documents"], merged.summary["sequences"]) == (len(whole), sum(map(len, whole)))

@@ -139,7 +139,7 @@ def test_ids_rows_and_cuts_are_those_of_tokenizers_and_a_plain_loop(
         assert not list((folder / "out").iterdir())
         return
     with pytest.MonkeyPatch.context() as patch:  # pieces of a few, as of millions of documents
-        for constant in ("documents.ROWS", "formats._PIECE", "formats._ROW_GROUP_BYTES"):
+        for constant in ("token_documents.ROWS", "formats._PIECE", "formats._ROW_GROUP_BYTES"):
             patch.setattr(f"pilekit.tokenize.files.{constant}", 3)
         result = tokenize_corpus(folder / "data", prefix, loaded, **options)
     files = cut([len(ids[index]) for index in kept], limit)

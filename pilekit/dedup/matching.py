@@ -1,10 +1,15 @@
-"""Candidates: documents that share the key of a band.
+"""Matching: documents of equal text (exact copies), and documents that share the key of a band (candidates).
 
-A sketch has one key per band for each document. Two passes over the sketches pick out the keys of a band that may occur
-twice (repeated.py). These keys are sorted with the ranks of their documents (external_sort.py; document_table.py
-defines ranks). Equal keys then form a run. In a run of up to 64 documents, every pair is a candidate. A longer run is
-hot: its members are noted with the run's hash, and later compared with representatives of the run (resolve.py). A run
-ends after 262,144 members.
+Both pick the values that may occur twice in two passes over the sketches (artifacts/sort/repeated_values.py) and sort
+these with the ranks of their documents (document_table.py defines ranks).
+
+Exact copies are found by the 128-bit hashes of their texts. Of each text, the first document in keeper order stands for
+all its copies, and only this document is matched further. A text that occurs a million times costs a million rows here
+and one document afterwards. With 210 million documents, two different texts share a hash with probability 10^-22.
+
+A sketch has one key per band for each document. Sorted, equal keys form a run. In a run of up to 64 documents, every
+pair is a candidate. A longer run is hot: its members are noted with the run's hash, and later compared with
+representatives of the run (resolve.py). A run ends after 262,144 members.
 
 Similar documents share many bands, so the same run occurs many times. A table of fixed size remembers the hashes of
 recent runs. A forgotten run costs only time, because rows are made distinct.
@@ -26,10 +31,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pilekit.artifacts.external_sort import RowSort, Table, whole_runs
-from pilekit.dedup.match.document_table import REMOVABLE, DocumentTable, Flags, Ranks, ids_of
-from pilekit.dedup.match.repeated import repeated_bytes, repeated_rows
-from pilekit.dedup.scratch_space import scratch_array
+from pilekit.artifacts.sort.external_sort import RowSort, Table, whole_runs, with_first
+from pilekit.artifacts.sort.repeated_values import repeated_bytes, repeated_rows
+from pilekit.artifacts.sort.scratch_files import scratch_array
+from pilekit.dedup.document_table import REMOVABLE, DocumentTable, Flags, Ranks, ids_of
 from pilekit.dedup.sketch.shingles import Int64, UInt64, mixed
 from pilekit.dedup.sketch.sketch_format import key_column
 from pilekit.workers import Advance, usable_cpus
@@ -118,7 +123,7 @@ def find_candidates(
         """Ranks and keys of all documents except exact copies."""
         for ranks, keys in document_table.chunks(columns):
             if stopped.is_set():
-                raise _Stopped
+                raise _OtherThreadFailed
             advance(len(ranks) * len(columns))
             distinct = ~copies[ids_of(ranks)]
             if not distinct.all():
@@ -140,7 +145,7 @@ def find_candidates(
     return candidates
 
 
-class _Stopped(Exception):
+class _OtherThreadFailed(Exception):
     """Another thread has failed, or the run is interrupted."""
 
 
@@ -202,3 +207,25 @@ def _pairs(ranks: UInt64, begins: Int64, lengths: Int64) -> Table:
                     out[0, count], out[2, count] = run[later], run[earlier]
                     count += 1
     return out[:, :count]
+
+
+def find_exact(
+    document_table: DocumentTable, folder: Path, memory: int, part: tuple[int, int] = (0, 1)
+) -> Iterator[Table]:
+    """All copies, as tables of (rank of the document that stands for the text, rank of the copy).
+
+    Copies among fixed documents are included: they take no part in matching, but are not removed.
+
+    part   (i, n): only texts whose hash is in the i-th of n equal ranges, counted from 0
+    """
+
+    def chunks(columns: Sequence[str]) -> Iterator[tuple[Ranks, dict[str, UInt64]]]:
+        for ranks, found in document_table.chunks(columns):
+            some = (found["hash_low"] >> np.uint64(32)) * np.uint64(part[1]) >> np.uint64(32) == part[0]
+            yield ranks[some], {name: column[some] for name, column in found.items()}
+
+    columns, memory = [["hash_low", "hash_high"]], 3 * memory // 4
+    given, documents = document_table.chunks if part[1] == 1 else chunks, -(-document_table.documents // part[1])
+    for tables in repeated_rows(given, columns, documents, folder, memory):
+        for rows, first in with_first(tables, 2):
+            yield np.stack([first[2], rows[2]])[:, first[2] != rows[2]]

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from pilekit.artifacts.external_sort import RowSort
+from pilekit.artifacts.sort.external_sort import RowSort
 from pilekit.assemble.read_source import GROUP, IDENTITY, SIZE, TEXT, Rows
 from pilekit.corpus import Manifest, Subset
 from pilekit.corpus.shuffle import mix
@@ -51,7 +51,7 @@ Sort = Callable[..., RowSort]
 
 
 @dataclass(frozen=True)
-class Plan:
+class CorpusPlan:
     """The decisions, as hashes and thresholds.
 
     repeat_below  documents of a subset with a lower hash have one more copy than the others, [subsets]
@@ -99,7 +99,7 @@ class Plan:
         np.savez(file, **{name: getattr(self, name) for name in ARRAYS})
 
     @classmethod
-    def load(cls, path: Path, manifest: Manifest) -> Plan:
+    def load(cls, path: Path, manifest: Manifest) -> CorpusPlan:
         """Read a plan that `save` wrote."""
         with np.load(path, allow_pickle=False) as found:
             return cls(manifest, **found)
@@ -110,13 +110,15 @@ def epochs_of(subset: Subset) -> float:
     return 1.0 if subset.epochs is None else subset.epochs
 
 
-def make_plan(manifest: Manifest, rows_of: RowsOf, scratch: Path, memory: int) -> tuple[Plan, list[dict[str, int]]]:
+def make_plan(
+    manifest: Manifest, rows_of: RowsOf, scratch: Path, memory: int
+) -> tuple[CorpusPlan, list[dict[str, int]]]:
     """The plan, and for each subset its `COUNTS`, of which `bytes` counts train alone.
 
     scratch   existing folder for sorting, in less than `memory` bytes
     """
     subsets, shards, none = range(len(manifest.subsets)), manifest.assemble.shards, np.zeros(0, np.uint64)
-    plan = Plan(manifest, np.zeros(len(subsets), np.uint64), np.zeros((4, 0), np.uint64), none, none)
+    plan = CorpusPlan(manifest, np.zeros(len(subsets), np.uint64), np.zeros((4, 0), np.uint64), none, none)
     sort = partial(RowSort, scratch, memory=memory // 16)  # Larger buffers would grow for longer.
     texts: Texts = {}
     groups: set[int] = set()
@@ -146,8 +148,8 @@ def _counts(fates: Int64, sizes: Int64) -> Int64:
     return np.array([*documents, np.sum(copies > 0), copies.sum(), copies @ sizes, held_out @ sizes])
 
 
-def _choose(plan: Plan, subset: int, texts: Texts, groups: set[int], rows: Iterable[Rows], sort: Sort) -> None:
-    """Add a subset's held-out texts to `texts` (text -> columns of `Plan.held_out`), and their groups to `groups`.
+def _choose(plan: CorpusPlan, subset: int, texts: Texts, groups: set[int], rows: Iterable[Rows], sort: Sort) -> None:
+    """Add a subset's held-out texts to `texts` (text -> columns of `held_out`), and their groups to `groups`.
 
     The document with the lowest identity stands for its text. A group is skipped if more than half of the
     subset's texts would then be held out.
@@ -183,7 +185,7 @@ def _choose(plan: Plan, subset: int, texts: Texts, groups: set[int], rows: Itera
                     groups.add(group)
 
 
-def _repeat_below(plan: Plan, subset: int, rows: Iterable[Rows], sort: Sort) -> int:
+def _repeat_below(plan: CorpusPlan, subset: int, rows: Iterable[Rows], sort: Sort) -> int:
     """The hash below which documents have one more copy than the others; 0: none has."""
     fraction = epochs_of(plan.manifest.subsets[subset]) % 1
     if not fraction:

@@ -18,10 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.corpus import Corpus, Shard, load_manifest, shard_of
-from pilekit.dedup.compare import store_shingles as module
-from pilekit.dedup.compare.shingle_store import ShingleStore, ends_file, find_set, sets_file
-from pilekit.dedup.compare.store_shingles import store_shingles
-from pilekit.dedup.match.document_table import DocumentTable
+from pilekit.dedup import shingle_store as module
+from pilekit.dedup.document_table import DocumentTable
+from pilekit.dedup.shingle_store import ShingleStore, ends_file, find_set, sets_file, store_shingles
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.shingles import shingle_set
 from pilekit.errors import PilekitError

@@ -19,17 +19,17 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.artifacts.external_sort import RowSort, Table
-from pilekit.dedup.match.document_table import Ranks
-from pilekit.dedup.sketch.shingles import UInt64
+from pilekit.artifacts.sort.external_sort import RowSort, Table
 from pilekit.workers.kernels import compiled
+
+UInt64 = npt.NDArray[np.uint64]
 
 _PLACES_PER_VALUE = 8
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 def repeated_rows(
-    chunks: Callable[[Sequence[str]], Iterator[tuple[Ranks, dict[str, UInt64]]]],
+    chunks: Callable[[Sequence[str]], Iterator[tuple[UInt64, dict[str, UInt64]]]],
     groups: Sequence[Sequence[str]],
     documents: int,
     folder: Path,

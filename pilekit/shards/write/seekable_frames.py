@@ -1,7 +1,11 @@
-"""The seek table of the zstd seekable format (facebook/zstd, contrib/seekable_format, version 0.1.0).
+"""Text as seekable zstd frames: the frames, each with its checksum and size, and the seek table after the last one.
 
-It is a skippable frame at the end of a file: the stored and the decoded size of each frame, then a footer. Decoders
-that do not know it skip it, so the file stays an ordinary `.zst`; tools that know it can seek to any frame.
+Frames of 1 MiB make a shard 0.4 to 2.4 % larger than one long frame, at level 3. Frames are independent, so several
+threads compress at once (zstd releases the GIL) and the result does not depend on the number of threads.
+
+The seek table is that of the zstd seekable format (facebook/zstd, contrib/seekable_format, version 0.1.0): a skippable
+frame at the end of a file, with the stored and the decoded size of each frame, then a footer. Decoders that do not know
+it skip it, so the file stays an ordinary `.zst`; tools that know it can seek to any frame.
 
 A table is accepted only if it agrees with itself and with the file: header and footer must give the same length, and
 the listed frames must end exactly where the table begins. The footer gives the position of the header, so one wrong
@@ -11,10 +15,15 @@ byte in either is an error: the file does not pass as one without a table.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
+import zstandard
+
+from pilekit.errors import PilekitError
 from pilekit.shards.read.read_errors import ShardDamage
+from pilekit.workers.in_threads import map_in_threads
 
 SKIPPABLE_MAGIC = 0x184D2A5E
 SEEKABLE_MAGIC = 0x8F92EAB1
@@ -88,3 +97,59 @@ def _read(file: BinaryIO, offset: int, amount: int) -> bytes:
 def _damaged(why: str, byte: int) -> ShardDamage:
     reason = f"has a wrong seek table ({why}); fetch the file again, or write it again with pilekit reframe"
     return ShardDamage(reason, frame=None, byte=byte)
+
+
+FRAME_BYTES = 1 << 20
+
+
+class FrameWriter:
+    """Writes pieces of text as checksummed frames, in order, and a seek table after them.
+
+    file         the output
+    level        zstd compression level
+    most_bytes   decoded bytes of a frame: a longer text becomes several frames
+    most_frames  more frames are an error
+
+    The bytes depend only on the pieces and the level. `frames` lists (stored bytes, decoded bytes) of each frame.
+    """
+
+    def __init__(self, file: BinaryIO, level: int, *, most_bytes: int = MAX_FRAME_BYTES, most_frames: int = MAX_FRAMES):
+        self.file, self.level = file, level
+        self._most_bytes, self._most_frames = most_bytes, most_frames
+        self.frames: list[tuple[int, int]] = []
+        self._thread = threading.local()
+
+    def write(self, text: bytes | memoryview) -> None:
+        """Write one frame, or several if the text is larger than the format allows in one."""
+        self._store(self._compress(text))
+
+    def write_all(self, texts: Iterable[bytes | memoryview], threads: int) -> Iterator[bytes | memoryview]:
+        """Write all texts, then the seek table; yields each text when it is written. Several threads compress."""
+        threads = threads if threads > 1 else 0
+        for text, frames in map_in_threads(self._compress, texts, threads, size_of=lambda text: 0, rounds=2):
+            self._store(frames)
+            yield text
+        self.finish()
+
+    def finish(self) -> None:
+        """Write the seek table. An empty text is one empty frame: 0 bytes are no zstd file."""
+        if not self.frames:
+            self.write(b"")
+        self.file.write(seek_table(self.frames))
+
+    def _store(self, frames: list[tuple[bytes, int]]) -> None:
+        for frame, decoded in frames:
+            if len(self.frames) == self._most_frames:
+                raise PilekitError(f"comes to more than {self._most_frames:,} frames; make them larger (--frame)")
+            self.file.write(frame)
+            self.frames.append((len(frame), decoded))
+
+    def _compress(self, text: bytes | memoryview) -> list[tuple[bytes, int]]:
+        """(the frame, its decoded bytes) for each part that the format allows in one frame."""
+        if not hasattr(self._thread, "compressor"):
+            self._thread.compressor = zstandard.ZstdCompressor(
+                level=self.level, write_checksum=True, write_content_size=True
+            )
+        begins = range(0, max(1, len(text)), self._most_bytes)
+        parts = [text[begin : begin + self._most_bytes] for begin in begins]
+        return [(self._thread.compressor.compress(part), len(part)) for part in parts]

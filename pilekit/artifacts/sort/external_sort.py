@@ -24,7 +24,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.artifacts.free_disk import scratch_errors
+from pilekit.artifacts.sort.scratch_files import scratch_errors
 from pilekit.workers.kernels import compiled
 
 Table = npt.NDArray[np.uint64]

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from pilekit import assemble_corpus, dedup_corpus, substrings_corpus
-from pilekit.artifacts.memory_limit import machine_memory, memory_limit, sorting_memory
+from pilekit.artifacts.sort.memory_limit import machine_memory, memory_limit, sorting_memory
 
 
 def test_the_lowest_limit_counts(tmp_path: Path) -> None:

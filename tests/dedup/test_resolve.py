@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.dedup.compare import resolve as module
-from pilekit.dedup.compare.jaccard_kernels import MOST_REPRESENTATIVES as MOST
-from pilekit.dedup.compare.resolve import Counts
-from pilekit.dedup.match.candidates import find_candidates
-from pilekit.dedup.match.document_table import ranks_of
+from pilekit.dedup import resolve as module
+from pilekit.dedup.document_table import ranks_of
+from pilekit.dedup.matching import find_candidates
+from pilekit.dedup.resolve import MOST_REPRESENTATIVES as MOST
+from pilekit.dedup.resolve import ComparisonCounts
 from pilekit.dedup.sketch.bands import choose_bands
 from pilekit.dedup.sketch.minhash import band_keys, permutations, signatures
 from pilekit.dedup.sketch.shingles import shingle_set
@@ -29,7 +29,7 @@ Sets = Sequence[set[int]]
 
 def one_at_a_time(
     sets: Sets, ranks: Iterable[int], pairs: Iterable[tuple[int, int]], threshold: float
-) -> tuple[list[Edge], Counts]:
+) -> tuple[list[Edge], ComparisonCounts]:
     """(the edges of removed documents, how many pairs had to be compared), one document and one pair at a time."""
     removed: set[int] = set()
     edges, compared = [], 0
@@ -51,7 +51,7 @@ def one_at_a_time(
             similarity, kept = min(found)
             removed.add(rank)
             edges.append(Edge(rank, kept, -similarity))
-    return edges, Counts(compared, 0, 0)
+    return edges, ComparisonCounts(compared, 0, 0)
 
 
 @st.composite

@@ -59,7 +59,7 @@ class Cut:
             first = last
 
 
-def rows_of(
+def token_rows(
     shard: str, numbers: Integers, codes: Integers, labels: Collection[str], tokens: Integers
 ) -> pa.RecordBatch:
     """The rows of documents of one shard, without their files; `codes`: the place of each one's label in `labels`."""
@@ -76,7 +76,7 @@ def rows_of_records(path: Path, shard: str, labels: Collection[str]) -> Iterator
     """The rows of the documents in a file of records."""
     with path.open("rb") as file:
         while len(found := np.fromfile(file, RECORD, ROWS)):
-            yield rows_of(shard, found["number"], found["subset"], labels, found["tokens"])
+            yield token_rows(shard, found["number"], found["subset"], labels, found["tokens"])
 
 
 def with_files(rows: Rows, cut: Cut, limit: int | None) -> Iterator[pa.RecordBatch]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.artifacts.external_sort import RowSort, Table
+from pilekit.artifacts.sort.external_sort import RowSort, Table
 from tests.small_disk import small_disk
 
 SMALLEST = 1
@@ -65,7 +65,7 @@ SORT_THIRTY_TWO_MEGABYTES_IN_EIGHT = """
 import sys
 from pathlib import Path
 import numpy as np
-from pilekit.artifacts.external_sort import RowSort
+from pilekit.artifacts.sort.external_sort import RowSort
 from pilekit.errors import PilekitError
 from tests.memory_limit import limit_memory
 

@@ -22,7 +22,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.dedup.scratch_space import scratch_array
+from pilekit.artifacts.sort import MAX_DOCUMENTS
+from pilekit.artifacts.sort.scratch_files import scratch_array
 from pilekit.dedup.sketch.sketch_format import ShardSketch
 from pilekit.errors import PilekitError
 from pilekit.shards.keep_mask import KeepMask
@@ -32,7 +33,6 @@ Ranks = npt.NDArray[np.uint64]
 Ids = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]
 
-MAX_DOCUMENTS = 1 << 32
 REMOVABLE = np.uint64(1 << 63)
 """The lowest rank of a document that is not fixed."""
 _LONGEST = (1 << 31) - 1

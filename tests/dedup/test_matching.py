@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.dedup.match import candidates as candidates_module
-from pilekit.dedup.match.candidates import Candidates, find_candidates
-from pilekit.dedup.match.exact import find_exact
+from pilekit.dedup import matching as candidates_module
+from pilekit.dedup.matching import Candidates, find_candidates, find_exact
 from pilekit.errors import PilekitError
 from tests.dedup.given import OWN, ListedDocuments, ranks_of_lengths
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.dedup.match.document_table import MAX_DOCUMENTS, DocumentTable, ids_of, ranks_of
+from pilekit.artifacts.sort import MAX_DOCUMENTS
+from pilekit.dedup.document_table import DocumentTable, ids_of, ranks_of
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.sketch_format import ShardSketch
 from pilekit.errors import PilekitError
