@@ -5,10 +5,12 @@
     console.print(FittedTable(rows, [Column("Subset", lambda row: row.name), documents, p99], priority=["p99"]))
 
 The first column holds names. Only names may be cut, with an ellipsis; numbers are never cut. A table that is too wide
-takes the steps of `priority` in order until it fits.
+takes the steps of `priority` in order until it fits. Sentences are folded into several lines.
 
-Labels and file names may be hostile. So cells are rich `Text`, in which markup is only text, and control characters are
-made visible.
+Labels and file names may be hostile. So cells, titles and notes are rich `Text`, in which markup is only text, and
+control characters are made visible here. The functions that make tables give texts as they are.
+
+A table is data until it is printed: rich, which takes long to import, is imported then.
 """
 
 from __future__ import annotations
@@ -18,15 +20,13 @@ import math
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from rich import box
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
-from rich.text import Text
+from pilekit.errors import visible, visible_lines
 
-from pilekit.errors import visible
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table
 
 Row = TypeVar("Row")
 
@@ -43,6 +43,10 @@ USUAL_NAME = 21
 """Names up to this width matter more than the columns that `priority` drops."""
 
 SHORTEST_NAME = 8
+LONGEST_LINE = 100
+FACT_NAME = 10
+LEAST_FOLDED = 20
+"""A column of sentences is at least this wide."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +55,21 @@ class Column(Generic[Row]):
 
     short     the narrower form, with another title or fewer digits
     justify   the side of the cells
+    fold      for names in full and for sentences, which take several lines: the most terminal cells of a line
+    style     rich's style of the cells
     """
 
     title: str
     cell: Callable[[Row], str]
     short: Column[Row] | None = None
     justify: Literal["left", "right"] = "right"
+    fold: int | None = None
+    style: str = ""
+
+    @property
+    def heading(self) -> str:
+        """The title, safe to print."""
+        return visible_lines(self.title)
 
     def texts(self, rows: Sequence[Row]) -> list[str]:
         """The cell of each row, safe to print."""
@@ -64,7 +77,10 @@ class Column(Generic[Row]):
 
     def width(self, rows: Sequence[Row]) -> int:
         """The terminal cells that the column needs."""
-        return max(map(cell_len, [*self.title.split("\n"), *self.texts(rows)]))
+        from rich.cells import cell_len
+
+        width = max(map(cell_len, [*self.heading.split("\n"), *self.texts(rows)]))
+        return width if self.fold is None else min(width, LEAST_FOLDED)
 
 
 @dataclass(frozen=True)
@@ -87,45 +103,67 @@ class FittedTable(Generic[Row]):
 
     def fit(self, width: int) -> Table:
         """The table in at most `width` terminal cells."""
+        from rich import box
+        from rich.cells import cell_len
+        from rich.table import Table
+        from rich.text import Text
+
         rows = self.rows[: self.most_rows]
         shown = [*rows, *self.totals]
-        names, left = self.columns[0], {column.title: column for column in self.columns[1:]}
-        labels = [visible(names.cell(row), LONGEST_NAME) for row in shown]
+        names, columns = self.columns[0], {column.title: column for column in self.columns[1:]}
+        labels = [visible(names.cell(row), LONGEST_NAME if names.fold is None else None) for row in shown]
         more = f"({len(self.rows) - len(rows):,} more)" if len(self.rows) > len(rows) else ""
 
         def needed() -> int:
-            return sum(1 + column.width(shown) for column in left.values())
+            return sum(1 + column.width(shown) for column in columns.values())
 
-        name_width = max(map(cell_len, [names.title, more, *labels]))
+        name_width = max(map(cell_len, [names.heading, more, *labels]))
+        name_width = name_width if names.fold is None else min(name_width, names.fold)
         for step in self.priority:
             if min(name_width, USUAL_NAME) + needed() <= width:
                 break
             if step == SHORTEN:
-                left = {title: column.short or column for title, column in left.items()}
+                columns = {title: column.short or column for title, column in columns.items()}
             else:
-                left.pop(step, None)
+                columns.pop(step, None)
         name_width = min(name_width, max(width - needed(), SHORTEST_NAME))
 
-        table = Table(box=box.SIMPLE, padding=0, show_edge=False, show_footer=bool(self.totals), header_style="bold")
-        style: dict[str, Any] = {"no_wrap": True, "vertical": "bottom"}
-        total = Text("\n".join(labels[len(rows) :]))
-        table.add_column(Text(names.title), total, width=name_width, overflow="ellipsis", **style)
-        for column in left.values():
-            total = Text("\n".join(column.texts(self.totals)))
-            size = column.width(shown)
-            table.add_column(Text(column.title), total, justify=column.justify, min_width=size, **style)
-        for texts in zip(labels[: len(rows)], *(column.texts(rows) for column in left.values()), strict=True):
-            table.add_row(*map(Text, texts))
+        has_sentences = any(column.fold is not None for column in self.columns)
+        looks: dict[str, Any] = {"vertical": "top" if has_sentences else "bottom"}
+        table = Table(
+            box=box.SIMPLE,
+            padding=0,
+            show_edge=False,
+            show_header=any(column.title for column in self.columns),
+            show_footer=bool(self.totals),
+            header_style="bold",
+        )
+        cells = [labels, *(column.texts(shown) for column in columns.values())]
+        for column, texts in zip((names, *columns.values()), cells, strict=True):
+            total = Text("\n".join(texts[len(rows) :]))
+            if column is names:
+                size: dict[str, Any] = {"width": name_width, "overflow": "ellipsis", "no_wrap": True}
+            else:
+                size = {"justify": column.justify, "min_width": column.width(shown), "no_wrap": True}
+            if column.fold is not None:
+                size |= {"overflow": "fold", "no_wrap": False, "max_width": column.fold}
+            table.add_column(Text(column.heading), total, style=column.style, **size, **looks)
+        for row in zip(*(texts[: len(rows)] for texts in cells), strict=True):
+            table.add_row(*map(Text, row))
         if more:
             table.add_row(Text(more))
         return table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
         yield self.fit(options.max_width)
         yield from (Text(visible(note)) for note in self.notes)
 
     def __str__(self) -> str:
         """The table in the width of the terminal, or of 80 characters, without colours."""
+        from rich.console import Console
+
         console = Console(width=shutil.get_terminal_size().columns, highlight=False, color_system=None)
         with console.capture() as captured:
             console.print(self)
@@ -140,7 +178,7 @@ class FittedTable(Generic[Row]):
         def lines(rows: Sequence[Row]) -> str:
             return "".join(map(line, zip(*(column.texts(rows) for column in self.columns), strict=True)))
 
-        head = line((column.title.replace("\n", " ") for column in self.columns), "th")
+        head = line((column.heading.replace("\n", " ") for column in self.columns), "th")
         body = lines(self.rows[: self.most_rows])
         if len(self.rows) > self.most_rows:
             body += line([f"({len(self.rows) - self.most_rows:,} more)"])
@@ -155,6 +193,16 @@ def count_columns(title: str, *counts: str) -> list[Column[Any]]:
         return Column(name.replace("_", " ").capitalize(), lambda row: f"{row[1][name]:,}")
 
     return [Column(title, lambda row: row[0]), *map(column, counts)]
+
+
+def facts_table(facts: Sequence[tuple[str, str]], style: str = "dim") -> FittedTable[tuple[str, str]]:
+    """Names, each with a sentence about it, as a table without a head.
+
+    style   of the names
+    """
+    names = Column[tuple[str, str]]("", lambda fact: fact[0].ljust(FACT_NAME), style=style)
+    sentences = Column[tuple[str, str]]("", lambda fact: fact[1], justify="left", fold=LONGEST_LINE)
+    return FittedTable(facts, [names, sentences], most_rows=len(facts))
 
 
 def percentage(share: float, digits: int = 2) -> str:

@@ -1,20 +1,47 @@
-"""`TableResult`: a function's result that prints as a table, in terminals and in notebooks."""
+"""Results: data that a function returns, with one way to a dict, and to tables in terminals and in notebooks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
+
+from pilekit.display.fitted_table import OTHERS, Column, FittedTable, count_columns, rounded_bytes
 from pilekit.display.wrong_names import NearestNames, nearest
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pilekit.display.fitted_table import FittedTable
+
+class Result(NearestNames):
+    """The base of results and of their parts, which are frozen dataclasses."""
+
+    __slots__ = ()
+
+    FIGURES: ClassVar[tuple[str, ...]] = ()
+    """The keys of `to_dict` in its order: fields and properties, or `key=property`. Empty: all fields."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures, as `--json` prints them."""
+        keys = self.FIGURES or [field.name for field in fields(self)]  # type: ignore[arg-type]
+        pairs = (key.partition("=") for key in keys)
+        return {key: as_json(attrgetter(name or key)(self)) for key, _, name in pairs}
 
 
-class TableResult(NearestNames):
-    """The base of results. A result has a `summary` or defines `to_dict`; `table` if it needs other columns."""
+def as_json(value: Any) -> Any:
+    """A value of a result in JSON types."""
+    if isinstance(value, Result):
+        return value.to_dict()
+    if isinstance(value, dict):
+        return {key: as_json(part) for key, part in value.items()}
+    return [as_json(part) for part in value] if isinstance(value, tuple | list) else msgspec.to_builtins(value)
+
+
+class TableResult(Result):
+    """The base of results that print as a table. A result has a `summary`, or says otherwise what its table holds."""
 
     __slots__ = ()
 
@@ -25,22 +52,11 @@ class TableResult(NearestNames):
 
     def table(self) -> FittedTable[Any]:
         """The result as a table for people: a row per subset, one for subsets not asked for, and the total."""
-        from pilekit.display.fitted_table import OTHERS, Column, FittedTable, count_columns, rounded_bytes
-
-        (first, field), told = self.ROWS, self.to_dict()
-        rows = list(told[field].items())
-        names = list(rows[0][1]) if rows else []
-        if others := told.get("others"):
-            rows.append((OTHERS, {**dict.fromkeys(names, 0), "read": others}))
-            told = {**told, "read": told["read"] + others}
-        columns = count_columns(first.capitalize(), *names)
-        if "bytes" in names:
-            columns[1 + names.index("bytes")] = Column("Text", lambda row: rounded_bytes(row[1]["bytes"]))
-        return FittedTable(rows, columns, [("Total", told)])
+        return summary_table(self.to_dict(), *self.ROWS)
 
     def to_dict(self) -> dict[str, Any]:
         """All figures, as `--json` prints them."""
-        return self.summary
+        return super().to_dict() if self.FIGURES else self.summary
 
     def _rows(self) -> Mapping[str, Any]:
         """What `result[name]` gives, by name."""
@@ -69,3 +85,16 @@ class TableResult(NearestNames):
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
+
+
+def summary_table(summary: dict[str, Any], title: str, field: str) -> FittedTable[Any]:
+    """The table of a summary: a row for each name in its `field`, one for subsets not asked for, and the total."""
+    rows = list(summary[field].items())
+    names = list(rows[0][1]) if rows else []
+    if others := summary.get("others"):
+        rows.append((OTHERS, {**dict.fromkeys(names, 0), "read": others}))
+        summary = {**summary, "read": summary["read"] + others}
+    columns = count_columns(title.capitalize(), *names)
+    if "bytes" in names:
+        columns[1 + names.index("bytes")] = Column("Text", lambda row: rounded_bytes(row[1]["bytes"]))
+    return FittedTable(rows, columns, [("Total", summary)])

@@ -10,18 +10,18 @@ Only whole documents are found: no edited copies, and no passages within other d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from pilekit.corpus import Corpus
+from pilekit.display.table_result import Result
 from pilekit.evaluate.results.records import Records
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.read.reader import OnError
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingCopies:
+class TrainingCopies(Result):
     """How many evaluation documents have a text that occurs in the training shards.
 
     overall   all of them
@@ -32,10 +32,6 @@ class TrainingCopies:
     overall: int
     subsets: dict[str, int]
     shards: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """`{"overall": 3, "subsets": {name: 3}, "shards": [names]}`."""
-        return {"overall": self.overall, "subsets": self.subsets, "shards": list(self.shards)}
 
 
 def count_training_copies(records: Records, train: Corpus, *, on_error: OnError = "raise") -> TrainingCopies:

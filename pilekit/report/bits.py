@@ -12,8 +12,8 @@ from pilekit.errors import PilekitError
 from pilekit.evaluate.results.compare import LETTERS, compare
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.results.scores import model_path
-from pilekit.evaluate.show.differences_table import differences_table, verdict
 from pilekit.evaluate.show.plot import draw_comparison, draw_result, model_name
+from pilekit.evaluate.show.tables import differences_table, verdict
 from pilekit.report.figures import small_multiples, svg_of
 from pilekit.stats.plot import legend
 

@@ -217,16 +217,15 @@ def scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: Pa
 def _show(found: BitsPerByte | Comparison, as_json: bool, plot: str | None, out: Path | None) -> None:
     """Print a result or a comparison, and draw it if asked."""
     from pilekit.evaluate.results.result import BitsPerByte
-    from pilekit.evaluate.show.comparison_table import comparison_table
+    from pilekit.evaluate.show.output import comparison_output, result_output
     from pilekit.evaluate.show.plot import write_figure
-    from pilekit.evaluate.show.table import result_table
 
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False))
     else:
         width = terminal(_ALL_COLUMNS if isinstance(found, BitsPerByte) else 80).width
-        table = result_table(found, width) if isinstance(found, BitsPerByte) else comparison_table(found)
-        print_fitted(table, width)
+        output = result_output(found, width) if isinstance(found, BitsPerByte) else comparison_output(found)
+        print_fitted(output, width)
     _say_written(out)
     if plot is not None:
         write_figure(found, plot)

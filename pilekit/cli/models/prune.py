@@ -76,7 +76,7 @@ def command(
         click.echo(json.dumps({"pruned": pruned.to_dict(), "tokens_per_second": speeds, "comparison": found}, indent=2))
         return
     from pilekit.display.fitted_table import DASH, Column, FittedTable, rounded_bytes
-    from pilekit.evaluate.show.comparison_table import comparison_table
+    from pilekit.evaluate.show.output import comparison_output
 
     first = model_dir if adapter is None else f"{model_dir} + {adapter}"
     columns = [
@@ -89,5 +89,5 @@ def command(
     print_fitted(FittedTable([0, 1], columns, [], ["Parameters", "Tokens/s"]))
     if comparison is not None:
         click.echo()
-        print_fitted(comparison_table(comparison))
+        print_fitted(comparison_output(comparison))
     click.echo(f"written: {visible(out)}" + (f", heads {pruned.heads}" if pruned.heads else ""), err=True)

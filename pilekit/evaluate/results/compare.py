@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.display.wrong_names import NearestNames
-from pilekit.errors import PilekitError, visible
+from pilekit.display.table_result import Result, as_json
+from pilekit.errors import PilekitError, shortened
 from pilekit.evaluate.results.difference import Against, Difference
 from pilekit.evaluate.results.intervals import (
     FEWEST,
@@ -41,6 +41,7 @@ from pilekit.evaluate.results.intervals import (
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.results.scores import Weighted, model_path
+from pilekit.evaluate.show.tables import differences_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +50,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison(NearestNames):
+class Comparison(Result):
     """The result of `compare`.
 
     kind       "causal" or "masked"
@@ -79,36 +80,33 @@ class Comparison(NearestNames):
         each further model against the first.
         """
         pairs = []
-        for number, one in enumerate(self.against, 1):
-            two = [0, number]
+        for number, against in enumerate(self.against, 1):
+            both = [0, number]
             overall = {
-                **one.overall.to_dict(),
-                "models": [self.models[of] for of in two],
-                "left_out": [self.left_out[of] for of in two],
+                **against.overall.to_dict(),
+                "models": [self.models[place] for place in both],
+                "left_out": [self.left_out[place] for place in both],
                 "cautions": list(self.cautions),
             }
-            weighted = None if one.weighted is None else {**one.weighted.to_dict(), "weight": one.weight}
-            subsets = {name: difference.to_dict() for name, difference in one.subsets.items()}
-            origin = {"paths": [self.paths[of] for of in two], "manifest": self.manifest, "by": self.by}
-            pairs.append({"subsets": subsets, "overall": overall, "weighted": weighted, **origin})
+            weighted = None if against.weighted is None else {**against.weighted.to_dict(), "weight": against.weight}
+            origin = {"paths": [self.paths[place] for place in both], "manifest": self.manifest, "by": self.by}
+            pairs.append({"subsets": as_json(against.subsets), "overall": overall, "weighted": weighted, **origin})
         return pairs[0] if len(pairs) == 1 else {"comparisons": pairs}
 
     def to_arrow(self) -> pa.Table:
         """A row per subset and further model, with the figures of `to_dict`, for pandas, polars and plots."""
         import pyarrow as pa
 
-        of = [
-            (model, *pair)
-            for model, one in zip(self.models[1:], self.against, strict=True)
-            for pair in one.subsets.items()
+        rows = [
+            {"model": model, "subset": name, **difference.to_dict()}
+            for model, against in zip(self.models[1:], self.against, strict=True)
+            for name, difference in against.subsets.items()
         ]
-        return pa.Table.from_pylist([{"model": model, "subset": name, **one.to_dict()} for model, name, one in of])
+        return pa.Table.from_pylist(rows)
 
     def _repr_html_(self) -> str:
-        from pilekit.evaluate.show.differences_table import differences_table
-
         letters = zip(LETTERS[1:], self.against, strict=False)
-        return "".join(differences_table(one, letter)._repr_html_() for letter, one in letters)
+        return "".join(differences_table(against, letter)._repr_html_() for letter, against in letters)
 
 
 def compare(results: Sequence[BitsPerByte], folders: Sequence[str | Path | None] | None = None) -> Comparison:
@@ -134,12 +132,12 @@ def compare(results: Sequence[BitsPerByte], folders: Sequence[str | Path | None]
     rows = common_rows(records)
     if not rows.shape[1]:
         shards = "; ".join(
-            f"{letter}: {visible(', '.join(one.shards[:3]) or 'none', 120)}"
-            for letter, one in zip(LETTERS, records, strict=False)
+            f"{letter}: {shortened(', '.join(scored.shards[:3]) or 'none', 120)}"
+            for letter, scored in zip(LETTERS, records, strict=False)
         )
         raise PilekitError(f"there is no document that all results scored ({shards}); score all on the same shards")
     cautions = tuple(differing(protocols))
-    left_out = tuple(len(one) - rows.shape[1] for one in records)
+    left_out = tuple(len(scored) - rows.shape[1] for scored in records)
     against, first = _differences(records, rows, results[0].mixture), protocols[0]
     paths = tuple(map(model_path, protocols))
     return Comparison(first["kind"], models, against, left_out, cautions, paths, first["manifest"], first.get("by"))
@@ -159,9 +157,12 @@ def check_kinds(kinds: Sequence[str]) -> None:
 
 def common_rows(records: Sequence[Records]) -> npt.NDArray[np.int64]:
     """int64 [results, documents]: each result's rows of the common documents, in the first result's order."""
-    rows_of = [{(of.shard, of.number, of.text): row for row, of in enumerate(one.documents())} for one in records]
-    common = [identity for identity in rows_of[0] if all(identity in other for other in rows_of[1:])]
-    return np.array([[rows[identity] for identity in common] for rows in rows_of], dtype=np.int64)
+    rows_by_identity = [
+        {(document.shard, document.number, document.text): row for row, document in enumerate(scored.documents())}
+        for scored in records
+    ]
+    common = [identity for identity in rows_by_identity[0] if all(identity in rows for rows in rows_by_identity[1:])]
+    return np.array([[rows[identity] for identity in common] for rows in rows_by_identity], dtype=np.int64)
 
 
 def differing(protocols: Sequence[dict[str, Any]]) -> list[str]:
@@ -169,17 +170,18 @@ def differing(protocols: Sequence[dict[str, Any]]) -> list[str]:
 
     Token ids are compared only within one tokenizer.
     """
-    found, first = [], protocols[0]
+    sentences, first = [], protocols[0]
     for letter, other in zip(LETTERS[1:], protocols[1:], strict=False):
         same = first["tokenizer"]["fingerprint"] == other["tokenizer"]["fingerprint"]
         for name in ("max_length", "context_len", "prefix", "dtype", "mlm_sample", *(["template"] * same)):
-            values = [
-                of["prefix"]["id" if same else "given"] if name == "prefix" else of.get(name) for of in (first, other)
-            ]
-            if values[0] != values[1]:
-                one, two = map(json.dumps, values)
-                found.append(f"A was scored with {name} {one}, {letter} with {two}, which alone moves a figure")
-    return found
+            its, others = (
+                protocol["prefix"]["id" if same else "given"] if name == "prefix" else protocol.get(name)
+                for protocol in (first, other)
+            )
+            if its != others:
+                its, others = json.dumps(its), json.dumps(others)
+                sentences.append(f"A was scored with {name} {its}, {letter} with {others}, which alone moves a figure")
+    return sentences
 
 
 def left_out_text(left_out: Sequence[int]) -> str:
@@ -211,51 +213,53 @@ def _differences(
     """Each further model against the first, on the rows [results, documents] of the common documents."""
     first, weights = records[0], {} if mixture is None else mixture.weights
     size, subset = first.bytes[rows[0]], first.subset[rows[0]]
-    bits = np.stack([one.nll[where] for one, where in zip(records, rows, strict=True)]) / math.log(2)
+    bits = np.stack([scored.nll[common] for scored, common in zip(records, rows, strict=True)]) / math.log(2)
     columns = np.stack([*(bits[1:] - bits[0]), size])
     sums: dict[str, _Sums] = {}
     for code in np.unique(subset).tolist():
-        name, of = first.subsets[code], subset == code
-        exact = np.array([math.fsum(one) for one in bits[:, of].tolist()])
-        counts = int(of.sum()), int(size[of].sum()), int(np.count_nonzero(size[of]))
-        sums[name] = _Sums(exact, split_sums(columns[:, of], name), columns[:, of], *counts)
-    found = {name: _over([(1.0, one)]) for name, one in sums.items()}
-    pooled = _over([(1.0, one) for one in sums.values()])
-    shares = [(weights[name] / one.bytes, one) for name, one in sums.items() if one.bytes and name in weights]
-    weight = 0.0 if mixture is None else mixture.weight * sum(share * one.bytes for share, one in shares)
+        name, is_here = first.subsets[code], subset == code
+        exact = np.array([math.fsum(bits_of_model) for bits_of_model in bits[:, is_here].tolist()])
+        counts = int(is_here.sum()), int(size[is_here].sum()), int(np.count_nonzero(size[is_here]))
+        sums[name] = _Sums(exact, split_sums(columns[:, is_here], name), columns[:, is_here], *counts)
+    by_subset = {name: _over([(1.0, part)]) for name, part in sums.items()}
+    pooled = _over([(1.0, part) for part in sums.values()])
+    shares = [(weights[name] / part.bytes, part) for name, part in sums.items() if part.bytes and name in weights]
+    weight = 0.0 if mixture is None else mixture.weight * sum(share * part.bytes for share, part in shares)
     by_mixture = _over(shares) if weight else [None] * len(pooled)
     return tuple(
-        Against(overall, _adjusted({name: one[number] for name, one in found.items()}), weighted, weight)
+        Against(overall, _adjusted({name: models[number] for name, models in by_subset.items()}), weighted, weight)
         for number, (overall, weighted) in enumerate(zip(pooled, by_mixture, strict=True))
     )
 
 
 def _over(parts: Sequence[tuple[float, _Sums]]) -> list[Difference]:
     """Each further model against the first over several subsets, each with a weight of its bits and bytes."""
-    documents, size, texts = map(sum, zip(*(one[3:] for _, one in parts), strict=True))
-    first, *others = np.sum([weight * one.bits for weight, one in parts], axis=0).tolist()
+    documents, size, texts = map(sum, zip(*(sums[3:] for _, sums in parts), strict=True))
+    first, *others = np.sum([weight * sums.bits for weight, sums in parts], axis=0).tolist()
     if not size:
         return [Difference(documents, 0)] * len(others)
-    drawn = np.sum([weight * one.drawn for weight, one in parts], axis=0)
-    divisor, found = sum(weight * one.bytes for weight, one in parts), []
-    each = np.concatenate([weight * one.each for weight, one in parts], axis=1)
+    drawn = np.sum([weight * sums.drawn for weight, sums in parts], axis=0)
+    divisor, differences = sum(weight * sums.bytes for weight, sums in parts), []
+    each = np.concatenate([weight * sums.each for weight, sums in parts], axis=1)
     for bits, gain, own in zip(others, drawn[:-1], each[:-1], strict=True):
         sums, whole = np.stack([gain, drawn[-1]]), [bits - first, divisor]
         span, p = _span(sums, whole, Resampled.of(own, each[-1])) if texts >= FEWEST else (None, None)
         bpb = first / divisor, bits / divisor
         shape = (None, None) if span is None else _shape(own - whole[0] / divisor * each[-1], each[-1])
-        found.append(Difference(documents, size, bpb, whole[0] / divisor, span, p, p, *shape))
-    return found
+        differences.append(Difference(documents, size, bpb, whole[0] / divisor, span, p, p, *shape))
+    return differences
 
 
 def _span(
     sums: Float64, whole: Sequence[float], resampled: Resampled
 ) -> tuple[tuple[float, float], float] | tuple[None, None]:
     """The interval that holds those of both tests, and the greater p-value; None if one of them is unbounded."""
-    one, other = interval(sums, whole), resampled.interval()
-    if one is None or other is None:
+    flipped, drawn_anew = interval(sums, whole), resampled.interval()
+    if flipped is None or drawn_anew is None:
         return None, None
-    return (min(one[0], other[0]), max(one[1], other[1])), max(p_value(sums, whole), resampled.p_value())
+    return (min(flipped[0], drawn_anew[0]), max(flipped[1], drawn_anew[1])), max(
+        p_value(sums, whole), resampled.p_value()
+    )
 
 
 def _shape(residuals: Float64, sizes: Float64) -> tuple[float, float]:
@@ -267,6 +271,6 @@ def _shape(residuals: Float64, sizes: Float64) -> tuple[float, float]:
 
 def _adjusted(subsets: dict[str, Difference]) -> dict[str, Difference]:
     """The same, with p-values adjusted for the number of subsets that have one."""
-    p_values = {name: one.p for name, one in subsets.items() if one.p is not None}
+    p_values = {name: difference.p for name, difference in subsets.items() if difference.p is not None}
     adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
-    return {name: replace(one, adjusted_p=adjusted.get(name)) for name, one in subsets.items()}
+    return {name: replace(difference, adjusted_p=adjusted.get(name)) for name, difference in subsets.items()}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
+from pilekit.display.table_result import Result
 from pilekit.evaluate.results.intervals import LEVEL
 
 ROUNDING = 1e-6
@@ -18,7 +19,7 @@ BETTER, WORSE, UNCLEAR, TOO_FEW = "better", "worse", "not told apart", "too few"
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Result):
     """Two models on the same documents.
 
     documents    number of documents that all compared models have scored, and their UTF-8 `bytes`
@@ -32,6 +33,11 @@ class Difference:
                  difference in bits departs from the mean for its bytes; None without an interval
     evenness     of the lengths: (sum bytes)^2 / (documents with text * sum bytes^2), at most 1; None without one
     """
+
+    FIGURES: ClassVar[tuple[str, ...]] = (
+        *("difference", "interval", "bpb", "documents", "bytes", "p", "adjusted_p", "verdict"),
+        *("skewness", "evenness", "approximate=is_approximate"),
+    )
 
     documents: int
     bytes: int
@@ -61,22 +67,6 @@ class Difference:
         if self.adjusted_p > 1 - LEVEL or (low <= least and high >= -least):
             return UNCLEAR
         return BETTER if high < 0 else WORSE
-
-    def to_dict(self) -> dict[str, Any]:
-        """`{"difference", "interval": [low, high], "bpb": [first, other], "p", "adjusted_p", "verdict", ...}`."""
-        return {
-            "difference": self.difference,
-            "interval": self.interval and list(self.interval),
-            "bpb": self.bpb and list(self.bpb),
-            "documents": self.documents,
-            "bytes": self.bytes,
-            "p": self.p,
-            "adjusted_p": self.adjusted_p,
-            "verdict": self.verdict,
-            "skewness": self.skewness,
-            "evenness": self.evenness,
-            "approximate": self.is_approximate,
-        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 from pilekit.corpus import Manifest, load_manifest
+from pilekit.display.fitted_table import FittedTable
 from pilekit.display.table_result import TableResult
 from pilekit.errors import PilekitError
+from pilekit.evaluate.results.by_column import grouped
 from pilekit.evaluate.results.intervals import METHOD
 from pilekit.evaluate.results.published import Published, published_beside, warnings_on
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.scores import Cost, Score, Weighted, rounded
 from pilekit.evaluate.results.tabulate import tabulate
+from pilekit.evaluate.show.tables import figures_table
 from pilekit.evaluate.training_copies import TrainingCopies
-
-if TYPE_CHECKING:
-    from pilekit.display.fitted_table import FittedTable
 
 RESULT_FILE = "result.json"
 
@@ -35,6 +35,10 @@ class BitsPerByte(TableResult):
     training_copies   documents whose text is in the training shards too, if asked for
     cost              the cost of this call; None if all documents were recorded before. Not in `to_dict`
     """
+
+    FIGURES: ClassVar[tuple[str, ...]] = (
+        *("overall", "weighted", "subsets", "published", "warnings", "training_copies", "protocol"),
+    )
 
     overall: Score
     subsets: dict[str, Score]
@@ -82,8 +86,10 @@ class BitsPerByte(TableResult):
         return None if self.outside_pile else self.weighted
 
     def __repr__(self) -> str:
-        of = self.overall
-        figures = f"documents={of.documents:,}, {self.key}={rounded(of.bpb)}, interval={rounded(of.interval)}"
+        pooled = self.overall
+        figures = (
+            f"documents={pooled.documents:,}, {self.key}={rounded(pooled.bpb)}, interval={rounded(pooled.interval)}"
+        )
         return f"BitsPerByte({figures}, subsets={len(self.subsets)})"
 
     def _rows(self) -> dict[str, Score]:
@@ -96,30 +102,25 @@ class BitsPerByte(TableResult):
         PilekitError for a result of the paper's variant, whose constants belong to subsets, for a table that does not
         fit, and for more than 200 groups.
         """
-        from pilekit.evaluate.results.by_column import grouped
-
         if self.records is None or self.protocol["paper"]:
             raise PilekitError("only a result with records, and without --paper, can be grouped by a column")
         manifest = Manifest(name=self.protocol["manifest"])
-        found = BitsPerByte.of(grouped(self.records, column), {**self.protocol, "by": column}, manifest)
-        return replace(found, overall=self.overall, weighted=self.weighted, warnings=self.warnings)
+        groups = BitsPerByte.of(grouped(self.records, column), {**self.protocol, "by": column}, manifest)
+        return replace(groups, overall=self.overall, weighted=self.weighted, warnings=self.warnings)
 
     def table(self) -> FittedTable[Any]:
         """A row per subset, and the totals."""
-        from pilekit.evaluate.show.figures_table import figures_table
-
         return figures_table(
             self.subsets, self.overall, self.mixture, self.protocol, self.published, self.training_copies
         )
 
     def to_dict(self) -> dict[str, Any]:
         """`{"overall": {...}, "weighted": {...}, "subsets": {name: {...}}, "published", ..., "protocol"}`."""
-        return {
-            "overall": self.overall.to_dict(self.key),
-            "weighted": None if self.weighted is None else self.weighted.to_dict(self.key),
-            "subsets": {name: score.to_dict(self.key) for name, score in self.subsets.items()},
-            "published": None if self.published is None else self.published.to_dict(),
-            "warnings": list(self.warnings),
-            "training_copies": None if self.training_copies is None else self.training_copies.to_dict(),
-            "protocol": self.protocol,
-        }
+        figures = TableResult.to_dict(self)
+        if self.is_masked:
+            scores = [figures["overall"], *figures["subsets"].values(), *filter(None, [figures["weighted"]])]
+            for score in scores:
+                values = list(score.items())
+                score.clear()
+                score.update((self.key if name == "bpb" else name, value) for name, value in values)
+        return figures

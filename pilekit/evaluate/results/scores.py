@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
-from pilekit.display.wrong_names import NearestNames
+from pilekit.display.table_result import Result
 
 APPROXIMATE_BELOW = 100
 """An interval of fewer documents is rough: lengths have heavy tails (docs/bpb.md has measured coverage)."""
@@ -35,7 +35,7 @@ def _perplexity(bpb: float | None) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Score(NearestNames):
+class Score(Result):
     """Sums over some documents, and the figures computed from them.
 
     documents     number of documents, empty documents included
@@ -46,6 +46,11 @@ class Score(NearestNames):
     paper_bytes   in the paper's variant, replaces `bytes`: `tokens` divided by the paper's constant; 0.0 if no constant
                   is published. None: bytes are counted
     """
+
+    FIGURES: ClassVar[tuple[str, ...]] = (
+        *("documents", "bytes", "tokens", "bpb", "interval", "approximate=is_approximate"),
+        *("nll", "byte_perplexity", "nats_per_token", "tokens_per_byte"),
+    )
 
     documents: int = 0
     bytes: int = 0
@@ -84,24 +89,9 @@ class Score(NearestNames):
         """Whether there are under 100 documents, so that the interval may be too narrow."""
         return self.documents < APPROXIMATE_BELOW
 
-    def to_dict(self, key: str = "bpb") -> dict[str, Any]:
-        """`{"documents", "bytes", "tokens", "bpb", "interval": [low, high], ...}`; `key` is the name of bpb."""
-        return {
-            "documents": self.documents,
-            "bytes": self.bytes,
-            "tokens": self.tokens,
-            key: self.bpb,
-            "interval": None if self.interval is None else list(self.interval),
-            "approximate": self.is_approximate,
-            "nll": self.nll,
-            "byte_perplexity": self.byte_perplexity,
-            "nats_per_token": self.nats_per_token,
-            "tokens_per_byte": self.tokens_per_byte,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Weighted:
+class Weighted(Result):
     """The subsets' bits per byte, weighted by their share in the whole corpus.
 
     bpb              the mean, the weights renormalised over the subsets that have a figure
@@ -111,6 +101,8 @@ class Weighted:
     is_approximate   whether any of them has under 100 documents
     weights          by subset, renormalised over those that have a figure; they sum to 1
     """
+
+    FIGURES: ClassVar[tuple[str, ...]] = ("bpb", "interval", "approximate=is_approximate", "weight", "missing")
 
     bpb: float
     interval: tuple[float, float] | None
@@ -123,16 +115,6 @@ class Weighted:
     def byte_perplexity(self) -> float | None:
         """2 ** bpb; None if there is no such number."""
         return _perplexity(self.bpb)
-
-    def to_dict(self, key: str = "bpb") -> dict[str, Any]:
-        """`{"bpb", "interval": [low, high], "weight", "missing": [names], ...}`; `key` is the name of bpb."""
-        return {
-            key: self.bpb,
-            "interval": None if self.interval is None else list(self.interval),
-            "approximate": self.is_approximate,
-            "weight": self.weight,
-            "missing": list(self.missing),
-        }
 
 
 @dataclass(frozen=True, slots=True)

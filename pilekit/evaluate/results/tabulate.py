@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pilekit.corpus import Manifest
-from pilekit.evaluate.results import paper
 from pilekit.evaluate.results.intervals import FEWEST, SPLITS, Float64, interval, split_sums
+from pilekit.evaluate.results.published import bytes_of_all_tokens, bytes_of_tokens
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.scores import Score, Weighted
 
@@ -43,15 +43,15 @@ def tabulate(records: Records, in_paper: bool, manifest: Manifest) -> Figures:
     pooled, mixture = np.zeros((2, SPLITS)), np.zeros((2, SPLITS))
     for name, part in parts.items():
         sums = _sums(part)
-        given = paper.bytes_of_tokens(sums.tokens, name, manifest) if in_paper else None
+        paper_bytes = bytes_of_tokens(sums.tokens, name, manifest) if in_paper else None
         drawn = split_sums(np.array([part.nll, part.tokens if in_paper else part.bytes]), name)
-        scores[name] = score = _with_interval(sums, given, part, drawn)
+        scores[name] = score = _with_interval(sums, paper_bytes, part, drawn)
         pooled += drawn
         if name in weights and score.bpb is not None:
             mixture += weights[name] / _divisor(score) * drawn * np.array([[1.0], [_bytes_each(score)]])
     whole = _sums(records)
-    given = paper.bytes_of_all_tokens(whole.tokens, scores, manifest) if in_paper else None
-    overall = _with_interval(whole, given, records, pooled)
+    paper_bytes = bytes_of_all_tokens(whole.tokens, scores, manifest) if in_paper else None
+    overall = _with_interval(whole, paper_bytes, records, pooled)
     return Figures(overall, scores, _weighted(scores, mixture, records, weights))
 
 

@@ -1,4 +1,1 @@
-"""Show results and comparisons: `table.py` and `comparison_table.py` in the terminal, `plot.py` as figures in files.
-
-Results and comparisons show themselves in notebooks with `figures_table.py` and `differences_table.py`.
-"""
+"""Results and comparisons: `tables.py` for notebooks, `output.py` for the terminal, `plot.py` for figures in files."""

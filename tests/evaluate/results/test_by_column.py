@@ -15,7 +15,7 @@ import pytest
 
 from pilekit.evaluate.results.compare import compare
 from pilekit.evaluate.results.result import BitsPerByte
-from pilekit.evaluate.show.comparison_table import comparison_table
+from pilekit.evaluate.show.output import comparison_output
 from tests.evaluate.folders import lines
 from tests.refusing import refused
 
@@ -57,7 +57,7 @@ def test_each_row_is_of_the_documents_with_its_value(
     compared = compare([found, found])
     assert list(compared.against[0].subsets) == list(found.subsets)
     assert compared.to_dict()["by"] == f"{path}:year"
-    assert comparison_table(compared) is not None
+    assert comparison_output(compared) is not None
 
 
 def test_by_length_every_document_is_in_the_bin_of_its_bytes(whole: tuple[BitsPerByte, Path]) -> None:

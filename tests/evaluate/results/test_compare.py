@@ -325,7 +325,7 @@ def test_results_that_cannot_be_compared() -> None:
 
 
 def test_reading_results_and_comparing_them_loads_no_torch() -> None:
-    modules = ("results.compare", "show.comparison_table", "show.plot", "results.result_folder")
+    modules = ("results.compare", "show.output", "show.plot", "results.result_folder")
     program = f"import sys\n{''.join(f'import pilekit.evaluate.{name}{chr(10)}' for name in modules)}"
     program += "assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=600)

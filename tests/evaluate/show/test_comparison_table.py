@@ -10,14 +10,14 @@ from rich.console import Console
 
 from pilekit.evaluate.results.compare import Comparison
 from pilekit.evaluate.results.difference import Against, Difference
-from pilekit.evaluate.show.comparison_table import comparison_table
-from pilekit.evaluate.show.differences_table import verdict
+from pilekit.evaluate.show.output import comparison_output
+from pilekit.evaluate.show.tables import verdict
 
 
 def lines(comparison: Comparison, width: int = 80) -> list[str]:
     console = Console(width=width, highlight=False, no_color=True)
     with console.capture() as captured:
-        console.print(comparison_table(comparison))
+        console.print(comparison_output(comparison))
     return [line.rstrip() for line in captured.get().splitlines()]
 
 

@@ -1,7 +1,4 @@
-"""The output of `pilekit bpb`: the table of the figures, and the protocol below.
-
-Labels and paths may be hostile, so they are shown as rich `Text`, with control characters made visible.
-"""
+"""The output of `pilekit bpb`, with and without `--compare`: tables, and notes on what the figures depend on."""
 
 from __future__ import annotations
 
@@ -9,38 +6,44 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from pilekit.display.fitted_table import MOST_ROWS
-from pilekit.errors import counted, visible
+from pilekit.display.fitted_table import MOST_ROWS, FittedTable, facts_table
+from pilekit.errors import counted, shortened
+from pilekit.evaluate.results.compare import LETTERS, Comparison, left_out_text
+from pilekit.evaluate.results.intervals import FEWEST
 from pilekit.evaluate.results.published import SECONDARY
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.score.windows import cost_factor
-from pilekit.evaluate.show.figures_table import APPROXIMATE, model_title
+from pilekit.evaluate.show.tables import APPROXIMATE, CLEAR, FEW, differences_table, marks, model_title, verdict
 
 PSEUDO_TITLE = "Pseudo-BPB of a masked model: no code length, and not comparable with bits per byte of causal models"
-NOTES_INDENT, NOTES_WIDTH = 11, 100
+LONGEST_NOTE = 1000
 
 
-def result_table(result: BitsPerByte, width: int) -> RenderableType:
+def result_output(result: BitsPerByte, width: int) -> RenderableType:
     """The output of `pilekit bpb`; `width` in terminal cells."""
     table = result.table()
     title = [Text(PSEUDO_TITLE, style="bold"), Text()] if result.is_masked else []
     fitted = table.fit(width)
     shown = {str(column.header) for column in fitted.columns}
     approximate = any(row.interval(1).startswith(APPROXIMATE) for row in (*table.rows, *table.totals))
-    return Group(*title, fitted, Text(), notes_table(_notes(result, approximate, shown)))
+    return Group(*title, fitted, Text(), _notes_table(_notes(result, approximate, shown)))
 
 
-def notes_table(lines: Sequence[tuple[str, str]]) -> Table:
-    """Lines of a name and its explanation, below a table."""
-    table = Table(box=None, padding=0, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True, min_width=NOTES_INDENT, style="dim")
-    table.add_column(overflow="fold", max_width=NOTES_WIDTH)
-    for what, how in lines:
-        table.add_row(Text(what), Text(visible(how, 1000)))
-    return table
+def comparison_output(comparison: Comparison) -> RenderableType:
+    """The output of `pilekit bpb --compare`: each further model against the first, its verdict, and notes."""
+    measure = "pseudo-BPB" if comparison.kind == "masked" else "BPB"
+    parts: list[RenderableType] = []
+    for letter, against in zip(LETTERS[1:], comparison.against, strict=False):
+        title = Text(f"{measure} on the same documents: {letter} against A", style="italic")
+        table = differences_table(against, letter, comparison.by)
+        parts += [title, table, Text(), Text(verdict(against, letter)), Text()]
+    return Group(*parts, _notes_table(_comparison_notes(comparison)))
+
+
+def _notes_table(notes: Sequence[tuple[str, str]]) -> FittedTable[tuple[str, str]]:
+    return facts_table([(name, shortened(note, LONGEST_NOTE)) for name, note in notes])
 
 
 def _notes(result: BitsPerByte, approximate: bool, titles: set[str]) -> list[tuple[str, str]]:
@@ -59,7 +62,33 @@ def _notes(result: BitsPerByte, approximate: bool, titles: set[str]) -> list[tup
         counts = f"{result.training_copies.overall:,} of {counted(result.overall.documents)}"
         lines.append(("in train", f"{counts} occur word for word in the training shards"))
     lines += _protocol(result.protocol, result.is_masked)
-    return [(what, how) for what, how in lines if how is not None]
+    return [(name, note) for name, note in lines if note is not None]
+
+
+def _comparison_notes(comparison: Comparison) -> list[tuple[str, str]]:
+    """The models' letters, the meaning of the marks, and warnings."""
+    lines = list(zip(LETTERS, comparison.models, strict=False))
+    shown_marks = " ".join(
+        marks(difference)
+        for against in comparison.against
+        for difference in (against.overall, *against.subsets.values(), *filter(None, [against.weighted]))
+    )
+    if CLEAR in shown_marks:
+        lines.append((CLEAR, "a clear difference: p at most 0.05, in subsets by Holm's method for all of them at once"))
+    if FEW in shown_marks:
+        lines.append((FEW, f"under {FEWEST} documents with text, or under 4 that differ: no interval"))
+    if APPROXIMATE in shown_marks:
+        lines.append((APPROXIMATE, "few documents decide the difference or hold most bytes: perhaps too narrow"))
+    weights = {against.weight for against in comparison.against if against.weighted is not None}
+    lines += [
+        ("mixture", f"weights of {100 * weight:.1f} % of the mixture, renormalised")
+        for weight in weights
+        if weight < 0.9995
+    ]
+    if any(comparison.left_out):
+        lines.append(("documents", f"those that all scored; {left_out_text(comparison.left_out)}"))
+    lines += [("mind", caution) for caution in comparison.cautions]
+    return lines
 
 
 def _mixture(result: BitsPerByte) -> str | None:
@@ -82,14 +111,14 @@ def _first_names(names: Sequence[str]) -> str:
 def _published(result: BitsPerByte, titles: set[str]) -> str | None:
     if result.published is None:
         return None
-    said = [result.published.differs]
+    sentences = [result.published.differs]
     shown = [column for column in result.published.columns if model_title(column.model) in titles]
     if copied := [column.model for column in shown if column.certainty == SECONDARY]:
-        said.append(f"Read in a copy: {', '.join(copied)}.")
+        sentences.append(f"Read in a copy: {', '.join(copied)}.")
     if verified := [column for column in result.published.overall if column.certainty != SECONDARY]:
         figures = ", ".join(f"{column.model} {column.overall:.4f}" for column in verified)
-        said.append(f"Overall only, on {verified[0].split}: {figures}.")
-    return " ".join(said)
+        sentences.append(f"Overall only, on {verified[0].split}: {figures}.")
+    return " ".join(sentences)
 
 
 def _protocol(protocol: dict[str, Any], masked: bool) -> list[tuple[str, str | None]]:

@@ -14,7 +14,7 @@ from pilekit.evaluate.results.compare import compare
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.results.scores import Score, Weighted
-from pilekit.evaluate.show.table import result_table
+from pilekit.evaluate.show.output import result_output
 from pilekit.evaluate.training_copies import TrainingCopies
 from tests.evaluate.documents import protocol_of
 
@@ -30,7 +30,7 @@ def result_of(subsets: dict[str, Score], /, **changes: Any) -> BitsPerByte:
 
 def printed(result: BitsPerByte, width: int = 80, terminal: bool = False) -> str:
     file = io.StringIO()
-    Console(file=file, width=width, highlight=False, force_terminal=terminal).print(result_table(result, width))
+    Console(file=file, width=width, highlight=False, force_terminal=terminal).print(result_output(result, width))
     return file.getvalue()
 
 
