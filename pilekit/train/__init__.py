@@ -2,7 +2,7 @@
 
 `Trainer` (trainer.py) holds the loop. It takes a config (config/), opens the run folder (run_folder.py) and the stream
 of batches (data.py), builds the model (model/), and makes steps with an engine (step/ is the native one; backends/
-adapts DeepSpeed and accelerate). Between steps it saves checkpoints (checkpoint/), writes
-figures (log/) and measures bits per byte (evaluation.py). estimate.py predicts memory before anything is allocated, and
-launch/ starts several processes and handles signals.
+adapts DeepSpeed and accelerate). Between steps it saves its state (training_state.py) as checkpoints (checkpoint/),
+writes figures (log/) and measures bits per byte (evaluation.py). estimate.py predicts memory before anything is
+allocated, and launch/ starts several processes and handles signals.
 """

@@ -44,7 +44,7 @@ from pilekit.train.config.check import check_model, check_world
 from pilekit.train.config.file import load_config
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.data import open_tokenizer
-from pilekit.train.model.build import model_shapes
+from pilekit.train.model.shape import model_shapes
 from pilekit.train.step.chunked_loss import ROWS
 from pilekit.train.step.optimizer import muon_parameters
 from pilekit.train.step.sharding import DTYPES, Stage

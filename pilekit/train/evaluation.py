@@ -24,6 +24,7 @@ from pilekit.stream.read.token_files import token_corpus
 from pilekit.tokenize import Tokenizer
 from pilekit.train.config.check import manifest_of, naming_field
 from pilekit.train.config.sections import TrainConfig
+from pilekit.train.log.metrics import StepBitsPerByte
 from pilekit.train.step.step_engine import StepEngine
 from pilekit.workers.ranks import Ranks, lost_rank
 
@@ -58,7 +59,6 @@ def evaluate(
     engine: StepEngine,
     tokenizer: Tokenizer,
     corpus: Corpus,
-    ranks: Ranks,
     *,
     limit: int | None = None,
     on_error: OnError = "raise",
@@ -73,7 +73,15 @@ def evaluate(
     """
     assert isinstance(engine.lm, CausalLM), 'which "train.eval_every" needs'
     with engine.evaluating():
-        return score_corpus(engine.lm, tokenizer, corpus, limit=limit, on_error=on_error, passes=shared_out(ranks))
+        passes = shared_out(engine.ranks)
+        return score_corpus(engine.lm, tokenizer, corpus, limit=limit, on_error=on_error, passes=passes)
+
+
+def held_out_score(engine: StepEngine, tokenizer: Tokenizer, corpus: Corpus, config: TrainConfig) -> StepBitsPerByte:
+    """The figures of `corpus` for the metrics of a step."""
+    result = evaluate(engine, tokenizer, corpus, limit=config.train.eval_limit, on_error=config.data.on_error)
+    subsets = {name: subset.bpb for name, subset in result.subsets.items()}
+    return StepBitsPerByte(overall=result.overall.bpb, subsets=subsets)
 
 
 def shared_out(ranks: Ranks) -> Passes:
@@ -88,7 +96,7 @@ def shared_out(ranks: Ranks) -> Passes:
             except PilekitError as error:
                 raise (lost_rank(error.__cause__, ranks) if error.__cause__ else None) or error from error.__cause__
             own[number] = losses
-        of_all = {number: losses for part in ranks.gather(own) for number, losses in part.items()}
-        return [of_all[number] for number in range(len(batches))]
+        by_number = {number: losses for part in ranks.gather(own) for number, losses in part.items()}
+        return [by_number[number] for number in range(len(batches))]
 
     return passes

@@ -6,7 +6,6 @@
         metrics.jsonl     a line per step
         samples.jsonl     the model's continuations of prompts, if the config asks for them
         checkpoints/      step-N, the newest few, unless `checkpoint.dir` names another folder
-        latest            names the newest checkpoint
         tensorboard/, wandb/, profile/   if the config asks for them
         model/            the trained model; present when the run is done
         model-ema/        the same with the running mean of its weights, if the config asks for it
@@ -103,11 +102,6 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """The folder of checkpoints, `step-N` each."""
         return self.checkpoint_dir or self.path / "checkpoints"
-
-    @property
-    def latest_file(self) -> Path:
-        """A text file with the newest checkpoint's path."""
-        return self.path / "latest"
 
     @property
     def model(self) -> Path:

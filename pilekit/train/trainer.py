@@ -1,6 +1,6 @@
 """The trainer: raw shards in, a trained model out, on one process or many.
 
-`Trainer.fit` is the whole loop; read it from top to bottom. It rests on four rules:
+`Trainer.fit` is the whole loop, and `_step` is one step of it; read them from top to bottom. They rest on four rules:
 
 1. A step is one batch of the stream on each rank, and its loss is the mean over all their target tokens. So the number
    of ranks and micro-batches changes nothing but rounding.
@@ -17,55 +17,51 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import torch
 import xxhash
+from msgspec import UNSET, UnsetType
 from transformers import PreTrainedModel
 
 from pilekit.display.wrong_names import NearestNames
-from pilekit.errors import PilekitError, message_logger, shortened, visible
-from pilekit.models.causal import CausalLM, isolates_documents
-from pilekit.models.masked import MaskedLM, keeps_documents_apart
+from pilekit.errors import PilekitError
+from pilekit.models.causal import CausalLM
 from pilekit.stream.batch.batch import Batch
 from pilekit.stream.pile_stream import PileStream
 from pilekit.train.backends import build_engine, check_backend
-from pilekit.train.checkpoint.manifest import Progress
 from pilekit.train.checkpoint.saving import Checkpoints
 from pilekit.train.config.backend_file import backend_settings
 from pilekit.train.config.check import check_model
-from pilekit.train.config.file import load_config, to_toml
-from pilekit.train.config.sections import ModelConfig, TrainConfig
+from pilekit.train.config.file import load_config
+from pilekit.train.config.sections import TrainConfig
 from pilekit.train.data import open_batches, open_stream
-from pilekit.train.evaluation import evaluate, open_held_out
+from pilekit.train.evaluation import held_out_score, open_held_out
 from pilekit.train.launch.environment import adopt_slurm
 from pilekit.train.launch.interrupt import first_interrupt
-from pilekit.train.log.alerts import MemoryGrowth, against_waiting
-from pilekit.train.log.logs import open_logs
+from pilekit.train.log.alerts import against_waiting
+from pilekit.train.log.logs import check_viewers, open_logs
 from pilekit.train.log.metrics import StepBitsPerByte, StepMetrics, step_memory
 from pilekit.train.log.mfu import full_speed
 from pilekit.train.log.peek import inspect_step_command
 from pilekit.train.log.profile import Profile, part
 from pilekit.train.log.samples import open_prompts, open_samples
-from pilekit.train.log.viewers import check_viewers
-from pilekit.train.model.build import build_model, build_on, fingerprint, model_shapes, use_attention
-from pilekit.train.model.export import export_model
-from pilekit.train.model.lora import merged
-from pilekit.train.run_folder import AVERAGED, RunFolder, check_start, open_run, take_config
-from pilekit.train.step.failed_step import explained, failed_step
-from pilekit.train.step.losses import StepSums, count_targets
+from pilekit.train.model.attention import check_documents_apart, try_attention, use_attention
+from pilekit.train.model.build import build_model, build_on
+from pilekit.train.model.export import export_run
+from pilekit.train.model.shape import model_shapes
+from pilekit.train.run_folder import RunFolder, open_run
+from pilekit.train.step.failed_step import FailedStep, explained, failed_step
+from pilekit.train.step.losses import count_targets, step_sums
 from pilekit.train.step.optimizer import rates_by_group
 from pilekit.train.step.schedule import learning_rate
-from pilekit.train.step.sharding import own_part
 from pilekit.train.step.step_engine import Update
 from pilekit.train.step.teacher import check_heads
+from pilekit.train.training_state import TrainingState
 from pilekit.workers.ranks import join
-
-logger = message_logger(__name__)
 
 NO_UPDATE = Update(grad_norm=math.nan, skipped=True)
 """The update of a step that has no token to predict, or whose loss is not a number."""
@@ -89,6 +85,33 @@ class TrainResult(NearestNames):
     last: StepMetrics | None
 
 
+@dataclass(slots=True, eq=False)
+class _OpenRun:
+    """What a run has open while it trains.
+
+    batches   this rank's batches from the stream's place on
+    peek      returns the command that shows the documents of a step (from 1)
+    failure   the newest error of this rank alone, which all ranks raise before the next step
+    """
+
+    folder: RunFolder
+    checkpoints: Checkpoints
+    batches: Iterator[Batch]
+    peek: Callable[[int], str]
+    profile: Profile
+    sample: Callable[[int], None]
+    log: Callable[[StepMetrics, dict[str, list[int]]], None]
+    failure: PilekitError | None = None
+
+    @contextmanager
+    def postponing(self) -> Iterator[None]:
+        """Keep a PilekitError of the block as the `failure`, so that this rank stays in step with the others."""
+        try:
+            yield
+        except PilekitError as error:
+            self.failure = error
+
+
 class Trainer(NearestNames):
     """Trains the model of a config on its shards, as one rank of the job; writes into the run folder `out`.
 
@@ -109,7 +132,7 @@ class Trainer(NearestNames):
         ranks.on_all_ranks(lambda: check_backend(config, ranks.device))
         ranks.on_all_ranks(lambda: backend_settings(config, ranks.world_size))
         ranks.on_rank0(lambda: check_viewers(config))
-        self.config = config
+        self.config, self._steps = config, config.steps
         self.out = Path(out)
         streams: list[PileStream] = []  # rank 0 comes first: it builds missing indexes
         ranks.on_rank0(lambda: streams.append(open_stream(config)))
@@ -117,58 +140,30 @@ class Trainer(NearestNames):
         self.tokenizer = self.stream.tokenizer
         self.held_out = ranks.on_all_ranks(lambda: open_held_out(config))
         self.prompts = ranks.on_rank0(lambda: open_prompts(config, self.tokenizer))
+
         objective, seq_len, seed = config.train.objective, config.data.seq_len, config.train.seed
         build = partial(build_model, tokenizer=self.tokenizer, seq_len=seq_len, seed=seed, objective=objective)
         source = config.source if model is None else model
         ranks.on_rank0(lambda: bool(model_shapes(config, self.tokenizer, source)))  # its errors; nothing is loaded
-        lm = build_on(ranks, partial(build, source, lora=config.lora), config.lora)
-        models = [lm]
+        lm, teacher = build_on(ranks, partial(build, source, lora=config.lora), config.lora), None
         if config.teacher.path is not None:
-            teacher = ModelConfig(path=config.teacher.path, adapter=config.teacher.adapter)
-            models.append(build_on(ranks, partial(build, teacher, field="teacher.path")))
-            ranks.on_rank0(lambda: check_heads(*models))
-        for each in models if config.data.attention == "document" else ():
-            if not ranks.on_rank0(partial(_keeps_documents_apart, each, seq_len)):
-                raise ranks.error(
-                    f"a {visible(each.model.config.model_type, 60)} model cannot keep the documents of a row apart; "
-                    f'set data.attention = "{"row" if objective == "mlm" else "causal"}"'
-                )
+            teacher = build_on(ranks, partial(build, config.teacher))
+            ranks.on_rank0(lambda: check_heads(lm, teacher))
+        check_documents_apart([lm] if teacher is None else [lm, teacher], config, ranks)
         self._full_speed = full_speed(lm.model, seq_len, config.precision.dtype, ranks)
-        fast = config.model.attention_implementation
-        if fast != "sdpa":
-            ranks.on_all_ranks(lambda: use_attention(lm.model, fast))
-        self.engine = build_engine(lm, config, ranks, *models[1:])
-        if fast != "sdpa":
-            self._try_attention(min(2, config.train.micro_batch_size))
-        self._model = fingerprint(lm.model)
-        self._is_given = model is not None
-        self._has_trained = False
+
+        attention = config.model.attention_implementation
+        if attention != "sdpa":
+            ranks.on_all_ranks(lambda: use_attention(lm.model, attention))
+        self.engine = build_engine(lm, config, ranks, teacher)
+        if attention != "sdpa":
+            assert isinstance(lm, CausalLM), "masked models use sdpa"
+            with self.engine.evaluating():
+                try_attention(lm, config, ranks)
+        self.state = TrainingState(self.engine, self.stream, config, is_object=model is not None)
 
     def __repr__(self) -> str:
         return f"Trainer({str(self.out)!r}, {self.stream!r})"
-
-    def _try_attention(self, rows: int) -> None:
-        """Raise PilekitError unless the model computes on these ranks, and keeps the documents of `rows` apart."""
-        lm, fast = self.engine.lm, self.config.model.attention_implementation
-        assert isinstance(lm, CausalLM), "masked models use sdpa"
-
-        def leaks() -> bool:
-            try:
-                return not isolates_documents(lm, rows)
-            except RuntimeError as error:  # the kernels lack a shape: those of flex attention need heads of 16 or wider
-                raise PilekitError(
-                    f'model.attention_implementation = "{fast}": does not run with this model here '
-                    f'({shortened(" ".join(str(error).split()), 200)}); set "sdpa"'
-                ) from error
-
-        with self.engine.evaluating():
-            mixed = self.ranks.any(self.ranks.on_all_ranks(leaks))
-        if mixed and self.config.data.attention == "document":
-            remedy = "train.micro_batch_size = 1, or " if rows > 1 else ""
-            raise self.ranks.error(
-                f'model.attention_implementation = "{fast}": mixes the documents of a row here; set {remedy}"sdpa", or '
-                'data.attention = "causal"'
-            )
 
     def fit(self, on_step: Callable[[StepMetrics], None] | None = None) -> TrainResult:
         """Train up to the config's steps, from the run's newest checkpoint if there is one, and write `model/`.
@@ -177,91 +172,127 @@ class Trainer(NearestNames):
         Ctrl-C, SIGTERM and SIGHUP finish the step, save it and return. If a loss or a gradient is not a number, a
         PilekitError names the step and its documents.
         """
-        config, ranks, engine, steps = self.config, self.ranks, self.engine, self.config.steps
-        with first_interrupt() as interrupted, self._opened() as (run, checkpoints, batches):
-            done = self._begin(run, checkpoints)
-            saved, metrics, failed = done.step, None, None
-            remedy, peek = against_waiting(self.stream), partial(self._peek, checkpoints)
-            rate = partial(learning_rate, steps=steps, lr=config.optimizer.lr, schedule=config.schedule)
-            growth = MemoryGrowth()
-            profile = Profile(run.path / "profile", config, ranks, remedy)
-            sampled = run, config, ranks, engine, self.tokenizer, self.prompts, done.step
-            logs = open_logs(run, config, ranks, remedy, peek, done.step)
-            with logs as log, open_samples(*sampled) as sample, profile:
-                try:
-                    while not self._is_asked_to_stop(interrupted(), failed) and done.step < steps:
-                        with profile.step(done.step + 1):
-                            started = time.perf_counter()
-                            with part("data"):
-                                batch, targets, tokens = self._next(batches)
-                            waited = time.perf_counter() - started
+        config, ranks, state = self.config, self.ranks, self.state
+        with first_interrupt() as interrupted, self._opened() as run:
+            metrics = None
+            while not self._is_asked_to_stop(interrupted(), run.failure) and state.done.step < self._steps:
+                with run.profile.step(state.done.step + 1):
+                    metrics = self._step(run, on_step)
+            if state.done.step > state.saved:
+                state.save()
 
-                            lr = rate(done.step - done.skipped)
-                            torch.manual_seed(seed_of_step(config.train.seed, done.step, ranks.rank))
-                            nll = self._accumulate_gradients(batch, targets)
-                            memory, names = step_memory(ranks.device), self.stream.subset_names
-                            sums = StepSums.over(ranks, nll, batch, names, waited=waited, memory=memory)
-                            scale = engine.loss_scale.value if engine.loss_scale else None
-                            with part("checkpoint"):
-                                checkpoints.before_update()
-                            is_sound = targets > 0 and (scale or math.isfinite(sums.loss))
-                            update = engine.update(lr) if is_sound else NO_UPDATE
-                            if update.skipped and targets and (update.at_floor or not scale):
-                                self._save_before_raising(checkpoints, done, saved)
-                                saved = done.step
-                                bad = done.step + 1, sums.loss, update.grad_norm, lr, batch, nll
-                                raise failed_step(run, ranks, *bad, peek=peek(done.step + 1), scale=scale)
+            is_finished = state.done.step >= self._steps  # a run may have more steps than its new config
+            model = run.folder.adapter if config.lora.rank and not config.lora.merge else run.folder.model
+            if is_finished and (metrics is not None or not ranks.on_rank0(model.exists)):
+                export_run(run.folder, self.engine, self.tokenizer, config)
+            run.checkpoints.finish()
+        return TrainResult(state.done.step, state.done.tokens, not is_finished, model if is_finished else None, metrics)
 
-                            done = replace(
-                                done,
-                                step=done.step + 1,
-                                skipped=done.skipped + update.skipped,
-                                tokens=done.tokens + tokens,
-                                stream=self.stream.state_dict(),
-                            )
-                            seconds = time.perf_counter() - started
-                            figures = done, sums, update, tokens
-                            metrics, failed = self._figures(*figures, lr=lr, scale=scale, seconds=seconds)
-                            if config.log.memory and ranks.is_first:
-                                growth.write(done.step, sums.memory)
-                            failed = sample(done.step) or failed
-                            failed = error_of(metrics, log, on_step) or failed
-                            with part("checkpoint"):
-                                checkpoints.poll()
-                                if done.step % config.checkpoint.every == 0:
-                                    self._save(checkpoints, done)
-                                    saved = done.step
-                except PilekitError:
-                    self._save_before_raising(checkpoints, done, saved)
-                    raise
-                if done.step > saved:
-                    self._save(checkpoints, done)
-                finished = done.step >= steps  # a run may have more steps than its new config
-                model = run.adapter if config.lora.rank and not config.lora.merge else run.model
-                if finished and (metrics is not None or not ranks.on_rank0(model.exists)):
-                    if config.train.ema:
-                        self._export(run, AVERAGED, dict(engine.averaged_parameters()))
-                    self._export(run, "", dict(engine.full_parameters()))
-                checkpoints.finish()
-            return TrainResult(done.step, done.tokens, not finished, model if finished else None, metrics)
+    @contextmanager
+    def _opened(self) -> Iterator[_OpenRun]:
+        """Lock the run's folder, load its newest checkpoint, and open its records, until the block ends.
 
-    def _export(self, run: RunFolder, ending: str, weights: dict[str, torch.Tensor]) -> None:
-        """Write the model; with `[lora]`, write its adapters instead, and with lora.merge the merged model too."""
-        lm, lora = self.engine.lm, self.config.lora
-        model, adapter = (folder.with_name(folder.name + ending) for folder in (run.model, run.adapter))
-        export = partial(export_model, lm=lm, tokenizer=self.tokenizer, config=to_toml(self.config))
-        if lora.rank:
-            self.ranks.on_rank0(lambda: export(adapter, weights=weights, only_adapters=True))
-        if lora.merge:
-            self.ranks.on_rank0(lambda: export(model, weights=merged(lm.model, weights)))
-        elif not lora.rank:
-            self.ranks.on_rank0(lambda: export(model, weights=weights))
+        If the block raises a PilekitError, the steps before it are saved.
+        """
+        config, ranks, state = self.config, self.ranks, self.state
+        with ExitStack() as opened:
+            folder = ranks.on_rank0(lambda: opened.enter_context(open_run(self.out, config)))
+            checkpoints = Checkpoints(folder.checkpoints, ranks, config.checkpoint)
+            opened.callback(checkpoints.close)
+            batches = opened.enter_context(closing(open_batches(self.stream, config)))
+            opened.enter_context(explained(ranks))
+            state.begin(folder, checkpoints)
 
-    def _is_asked_to_stop(self, interrupted: bool, failed: PilekitError | None) -> bool:
+            def peek(step: int) -> str:
+                return inspect_step_command(config, self.stream, step, checkpoints.before(step))
+
+            begun, remedy = state.done.step, against_waiting(self.stream)
+            log = opened.enter_context(open_logs(folder, config, ranks, remedy, peek, begun))
+            sample = opened.enter_context(
+                open_samples(folder, config, self.engine, self.tokenizer, self.prompts, begun)
+            )
+            profile = opened.enter_context(Profile(folder.path / "profile", config, ranks, remedy))
+            try:
+                yield _OpenRun(folder, checkpoints, batches, peek, profile, sample, log)
+            except PilekitError:
+                state.save_before_raising()
+                raise
+
+    def _step(self, run: _OpenRun, on_step: Callable[[StepMetrics], None] | None) -> StepMetrics:
+        """Make a step on the next batch, record it, and save it if it is time. Returns its figures."""
+        config, ranks, engine, state, before = self.config, self.ranks, self.engine, self.state, self.state.done
+        started = time.perf_counter()
+        with part("data"):
+            batch, targets, tokens = self._next(run.batches)
+        waited = time.perf_counter() - started
+
+        # The gradient of the mean loss over all ranks' targets.
+        torch.manual_seed(seed_of_step(config.train.seed, before.step, ranks.rank))
+        nll = self._accumulate_gradients(batch, targets)
+        sums = step_sums(ranks, nll, batch, self.stream.subset_names, waited, step_memory(ranks.device))
+
+        # The update. A loss that is not a number ends the run before it, but in fp16 it is an overflow as any other.
+        lr = learning_rate(
+            before.step - before.skipped, steps=self._steps, lr=config.optimizer.lr, schedule=config.schedule
+        )
+        scale = engine.loss_scale.value if engine.loss_scale else None
+        with part("checkpoint"):
+            run.checkpoints.before_update()
+        update = engine.update(lr) if targets and (scale or math.isfinite(sums.loss)) else NO_UPDATE
+        if update.skipped and targets and (update.at_floor or not scale):
+            state.save_before_raising()
+            number, peek = before.step + 1, run.peek(before.step + 1)
+            failed = FailedStep(number, sums.loss, update.grad_norm, lr, scale, batch, nll, peek)
+            raise failed_step(run.folder, ranks, failed)
+        state.advance(tokens, skipped=update.skipped)
+        step = state.done.step
+        seconds = time.perf_counter() - started
+
+        # Its records. A resumed run would never write them, so an error of one does not keep the others from being
+        # written, and the step is saved before the error is raised.
+        bpb: StepBitsPerByte | UnsetType = UNSET
+        if self.held_out is not None and (step % config.train.eval_every == 0 or step == self._steps):
+            with run.postponing():
+                bpb = held_out_score(engine, self.tokenizer, self.held_out, config)
+        speed = tokens / seconds
+        metrics = StepMetrics(
+            step=step,
+            loss=sums.loss if math.isfinite(sums.loss) else None,
+            loss_by_subset=sums.by_subset,
+            lr=lr,
+            lr_by_group=rates_by_group(engine.optimizer, lr),
+            grad_norm=None if update.skipped else update.grad_norm,
+            update_norm=update.update_norm,
+            tokens=state.done.tokens,
+            padding=1 - tokens / (self.stream.global_batch_size * self.stream.seq_len),
+            tokens_per_second=speed,
+            data_wait=min(1.0, sums.waited / seconds),
+            step_seconds=seconds,
+            memory_bytes=max(sums.memory.get("GPU", sums.memory["CPU"])),
+            mfu=None if self._full_speed is None else speed / self._full_speed,
+            loss_scale=scale,
+            skipped=state.done.skipped,
+            bpb=bpb,
+        )
+        if self.prompts:
+            with run.postponing():
+                run.sample(step)
+        with run.postponing():
+            run.log(metrics, sums.memory)
+            if on_step is not None:
+                on_step(metrics)
+
+        with part("checkpoint"):
+            run.checkpoints.poll()
+            if step % config.checkpoint.every == 0:
+                state.save()
+        return metrics
+
+    def _is_asked_to_stop(self, interrupted: bool, failure: PilekitError | None) -> bool:
         """Whether any rank was interrupted. If a rank failed after its last step, all raise that error."""
-        request = self.ranks.all_max(2 if failed else int(interrupted))
+        request = self.ranks.all_max(2 if failure else int(interrupted))
         if request == 2:
-            self.ranks.on_all_ranks(lambda: _raise(failed))
+            self.ranks.on_all_ranks(lambda: _raise(failure))
         return request == 1
 
     def _next(self, batches: Iterator[Batch]) -> tuple[Batch, int, int]:
@@ -292,163 +323,15 @@ class Trainer(NearestNames):
         rows, size = len(batch["input_ids"]), self.config.train.micro_batch_size
         nlls = []
         for first in range(0, rows, size):
-            part = {name: column[first : first + size] for name, column in batch.items()}
+            micro_batch = {name: column[first : first + size] for name, column in batch.items()}
             last = first + size >= rows
-            nlls.append(self.engine.forward_backward(part, scale=self.ranks.world_size / targets, last=last))
+            nlls.append(self.engine.forward_backward(micro_batch, scale=self.ranks.world_size / targets, last=last))
         return torch.cat(nlls).cpu()
-
-    def _figures(
-        self,
-        done: Progress,
-        sums: StepSums,
-        update: Update,
-        tokens: int,
-        *,
-        lr: float,
-        scale: float | None,
-        seconds: float,
-    ) -> tuple[StepMetrics, PilekitError | None]:
-        """The line of metrics.jsonl for step `done.step`, which trained on `tokens` and took `seconds`.
-
-        If it is time, it measures bits per byte, in which all ranks take part. If that fails, the line is without them,
-        and the error is returned: the step is saved, so a resumed run would never write its line.
-        """
-        stream, speed = self.stream, tokens / seconds
-        bpb, failed = self._bits_per_byte(done.step)
-        metrics = StepMetrics(
-            step=done.step,
-            loss=sums.loss if math.isfinite(sums.loss) else None,
-            loss_by_subset=sums.by_subset,
-            lr=lr,
-            lr_by_group=rates_by_group(self.engine.optimizer, lr),
-            grad_norm=None if update.skipped else update.grad_norm,
-            update_norm=update.update_norm,
-            tokens=done.tokens,
-            padding=1 - tokens / (stream.global_batch_size * stream.seq_len),
-            tokens_per_second=speed,
-            data_wait=min(1.0, sums.waited / seconds),
-            step_seconds=seconds,
-            memory_bytes=max(sums.memory.get("GPU", sums.memory["CPU"])),
-            mfu=None if self._full_speed is None else speed / self._full_speed,
-            loss_scale=scale,
-            skipped=done.skipped,
-            bpb=bpb,
-        )
-        return metrics, failed
-
-    def _peek(self, checkpoints: Checkpoints, step: int) -> str:
-        """The command that shows the documents of a step (from 1)."""
-        return inspect_step_command(self.config, self.stream, step, checkpoints.before(step))
-
-    def _bits_per_byte(self, step: int) -> tuple[StepBitsPerByte | msgspec.UnsetType, PilekitError | None]:
-        """Bits per byte every `train.eval_every` steps and after the last; else UNSET. Also the error, if it failed."""
-        train, held_out = self.config.train, self.held_out
-        if held_out is None or (step % train.eval_every and step != self.config.steps):
-            return msgspec.UNSET, None
-        on_error = self.config.data.on_error
-        try:
-            found = evaluate(
-                self.engine, self.tokenizer, held_out, self.ranks, limit=train.eval_limit, on_error=on_error
-            )
-        except PilekitError as error:
-            return msgspec.UNSET, error
-        subsets = {name: of.bpb for name, of in found.subsets.items()}
-        return StepBitsPerByte(overall=found.overall.bpb, subsets=subsets), None
-
-    @contextmanager
-    def _opened(self) -> Iterator[tuple[RunFolder, Checkpoints, Iterator[Batch]]]:
-        """The run's folder, which rank 0 locks, its checkpoints, and this rank's batches, until the block ends."""
-        config, ranks = self.config, self.ranks
-        with ExitStack() as opened:
-            run = ranks.on_rank0(lambda: opened.enter_context(open_run(self.out, config)))
-            checkpoints = Checkpoints(run.checkpoints, run.latest_file, ranks, config.checkpoint)
-            opened.callback(checkpoints.close)
-            batches = opened.enter_context(closing(open_batches(self.stream, config)))
-            with explained(ranks):
-                yield run, checkpoints, batches
-
-    def _begin(self, run: RunFolder, checkpoints: Checkpoints) -> Progress:
-        """Load the newest checkpoint, if there is one, into weights, optimizer and stream; returns the progress."""
-        config, ranks, engine = self.config, self.ranks, self.engine
-        folder, name = checkpoints.newest(), visible(run.path)
-        ranks.on_rank0(lambda: check_start(run, config))
-        if folder is None and config.checkpoint.resume not in ("auto", "never"):
-            folder = Path(config.checkpoint.resume)
-        if folder is None:
-            if self._has_trained:
-                raise ranks.error("this Trainer has trained already, and nothing was saved; make a new one")
-            ranks.on_rank0(lambda: take_config(run, config, None))
-            self._has_trained = True
-            return Progress(0, 0, self.stream.state_dict(), torch.get_num_threads(), self._model)
-        self._has_trained = True
-        done = engine.load(partial(checkpoints.load, folder))
-        if done.model != self._model:
-            raise ranks.error(
-                f"{name}: its checkpoint is of a model of another configuration; put back the config.json that it "
-                "started with, or its model object, or name another folder with --out"
-            )
-        if self._is_given and ranks.is_first:
-            logger.warning("%s: resumes with the weights of %s, not those of the model object", name, folder.name)
-        try:
-            ranks.on_all_ranks(lambda: self.stream.load_state_dict(done.stream))
-        except PilekitError as error:
-            raise ranks.error(
-                f"{name}: cannot resume with other data ({error}); give [data] as it was, or name another folder with "
-                "--out"
-            ) from error
-        if engine.loss_scale is not None and done.loss_scale is not None:
-            engine.loss_scale.load_state_dict(done.loss_scale)
-        if done.step < config.steps:  # else nothing is trained with this config
-            ranks.on_rank0(lambda: take_config(run, config, done.step))
-        if done.world_size == ranks.world_size and done.threads != torch.get_num_threads():
-            if ranks.is_first:
-                logger.warning("computing with %d threads, as when the checkpoint was made", done.threads)
-            torch.set_num_threads(done.threads)
-        return replace(done, stream=self.stream.state_dict())
-
-    def _save_before_raising(self, checkpoints: Checkpoints, done: Progress, saved: int) -> None:
-        """Save the steps done so far when a step has failed. A second error is dropped in favour of the first."""
-        with suppress(PilekitError):
-            if done.step > saved:
-                self._save(checkpoints, done)
-            checkpoints.finish()
-
-    def _save(self, checkpoints: Checkpoints, done: Progress) -> None:
-        ranks, (model, optimizer) = self.ranks, self.engine.state()
-        if ranks.any(not all(bool(own_part(parameter).isfinite().all()) for parameter in model.parameters())):
-            raise ranks.error(
-                f"step {done.step}: the weights are no longer numbers and are not saved; lower optimizer.lr or "
-                "lengthen schedule.warmup, and run again"
-            )
-        scale = self.engine.loss_scale
-        progress = replace(
-            done,
-            stream=PileStream.merge_state_dicts(ranks.gather(done.stream)),
-            threads=torch.get_num_threads(),
-            loss_scale=None if scale is None else scale.state_dict(),
-            world_size=ranks.world_size,
-        )
-        checkpoints.save(model, optimizer, progress, msgspec.to_builtins(self.config))
-
-
-def error_of(metrics: StepMetrics, *listeners: Callable[[StepMetrics], object] | None) -> PilekitError | None:
-    """Call the listeners, in order, with a step's figures. Returns the first error, which all ranks must hear of."""
-    try:
-        for listener in listeners:
-            if listener is not None:
-                listener(metrics)
-    except PilekitError as error:
-        return error
-    return None
 
 
 def seed_of_step(seed: int, step: int, rank: int = 0) -> int:
     """The seed of torch's generators for `step` (from 0) on a rank; any two seeds are unrelated."""
     return xxhash.xxh3_64_intdigest(f"{seed} {step} {rank}".encode() if rank else f"{seed} {step}".encode())
-
-
-def _keeps_documents_apart(lm: CausalLM | MaskedLM, seq_len: int) -> bool:
-    return keeps_documents_apart(lm, seq_len) if isinstance(lm, MaskedLM) else isolates_documents(lm)
 
 
 def _raise(error: PilekitError | None) -> None:

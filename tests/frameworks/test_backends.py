@@ -162,7 +162,7 @@ def test_each_engine_goes_on_from_another(python: Path, native: Path, place: Pat
 def test_a_damaged_checkpoint_is_passed_over(python: Path, native: Path, place: Path) -> None:
     more = ["--backend", "deepspeed", "--set", "parallel.zero=2", "--set", "checkpoint.every=1"]
     assert train(python, place, "run", *more, "--set", "train.steps=2").code == 0
-    assert (place / "run" / "latest").read_text() == "checkpoints/step-2\n"
+    assert (place / "run" / "checkpoints" / "step-2").is_dir()
     shard = max((place / "run" / "checkpoints" / "step-2").glob("*.distcp"), key=lambda file: file.stat().st_size)
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1

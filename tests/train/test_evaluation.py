@@ -67,7 +67,7 @@ def figures(
     before = [parameter.detach().clone() for parameter in parameters], [parameter.grad for parameter in parameters]
     torch.manual_seed(5)
     drawn = torch.get_rng_state()
-    together = evaluate(engine, tokenizer, shards, join(), limit=limit)
+    together = evaluate(engine, tokenizer, shards, limit=limit)
     assert together.protocol["limit"] == limit
     left = {
         "training": engine.lm.model.training,
@@ -106,7 +106,7 @@ def message_of(made: str, what: str, stage: int) -> str:
         with torch.no_grad():
             lm.model.get_parameter("gpt_neox.embed_in.weight")[tokenizer.encode_batch(["Ω"])[0][-1]] = math.nan
     try:
-        evaluate(engine_of(lm, stage, "fp32"), tokenizer, Corpus(Path(made, what)), join())
+        evaluate(engine_of(lm, stage, "fp32"), tokenizer, Corpus(Path(made, what)))
     except PilekitError as error:
         return str(error)
     return ""

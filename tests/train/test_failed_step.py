@@ -12,7 +12,7 @@ import torch
 
 from pilekit.errors import PilekitError
 from pilekit.train.run_folder import RunFolder
-from pilekit.train.step.failed_step import explained, failed_step
+from pilekit.train.step.failed_step import FailedStep, explained, failed_step
 from pilekit.workers.ranks import join
 from tests.process_groups import ProcessGroups
 
@@ -34,7 +34,8 @@ def message_of(folder: str, bad: list[tuple[int, int]], loss: float, step: int) 
         if rank == ranks.rank:
             nll[row, 2] = math.nan
     batch: Any = Rows(ranks.rank)
-    error = failed_step(RunFolder(Path(folder)), ranks, step, loss, math.inf, 0.1, batch, nll, "PEEK")
+    failed = FailedStep(step, loss, math.inf, 0.1, None, batch, nll, "PEEK")
+    error = failed_step(RunFolder(Path(folder)), ranks, failed)
     assert isinstance(error, PilekitError)
     return str(error)
 

@@ -21,7 +21,8 @@ from pilekit.models.masked import MaskedLM, as_masked_lm
 from pilekit.stream.pile_stream import PileStream
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.config.sections import ModelConfig
-from pilekit.train.model.build import build_model, model_shape
+from pilekit.train.model.build import build_model
+from pilekit.train.model.shape import model_shape
 from tests.process_groups import ProcessGroups
 from tests.tiny.masked import FAMILIES, PAD, called, config_of, made_of
 from tests.tokenize.making import byte_level_bpe

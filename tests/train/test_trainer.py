@@ -74,11 +74,9 @@ def test_the_files_of_a_run(made: Path, whole: tuple[Path, TrainResult]) -> None
         "config.toml",
         "pilekit.json",
         "checkpoints",
-        "latest",
         "model",
     }
     assert {path.name for path in (run / "checkpoints").iterdir()} == {"step-6", "step-8"}
-    assert (run / "latest").read_text().strip() == "checkpoints/step-8"
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [list(record) for record in records] == [
         [
@@ -183,7 +181,7 @@ from pilekit.train.trainer import Trainer
 
 def kill(metrics):
     if metrics.step == 5:
-        while not Path(sys.argv[2], "latest").exists():  # the checkpoint is saved beside training
+        while not Path(sys.argv[2], "checkpoints/step-3").exists():  # the checkpoint is saved beside training
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -312,7 +310,7 @@ def test_a_measurement_that_fails_leaves_no_gap_in_the_metrics(made: Path, tmp_p
     changes = ("train.eval_every=2", f"train.eval_path={shard}")
     with pytest.raises(PilekitError, match=r"val.jsonl, line 1: "):
         trainer(made, tmp_path / "run", *changes).fit()
-    assert (tmp_path / "run" / "latest").read_text() == "checkpoints/step-2\n"
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-2"]
     shard.write_text('{"text": "the quick"}\n')
     trainer(made, tmp_path / "run", *changes).fit()
     assert [(record["step"], "bpb" in record) for record in lines(tmp_path / "run")] == [

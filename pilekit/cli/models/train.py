@@ -201,7 +201,7 @@ def _check_models(config: TrainConfig) -> None:
     from pilekit.models.folder import check_folder, check_sizes, read_json
     from pilekit.tokenize.tokenizer_file import tokenizer_file
     from pilekit.train.config.check import naming_field
-    from pilekit.train.log.viewers import check_viewers
+    from pilekit.train.log.logs import check_viewers
 
     check_viewers(config)
     data, model, teacher = config.data, config.model, config.teacher
@@ -325,7 +325,7 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
     from pilekit.train.data import open_stream, restart_sizes
     from pilekit.train.estimate import estimate, shortage
     from pilekit.train.evaluation import open_held_out
-    from pilekit.train.log.viewers import check_viewers
+    from pilekit.train.log.logs import check_viewers
 
     train, source = config.train, config.source
     check_viewers(config)

@@ -34,7 +34,7 @@ class Adapter(StepEngine):
     def __init__(self, lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks) -> None:
         train = config.train
         self.lm = lm
-        self._ranks = ranks
+        self.ranks = ranks
         self._micro_batches = train.global_batch_size // ranks.world_size // train.micro_batch_size
         share_weights(lm.model, ranks)
         self._step_loss = StepLoss(lm, attention=config.data.attention)
@@ -46,7 +46,7 @@ class Adapter(StepEngine):
     def _forward(self, rows: Mapping[str, Tensor], scale: float) -> tuple[Tensor, Tensor]:
         """(loss, nll) of a micro-batch; the loss is times the number of micro-batches, as the package divides by it."""
         self._has_gradient = True
-        here = {name: column.to(self._ranks.device, non_blocking=True) for name, column in rows.items()}
+        here = {name: column.to(self.ranks.device, non_blocking=True) for name, column in rows.items()}
         loss, nll = self._wrapped(here, scale)
         return loss * self._micro_batches, nll
 
@@ -57,7 +57,7 @@ class Adapter(StepEngine):
 
     def _check_between_steps(self) -> None:
         if self._has_gradient:
-            raise self._ranks.error(
+            raise self.ranks.error(
                 "an earlier fit of this Trainer ended amid a step, whose gradient is still there; make a new Trainer"
             )
 

@@ -112,7 +112,7 @@ class DeepSpeedEngine(Adapter):
             return super().state()
         read = self._deepspeed.utils
         shares = {
-            name: own_share(read.safe_get_full_fp32_param(whole), self._ranks)
+            name: own_share(read.safe_get_full_fp32_param(whole), self.ranks)
             for name, whole in self._parameters.items()
         }
         model = module_of(shares, dict(self.lm.model.named_buffers()), self._stored)
@@ -124,7 +124,7 @@ class DeepSpeedEngine(Adapter):
                 optimizer.state[parameter] = {"step": steps.clone()}
                 for kind in MOMENTS:
                     moment = read.safe_get_full_optimizer_state(self._parameters[name], kind)
-                    optimizer.state[parameter][kind] = own_share(moment, self._ranks)
+                    optimizer.state[parameter][kind] = own_share(moment, self.ranks)
         return model, optimizer
 
     def load(self, read: Callable[[nn.Module, Optimizer], T]) -> T:
@@ -141,7 +141,7 @@ class DeepSpeedEngine(Adapter):
         result = read(model, optimizer)
         steps = {float(state["step"]) for state in optimizer.state.values()}
         if len(steps) > 1:
-            raise self._ranks.error(
+            raise self.ranks.error(
                 "the checkpoint has parameters that only some of its steps moved, and DeepSpeed cannot resume from it; "
                 'set parallel.backend = "native"'
             )
@@ -163,7 +163,7 @@ class DeepSpeedEngine(Adapter):
         """See `StepEngine`."""
         if self._stage == 0:
             return super().full_parameters()
-        return whole_parameters(self.lm.model, self._ranks, self._deepspeed.utils.safe_get_full_fp32_param)
+        return whole_parameters(self.lm.model, self.ranks, self._deepspeed.utils.safe_get_full_fp32_param)
 
 
 def own_share(whole: Tensor, ranks: Ranks) -> Tensor:

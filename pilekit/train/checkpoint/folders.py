@@ -1,26 +1,24 @@
 """The folder of a run's checkpoints: the meaning of its names, and how the newest complete checkpoint is found.
 
     RUN/checkpoints/step-N/     the state between two steps (manifest.py)
-    RUN/latest                  a text file, `checkpoints/step-N`, for people and scripts; nothing here reads it
 
 A save writes `step-N.partial`, flushes it to disk, renames it, and only then removes older checkpoints. Once renamed,
-the checkpoint counts, so later failures are only warnings. A killed process may leave a `step-N.partial`. The next
-start or save completes it if its files verify, and removes it otherwise. A checkpoint that does not verify is named and
-skipped, and the next save removes it.
+the checkpoint counts, so later failures are only warnings. A killed process may leave a `step-N.partial`, which the
+next start or save removes. A checkpoint that does not verify is named and skipped, and the next save removes it.
 
-So the newest good checkpoint is found at any moment, even if only one is kept and the same step is saved again. Only
-rank 0 changes this folder, and the run's lock admits one job, so a `.partial` is always a leftover.
+So the newest good checkpoint is found at any moment, even if only one is kept. A step is saved again only if its folder
+is damaged: a run goes on from its newest good checkpoint, so an older, good one is still there when the damaged folder
+makes room. Only rank 0 changes this folder, and the run's lock admits one job, so a `.partial` is always a leftover.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from pilekit.artifacts.atomic_write import PARTIAL, flush, write_atomically
+from pilekit.artifacts.atomic_write import PARTIAL, flush
 from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.train.checkpoint.manifest import Damaged, verify
 from pilekit.train.run_folder import steps_in
@@ -29,16 +27,15 @@ from pilekit.workers.ranks import Ranks
 logger = message_logger(__name__)
 
 
-def find_checkpoint(
-    checkpoints: Path, ranks: Ranks | None = None, steps: Sequence[int] | None = None
-) -> tuple[Path | None, dict[Path, str]]:
+def find_checkpoint(checkpoints: Path, ranks: Ranks | None = None) -> tuple[Path | None, dict[Path, str]]:
     """The newest checkpoint that verifies, and the newer, damaged ones with the reasons. Changes nothing.
 
     Returns None if there is no checkpoint at all; raises PilekitError if there are some and none is good. With `ranks`,
-    all ranks call this together, and `steps` is a result of `steps_in` that they share.
+    all ranks call this together.
     """
     damaged: dict[Path, str] = {}
-    for step in reversed(steps_in(checkpoints) if steps is None else steps):
+    steps = steps_in(checkpoints) if ranks is None else ranks.on_rank0(lambda: steps_in(checkpoints))
+    for step in reversed(steps):
         folder = checkpoints / f"step-{step}"
         try:
             state = verify(folder, ranks)
@@ -57,38 +54,18 @@ def find_checkpoint(
     return None, {}
 
 
-def finish_killed_saves(checkpoints: Path, keep_last: int) -> None:
-    """Complete, and prune as it would have, or remove each `.partial` folder of a killed save. Raises OSError."""
+def remove_killed_saves(checkpoints: Path) -> None:
+    """Remove each `.partial` folder."""
     for step in steps_in(checkpoints, PARTIAL):
-        partial = checkpoints / f"step-{step}{PARTIAL}"
-        try:
-            verify(partial)
-        except Damaged:
-            remove(partial)
-        else:
-            put_in_place(partial, checkpoints / f"step-{step}")
-            prune(checkpoints, step, keep_last, ())
+        remove(checkpoints / f"step-{step}{PARTIAL}")
 
 
 def put_in_place(partial: Path, final: Path) -> None:
-    """Rename a complete `.partial` folder. After a kill in between, `finish_killed_saves` completes the rename."""
+    """Rename a complete `.partial` folder; a folder under its final name is damaged, and makes room. Raises OSError."""
     remove(final)
     partial.rename(final)
     with suppress(OSError):  # the name is there; only a power cut could still lose it
         flush(final.parent)
-
-
-def point_to(latest: Path, folder: Path) -> None:
-    """Write the path of a checkpoint into `latest`: relative if it is below the same folder, else absolute.
-
-    A failure is a warning, because the checkpoint is found without this file.
-    """
-    inside = folder.is_relative_to(latest.parent)
-    try:
-        with write_atomically(latest) as file:
-            file.write(os.fsencode(f"{folder.relative_to(latest.parent) if inside else folder.absolute()}\n"))
-    except PilekitError as error:
-        logger.warning("%s; it should name %s, which is complete", error, folder)
 
 
 def prune(checkpoints: Path, saved: int, keep_last: int, damaged: Iterable[Path]) -> None:

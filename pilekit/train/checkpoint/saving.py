@@ -27,11 +27,10 @@ from torch.optim import Optimizer
 
 from pilekit.artifacts.atomic_write import PARTIAL, flush
 from pilekit.errors import PilekitError, message_logger, visible
-from pilekit.train.checkpoint.folders import find_checkpoint, finish_killed_saves, point_to, prune, put_in_place, remove
+from pilekit.train.checkpoint.folders import find_checkpoint, prune, put_in_place, remove, remove_killed_saves
 from pilekit.train.checkpoint.manifest import Damaged, Progress, own_sums, verify, write_state
 from pilekit.train.checkpoint.tensors import TensorSave, load_tensors, state_tensors, write_tensors
 from pilekit.train.config.sections import CheckpointConfig
-from pilekit.train.run_folder import steps_in
 from pilekit.workers.ranks import Ranks, lost_rank
 
 logger = message_logger(__name__)
@@ -43,14 +42,13 @@ class Checkpoints:
     """The checkpoints of one run. All ranks call every method together.
 
     folder     RUN/checkpoints, which need not exist
-    latest     RUN/latest, a text file that names the newest
     settings   how many to keep, and whether `save` returns before the checkpoint is written
     saved      the folders of the steps that have been loaded or saved, in order
     """
 
-    def __init__(self, folder: Path, latest: Path, ranks: Ranks, settings: CheckpointConfig) -> None:
+    def __init__(self, folder: Path, ranks: Ranks, settings: CheckpointConfig) -> None:
         self.saved: dict[int, Path] = {}
-        self._folder, self._latest, self._ranks, self._settings = folder, latest, ranks, settings
+        self._folder, self._ranks, self._settings = folder, ranks, settings
         self._verified: Path | None = None
         self._damaged: list[Path] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -59,30 +57,19 @@ class Checkpoints:
         self._unwritten: Unwritten | None = None
 
     def newest(self) -> Path | None:
-        """The newest checkpoint that verifies, whatever `latest` says; None if there is no checkpoint.
+        """The newest checkpoint that verifies; None if there is no checkpoint.
 
-        Completes or removes the leftovers of a killed save. One warning names damaged checkpoints that are newer.
-        Raises PilekitError if there are checkpoints and none is good.
+        Removes the leftovers of a killed save. One warning names damaged checkpoints that are newer. Raises
+        PilekitError if there are checkpoints and none is good.
         """
         self._wait()
-        ranks = self._ranks
-
-        def tidy() -> list[int]:
-            try:
-                finish_killed_saves(self._folder, self._settings.keep_last)
-            except OSError as error:
-                raise PilekitError(f"{self._folder}: cannot be written: {error.strerror}") from error
-            return steps_in(self._folder)
-
-        steps = ranks.on_rank0(tidy)
-        found, damaged = find_checkpoint(self._folder, ranks, steps)
-        if found is not None and ranks.is_first:
-            named = "; ".join(f"{visible(folder)} is damaged ({reason})" for folder, reason in damaged.items())
-            if named:
-                logger.warning("%s; resuming from %s, and the next save removes what is damaged", named, found.name)
-            point_to(self._latest, found)
-        self._damaged, self._verified = list(damaged), found
-        return found
+        self._ranks.on_rank0(lambda: remove_killed_saves(self._folder))
+        newest, damaged = find_checkpoint(self._folder, self._ranks)
+        if newest is not None and damaged and self._ranks.is_first:
+            names = "; ".join(f"{visible(folder)} is damaged ({reason})" for folder, reason in damaged.items())
+            logger.warning("%s; resuming from %s, and the next save removes what is damaged", names, newest.name)
+        self._damaged, self._verified = list(damaged), newest
+        return newest
 
     def load(self, folder: Path, model: nn.Module, optimizer: Optimizer) -> Progress:
         """Load the state in `folder`, a `step-N` of this run or another, into model and optimizer.
@@ -179,7 +166,7 @@ class Checkpoints:
                 save.copied.set()
             if ranks.is_first:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                finish_killed_saves(self._folder, self._settings.keep_last)
+                remove_killed_saves(self._folder)
                 partial.mkdir()
 
         def seal() -> None:
@@ -187,7 +174,6 @@ class Checkpoints:
                 write_state(partial, save.progress, save.config, {name: s for own in sums for name, s in own.items()})
                 flush(partial)
                 put_in_place(partial, final)
-                point_to(self._latest, final)
                 prune(self._folder, save.progress.step, self._settings.keep_last, self._damaged)
                 self._damaged = []
 

@@ -21,11 +21,14 @@ import statistics
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from pilekit.display.fitted_table import rounded_bytes
 from pilekit.errors import message_logger
-from pilekit.stream.pile_stream import PileStream
 from pilekit.train.log.metrics import StepMetrics
+
+if TYPE_CHECKING:
+    from pilekit.stream.pile_stream import PileStream  # imports torch, which takes seconds
 
 logger = message_logger(__name__)
 
@@ -106,26 +109,26 @@ class MemoryGrowth:
 
     def __init__(self) -> None:
         self._steps = 0
-        self._now: dict[tuple[str, int], int] = {}
+        self._lowest: dict[tuple[str, int], int] = {}  # in the present span, by kind of memory and rank
         self._spans: deque[dict[tuple[str, int], int]] = deque(maxlen=SPANS)
-        self._told: set[tuple[str, int]] = set()
+        self._warned: set[tuple[str, int]] = set()
 
     def write(self, step: int, memory: Mapping[str, Sequence[int]]) -> None:
         """Record the bytes of each rank after `step`, by kind of memory; log warnings."""
         for kind, of_ranks in memory.items():
             for rank, size in enumerate(of_ranks):
-                self._now[kind, rank] = min(size, self._now.get((kind, rank), size))
+                self._lowest[kind, rank] = min(size, self._lowest.get((kind, rank), size))
         self._steps += 1
         if self._steps % SPAN:
             return
-        self._spans.append(self._now)
-        self._now = {}
+        self._spans.append(self._lowest)
+        self._lowest = {}
         if len(self._spans) < SPANS:
             return
-        for key in self._spans[-1].keys() - self._told:
+        for key in self._spans[-1].keys() - self._warned:
             sizes = [span[key] for span in self._spans]
             if all(later - size >= max(LEAST, SHARE * size) for size, later in pairwise(sizes)):
-                self._told.add(key)
+                self._warned.add(key)
                 kind, rank = key
                 logger.warning(
                     "step %s: the %s memory of rank %d grows steadily: %s %d steps ago, %s now. If it is about to run "

@@ -23,10 +23,9 @@ from pilekit.tokenize import Tokenizer
 from pilekit.train.config.check import manifest_of, wrong
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.log.metrics import StepLog, StepSample
-from pilekit.train.model.build import use_attention
+from pilekit.train.model.attention import use_attention
 from pilekit.train.run_folder import RunFolder
 from pilekit.train.step.step_engine import StepEngine
-from pilekit.workers.ranks import Ranks
 
 PROMPTS = 4
 PROMPT_TOKENS = 32
@@ -58,39 +57,35 @@ def open_prompts(config: TrainConfig, tokenizer: Tokenizer) -> list[Prompt]:
 def open_samples(
     run: RunFolder,
     config: TrainConfig,
-    ranks: Ranks,
     engine: StepEngine,
     tokenizer: Tokenizer,
     prompts: list[Prompt],
     step: int,
-) -> Iterator[Callable[[int], PilekitError | None]]:
-    """Yield a function that every rank calls after every step, and that returns its error.
+) -> Iterator[Callable[[int], None]]:
+    """Yield a function that every rank calls after every step. The lines of steps after `step` are dropped.
 
-    The lines of steps after `step` are dropped.
+    A PilekitError of a call may be raised on one rank alone.
     """
+    ranks = engine.ranks
     logs: list[StepLog[StepSample]] = []
 
-    def write(step: int) -> PilekitError | None:
+    def write(step: int) -> None:
         if not prompts or (step % config.log.samples_every and step != config.steps):
-            return None
+            return
         assert isinstance(engine.lm, CausalLM)
         room = config.data.seq_len - 1 - max(map(_length, prompts))
-        try:
-            with engine.evaluating(), _plain(engine.lm, config):
-                made = continued(
-                    engine.lm,
-                    tokenizer,
-                    prompts,
-                    str(run.path),
-                    max_new_tokens=min(NEW_TOKENS, room),
-                    in_step=ranks.world_size > 1,
-                )
-            for log in logs:
-                for one in made:
-                    log.write(StepSample(step=step, **one.to_dict()))
-        except PilekitError as error:
-            return error
-        return None
+        with engine.evaluating(), _plain(engine.lm, config):
+            samples = continued(
+                engine.lm,
+                tokenizer,
+                prompts,
+                str(run.path),
+                max_new_tokens=min(NEW_TOKENS, room),
+                in_step=ranks.world_size > 1,
+            )
+        for log in logs:
+            for sample in samples:
+                log.write(StepSample(step=step, **sample.to_dict()))
 
     def begin() -> None:
         if prompts or run.samples_file.exists():

@@ -11,8 +11,9 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import tokenizers
@@ -26,7 +27,36 @@ from pilekit.models.causal import CausalLM
 from pilekit.models.load import quiet
 from pilekit.models.masked import MaskedLM
 from pilekit.tokenize import Tokenizer
-from pilekit.train.model.lora import write_adapter
+from pilekit.train.config.file import to_toml
+from pilekit.train.config.sections import TrainConfig
+from pilekit.train.model.lora import merged, write_adapter
+from pilekit.train.run_folder import AVERAGED, RunFolder
+
+if TYPE_CHECKING:
+    from pilekit.train.step.step_engine import StepEngine
+
+
+def export_run(run: RunFolder, engine: StepEngine, tokenizer: Tokenizer, config: TrainConfig) -> None:
+    """Write the trained model of a run, and with `train.ema` the one whose weights are their running means.
+
+    With `[lora]` its adapters are written instead, and with lora.merge the merged model too. All ranks call this
+    together, because each has a part of the weights.
+    """
+    lm, lora, ranks = engine.lm, config.lora, engine.ranks
+    export = partial(export_model, lm=lm, tokenizer=tokenizer, config=to_toml(config))
+
+    def write(ending: str, weights: dict[str, torch.Tensor]) -> None:
+        model, adapter = (folder.with_name(folder.name + ending) for folder in (run.model, run.adapter))
+        if lora.rank:
+            ranks.on_rank0(lambda: export(adapter, weights=weights, only_adapters=True))
+        if lora.merge:
+            ranks.on_rank0(lambda: export(model, weights=merged(lm.model, weights)))
+        elif not lora.rank:
+            ranks.on_rank0(lambda: export(model, weights=weights))
+
+    if config.train.ema:
+        write(AVERAGED, dict(engine.averaged_parameters()))
+    write("", dict(engine.full_parameters()))
 
 
 def export_model(

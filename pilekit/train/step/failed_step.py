@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,30 +28,35 @@ logger = message_logger(__name__)
 SHOWN_DOCUMENTS = 5
 
 
-def failed_step(
-    run: RunFolder,
-    ranks: Ranks,
-    step: int,
-    loss: float,
-    grad_norm: float,
-    lr: float,
-    batch: Batch,
-    nll: torch.Tensor,
-    peek: str,
-    scale: float | None = None,
-) -> PilekitError:
-    """Write RUN/failed-step-N.json and return the error to raise on all ranks, which must call this together.
+@dataclass(frozen=True, slots=True)
+class FailedStep:
+    """A step that moved no weight, because its loss or its gradient is not a number.
 
-    step        from 1, as in metrics.jsonl
+    number      from 1, as in metrics.jsonl
     loss        of the whole step, as is `grad_norm`: the same on all ranks
     batch, nll  this rank's rows, and the losses of their targets, float32 [rows, any]
+    scale       the loss scale of fp16, at its floor; None in other precisions
     peek        the command that shows the step's documents
-    scale       the loss scale of fp16, at its floor
+    """
+
+    number: int
+    loss: float
+    grad_norm: float
+    lr: float
+    scale: float | None
+    batch: Batch
+    nll: torch.Tensor
+    peek: str
+
+
+def failed_step(run: RunFolder, ranks: Ranks, failed: FailedStep) -> PilekitError:
+    """Write RUN/failed-step-N.json and return the error to raise on all ranks, which must call this together.
 
     The error names the documents in rows whose loss is not finite, or in all rows if only the gradient is not finite.
     """
-    bad = (~nll.isfinite()).any(dim=1).tolist()
-    parts = ranks.gather(list(zip(batch.documents(), bad, strict=True)))
+    step, loss, grad_norm, scale = failed.number, failed.loss, failed.grad_norm, failed.scale
+    bad = (~failed.nll.isfinite()).any(dim=1).tolist()
+    parts = ranks.gather(list(zip(failed.batch.documents(), bad, strict=True)))
     rows = [row for part in parts for row in part]
     suspect = [documents for documents, bad in rows if bad] or [documents for documents, _ in rows]
     named = list(dict.fromkeys(document for documents in suspect for document in documents))
@@ -59,7 +65,7 @@ def failed_step(
         "step": step,
         "loss": repr(loss),
         "grad_norm": repr(grad_norm),
-        "lr": lr,
+        "lr": failed.lr,
         "rows": [
             {
                 "rank": rank,
@@ -69,7 +75,7 @@ def failed_step(
             for rank, part in enumerate(parts)
             for documents, bad in part
         ],
-        "peek": peek,
+        "peek": failed.peek,
     }
     where = f" (all of them: {visible(file)})" if ranks.on_rank0(lambda: _is_written(file, content)) else ""
     what, remedy = f"the gradient's norm is {grad_norm}", "lower optimizer.lr or lengthen schedule.warmup"
@@ -85,7 +91,7 @@ def failed_step(
         start = f"after step {step - 1}, or from an earlier checkpoint if that one is removed"
     return ranks.error(
         f"step {step}: {what}, in rows with {shown}{more}{where}; {remedy} and run again, "
-        f"which continues {start}; the step's documents are shown by: {peek}"
+        f"which continues {start}; the step's documents are shown by: {failed.peek}"
     )
 
 

@@ -8,7 +8,7 @@ A causal model gets token ids and positions, no attention_mask, and `use_cache=F
 documents apart where positions begin at 0 again. With an attention_mask, even one of ones, or with the default cache, a
 document attends to earlier documents in its row.
 
-Ranks see different rows, so each knows only a part of the step. `StepSums` sends everything in one message, as numbers
+Ranks see different rows, so each knows only a part of the step. `step_sums` sends everything in one message, as numbers
 to add: a loss is a sum and a count, and each rank has its own place for its seconds and bytes. Losses are summed in
 float64, in the order of ranks, so all ranks get the same bits.
 """
@@ -155,7 +155,7 @@ def subset_sums(nll: Tensor, batch: Mapping[str, Tensor], subsets: int) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class StepSums:
-    """A step over all ranks.
+    """A step over all ranks, added up by `step_sums`.
 
     loss       mean over the step's targets, in nats; may be infinite, and is NaN if there is no target
     by_subset  the same for each subset with a target, in the order of the names; finite ones only
@@ -168,29 +168,32 @@ class StepSums:
     waited: float
     memory: dict[str, list[int]]
 
-    @classmethod
-    def over(
-        cls,
-        ranks: Ranks,
-        nll: Tensor,
-        batch: Mapping[str, Tensor],
-        subset_names: Sequence[str],
-        *,
-        waited: float,
-        memory: Mapping[str, int],
-    ) -> StepSums:
-        """Add up all ranks; `nll` holds the losses of this rank's batch, as `StepLoss` returns them."""
-        own = torch.zeros(1 + len(memory), ranks.world_size, dtype=torch.float64)
-        own[:, ranks.rank] = torch.tensor([waited, *memory.values()], dtype=torch.float64)
-        sums, counts = subset_sums(nll.cpu(), batch, len(subset_names))
-        total_of_ranks = ranks.sum(torch.cat([own.flatten(), sums, counts]))
-        of_ranks, sums, counts = torch.split(total_of_ranks, [own.numel(), *[len(subset_names)] * 2])
-        waits, *memories = of_ranks.view_as(own)
-        by_subset = {
-            name: total / count
-            for name, total, count in zip(subset_names, sums.tolist(), counts.tolist(), strict=True)
-            if count and math.isfinite(total)
-        }
-        loss = float(sums.sum() / counts.sum())
-        sizes = [list(map(int, each.tolist())) for each in memories]
-        return cls(loss, by_subset, float(waits.max()), dict(zip(memory, sizes, strict=True)))
+
+def step_sums(
+    ranks: Ranks,
+    nll: Tensor,
+    batch: Mapping[str, Tensor],
+    subset_names: Sequence[str],
+    waited: float,
+    memory: Mapping[str, int],
+) -> StepSums:
+    """Add up all ranks.
+
+    nll             the losses of this rank's `batch`, as `StepLoss` returns them
+    waited, memory  this rank's seconds and bytes
+    """
+    own = torch.zeros(1 + len(memory), ranks.world_size, dtype=torch.float64)
+    own[:, ranks.rank] = torch.tensor([waited, *memory.values()], dtype=torch.float64)
+    sums, counts = subset_sums(nll.cpu(), batch, len(subset_names))
+    # One message for everything: each rank adds to its own column of `own`, where the others have 0.
+    total_of_ranks = ranks.sum(torch.cat([own.flatten(), sums, counts]))
+    of_ranks, sums, counts = torch.split(total_of_ranks, [own.numel(), *[len(subset_names)] * 2])
+    waits, *memories = of_ranks.view_as(own)
+    by_subset = {
+        name: total / count
+        for name, total, count in zip(subset_names, sums.tolist(), counts.tolist(), strict=True)
+        if count and math.isfinite(total)
+    }
+    loss = float(sums.sum() / counts.sum())
+    sizes = [list(map(int, sizes.tolist())) for sizes in memories]
+    return StepSums(loss, by_subset, float(waits.max()), dict(zip(memory, sizes, strict=True)))

@@ -102,7 +102,7 @@ class StepEngine:
     ) -> None:
         parallel, precision = config.parallel, config.precision
         self.lm = lm
-        self._ranks = ranks
+        self.ranks = ranks
         self._stage = parallel.zero
         self._clip_norm = config.train.clip_norm
         self._step_loss = StepLoss(
@@ -142,12 +142,12 @@ class StepEngine:
         found = {**rows, "places": places_of_targets(rows, objective)}
         if self._cuts is not None:
             found["cuts"] = self._cuts.of(rows)
-        if self._ranks.device.type == "cpu":
+        if self.ranks.device.type == "cpu":
             return found
         # Only pinned memory is sent without waiting for earlier work.
         return {
             name: (column.pin_memory() if column.device.type == "cpu" else column).to(
-                self._ranks.device, non_blocking=True
+                self.ranks.device, non_blocking=True
             )
             for name, column in found.items()
         }
@@ -184,7 +184,7 @@ class StepEngine:
         own = squares.cpu().reshape(1)
         if not self._counts:  # another rank has the same part
             own = torch.zeros_like(own)
-        return math.sqrt(self._ranks.sum(own).item())
+        return math.sqrt(self.ranks.sum(own).item())
 
     def state(self) -> tuple[nn.Module, Optimizer]:
         """The model, and an optimizer with `param_names` in its groups; their float32 tensors are the whole state."""
@@ -209,12 +209,12 @@ class StepEngine:
 
     def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """(Hugging Face name, values) of each parameter and stored buffer: see `whole_parameters`."""
-        return whole_parameters(self.lm.model, self._ranks)
+        return whole_parameters(self.lm.model, self.ranks)
 
     def averaged_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """The same with the running mean of each trained parameter, if `train.ema` asks for it."""
         state = self.optimizer.state
-        return whole_parameters(self.lm.model, self._ranks, lambda parameter: state[parameter].get("ema", parameter))
+        return whole_parameters(self.lm.model, self.ranks, lambda parameter: state[parameter].get("ema", parameter))
 
 
 def recompute_activations(model: PreTrainedModel, what: Literal["none", "full", "selective"]) -> None:

@@ -61,9 +61,8 @@ def resume(run: Path) -> Progress | None:
     assert len(tensors) == 2 + 2 * 3
     assert all(bool((tensor == progress.tokens).all()) for tensor in tensors)
     assert folder.name == f"step-{progress.step}"
-    assert (run / "latest").read_text() == f"checkpoints/{folder.name}\n"
     leftovers = [path.name for path in run.rglob("*") if not path.name.startswith(("step-", "__0_", "__1_"))]
-    assert sorted(set(leftovers)) == [".metadata", "checkpoints", "latest", "state.json"], leftovers
+    assert sorted(set(leftovers)) == [".metadata", "checkpoints", "state.json"], leftovers
     assert all(path.suffix == "" for path in (run / "checkpoints").iterdir())
     verify(folder)
     return progress
@@ -80,6 +79,13 @@ def begun(folder: Path, *more: int) -> Path:
     save(folder, 1, 100, keep_last=2)
     for step in more:
         save(folder, step, 200, keep_last=2)
+    return folder
+
+
+def with_damage(folder: Path) -> Path:
+    """The folder, whose step 2 is damaged now."""
+    with (folder / "checkpoints" / "step-2" / "__0_0.distcp").open("r+b") as file:
+        file.write(b"damage")
     return folder
 
 
@@ -108,34 +114,27 @@ def moments(run: Path, every: int) -> int:
         found = resume(run)
         assert found.tokens == 100 if found is not None else killed
 
-    def check_completed(killed: bool) -> None:
-        found = resume(run)
-        assert found is not None
-        assert found.tokens == 200
-
     first, empty = begun(run.with_name("begun")), run.with_name("empty")
     empty.mkdir()
     kills = kill_each_moment(partial(copied, empty, run), lambda: save(run, 1, 100, keep_last=1), check_first)
-    for step in (2, 1):  # the next step, and the same step again
-        kills += kill_each_moment(partial(copied, first, run), partial(save, run, step, 200, keep_last=1), check_second)
-        # As a save leaves it that was killed before its last rename, or, of step 1, after the old folder had gone.
-        saved = (left := begun(run.with_name(f"left-{step}"), step)) / "checkpoints" / f"step-{step}"
-        saved.rename(saved.with_name(f"{saved.name}.partial"))
-        kills += kill_each_moment(partial(copied, left, run), lambda: checkpoints_in(run).newest(), check_completed)
-    damaged = begun(run.with_name("damaged"), 2)
-    with (damaged / "checkpoints" / "step-2" / "__0_0.distcp").open("r+b") as file:
-        file.write(b"damage")
-    return kills + kill_each_moment(partial(copied, damaged, run), lambda: checkpoints_in(run).newest(), check_first)
+    damaged = with_damage(begun(run.with_name("damaged"), 2))
+    for start in (first, damaged):  # the next step, and the same step again, in place of a damaged folder
+        kills += kill_each_moment(partial(copied, start, run), lambda: save(run, 2, 200, keep_last=1), check_second)
+    left = begun(run.with_name("left"), 2)  # as a save leaves it that was killed before its last rename
+    (left / "checkpoints" / "step-2").rename(left / "checkpoints" / "step-2.partial")
+    for start in (left, damaged):
+        kills += kill_each_moment(partial(copied, start, run), lambda: checkpoints_in(run).newest(), check_first)
+    return kills
 
 
 def one_of_two(run: Path, every: int) -> int:
     """Kill one rank of two at every Nth of its file operations: the other ends by itself."""
     first, kills = begun(run.with_name("begun")), 0
-    for step in (2, 1):
+    for start in (first, with_damage(begun(run.with_name("damaged"), 2))):
         for victim in (0, 1):
             for moment in itertools.count(0, every):
-                copied(first, run)
-                killed = rank_killed_at(run, step, victim, moment)
+                copied(start, run)
+                killed = rank_killed_at(run, 2, victim, moment)
                 found = resume(run)
                 assert found is not None
                 assert found.tokens in (100, 200) if killed else found.tokens == 200

@@ -79,7 +79,7 @@ def checkpoints_in(
     run: Path, ranks: Ranks | None = None, *, keep_last: int = 2, asynchronous: bool = False
 ) -> Checkpoints:
     settings = CheckpointConfig(keep_last=keep_last, asynchronous=asynchronous)
-    return Checkpoints(run / "checkpoints", run / "latest", ranks or single_rank(), settings)
+    return Checkpoints(run / "checkpoints", ranks or single_rank(), settings)
 
 
 def progress_of(step: int) -> Progress:
@@ -114,10 +114,6 @@ class Run:
     @property
     def folder(self) -> Path:
         return self.path / "checkpoints"
-
-    @property
-    def latest(self) -> Path:
-        return self.path / "latest"
 
     def checkpoints(self, *, keep_last: int = 2, asynchronous: bool = False) -> Checkpoints:
         return checkpoints_in(self.path, keep_last=keep_last, asynchronous=asynchronous)

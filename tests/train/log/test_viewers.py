@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from pilekit.errors import PilekitError
-from pilekit.train.log import viewers
+from pilekit.train.log.logs import check_viewers, open_tensorboard, open_wandb
 from pilekit.train.log.metrics import StepBitsPerByte
-from pilekit.train.log.viewers import check_viewers, open_tensorboard, open_wandb
 from tests.small_disk import files_limited_to
 from tests.train.log.test_metrics import metrics
 from tests.train.runs import small_config
@@ -85,12 +84,9 @@ def test_a_resumed_run_shows_each_step_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of TensorBoard's own thread
-def test_a_full_disk_ends_the_log_and_not_the_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(viewers, "FLUSH_SECONDS", 0)
+def test_a_full_disk_ends_the_log_and_not_the_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with files_limited_to(4096):
-        with open_tensorboard(tmp_path / "log", resume_step=0) as write:
+        with open_tensorboard(tmp_path / "log", resume_step=0, flush_seconds=0) as write:
             for step in range(1, 400):
                 write(metrics(step))
         for thread in threading.enumerate():

@@ -14,7 +14,7 @@ from pilekit.models.causal import as_causal_lm, isolates_documents
 from pilekit.train import backends as engines
 from pilekit.train import trainer as training
 from pilekit.train.config.file import load_config
-from pilekit.train.model.build import use_attention
+from pilekit.train.model.attention import use_attention
 from tests.tiny.models import tiny_model
 from tests.train.runs import tiny_run, trainer
 
@@ -75,7 +75,7 @@ def test_documents_are_proven_apart_with_the_implementation_itself(
         proofs.append((isolates_documents(lm, rows), rows))
         return proofs[-1][0]
 
-    monkeypatch.setattr(training, "isolates_documents", noted)
+    monkeypatch.setattr("pilekit.train.model.attention.isolates_documents", noted)
     with torch.compiler.set_stance("force_eager"):
         trainer(made, tmp_path / "run", FLEX)
         assert proofs == [(True, 1), (True, 2)]

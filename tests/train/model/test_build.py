@@ -21,7 +21,8 @@ from pilekit.models.masked import tokens_of
 from pilekit.models.presets import MASKED_PRESETS, PRESETS
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from pilekit.train.config.sections import ModelConfig
-from pilekit.train.model.build import build_model, build_on, model_shape
+from pilekit.train.model.build import build_model, build_on
+from pilekit.train.model.shape import model_shape
 from pilekit.workers.ranks import join
 from tests.process_groups import ProcessGroups
 from tests.tiny.logit_transforms import LOGIT_TRANSFORMS, transforming_model

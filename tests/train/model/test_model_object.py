@@ -16,7 +16,8 @@ from pilekit.tokenize import Tokenizer, load_tokenizer
 from pilekit.train.backends import build_engine
 from pilekit.train.config.file import load_config
 from pilekit.train.config.sections import Objective
-from pilekit.train.model.build import build_model, model_shape
+from pilekit.train.model.build import build_model
+from pilekit.train.model.shape import model_shape
 from pilekit.train.trainer import Trainer
 from pilekit.workers.ranks import join
 from tests.tiny.masked import FAMILIES, config_of, made_of

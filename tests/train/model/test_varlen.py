@@ -14,7 +14,7 @@ from torch.nn import functional
 from pilekit.errors import PilekitError
 from pilekit.models.causal import as_causal_lm, isolates_documents
 from pilekit.stream.batch.attention_mask import document_mask
-from pilekit.train.model.build import use_attention
+from pilekit.train.model.attention import use_attention
 from pilekit.train.model.varlen import VARLEN, Cuts, varlen_reference
 from tests.tiny.models import tiny_model
 from tests.train.runs import lines, tiny_run, trainer

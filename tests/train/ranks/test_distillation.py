@@ -18,7 +18,7 @@ from pilekit.models.logit_transform import UNCHANGED, LogitTransform
 from pilekit.train.config.file import load_config
 from pilekit.train.config.sections import TeacherConfig
 from pilekit.train.estimate import estimate
-from pilekit.train.model.from_teacher import kept_blocks
+from pilekit.train.model.shape import kept_blocks
 from pilekit.train.step.chunked_loss import TeacherOutput, chunked_cross_entropy
 from pilekit.train.step.losses import StepLoss
 from pilekit.train.step.teacher import Teacher

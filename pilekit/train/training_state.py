@@ -1,0 +1,129 @@
+"""`TrainingState`: the state of a run between two steps, loaded before its first step and saved after some.
+
+A checkpoint holds the weights and the optimizer (of the engine), the stream's place, and `Progress`. The stream's place
+is recorded after each batch that was trained on, so the next step's batch begins there.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import torch
+
+from pilekit.errors import PilekitError, message_logger, visible
+from pilekit.stream.pile_stream import PileStream
+from pilekit.train.checkpoint.manifest import Progress
+from pilekit.train.checkpoint.saving import Checkpoints
+from pilekit.train.config.sections import TrainConfig
+from pilekit.train.model.shape import fingerprint
+from pilekit.train.run_folder import RunFolder, check_start, take_config
+from pilekit.train.step.sharding import own_part
+from pilekit.train.step.step_engine import StepEngine
+
+logger = message_logger(__name__)
+
+
+class TrainingState:
+    """The state of `engine` and `stream`. All ranks make the same calls, `begin` first.
+
+    is_object   whether the model was given as an object, whose weights a checkpoint replaces
+    done        the progress after the last step
+    saved       the step whose state was loaded or saved last
+    """
+
+    done: Progress
+    saved: int
+
+    def __init__(self, engine: StepEngine, stream: PileStream, config: TrainConfig, *, is_object: bool) -> None:
+        self._engine, self._stream, self._config, self._is_object = engine, stream, config, is_object
+        self._model = fingerprint(engine.lm.model)
+        self._has_begun = False
+
+    def begin(self, run: RunFolder, checkpoints: Checkpoints) -> None:
+        """Load the newest of `checkpoints`, or the one that `checkpoint.resume` names; without any, start at step 0.
+
+        Then take the config as the run's. Raises PilekitError if the checkpoint does not fit the config.
+        """
+        self._checkpoints = checkpoints
+        config, ranks, resume = self._config, self._engine.ranks, self._config.checkpoint.resume
+        folder = checkpoints.newest()
+        ranks.on_rank0(lambda: check_start(run, config))
+        if folder is None and resume not in ("auto", "never"):
+            folder = Path(resume)
+        if folder is not None:
+            self._has_begun = True
+            self._load(run, folder)
+        elif self._has_begun:
+            raise ranks.error("this Trainer has trained already, and nothing was saved; make a new one")
+        else:
+            ranks.on_rank0(lambda: take_config(run, config, None))
+            self._has_begun = True
+            self.done = Progress(0, 0, self._stream.state_dict(), torch.get_num_threads(), self._model)
+        self.saved = self.done.step
+
+    def _load(self, run: RunFolder, folder: Path) -> None:
+        engine, ranks, name = self._engine, self._engine.ranks, visible(run.path)
+        done = engine.load(partial(self._checkpoints.load, folder))
+        if done.model != self._model:
+            raise ranks.error(
+                f"{name}: its checkpoint is of a model of another configuration; put back the config.json that it "
+                "started with, or its model object, or name another folder with --out"
+            )
+        if self._is_object and ranks.is_first:
+            logger.warning("%s: resumes with the weights of %s, not those of the model object", name, folder.name)
+        try:
+            ranks.on_all_ranks(lambda: self._stream.load_state_dict(done.stream))
+        except PilekitError as error:
+            raise ranks.error(
+                f"{name}: cannot resume with other data ({error}); give [data] as it was, or name another folder with "
+                "--out"
+            ) from error
+        if engine.loss_scale is not None and done.loss_scale is not None:
+            engine.loss_scale.load_state_dict(done.loss_scale)
+        if done.step < self._config.steps:  # else nothing is trained with this config
+            ranks.on_rank0(lambda: take_config(run, self._config, done.step))
+        if done.world_size == ranks.world_size and done.threads != torch.get_num_threads():
+            if ranks.is_first:
+                logger.warning("computing with %d threads, as when the checkpoint was made", done.threads)
+            torch.set_num_threads(done.threads)
+        self.done = replace(done, stream=self._stream.state_dict())
+
+    def advance(self, tokens: int, *, skipped: bool) -> None:
+        """Record a step on `tokens` tokens of all ranks; `skipped` if it changed no weight."""
+        self.done = replace(
+            self.done,
+            step=self.done.step + 1,
+            skipped=self.done.skipped + skipped,
+            tokens=self.done.tokens + tokens,
+            stream=self._stream.state_dict(),
+        )
+
+    def save(self) -> None:
+        """Begin to save a checkpoint. Raises PilekitError if the weights are no longer numbers."""
+        ranks, scale = self._engine.ranks, self._engine.loss_scale
+        model, optimizer = self._engine.state()
+        if ranks.any(not all(bool(own_part(parameter).isfinite().all()) for parameter in model.parameters())):
+            raise ranks.error(
+                f"step {self.done.step}: the weights are no longer numbers and are not saved; lower optimizer.lr or "
+                "lengthen schedule.warmup, and run again"
+            )
+        progress = replace(
+            self.done,
+            stream=PileStream.merge_state_dicts(ranks.gather(self.done.stream)),
+            threads=torch.get_num_threads(),
+            loss_scale=None if scale is None else scale.state_dict(),
+            world_size=ranks.world_size,
+        )
+        self._checkpoints.save(model, optimizer, progress, msgspec.to_builtins(self._config))
+        self.saved = self.done.step
+
+    def save_before_raising(self) -> None:
+        """Save the steps done so far because a step has failed, and wait. An error of its own is dropped."""
+        with suppress(PilekitError):
+            if self.done.step > self.saved:
+                self.save()
+            self._checkpoints.finish()
