@@ -53,7 +53,7 @@ class Source(Shard):
 def find_sources(manifest: Manifest, path: str | Path, out: Path) -> list[Source]:
     """The sources of all subsets in the order of their identities; `path` is the manifest's.
 
-    Of a folder or glob, val and test shards beside others are left out, with a warning.
+    Of a folder or glob, val and test shards among others are left out, with a warning.
 
     Raises PilekitError for a subset without sources, a pattern that finds nothing, and a file that is in two subsets or
     inside `out`.
@@ -112,7 +112,7 @@ def inputs_of(sources: Iterable[Source], manifest: Manifest) -> Inputs:
 def _files_of(subset: Subset, folder: Path, left_out: list[str]) -> Iterator[tuple[str, int]]:
     """(path, stored bytes) of each file that the subset's patterns find; a file may be found twice.
 
-    `left_out` receives the paths of held-out shards beside others.
+    `left_out` receives the paths of held-out shards among others.
     """
     shown = visible(subset.name)
     if not subset.sources:

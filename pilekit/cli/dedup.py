@@ -50,7 +50,7 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
     Two documents are near-duplicates if the sets of their word n-grams are similar (Jaccard) to the threshold or more.
     A document is removed only if a document that stays is so similar to it. The similarity is computed exactly;
     removed.parquet in DIR names both. DIR/clean holds the lines that stay, byte for byte. DIR/masks holds a bit for
-    each document. Documents of other subsets pass through. Val and test shards beside others are left out, or with
+    each document. Documents of other subsets pass through. Val and test shards among others are left out, or with
     --held-out protect they stay whole and the others lose what they have. Memory does not grow with the corpus. A
     killed run resumes when run again.
 

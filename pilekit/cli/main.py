@@ -83,7 +83,7 @@ RESUMED = (
     *("index", "reframe", "select", "assemble", "dedup", "clean", "decontaminate", "substrings"),
     *("tokenize", "merge", "train", "embed", "demo"),
 )
-"""Commands that keep finished work, beside `bpb --out`."""
+"""Commands that keep finished work, in addition to `bpb --out`."""
 
 REPORT_SECONDS = 30.0
 """How long a silent rank waits for rank 0 to print the error. The launcher kills all ranks when the first one ends."""

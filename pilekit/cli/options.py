@@ -244,7 +244,7 @@ held_out_option = click.option(
     "--held-out",
     type=click.Choice(["leave-out", "protect"]),
     default="leave-out",
-    help="Val and test shards beside others: leave out, or keep whole, and take from the others what these have.",
+    help="Val and test shards among others: leave out, or keep whole, and take from the others what these have.",
 )
 """Adds `held_out`."""
 

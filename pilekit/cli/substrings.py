@@ -28,7 +28,7 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
     A repeat is a run of 100 bytes or more that also occurs in an earlier document. Repeats that touch are joined. The
     cut begins and ends with whole words. All other text stays byte for byte, and so does the first occurrence. A
     document with no letter or digit left is dropped. A passage that only its own document repeats stays.
-    repeats.parquet in DIR names each cut and the earliest place of its text. Val and test shards beside others are
+    repeats.parquet in DIR names each cut and the earliest place of its text. Val and test shards among others are
     left out, or with --held-out protect they stay whole and count as earlier than the others. Memory does not grow with
     the corpus. A killed run resumes when run again.
 

@@ -90,7 +90,7 @@ class Corpus(NearestNames):
 
     @classmethod
     def of(cls, corpus: Corpus | Source | None, manifest: Described = None) -> Corpus:
-        """The corpus at a path, or several; a `Corpus` as it is. PilekitError for a manifest beside a `Corpus`."""
+        """The corpus at a path, or several; a `Corpus` as it is. PilekitError for a `Corpus` and a manifest."""
         if not isinstance(corpus, Corpus):
             return Corpus(corpus, manifest)
         if manifest is not None:
@@ -155,7 +155,7 @@ class Corpus(NearestNames):
             return self.without_held_out(), ()
         if not (protected := self.held_out):
             raise PilekitError(
-                f"{self.root}: has no held-out shards beside others, so there is nothing to protect; name the "
+                f"{self.root}: has no held-out shards among others, so there is nothing to protect; name the "
                 "folder that has both, or leave out protect"
             )
         others = tuple(shard for shard in self.shards if shard not in protected)
@@ -225,7 +225,7 @@ class Corpus(NearestNames):
 
 
 def warn_of_left_out(names: Iterable[str]) -> None:
-    """Log the warning that these held-out shards, which are beside others, are left out."""
+    """Log the warning that these held-out shards, which are among others, are left out."""
     logger.warning("left out, as held-out shards: %s; to take them, name them alone", ", ".join(map(visible, names)))
 
 

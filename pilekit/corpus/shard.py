@@ -143,7 +143,7 @@ def split_of(name: str) -> Split | None:
 def with_split_of_root(shards: Sequence[Shard], root: str) -> Sequence[Shard]:
     """`shards` with the split of the root's last folder, if no shard's name has a split.
 
-    If some names do, as `val.jsonl` beside `00.jsonl`, the root may be called `test` by chance and is ignored.
+    If some names do, as `val.jsonl` next to `00.jsonl`, the root may be called `test` by chance and is ignored.
     """
     place = next((part for part in root.split("::") if "://" in part), root)  # of a chain `zip://a::s3://b`, a part
     last_folder = place.replace(os.sep, "/").rstrip("/").rpartition("/")[2]

@@ -50,7 +50,7 @@ def decontaminate_corpus(
 ) -> DecontaminationResult:
     """Cut the text of evaluations out of a corpus, and write the result into the folder `out`.
 
-    corpus    a `Corpus`, or a path, glob or URL, or several of them; held-out shards beside others are left out
+    corpus    a `Corpus`, or a path, glob or URL, or several of them; held-out shards among others are left out
     against   evaluations: JSON lines, Parquet or Pile shards
     fields    a record's texts: each field by itself, and if there are several, all joined
     ngram     words in an n-gram; a text of 8 or more words that is shorter is matched whole

@@ -59,7 +59,7 @@ def substrings_corpus(
     corpus     a `Corpus`, or a path, glob or URL, or several of them
     min_bytes  the shortest run of UTF-8 bytes that counts
     dedup      folder of a finished dedup; documents that it removed are left out
-    held_out   "leave-out": held-out shards beside others are not read; "protect": nothing is cut out of them, and the
+    held_out   "leave-out": held-out shards among others are not read; "protect": nothing is cut out of them, and the
                others lose what they have
     subsets    compare the documents of these subsets with each other, in any spelling the manifest knows; None: all
     only       leave out the documents of other subsets, rather than pass them through

@@ -96,7 +96,7 @@ def dedup_corpus(
     """Remove exact copies and near-duplicates from a corpus, and write the result into the folder `out`.
 
     corpus      a `Corpus`, or a path, glob or URL, or several of them
-    held_out    "leave-out": held-out shards beside others are not read; "protect": nothing is removed from them, and
+    held_out    "leave-out": held-out shards among others are not read; "protect": nothing is removed from them, and
                 the others lose what they have
     subsets     compare the documents of these subsets with each other, in any spelling the manifest knows; None: all
     only        leave out the documents of other subsets, rather than pass them through

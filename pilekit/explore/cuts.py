@@ -1,4 +1,4 @@
-"""What `pilekit decontaminate` and `pilekit substrings` cut, beside the evaluation's record or the earlier document."""
+"""What `pilekit decontaminate` and `pilekit substrings` cut, with the evaluation's record or the earlier document."""
 
 from __future__ import annotations
 

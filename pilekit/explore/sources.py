@@ -190,7 +190,7 @@ class Sources:
         shard: str | None = None,
         number: int | None = None,
     ) -> dict[str, Any]:
-        """A cut by its place among those of the subset or of the document, beside what it repeats."""
+        """A cut by its place among those of the subset or of the document, with what it repeats."""
         return self._cuts[folder].cut(place, subset=subset, shard=shard, number=number)
 
     def result(self, place: int) -> str:
@@ -204,7 +204,7 @@ class Sources:
     @property
     def _documents(self) -> PileDocuments:
         if self._browsed is None:
-            raise PilekitError("no corpus was given; give its shards beside the results")
+            raise PilekitError("no corpus was given; give its shards in addition to the results")
         return self._browsed
 
     @property

@@ -74,7 +74,7 @@ def clean_corpus(
 ) -> CleanResult:
     """Count the documents that quality rules drop, per subset, and write the others into the folder `out`.
 
-    corpus      a `Corpus`, a path, glob or URL, or a list of these; held-out shards beside others are left out
+    corpus      a `Corpus`, a path, glob or URL, or a list of these; held-out shards among others are left out
     out         a new or empty folder, or that of an earlier run, which is resumed; None: count only
     rules       names of sets, such as `["gopher", "c4"]`, or sets by name, such as `{"mine": FineWeb(newlines=0.3)}`
     subsets     the subsets that are judged, in any spelling the manifest knows; all others pass untouched

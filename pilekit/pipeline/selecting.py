@@ -74,7 +74,7 @@ def select_corpus(
 ) -> SelectResult:
     """Write the documents that pass all given conditions into the folder `out`, one shard for each shard read.
 
-    corpus      a `Corpus`, a path, glob or URL, or a list of these; held-out shards beside others are left out
+    corpus      a `Corpus`, a path, glob or URL, or a list of these; held-out shards among others are left out
     out         a new or empty folder, or the folder of an earlier run of the same selection, which is resumed
     subsets     documents of these subsets, in any spelling the manifest knows
     sample      about this share of the documents (0 to 1), chosen by hash of `seed`, shard name and document number

@@ -1,4 +1,4 @@
-"""The section of bits per byte: each subset beside published models, over checkpoints, and paired differences."""
+"""The section of bits per byte: subsets compared with published models, over checkpoints, and paired differences."""
 
 from __future__ import annotations
 

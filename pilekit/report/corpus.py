@@ -1,4 +1,4 @@
-"""The section of a corpus: its composition beside the manifest's, document lengths, up-sampling, findings of verify."""
+"""The section of a corpus: shares compared with the manifest's, document lengths, up-sampling, findings of verify."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def _stats(output: dict[str, Any]) -> CorpusStats:
     return CorpusStats(subsets, figures("total", {**total, **sizes}), skipped, "", selected)
 
 
-def beside(saved: CorpusStats, manifest: Manifest) -> CorpusStats:
-    """The result with the shares of this manifest."""
+def with_shares_of(manifest: Manifest, saved: CorpusStats) -> CorpusStats:
+    """The result, its subsets compared with the shares of this manifest."""
     shares = paper_shares(manifest, saved.selected)
     subsets = (replace(one, paper_share=shares.get(one.name)) for one in saved.subsets)
     return replace(saved, subsets=tuple(subsets), manifest=manifest.name)

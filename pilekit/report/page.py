@@ -27,7 +27,7 @@ from pilekit.display.progress import Report
 from pilekit.errors import PilekitError, counted, shortened, visible
 from pilekit.report.bits import compared_content, result_content
 from pilekit.report.collect import KINDS, Artefact, counted_corpus, left_out_if_found, sort_out
-from pilekit.report.corpus import beside, corpus_content
+from pilekit.report.corpus import corpus_content, with_shares_of
 from pilekit.report.cuts import cleaning_content, cut_content
 from pilekit.report.dedup import dedup_content
 from pilekit.report.training import SAMPLED_STEPS, training_content
@@ -135,7 +135,7 @@ def _content(one: Artefact, manifest: Manifest, tokenizer: Any, advance: Report,
 
     def figures() -> CorpusStats:
         if isinstance(of, CorpusStats):
-            return beside(of, manifest)
+            return with_shares_of(manifest, of)
         size = (corpus := Corpus(of, manifest)).size or 0
         options = {"copies": True, "tokenizer": tokenizer}
         return corpus_stats(corpus, **options, on_error="skip", advance=lambda done: advance("counting", done, size))

@@ -1,7 +1,7 @@
 """The figure of `pilekit stats --plot`: the subsets' shares of the corpus, and the sizes of their documents.
 
-Both panels have a row for each subset, the largest at the top. The left panel shows the subset's share of the bytes
-beside the manifest's, of the whole corpus or of the selected subsets. The right one shows the distribution of its
+Both panels have a row for each subset, the largest at the top. The left panel compares the subset's share of the bytes
+with the manifest's, of the whole corpus or of the selected subsets. The right one shows the distribution of its
 documents' sizes on a logarithmic axis, drawn from the histogram, each row to the same height, with a tick at the
 median.
 
@@ -65,7 +65,7 @@ def draw(stats: CorpusStats) -> Any:
 
 
 def given_by(manifest: str, selected: bool) -> str:
-    """Who gives the shares beside those here, and of what, for a legend."""
+    """Who gives the shares that a figure compares its own with, and of what, for a legend."""
     return ("the paper" if manifest == "pile" else "the manifest") + ", among these subsets" * selected
 
 
@@ -87,9 +87,9 @@ def plain(axes: Any, grid: Literal["x", "y"] = "y") -> None:
     axes.tick_params(labelsize=9)
 
 
-def chart_rows(names: Sequence[str], row_height: float, width: float = 10, beside: float = 2.0) -> tuple[Any, Any]:
-    """(figure, axes) with a row for each name; `beside` is the height of all but the rows, in inches."""
-    figure, axes = axes_of(width, beside + row_height * max(len(names), 2), "x")
+def chart_rows(names: Sequence[str], row_height: float, width: float = 10, margins: float = 2.0) -> tuple[Any, Any]:
+    """(figure, axes) with a row for each name; `margins` is the height of all but the rows, in inches."""
+    figure, axes = axes_of(width, margins + row_height * max(len(names), 2), "x")
     name_rows(axes, names)
     return figure, axes
 

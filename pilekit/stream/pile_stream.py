@@ -67,7 +67,7 @@ logger = message_logger(__name__)
 class PileStream(NearestNames, IterableDataset[Batch]):
     """An iterable dataset of packed batches, straight from raw shards: endless, or with `epochs` in finite passes.
 
-    data               a path, a glob, a URL, a list of them, or a `Corpus`. Val and test shards beside other shards are
+    data               a path, a glob, a URL, a list of them, or a `Corpus`. Val and test shards among others are
                        left out, with a warning. Or the prefix of token files (`tokens/pile`), or a list of prefixes.
                        Files of `pilekit tokenize` give the same batches as their shards
     tokenizer          a path or an object (see `load_tokenizer`); it must have an end-of-document token.
@@ -240,7 +240,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
     def _shares(
         self, weights: Mapping[str, float], subsets: Sequence[str] | None, repeats: Mapping[str, float] | None
     ) -> dict[str, float]:
-        """`weights` by exact names; PilekitError beside arguments that they replace."""
+        """`weights` by exact names; PilekitError if an argument that they replace is given too."""
         if repeats is not None or subsets is not None:
             raise PilekitError(
                 "weights replaces repeats and subsets: it reads the subsets that it names; leave the others out"

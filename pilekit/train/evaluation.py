@@ -1,9 +1,9 @@
 """Bits per byte during training: the same figures as `pilekit bpb`, on any number of ranks.
 
-Every rank reads and tokenizes the held-out documents, which costs little beside the model, and forms the same batches
-of windows as a single process. Only the forward passes are divided: in each round, every rank computes one of the next
-batches. A batch is the same on whichever rank it runs, so no figure depends on the number of ranks. Batches hold about
-the same number of tokens, so ranks wait little for each other.
+Every rank reads and tokenizes the held-out documents, which costs little, and forms the same batches of windows as a
+single process. Only the forward passes are divided: in each round, every rank computes one of the next batches. A batch
+is the same on whichever rank it runs, so no figure depends on the number of ranks. Batches hold about the same number
+of tokens, so ranks wait little for each other.
 
 With sharded parameters, a forward pass gathers them from all ranks, so all ranks must make the same number of passes. A
 rank without a batch in the last round repeats the last batch, and its result is not counted.

@@ -1,4 +1,4 @@
-"""Which text a cut is shown beside: the record's run of words, and the earlier document's passage."""
+"""Which text a cut is shown with: the record's run of words, and the earlier document's passage."""
 
 from __future__ import annotations
 

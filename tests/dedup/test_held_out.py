@@ -1,4 +1,4 @@
-"""Held-out shards beside others: never read as train, or compared and kept whole, by slow references."""
+"""Held-out shards among others: never read as train, or compared and kept whole, by slow references."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_another_setting_is_refused_and_so_is_nothing_to_protect(
     with pytest.raises(PilekitError, match="made with other settings"):
         make(data / "00.jsonl.zst", out=tmp_path / "protected")
     for place in (data / "val.jsonl.zst", data / "00.jsonl.zst"):
-        with pytest.raises(PilekitError, match="has no held-out shards beside others, so there is nothing to protect"):
+        with pytest.raises(PilekitError, match="has no held-out shards among others, so there is nothing to protect"):
             make(place, held_out="protect", out=tmp_path / "none")
     with pytest.raises(PilekitError, match=r'held_out is "leave-out" or "protect", not \'keep\''):
         make(data, held_out="keep", out=tmp_path / "none")

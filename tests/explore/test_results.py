@@ -69,7 +69,7 @@ def test_runs_and_saved_outputs_stand_beside_a_corpus_or_alone(made: Path, monke
             [],
         )
         assert sources.trained(1) == {"corpus": str(corpus), "shards": 0}
-        with pytest.raises(Exception, match="no corpus was given; give its shards beside the results"):
+        with pytest.raises(Exception, match="no corpus was given; give its shards in addition to the results"):
             sources.documents(0)
     with opened(monkeypatch, made / "cleaned") as sources:
         assert (titles(sources), sources.corpus()["documents"]) == (["Cleaning"], 40)

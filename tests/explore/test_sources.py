@@ -250,7 +250,7 @@ def test_the_command_says_where_it_writes_indexes(tmp_path: Path, monkeypatch: p
 def test_results_beside_a_corpus_are_sorted_out_by_their_headers(
     given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a corpus beside it, the folder of a job is its shards."""
+    """Without another corpus, the folder of a job is its shards."""
     served: list[Sources] = []
     monkeypatch.setattr("pilekit.explore.server.serve", lambda sources, announce: served.append(sources))
     write_shard(tmp_path / "mine" / "00.jsonl", ["one text", "one text", "another text"])

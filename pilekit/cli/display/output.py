@@ -84,7 +84,7 @@ def print_result(
 
 
 def sum_of(counts: dict[str, Any], *parts: str) -> str:
-    """`9 read = 7 kept + 2 dropped`. Beside `parts`, documents skipped or left out are named if there are any."""
+    """`9 read = 7 kept + 2 dropped`. In addition to `parts`, documents skipped or left out are named, if any."""
     others = [name for name in ("skipped", "left_out") if name not in parts and counts.get(name)]
     named = (f"{counts[name]:,} {name.replace('_', ' ')}" for name in (*parts, *others))
     return f"{counts['read']:,} read = {' + '.join(named)}"

@@ -86,7 +86,7 @@ def command(
 
 
 def _corpora(paths: Sequence[str], without: Sequence[str], results: Sequence[Artefact]) -> list[str]:
-    """The paths that are corpora: those without results, and folders that hold shards beside results of others.
+    """The paths that are corpora: those without results, and folders that hold shards in addition to results.
 
     If there are none, the folders of jobs are the shards that the jobs wrote.
     """

@@ -1,4 +1,4 @@
-"""`pilekit generate`: a model's own text, to read beside its figures."""
+"""`pilekit generate`: a model's own text, which says more than its figures do."""
 
 from __future__ import annotations
 

@@ -42,10 +42,10 @@ def side_by_side(
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1), expand=True)
     for title in titles:
         table.add_column(Text(title), ratio=1, overflow="fold")
-    beside: list[tuple[Cell, Cell]] = [
+    uncompared: list[tuple[Cell, Cell]] = [
         ([(_shown([one]), "left out")], [(_shown([two]), "left out")]) for one, two in around
     ]
-    for row in (*beside[:1], *diff_rows(diff), *beside[1:]):
+    for row in (*uncompared[:1], *diff_rows(diff), *uncompared[1:]):
         if isinstance(row, str):
             table.add_row(Text(row, style="dim"), Text())
         else:

@@ -117,7 +117,7 @@ def compare(results: Sequence[BitsPerByte], folders: Sequence[str | Path | None]
 
     Tokenizers may differ, because bytes are counted. The result has a sentence for each difference between the
     protocols that changes figures. PilekitError for fewer than two results, for a result without records, for causal
-    models beside masked models, and if no document was scored by all.
+    and masked models together, and if no document was scored by all.
     """
     protocols = [result.protocol for result in results]
     folders = folders or [None] * len(results)

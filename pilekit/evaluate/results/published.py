@@ -41,7 +41,7 @@ FAR = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Published(Result):
-    """Published figures that may be shown beside a result.
+    """Published figures that a result may be compared with.
 
     columns   models with figures per subset; in the manifest's order. `overall` is None if no overall figure is
               published, or if the result lacks a subset; `certainty` is "secondary" if any figure comes from a copy
@@ -67,7 +67,7 @@ class Published(Result):
 
 
 def published_beside(records: Records, protocol: dict[str, Any], manifest: Manifest) -> Published | None:
-    """The published figures that may be shown beside the figures of `records`, or None."""
+    """The published figures that the figures of `records` may be compared with, or None."""
     pile = manifest if manifest.tables_from is None else load_manifest(manifest.tables_from)
     splits, names = {str(split_of(name)) for name in records.shards}, {subset.name for subset in pile.subsets}
     is_pile = splits and splits <= {"val", "test"} and len(names) == 22 and set(protocol["labels"]) == names
@@ -91,7 +91,7 @@ def published_beside(records: Records, protocol: dict[str, Any], manifest: Manif
         )
         if result.subsets and result.certainty == "verified":
             notes[f"{result.title} of {result.source}, on {result.measured_on}. {result.note}".strip()] = None
-    # A published overall figure covers all 22 subsets, so it is not shown beside a figure of only some of them.
+    # A published overall figure covers all 22 subsets, so it is not compared with a figure of only some of them.
     whole = len(np.unique(records.subset)) == len(names)
     columns = [column if whole else replace(column, overall=None) for column in merged.values() if column.subsets]
     overall = [column for column in merged.values() if whole and not column.subsets and str(column.split) in split]

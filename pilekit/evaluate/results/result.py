@@ -30,7 +30,7 @@ class BitsPerByte(TableResult):
     protocol          all that the figures depend on, as JSON types; results compare only if theirs are equal
     weighted          all subsets weighted by the corpus's mixture; None if the manifest has no weights
     records           the scored documents that the figures are made of
-    published         published figures that may be shown beside these, and the differences; or None
+    published         published figures that these may be compared with, and the differences; or None
     warnings          facts a reader must know about the data, a sentence each
     training_copies   documents whose text is in the training shards too, if asked for
     cost              the cost of this call; None if all documents were recorded before. Not in `to_dict`

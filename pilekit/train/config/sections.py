@@ -38,7 +38,7 @@ TEXT = r"[^\0\ud800-\udfff]+"
 Text = Annotated[str, Meta(min_length=1, pattern=rf"\A{TEXT}\Z")]
 Texts = Annotated[list[Text], Meta(min_length=1)]
 Numbers = Annotated[dict[Text, NotNegative], Meta(min_length=1)]
-_Path = Annotated[str, Meta(min_length=1)]  # msgspec 0.22 crashes on a pattern beside a list, so `check` applies it
+_Path = Annotated[str, Meta(min_length=1)]  # msgspec 0.22 crashes on "pattern or list", so `check` applies it
 Files = _Path | Annotated[list[_Path], Meta(min_length=1)]
 
 
@@ -162,7 +162,7 @@ class TrainSection(_Section, frozen=True, kw_only=True):
     clip_norm: PositiveOrInfinite = 1.0
     """The largest gradient norm: larger gradients are scaled down to it; inf never scales."""
     ema: Beta = 0.0
-    """Decay of a running mean of the weights, such as 0.999, which is exported beside them; 0: none."""
+    """Decay of a running mean of the weights, such as 0.999, which is exported too; 0: none."""
     seed: FromZero = 0
     """Seed of the initial weights and of everything random in a step."""
     eval_every: FromZero = 0

@@ -115,7 +115,7 @@ def page_of(entries: Any, steps: Sequence[int], config: TrainConfig, ranks: Rank
     advice = remedy if data > MOST_DATA else AGAINST_SAVING if checkpoint > MOST_CHECKPOINT else FASTER
     on_gpu = ranks.device.type == "cuda"
     order, talks = ("self_device_time_total", ("nccl",)) if on_gpu else ("self_cpu_time_total", ("FSDP::", "c10d::"))
-    where, beside = (" on the GPU", "partly while it computes") if on_gpu else ("", "and waiting for other ranks")
+    where, meanwhile = (" on the GPU", "partly while it computes") if on_gpu else ("", "and waiting for other ranks")
     spent = [0.0, 0.0]
     for entry in entries:
         # As in torch's total of a GPU: an annotation there lasts as long as the kernels inside, which count already.
@@ -130,7 +130,7 @@ Where the time of steps {steps[0]:,} to {steps[-1]:,} went: rank 0 of {ranks.wor
 {data:>10.1%} waiting for the next rows to be read, tokenized and packed (pilekit::data)
 {checkpoint:>10.1%} saving, as far as it blocks the loop (pilekit::checkpoint)
 {computing:>10.1%} computing{where}
-{communicating:>10.1%} communicating ({", ".join(talks)}), {beside}
+{communicating:>10.1%} communicating ({", ".join(talks)}), {meanwhile}
 
 Most useful: {advice}
 {TRACE_FILE} shows every operation: open it in https://ui.perfetto.dev

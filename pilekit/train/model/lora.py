@@ -1,4 +1,4 @@
-"""`[lora]`: small matrices that are trained beside the frozen matrices of a model (LoRA: Hu et al., 2021), by peft.
+"""`[lora]`: small matrices that are trained and added to a model's frozen ones (LoRA: Hu et al., 2021), by peft.
 
 peft wraps each chosen layer in a layer that adds alpha / rank * B A to its weight. A is drawn from the seed and B is
 0, so a run begins as the model that it adapts. The names of the model's own parameters get ".base_layer" in them. All

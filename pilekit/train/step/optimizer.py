@@ -107,7 +107,7 @@ def muon_parameters(model: nn.Module, config: OptimizerConfig) -> set[str]:
 def measured_step(optimizer: Optimizer) -> Tensor:
     """Step, and return the sum of squares of the change to this rank's parts of the weights: 0-d, float64.
 
-    Parameters are stepped in pieces, so only about `MEASURED` old numbers are held beside the new.
+    Parameters are stepped in pieces, so only about `MEASURED` old numbers are held in addition to the new.
     """
     squares = [torch.zeros((), dtype=torch.float64)]
     for part in optimizer.parts if isinstance(optimizer, Combined) else (optimizer,):
@@ -146,7 +146,7 @@ def sum_of_squares(tensors: Sequence[Tensor]) -> Tensor:
     tensors = [tensor for tensor in tensors if tensor.numel()]
     if not tensors:
         return torch.zeros((), dtype=torch.float64)
-    # A CPU sums in order: in float32, the many small squares of a large head would vanish beside large ones.
+    # A CPU sums in order: in float32, the many small squares of a large head would vanish when added to large ones.
     exact = torch.float64 if tensors[0].device.type == "cpu" else None
     return torch.stack(torch._foreach_norm(tensors, 2, exact)).double().square().sum()
 
