@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from pilekit.artifacts.job_folder import NOTES, Output
 from tests.stopping import tree
 
 FILE_OPERATIONS = (
@@ -78,8 +83,21 @@ def killed_after(renamings: int, action: Callable[[], object]) -> bool:
     return code != 0
 
 
+def record_notes(patch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the steps and shards that this process notes as done, from now on."""
+    names, note = list[str](), Output.note
+
+    def recorded(self: Output, name: str, *arguments: Any) -> None:
+        names.append(name)
+        note(self, name, *arguments)
+
+    patch.setattr(Output, "note", recorded)
+    return names
+
+
 def left_at_each_renaming(folder: Path, run: Callable[[Path], object]) -> tuple[int, set[str]]:
-    """Kill the job `run` after each of its renamings, and run it again: each output is then that of the whole job.
+    """Kill the job `run` after each of its renamings, and run it again: each output is then that of the whole job,
+    and no step of which a note was left is done again, but the summary.
 
     Returns the number of moments, and what kills left behind.
     """
@@ -91,6 +109,10 @@ def left_at_each_renaming(folder: Path, run: Callable[[Path], object]) -> tuple[
         left |= {path.relative_to(out).as_posix() for path in out.rglob("*")}
         if not killed:
             return moment, left
-        run(out)
+        notes = {json.loads(path.read_bytes())["name"] for path in out.glob(f"{NOTES}/*.json")} - {"/summary"}
+        with pytest.MonkeyPatch.context() as patch:
+            noted = record_notes(patch)
+            run(out)
         assert tree(out) == whole, moment
+        assert notes.isdisjoint(noted), moment
     raise AssertionError

@@ -1,24 +1,19 @@
-"""Assembled corpora against a slow reference, and the same bytes whatever happens, `kill -9` included."""
+"""Assembled corpora against a slow reference, and the same bytes for any processes, memory and order."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit import Corpus, PilekitError, corpus_stats, read
-from pilekit.artifacts.job_folder import Output
 from pilekit.assemble import assemble_corpus
 from tests.assemble.reference import Case, Part
-from tests.kills import killed_after
 from tests.shards import making
 from tests.stopping import tree
 
@@ -108,36 +103,6 @@ def test_the_same_bytes_for_any_jobs_memory_and_order_of_sources(made: tuple[Cas
     assert content(tmp_path / "out") == content(folder / "out")
     assemble_corpus(Case(case.parts, case.val, case.test, seed=7).write(tmp_path), tmp_path / "other")
     assert content(folder / "out").items().isdisjoint(content(tmp_path / "other").items())
-
-
-@pytest.mark.parametrize("killed", [1, pytest.param(7, marks=pytest.mark.slow)])
-def test_killed_and_run_again_nothing_that_was_done_is_done_again(
-    made: tuple[Case, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: int
-) -> None:
-    _, folder = made
-    whole, manifest = content(folder / "out"), folder / "mine.toml"
-    note = Output.note
-    noted: list[str] = []
-
-    def noting(self: Output, name: str, *rest: Any) -> None:
-        noted.append(name)
-        note(self, name, *rest)
-
-    monkeypatch.setattr(Output, "note", noting)
-    replace, renamed, kinds = os.replace, list[Path](), set[str]()
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", lambda source, target: (replace(source, target), renamed.append(target)))
-        assemble_corpus(manifest, tmp_path / "whole", jobs=1)
-    for moment in (len(renamed) * number // (killed + 1) for number in range(1, killed + 1)):
-        out = tmp_path / str(moment)
-        assert killed_after(moment, partial(assemble_corpus, manifest, out, jobs=1))
-        done = {json.loads(path.read_bytes())["name"] for path in (out / ".unfinished").glob("*.json")}
-        kinds |= {"".join(name.split("/")[:2]) if name[0] == "/" else name.split("/")[0] for name in done}
-        noted.clear()
-        assemble_corpus(manifest, out, jobs=1)
-        assert content(out) == whole
-        assert done.isdisjoint(noted)
-    assert killed == 1 or kinds >= {"a.jsonl", "text files from files", "plan", "spilled", "train"}, kinds
 
 
 @pytest.mark.slow

@@ -23,7 +23,6 @@ from pilekit import Corpus, PilekitError, SubstringResult, dedup_corpus, reframe
 from pilekit.artifacts.sort import external_sort
 from pilekit.cutting import windows
 from tests.cli.running import cells, run, run_json
-from tests.kills import left_at_each_renaming
 from tests.pipeline.making import lines_of
 from tests.shards import making
 from tests.shards.editing import slow_edit
@@ -228,15 +227,6 @@ def test_subsets_and_what_a_dedup_removed(data: Path, tmp_path: Path) -> None:
     assert found.summary["left_out"] == unique.summary["removed"] > 30
     substrings_corpus(tmp_path / "unique/clean", out=tmp_path / "expected")
     assert lines_of(tmp_path / "deduplicated/clean") == lines_of(tmp_path / "expected/clean")
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad/00.jsonl").write_bytes(b"{\n" + b"\n".join(lines["00.jsonl"]) + b"\n")
-    given: dict[str, Any] = {"out": tmp_path / "out"}
-    with pytest.raises(PilekitError, match=r"00.jsonl, line 1"):
-        substrings_corpus(tmp_path / "bad", **given)
-    bad = substrings_corpus(tmp_path / "bad", on_error="skip", **given)
-    assert (bad.summary["skipped"], bad.skipped.count, bad.summary["read"]) == (1, 1, 41)
-    with pytest.raises(PilekitError, match=r"00.jsonl, line 1"):
-        substrings_corpus(tmp_path / "bad", **given)
     reframe_corpus(data, tmp_path / "reframed")
     substrings_corpus(tmp_path / "reframed", dedup=tmp_path / "unique", out=tmp_path / "recompressed")
     assert lines_of(tmp_path / "recompressed/clean") == lines_of(tmp_path / "expected/clean")
@@ -275,14 +265,6 @@ def test_the_command_warns_prints_and_shows_passages(data: Path, tmp_path: Path)
         with pytest.raises(PilekitError, match=message):
             substrings_corpus(data, **{"out": tmp_path / "none", **options})
     assert not (tmp_path / "none").exists()
-
-
-@pytest.mark.slow
-def test_killed_at_each_step_the_same_bytes(data: Path, tmp_path: Path) -> None:
-    moments, left = left_at_each_renaming(tmp_path, lambda out: substrings_corpus(data, out=out, jobs=1))
-    assert moments > 20
-    steps = {"scratch/anchors", "scratch/windows", "scratch/runs", "scratch/cuts", "repeats.parquet", "clean"}
-    assert left > steps
 
 
 @pytest.mark.slow

@@ -28,7 +28,6 @@ from tests.cli.running import run
 from tests.cutting import test_substrings as substrings
 from tests.dedup import reference
 from tests.dedup.checking import Document, Identity, check, corpus_documents, mask_of, removed_rows, write_corpus
-from tests.kills import left_at_each_renaming
 from tests.pipeline.making import lines_of
 from tests.shards import making
 from tests.stopping import tree
@@ -265,16 +264,6 @@ def test_protected_substrings_after_dedup_with_subsets_and_the_command(data: Pat
     assert "Spans that are text of held-out documents, of which nothing was cut: 1 (test.jsonl, val.jsonl)." in page
     assert "2 of the removed documents are like held-out ones, of which none was removed: test.jsonl, val" in page
     assert "val.jsonl 0 (held out)" in page
-
-
-@pytest.mark.parametrize("make", [partial(dedup_corpus, jobs=1), partial(substrings_corpus, jobs=1)])
-def test_protected_runs_that_are_killed_end_with_the_same_bytes(
-    make: Callable[..., Any], data: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "killed").mkdir()
-    moments, left = left_at_each_renaming(tmp_path / "killed", lambda out: make(data, held_out="protect", out=out))
-    assert moments > 10
-    assert "clean/val.jsonl.zst" in left
 
 
 def test_mini_pile_loses_what_its_held_out_documents_have(real_corpus: Path, tmp_path: Path) -> None:

@@ -142,25 +142,6 @@ def test_other_subsets_pass_through_or_are_left_out(tmp_path: Path, only: bool, 
     assert {documents[name].subset for name in removed} == {"ArXiv", "Pile-CC"}
 
 
-def test_a_bad_line_is_an_error_unless_it_is_to_be_skipped(tmp_path: Path) -> None:
-    data, out = tmp_path / "data", tmp_path / "out"
-
-    def fails() -> None:
-        with pytest.raises(PilekitError, match=r"00\.jsonl\.zst, line 2:"):
-            dedup_corpus(data, out=out)
-
-    write_corpus(data, {"00": [making.record("a"), b"{", making.record("a")]})
-    fails()
-    write_corpus(data, {"01": [making.record("b")]})
-    fails()
-    for _ in range(2):  # The first call resumes that run and finishes it.
-        assert dedup_corpus(data, out=out, on_error="skip").skipped.count == 1
-        assert check(out, corpus_documents(data), skipped=1) == {("00.jsonl", 2)}
-    before = tree(out)
-    fails()
-    assert tree(out) == before
-
-
 def test_more_documents_than_are_looked_up_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row groups, chunks and batches end in the middle; copies lie far from their originals."""
     for module in (sketch_shard, removed_table):

@@ -1,11 +1,8 @@
-"""Runs killed at any moment and repeated, with changes in between: the same result, nothing done twice, or a clear
-refusal."""
+"""Runs repeated with changes in between: the same result, or a clear refusal."""
 
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,45 +14,6 @@ from pilekit.dedup.run import dedup_corpus
 from tests.dedup.planted import planted_corpus
 from tests.shards.making import flipped
 from tests.stopping import tree
-
-# One process only makes children. Each child dies at another moment, just before or just after a renaming: that is
-# when the files on disk change for a later run. Every second renaming, before and after it, is every state between two.
-KILLED = """
-import os, shutil, signal, sys
-from pathlib import Path
-from pilekit.dedup.run import dedup_corpus
-
-data, folder, before, step = sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "before", int(sys.argv[4])
-
-def run(moment, out):
-    renamed = 0
-    def patched(source, target, *, of=os.replace, **options):
-        nonlocal renamed
-        renamed += 1
-        if renamed == moment and before:
-            os.kill(os.getpid(), signal.SIGKILL)
-        of(source, target, **options)
-        if renamed == moment:
-            os.kill(os.getpid(), signal.SIGKILL)
-    os.replace = patched
-    dedup_corpus(data, out=out, jobs=1)
-
-moment, status = 1, None
-while status != 0:
-    out = folder / str(moment)
-    child = os.fork()
-    if not child:
-        try:
-            run(moment, out)
-            os._exit(0)
-        except BaseException as error:
-            print(repr(error), flush=True)
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    assert status == 0 or os.WIFSIGNALED(status), status
-    moment += step
-shutil.rmtree(out)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -76,45 +34,6 @@ def out(finished: Path, tmp_path: Path) -> Path:
     """A copy of the finished folder."""
     shutil.copytree(finished, tmp_path / "out")
     return tmp_path / "out"
-
-
-def finished_files(out: Path) -> dict[Path, int]:
-    """The files that the next run must use again, and their inodes, which change when a file is replaced."""
-    notes = [path.read_text() for path in (out / ".unfinished").glob("*.json")]
-    done = [*(out / "sketches").rglob("*.parquet")]
-    done += [path for path in (out / "clean").rglob("*") if any(f'"clean/{path.name}"' in note for note in notes)]
-    if any("removed.parquet" in note for note in notes):
-        done += [out / "removed.parquet", *(out / "masks").rglob("*.mask")]
-    return {path: path.stat().st_ino for path in done}
-
-
-@pytest.mark.parametrize(
-    ("when", "every"),
-    [("behind", 6), *(pytest.param(when, 2, marks=pytest.mark.slow) for when in ("before", "behind"))],
-)
-def test_killed_at_a_moment_and_run_again(corpus: Path, finished: Path, tmp_path: Path, when: str, every: int) -> None:
-    whole = tree(finished)
-    script = [sys.executable, "-c", KILLED, str(corpus), str(tmp_path), when, str(every)]
-    done = subprocess.run(script, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    left: set[str] = set()
-    for out in tmp_path.iterdir():
-        left |= {path.relative_to(out).parts[0] for path in out.rglob("*") if not path.name.endswith(".partial")}
-        before = finished_files(out)
-        dedup_corpus(corpus, out=out, jobs=1)
-        assert tree(out) == whole
-        assert {path: path.stat().st_ino for path in before} == before
-    assert left > {"pilekit.json", "sketches", "scratch", "removed.parquet", "masks", "clean"}
-
-
-def test_the_same_run_again_answers_at_once(corpus: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = dedup_corpus(corpus, out=out, jobs=1)
-    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-    monkeypatch.setattr(run, "sketch_shard", None)
-    again = dedup_corpus(corpus, out=out, jobs=2, memory=1 << 30)
-    assert (again.summary, again.skipped) == (first.summary, first.skipped)
-    assert again.removed.equals(first.removed)
-    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
 
 
 def test_what_was_taken_away_is_made_again(corpus: Path, finished: Path, out: Path) -> None:
@@ -148,10 +67,6 @@ def test_changed_input_and_other_parameters_are_named(corpus: Path, out: Path, t
     fails("write is true there, false here", write=False)
     fails("spellings is", manifest="demo")  # of other subsets, so labels may mean others
     assert dedup_corpus(corpus, out=out, jobs=1, on_error="skip").summary["read"] > 0  # there is no bad line
-    reversed_bytes(data / "train" / "01.jsonl.zst")
-    fails(r"other shards: train/01\.jsonl is not the same any more.*--out")
-    (data / "train" / "01.jsonl.zst").unlink()
-    fails(r"train/01\.jsonl is not among them now")
 
 
 def test_a_shard_that_changes_during_the_run_or_a_damaged_sketch_is_named_and_the_run_resumes(

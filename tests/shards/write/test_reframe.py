@@ -1,4 +1,4 @@
-"""Reframing gives the same bytes of text in seekable frames, after damage, kills and full disks too."""
+"""Reframing gives the same bytes of text in seekable frames, after damage and full disks too."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import itertools
 import os
 import re
 import shutil
-import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -33,7 +31,7 @@ from pilekit.shards.write.seekable_frames import read_seek_table
 from tests.shards import making
 from tests.shards.reading import documents, frames_of, value_and_memory
 from tests.small_disk import small_disk
-from tests.stopping import is_sound, kill, stop_when, tree
+from tests.stopping import tree
 
 SKIPPABLE = b"\x5e\x2a\x4d\x18\x05\x00\x00\x00hello"
 KIB = 1 << 10
@@ -233,23 +231,6 @@ def test_a_shard_that_the_disk_changed_is_not_published(tmp_path: Path, monkeypa
             damage_on_disk(patch, change)
             reframe(tmp_path / "00.jsonl", tmp_path / "out")
         assert not (tmp_path / "out").exists()
-
-
-def command(source: Path, out: Path, jobs: int = 1) -> list[str]:
-    options = ["--level", "15", "--frame", "256KiB", "--jobs", str(jobs)]  # slow enough to be stopped
-    return [sys.executable, "-m", "pilekit.cli.main", "reframe", str(source), "--out", str(out), *options]
-
-
-@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_killed_run_ends_with_the_same_bytes(corpus: Path, tmp_path: Path, jobs: int) -> None:
-    subprocess.run(command(corpus, tmp_path / "whole"), check=True, capture_output=True)
-    whole, out = tree(tmp_path / "whole"), tmp_path / "out"
-    for pattern in ("train/*.zst.*.partial", "train/*.zst"):
-        code, _ = stop_when(command(corpus, out, jobs), lambda pattern=pattern: any(out.glob(pattern)), kill)
-        assert code == -signal.SIGKILL
-        is_sound(out, whole)
-    subprocess.run(command(corpus, out, jobs), check=True, capture_output=True)
-    assert tree(out) == whole
 
 
 MEMORY = """
