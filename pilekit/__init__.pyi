@@ -3,7 +3,6 @@
 from pilekit.assemble.assemble_corpus import AssembledCorpus as AssembledCorpus
 from pilekit.assemble.assemble_corpus import assemble_corpus as assemble_corpus
 from pilekit.assemble.demo import demo_corpus as demo_corpus
-from pilekit.corpus import Corpus as Corpus
 from pilekit.corpus import Manifest as Manifest
 from pilekit.corpus import Shard as Shard
 from pilekit.corpus import load_manifest as load_manifest
@@ -57,6 +56,7 @@ from pilekit.shards.random_access.document_reader import read_documents as read_
 from pilekit.shards.random_access.pile_documents import PileDocuments as PileDocuments
 from pilekit.shards.read.read_errors import BadLine as BadLine
 from pilekit.shards.read.read_errors import SkippedLines as SkippedLines
+from pilekit.shards.read.reader import Corpus as Corpus
 from pilekit.shards.read.reader import read as read
 from pilekit.shards.read.reader import read_corpus as read_corpus
 from pilekit.shards.verify.findings import Finding as Finding

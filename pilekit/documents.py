@@ -22,7 +22,8 @@ import numpy.typing as npt
 import orjson
 import xxhash
 
-from pilekit.corpus import MAX_SUBSETS, UNLABELLED, SubsetNames
+from pilekit.corpus.manifest import Described, load_manifest
+from pilekit.corpus.names import MAX_SUBSETS, UNLABELLED, SubsetNames, subset_names
 from pilekit.display.wrong_names import NearestNames, nearest, wrong_attribute
 from pilekit.errors import PilekitError, counted, visible
 
@@ -79,6 +80,12 @@ class RecordFormat:
     text_field: str = "text"
     label_path: tuple[str, ...] = ("meta", "pile_set_name")
     names: SubsetNames | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, manifest: Described = None) -> RecordFormat:
+        """The format of a corpus with this manifest, and its subsets' names; by default as in the Pile."""
+        manifest = load_manifest(manifest)
+        return cls(manifest.text_field, tuple(manifest.label_path.split(".")), subset_names(manifest))
 
     def record(self, text: str, subset: str) -> dict[str, Any]:
         """A new record in this format."""

@@ -25,12 +25,12 @@ from pilekit.assemble.find_sources import Source
 from pilekit.assemble.read_source import COUNTED, Job, SourceReader, scratch_path
 from pilekit.corpus import Shard
 from pilekit.corpus.sidecar_files import INDEX_SUFFIX
+from pilekit.documents import RecordFormat
 from pilekit.errors import PilekitError, shortened
 from pilekit.shards.corpus_job import Share, await_files
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.folder_job import await_notes
 from pilekit.shards.index.build import build_index
-from pilekit.shards.read.reader import record_format
 from pilekit.shards.write.shard_writer import ShardWriter
 from pilekit.workers import Advance
 
@@ -52,7 +52,7 @@ def outputs(shards: int) -> list[str]:
 
 def spill_source(source: Source, advance: Advance, *, job: Job, output: Output, inputs: Inputs, share: Share) -> None:
     """Write the lines of a source, each as often as it is used, and note the runs. Half of the memory holds lines."""
-    record, subset = record_format(job.manifest).record, job.manifest.subsets[source.subset]
+    record, subset = RecordFormat.of(job.manifest).record, job.manifest.subsets[source.subset]
     paths = [scratch_path(output, kind, source.name) for kind in (COUNTED, LINES, PLACES)]
     await_files([paths[0], job.plan])
     reader, plan = SourceReader(source, job, share.ahead, keeping=True), CorpusPlan.load(job.plan, job.manifest)

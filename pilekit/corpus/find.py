@@ -14,11 +14,11 @@ from __future__ import annotations
 import heapq
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, get_args
 
 from pilekit.artifacts.header import HEADER_FILE, read_header
 from pilekit.corpus import local, remote
@@ -75,6 +75,8 @@ class Corpus(NearestNames):
     """The folder that names are relative to: the given folder, the folder of one file, or the parent of all paths."""
     shards: tuple[Shard, ...]
     manifest: Manifest
+    _read: Callable[[Corpus], Iterable[Iterable[Document]]]
+    """`pilekit.read`; shards/read/reader.py, which stands above this folder, sets it."""
 
     def __init__(
         self,
@@ -193,9 +195,11 @@ class Corpus(NearestNames):
 
     def documents(self) -> Iterator[Document]:
         """All documents in order, as `read` gives them; `PileDocuments` reaches any of them by its position."""
-        from pilekit.shards.read.reader import read
+        return itertools.chain.from_iterable(self._read(self))
 
-        return itertools.chain.from_iterable(read(self))
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields, and how to read in a process that has imported no reader."""
+        return self.__dict__ | ({"_read": self._read} if hasattr(self, "_read") else {})
 
     def _of(self, shards: tuple[Shard, ...]) -> Self:
         part = object.__new__(type(self))

@@ -16,12 +16,12 @@ import msgspec
 import numpy as np
 
 from pilekit.corpus import Corpus, Shard
-from pilekit.documents import DocumentBatch
+from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.pipeline.pipeline import Pipeline, Stage
 from pilekit.pipeline.stages import Kept, document_hashes, filtered
 from pilekit.shards.corpus_job import CorpusJob, Share
 from pilekit.shards.read.read_errors import SkippedLines
-from pilekit.shards.read.reader import Reading, read, record_format
+from pilekit.shards.read.reader import Reading, read
 from pilekit.shards.work import Work, takes
 from pilekit.workers import Advance
 
@@ -89,7 +89,7 @@ def sample_documents(
         skipped.merge(bad)
     places = {shard.name: place for place, shard in enumerate(corpus.shards)}
     documents = sorted(lowest.documents(), key=lambda one: (places[one.shard], one.number))
-    form = record_format(corpus.manifest)
+    form = RecordFormat.of(corpus.manifest)
     return [
         DocumentBatch([one.text], [one.subset], one.shard, np.array([one.number]), [one.line], format=form)
         for one in documents

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.corpus import Manifest, Shard, SubsetNames
-from pilekit.documents import check_labels
+from pilekit.documents import RecordFormat, check_labels
 from pilekit.errors import message_logger
 from pilekit.shards.corpus_job import ShardWork, Share
 from pilekit.shards.index.document_rows import DocumentRows, document_rows, index_rows
@@ -26,7 +26,7 @@ from pilekit.shards.index.format import IndexDamage, ShardIndex, bad_lines
 from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.open import is_parquet
 from pilekit.shards.read.read_errors import SkippedLines
-from pilekit.shards.read.reader import OnError, read, record_format
+from pilekit.shards.read.reader import OnError, read
 from pilekit.stats.histogram import BINS, bin_of
 from pilekit.workers import Advance
 
@@ -139,7 +139,7 @@ def count_shard(
             return counts, hashes
     counts = Counts()
     if scan and not is_parquet(shard.path):
-        format = record_format(manifest)
+        format = RecordFormat.of(manifest)
         bad = counts.skipped if on_error == "skip" else None
         rows = document_rows(shard, format, skipped=bad, advance=advance, ahead=share.ahead, hashed=copies)
         hashes = _count_all(rows, counts, copies)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import glob
 import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
@@ -407,3 +409,10 @@ def test_parts_are_equally_large_and_alike_in_any_order(sizes: list[int], count:
     for wrong in ((0, count), (count + 1, count)):
         with pytest.raises(PilekitError, match="counted from 1"):
             corpus.part(wrong)
+
+
+def test_a_corpus_that_was_sent_to_another_process_can_be_read_there(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
+    script = "import pickle, sys; print(*(document.text for document in pickle.load(sys.stdin.buffer).documents()))"
+    sent = pickle.dumps(Corpus(tmp_path))
+    assert subprocess.run([sys.executable, "-c", script], input=sent, capture_output=True).stdout == b"a b\n"

@@ -30,13 +30,13 @@ from pilekit.dedup.sketch.sketch_format import (
     load_sketch,
     sketch_schema,
 )
-from pilekit.documents import DocumentBatch
+from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.corpus_job import Share
 from pilekit.shards.fingerprint import Inputs, changed_at, fingerprint
 from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.read_errors import BadLine
-from pilekit.shards.read.reader import OnError, read, record_format
+from pilekit.shards.read.reader import OnError, read
 from pilekit.stats.counting import Counts
 from pilekit.workers import Advance
 from pilekit.workers.in_threads import map_in_threads
@@ -79,7 +79,7 @@ def sketch_shard(
         return sketch
 
     threads = share.threads
-    now, format = fingerprint(shard.path), record_format(manifest)
+    now, format = fingerprint(shard.path), RecordFormat.of(manifest)
     selected = None if subsets is None else sorted(resolve_subsets(*subsets, manifest=manifest))
     counts = Counts()
     with (

@@ -31,6 +31,7 @@ from pilekit.corpus.shard import STANDARD_INPUT, is_url, without_query
 from pilekit.corpus.sidecar_files import INDEX_SUFFIX as INDEX_SUFFIX
 from pilekit.corpus.sidecar_files import index_name
 from pilekit.display.wrong_names import NearestNames
+from pilekit.documents import RecordFormat
 from pilekit.errors import PilekitError, counted, message_logger, visible
 from pilekit.shards.fingerprint import Fingerprint, changed_at, fingerprint
 from pilekit.shards.index.document_rows import DocumentRows
@@ -40,7 +41,6 @@ from pilekit.shards.index.metadata import IndexDamage as IndexDamage
 from pilekit.shards.index.metadata import IndexHeader as IndexHeader
 from pilekit.shards.read.open import exists, open_file
 from pilekit.shards.read.read_errors import BadLine, SkippedLines
-from pilekit.shards.read.reader import record_format
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -206,7 +206,7 @@ def find_indexes(corpus: Corpus, *, whole: bool = False) -> list[ShardIndex | No
 
 def misfit(header: IndexHeader, now: Fingerprint, manifest: Manifest | None = None) -> str | None:
     """Why an index with this header does not fit a shard of this fingerprint; None if it does."""
-    format = record_format(manifest)
+    format = RecordFormat.of(manifest)
     label_path = ".".join(format.label_path)
     if (why := _other_bytes(header, now)) is not None:
         return why

@@ -17,6 +17,7 @@ import xxhash
 
 from pilekit.corpus import Manifest, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
+from pilekit.documents import RecordFormat
 from pilekit.errors import PilekitError
 from pilekit.shards.index.document_rows import DocumentRows, LineRows, index_rows
 from pilekit.shards.index.metadata import MOST_FRAMES, Frames
@@ -25,7 +26,7 @@ from pilekit.shards.read.json_records import LineParser
 from pilekit.shards.read.lines import LineBlock, whole_lines
 from pilekit.shards.read.open import storage_of
 from pilekit.shards.read.read_errors import SkippedLines
-from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, OnError, located_errors, record_format, text_pieces
+from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, OnError, located_errors, text_pieces
 from pilekit.workers import Advance
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class ShardScan:
         if shard.path == STANDARD_INPUT:
             raise PilekitError("standard input (-) has no index, as it cannot be read again; save it to a file first")
         self.lines = self.content_bytes = 0
-        self.skipped, self.format = SkippedLines(), record_format(manifest)
+        self.skipped, self.format = SkippedLines(), RecordFormat.of(manifest)
         self.row_groups: list[RowGroup] = []
         self._shard, self._advance, self._ahead, self._on_stored = shard, advance, ahead, on_stored
         self._storage = storage_of(shard.path)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from pilekit.corpus import Corpus, Described, Manifest, Shard, load_manifest, shard_of
 from pilekit.corpus.shard import is_url
-from pilekit.documents import Document, DocumentBatch, meta_of
+from pilekit.documents import Document, DocumentBatch, RecordFormat, meta_of
 from pilekit.errors import PilekitError, shortened
 from pilekit.shards.index.build import index_of
 from pilekit.shards.index.format import ShardIndex, changed_since
@@ -36,7 +36,6 @@ from pilekit.shards.read.json_records import BadRecord, LineParser, document_of,
 from pilekit.shards.read.lines import Line
 from pilekit.shards.read.open import is_parquet
 from pilekit.shards.read.read_errors import BadLine, SkippedLines
-from pilekit.shards.read.reader import record_format
 
 if TYPE_CHECKING:
     from pilekit.shards.random_access.rows_by_number import RowsByNumber
@@ -84,7 +83,7 @@ class DocumentReader:
         advance: Callable[[int], None] | None = None,
         cache: FrameCache | None = None,
     ):
-        self.shard, self.format, self._index = shard, record_format(manifest), index
+        self.shard, self.format, self._index = shard, RecordFormat.of(manifest), index
         self._path = shard.path if shard.path != "-" else shard.name
         self._stored: LinesByNumber | RowsByNumber | LinesInOrder
         self._in_order = False

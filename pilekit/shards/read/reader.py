@@ -16,7 +16,8 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from typing import Any, BinaryIO, Literal
 
-from pilekit.corpus import Corpus, Described, Shard, Source, load_manifest, shard_of, subset_names, subsets_or_all
+from pilekit.corpus import Corpus as Corpus
+from pilekit.corpus import Described, Shard, Source, load_manifest, shard_of, subsets_or_all
 from pilekit.corpus.find import names_many
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.documents import DocumentBatch, RecordFormat
@@ -117,7 +118,7 @@ def read(
     parser = LineParser(
         path=shard.path if shard.path != STANDARD_INPUT else shard.name,
         shard=shard.name,
-        format=record_format(manifest),
+        format=RecordFormat.of(manifest),
         subsets=None if subsets is None else frozenset(subsets),
         skipped=skipped if on_error == "skip" else None,
     )
@@ -140,6 +141,9 @@ def read_corpus(
     )
 
 
+Corpus._read = staticmethod(read)
+
+
 def _read_all(corpus: Corpus, read_shard: Reading) -> ShardReader:
     skipped = SkippedLines()
 
@@ -152,12 +156,6 @@ def _read_all(corpus: Corpus, read_shard: Reading) -> ShardReader:
                     skipped.merge(reader.skipped)
 
     return ShardReader(batches(), skipped)
-
-
-def record_format(manifest: Described = None) -> RecordFormat:
-    """Where records of this corpus keep their text and label, and its subsets' names; by default as in the Pile."""
-    manifest = load_manifest(manifest)
-    return RecordFormat(manifest.text_field, tuple(manifest.label_path.split(".")), subset_names(manifest))
 
 
 def _batches(
