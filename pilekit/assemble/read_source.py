@@ -31,11 +31,12 @@ from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.stages import document_hashes
 from pilekit.shards.corpus_job import Share
 from pilekit.shards.fingerprint import Inputs
-from pilekit.shards.read.json_records import BadRecord, LineParser, kind_of, text_of
-from pilekit.shards.read.lines import Line
-from pilekit.shards.read.read_errors import BadLine, SkippedLines
-from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, OnError
-from pilekit.shards.read.records import decoded_records
+from pilekit.shards.read.blocks import shard_blocks
+from pilekit.shards.read.json_records import LineParser, kind_of, records_of, text_of
+from pilekit.shards.read.lines import Line, RowBlock, numbered_parts
+from pilekit.shards.read.open import MAX_DOCUMENT_BYTES, ReadOptions
+from pilekit.shards.read.read_errors import BadLine, BadRecord, SkippedLines
+from pilekit.shards.read.reader import OnError
 from pilekit.workers import Advance
 
 Rows = npt.NDArray[np.uint64]
@@ -90,8 +91,14 @@ class SourceReader:
         if self.source.is_text:
             return self._text_files(advance)
         fields = {self.text_field, *(path[0] for path in (self._group, *self._keep) if path)}
-        blocks = decoded_records(self._path, fields, advance=advance, ahead=self.ahead)
-        return (self._documents(*block) for block in blocks)
+        return self._records(fields, ReadOptions(advance, self.ahead))
+
+    def _records(self, fields: set[str], options: ReadOptions) -> Iterator[Documents]:
+        with shard_blocks(self._path, options, columns=fields) as blocks:
+            for part in numbered_parts(blocks):
+                yield self._documents(
+                    part.numbers, records_of(part), None if isinstance(part, RowBlock) else part.lines
+                )
 
     def _documents(
         self, given_numbers: npt.NDArray[np.int64], records: list[object], lines: list[Line] | None

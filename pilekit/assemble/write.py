@@ -31,6 +31,7 @@ from pilekit.shards.corpus_job import Share, await_files
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.folder_job import await_notes
 from pilekit.shards.index.build import build_index
+from pilekit.shards.read.open import ReadOptions
 from pilekit.shards.write.shard_writer import ShardWriter
 from pilekit.workers import Advance
 
@@ -142,7 +143,9 @@ def write_output(shard: Shard, advance: Advance, *, job: Job, output: Output, in
             advance(writer.text_bytes - before)
     index = Path(f"{path}{INDEX_SUFFIX}")
     written = Shard(name, str(path), path.stat().st_size)
-    built = build_index(written, str(index), job.manifest, ahead=share.ahead)
+    built = build_index(
+        written, str(index), ReadOptions(ahead=share.ahead, stored=written.size or 0), manifest=job.manifest
+    )
     output.note(name, {"documents": built.header.documents}, path, index)
 
 

@@ -16,8 +16,11 @@ from pilekit.corpus.shard import stem
 from pilekit.cutting.words import compacted
 from pilekit.errors import PilekitError, shortened
 from pilekit.shards.read.absent_label import fields_of, first_records
-from pilekit.shards.read.json_records import BadRecord, kind_of
-from pilekit.shards.read.records import decoded_records
+from pilekit.shards.read.blocks import shard_blocks
+from pilekit.shards.read.json_records import kind_of, records_of
+from pilekit.shards.read.lines import numbered_parts
+from pilekit.shards.read.open import ReadOptions
+from pilekit.shards.read.read_errors import BadRecord
 
 
 class Texts(NamedTuple):
@@ -99,9 +102,9 @@ def _texts_of(raw: Mapping[str, Any], fields: Sequence[str], shard: Shard, numbe
 
 def _raw_records(shard: Shard, fields: Sequence[str]) -> Generator[Mapping[str, Any], None, None]:
     """The records of a file."""
-    with closing(decoded_records(shard.path, {*fields, "id"})) as blocks:
-        for numbers, records, _ in blocks:
-            for number, record in zip((numbers + 1).tolist(), records, strict=True):
+    with shard_blocks(shard.path, ReadOptions(ahead=False), columns={*fields, "id"}) as blocks:
+        for part in numbered_parts(blocks):
+            for number, record in zip((part.numbers + 1).tolist(), records_of(part), strict=True):
                 if type(record) is not dict:
                     why = record if isinstance(record, BadRecord) else f"is {kind_of(record)}, not a JSON object"
                     raise PilekitError(f"{shard.path}, line {number:,}: {shortened(why, 200)}")

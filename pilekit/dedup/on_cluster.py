@@ -110,8 +110,10 @@ def _write_tables(
         if copies is None:
             tables = find_exact(document_table, own, share.memory, part)
         else:
-            flags, (_, threads, memory) = read_flags(copies, 0, document_table.documents), share
-            candidates = find_candidates(document_table, part, flags, own, memory, jobs=threads, advance=advance)
+            flags = read_flags(copies, 0, document_table.documents)
+            candidates = find_candidates(
+                document_table, part, flags, own, share.memory, jobs=share.threads, advance=advance
+            )
             tables = resources.enter_context(candidates.rows).chunks()
         for table in tables:
             np.save(file, table)

@@ -32,12 +32,11 @@ from pilekit.dedup.sketch.sketch_format import ShardSketch, check_unchanged, sha
 from pilekit.documents import RecordFormat
 from pilekit.errors import PilekitError
 from pilekit.shards.corpus_job import CorpusJob, Share, await_files
-from pilekit.shards.read.change_check import open_unchanged
+from pilekit.shards.read.blocks import shard_blocks
 from pilekit.shards.read.json_records import LineParser
-from pilekit.shards.read.open import is_parquet
-from pilekit.shards.read.parquet import parquet_batches
+from pilekit.shards.read.lines import RowBlock, numbered_parts
+from pilekit.shards.read.open import ReadOptions
 from pilekit.shards.read.read_errors import SkippedLines
-from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, read_lines
 from pilekit.workers import Advance
 from pilekit.workers.in_threads import map_in_threads
 from pilekit.workers.kernels import compiled
@@ -202,8 +201,7 @@ def _candidate_texts(
     parser = LineParser(shard.path, shard.name, format, None, SkippedLines())
     held: list[bytes] = []
     size = found = 0
-    read = _from_rows(shard, parser, numbers, tell) if is_parquet(shard.path) else None
-    with closing(read or _from_lines(shard, parser, numbers, tell, ahead)) as lists:
+    with closing(_texts(shard, parser, numbers, ReadOptions(tell, ahead))) as lists:
         while found < len(numbers):
             texts = next(lists, None)
             if texts is None:
@@ -220,24 +218,18 @@ def _candidate_texts(
     advance(header.size - told)
 
 
-def _from_lines(
-    shard: Shard, parser: LineParser, numbers: Int64, advance: Advance, ahead: bool
-) -> Generator[list[str], None, None]:
+def _texts(shard: Shard, parser: LineParser, numbers: Int64, options: ReadOptions) -> Generator[list[str], None, None]:
     """Lists of texts, each in reverse order, so that the caller can pop and free each text."""
-    with closing(read_lines(shard.path, advance=advance, ahead=ahead)) as blocks:
-        for here, lines, _ in blocks:
-            some, chosen, _ = np.intersect1d(here, numbers, assume_unique=True, return_indices=True)
-            texts = parser.parse([lines[i] for i in chosen.tolist()], some).texts
-            del lines  # A long line must not be held while the next is read.
-            if len(texts) != len(some):
+    with shard_blocks(shard.path, options, columns=parser.format) as blocks:
+        for part in numbered_parts(blocks):
+            wanted, chosen, _ = np.intersect1d(part.numbers, numbers, assume_unique=True, return_indices=True)
+            if isinstance(part, RowBlock):
+                records = [part.records[i] for i in chosen.tolist()]
+                texts = parser.parse_records(records, wanted, part.format).texts
+            else:
+                texts = parser.parse([part.lines[i] for i in chosen.tolist()], wanted).texts
+            del part  # A long line must not be held while the next is read.
+            if len(texts) != len(wanted):
                 raise shard_changed(shard)
             texts.reverse()
             yield texts
-
-
-def _from_rows(shard: Shard, parser: LineParser, numbers: Int64, advance: Advance) -> Generator[list[str], None, None]:
-    """The same from a Parquet shard."""
-    with open_unchanged(shard.path) as (file, _):
-        for batch in parquet_batches(file, parser, 0, MAX_DOCUMENT_BYTES, advance):
-            _, chosen, _ = np.intersect1d(batch.numbers, numbers, assume_unique=True, return_indices=True)
-            yield [batch.texts[i] for i in chosen.tolist()[::-1]]

@@ -31,6 +31,7 @@ from pilekit.corpus import Corpus, Part, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.display.progress import Report
 from pilekit.errors import PilekitError
+from pilekit.shards.read.open import ReadOptions
 from pilekit.shards.read.reader import OnError
 from pilekit.workers import Advance, Ray, imap_shards, usable_cpus, wait_for_file
 
@@ -52,11 +53,17 @@ class Share(NamedTuple):
     ahead     whether to decompress in a thread of its own
     threads   the number of threads for all else
     memory    bytes, if the processes divide some; else 0
+    stored    the stored bytes that a process reads in all
     """
 
     ahead: bool
     threads: int
     memory: int = 0
+    stored: int = 0
+
+    def read_options(self, advance: Advance | None) -> ReadOptions:
+        """How the work reads its shard."""
+        return ReadOptions(advance, self.ahead, self.stored)
 
 
 class ShardWork(Protocol[Item, Result]):
@@ -153,7 +160,8 @@ class CorpusJob:
         # A process decompresses in a thread if there are free CPUs for it, or if it is the only one. If most shards are
         # tiny, no thread pays.
         ahead = ((processes == 1 and cluster is None) or threads > 1) and not is_tiny
-        return Share(ahead, threads, memory // (processes if cluster is None else cluster.tasks_of_a_node(processes)))
+        memory //= processes if cluster is None else cluster.tasks_of_a_node(processes)
+        return Share(ahead, threads, memory, sum(shard.size or 0 for shard in shards) // processes)
 
     def each(
         self, work: ShardWork[T, R], items: Sequence[T], *, memory: int = 0, lock: Path | None = None

@@ -10,6 +10,7 @@ The rows of a block are counted with a handful of numpy calls. Only hashes of te
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -18,15 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.corpus import Manifest, Shard, SubsetNames
-from pilekit.documents import RecordFormat, check_labels
+from pilekit.documents import DocumentBatch, check_labels
 from pilekit.errors import message_logger
 from pilekit.shards.corpus_job import ShardWork, Share
-from pilekit.shards.index.document_rows import DocumentRows, document_rows, index_rows
+from pilekit.shards.index.document_rows import DocumentRows, document_rows
 from pilekit.shards.index.format import IndexDamage, ShardIndex, bad_lines
-from pilekit.shards.read.json_records import bad_line_error
-from pilekit.shards.read.open import is_parquet
+from pilekit.shards.read.json_records import LineParser, OnError, bad_line_error
 from pilekit.shards.read.read_errors import SkippedLines
-from pilekit.shards.read.reader import OnError, read
 from pilekit.stats.histogram import BINS, bin_of
 from pilekit.workers import Advance
 
@@ -117,13 +116,9 @@ def count_shard(
     tokenizer: Tokenizer | None,
     copies: bool,
     on_error: OnError,
-    scan: bool,
     share: Share,
 ) -> tuple[Counts, TextHashes]:
-    """Count one shard, from its index if there is one; the second result is empty unless `copies`.
-
-    scan    use the compiled scan, which is faster on long shards; for all documents, without tokens
-    """
+    """Count one shard, from its index if there is one; the second result is empty unless `copies`."""
     shard, index = item
     if index is not None:
         counts = Counts(skipped=bad_lines(shard, index))
@@ -138,26 +133,19 @@ def count_shard(
             counts.joined = _joined(index.names)
             return counts, hashes
     counts = Counts()
-    if scan and not is_parquet(shard.path):
-        format = RecordFormat.of(manifest)
-        bad = counts.skipped if on_error == "skip" else None
-        rows = document_rows(shard, format, skipped=bad, advance=advance, ahead=share.ahead, hashed=copies)
+    parser = LineParser.of(shard, manifest, subsets, on_error, counts.skipped)
+
+    def count_tokens(batch: DocumentBatch) -> None:
+        assert tokenizer is not None
+        tokens = np.diff(tokenizer.encode_batch(batch.texts)[1])
+        np.add.at(counts.tokens, counts.rows(batch.subsets), tokens)
+
+    see_batch = None if tokenizer is None else count_tokens
+    rows = document_rows(shard, parser, share.read_options(advance), hashed=copies, see_batch=see_batch)
+    with closing(rows):
         hashes = _count_all(rows, counts, copies)
-        counts.joined = _joined(format.names)
-        return counts, hashes
-    with read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=share.ahead) as reader:
-        counts.skipped = reader.skipped
-
-        def read_rows() -> Iterator[DocumentRows]:
-            for batch in reader:
-                yield index_rows(batch, hashed=copies)
-                if tokenizer is not None and len(batch):
-                    tokens = np.diff(tokenizer.encode_batch(batch.texts)[1])
-                    np.add.at(counts.tokens, counts.rows(batch.subsets), tokens)
-
-        hashes = _count_all(read_rows(), counts, copies)
-        counts.joined = _joined(reader.parser.format.names if reader.parser is not None else None)
-        return counts, hashes
+    counts.joined = _joined(parser.format.names)
+    return counts, hashes
 
 
 def _joined(names: SubsetNames | None) -> dict[str, str]:

@@ -34,11 +34,6 @@ if TYPE_CHECKING:
     from pilekit.display.fitted_table import FittedTable
     from pilekit.tokenize import Tokenizer
 
-SCANNED_FROM_BYTES = 16 << 20
-"""The compiled scan is used from this many compressed bytes per process. Loading it takes half a second and 130 MB. It
-saves that time from about 150 MiB on. Below, it costs some tenths of a second, but memory is the same for 50 MB of text
-and for more."""
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CorpusStats(TableResult):
@@ -124,7 +119,6 @@ def corpus_stats(
     to_read = [shard for shard, index in zip(corpus.shards, indexes, strict=True) if index is None]
     job = CorpusJob(corpus, **work)
     job = replace(job, jobs=job.processes(to_read))
-    large = sum(shard.size or 0 for shard in to_read) >= SCANNED_FROM_BYTES * (job.jobs or 1)
     count = functools.partial(
         count_shard,
         manifest=corpus.manifest,
@@ -132,7 +126,6 @@ def corpus_stats(
         tokenizer=tokenizer,
         copies=copies,
         on_error=job.on_error,
-        scan=large and subsets is None and tokenizer is None,
     )
     counts = Counts()
     copy_counter = CopyCounter()

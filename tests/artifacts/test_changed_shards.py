@@ -103,7 +103,7 @@ def when_read(monkeypatch: pytest.MonkeyPatch) -> WhenRead:
 
     def read(self: _StoredFile, size: int = -1, /) -> bytes:
         data = really_read(self, size)
-        while waiting and self.on_read is not None:  # not while a fingerprint is taken
+        while waiting and self.storage is not None:  # not while a fingerprint is taken
             waiting.pop()()
         return data
 

@@ -26,11 +26,10 @@ from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.read.reader import read
 from pilekit.shards.verify.verify import verify_corpus
-from pilekit.stats import summary
 from pilekit.stats.summary import corpus_stats
 from pilekit.stream.read.token_files import TokenCorpus
 from tests.cli.running import refused, run, run_json
-from tests.shards.making import record, write_shard
+from tests.shards.making import as_if_large, record, write_shard
 from tests.tiny.models import tiny_model_dir, tiny_tokenizer
 
 SPELLED = {"GitHub": "Github", "github": "Github", "PMC": "PubMed Central", "pile_arxiv": "ArXiv", "arXiv": "ArXiv"}
@@ -83,18 +82,15 @@ def without_joined(stats: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("subsets", [None, ["GitHub"], ["pmc", "ArXiv"]])
 @pytest.mark.parametrize("way", ["decoded", "scanned", "tokens", "index"])
-def test_stats_by_every_path(
-    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, way: str, subsets: list[str] | None
-) -> None:
+def test_stats_by_every_path(tmp_path: Path, tokenizer: Path, way: str, subsets: list[str] | None) -> None:
     exact = [(text, spelled(label)) for text, label in documents()]
     folders = write(tmp_path / "spelled", documents(), "lines"), write(tmp_path / "exact", exact, "lines")
-    if way == "scanned":
-        monkeypatch.setattr(summary, "SCANNED_FROM_BYTES", 0)
+    corpora = [Corpus(folder) if way != "scanned" else as_if_large(Corpus(folder)) for folder in folders]
     if way == "index":
         for folder in folders:
             index_corpus(Corpus(folder))
     options: dict[str, Any] = {"subsets": subsets, "copies": True, "tokenizer": tokenizer if way == "tokens" else None}
-    found, reference = (corpus_stats(folder, jobs=2, **options) for folder in folders)
+    found, reference = (corpus_stats(corpus, jobs=2, **options) for corpus in corpora)
     assert without_joined(found.to_dict()) == reference.to_dict()
     met = {subset.name: set(subset.joined) for subset in found.subsets if subset.joined}
     expected: dict[str, set[str]] = {}

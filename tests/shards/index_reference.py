@@ -8,7 +8,12 @@ from typing import NamedTuple
 
 import xxhash
 
-from pilekit.shards.index.format import ShardIndex, load_index
+from pilekit.corpus import shard_of
+from pilekit.shards.fingerprint import fingerprint
+from pilekit.shards.index.build import write_index
+from pilekit.shards.index.format import ShardIndex, index_places, load_index
+from pilekit.shards.index.scan import ShardScan
+from pilekit.shards.read.open import ReadOptions
 from tests.shards.making import slow_documents
 
 BAD_LINES = [b"{", b"[]", b'{"text": 1}', b'{"meta": {"pile_set_name": "ArXiv"}}', b"\xff\xfe", b'{"text": "a"} {}']
@@ -90,3 +95,10 @@ def check_index(index: ShardIndex, shard: Path, text: bytes, places: list[Place]
         assert header.content_bytes == len(text)
         assert header.content_hash == xxhash.xxh3_128_hexdigest(text)
         assert header.size == shard.stat().st_size
+
+
+def index_with_marks(path: Path, mark_bytes: int, options: ReadOptions | None = None) -> ShardIndex:
+    """A new index of the shard; in plain text, a line about every `mark_bytes` is marked."""
+    shard = shard_of(str(path))
+    scan = ShardScan(shard, options, on_error="skip", mark_bytes=mark_bytes)
+    return write_index(index_places(shard)[0], shard.path, scan, scan.rows(), lambda: fingerprint(shard.path))

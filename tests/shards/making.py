@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import zstandard
 from hypothesis import strategies as st
 
+from pilekit.corpus import Corpus
 from pilekit.shards.write.seekable_frames import FRAME_BYTES
 from pilekit.shards.write.shard_writer import ShardWriter
 
@@ -95,6 +98,13 @@ def write_shard(path: Path, some: Iterable[bytes], frame_bytes: int = FRAME_BYTE
     with ShardWriter(path, frame_bytes=frame_bytes) as writer:
         writer.write_lines(some)
     return path
+
+
+def as_if_large(corpus: Corpus) -> Corpus:
+    """The same corpus, whose shards say that each has a terabyte, so that the compiled scan reads them."""
+    large = copy(corpus)
+    large.shards = tuple(replace(shard, size=1 << 40) for shard in corpus.shards)
+    return large
 
 
 def flipped(data: bytes, at: int, mask: int = 1) -> bytes:

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit import Corpus, PilekitError, load_tokenizer
-from pilekit.stats import summary
 from pilekit.stats.counting import Counts
 from pilekit.stats.summary import CorpusStats, corpus_stats
 from tests.shards import making
@@ -74,28 +73,26 @@ def test_real_text_as_an_independent_count(real_corpus: Path) -> None:
     assert_same(corpus_stats(path, copies=True), slow_stats([path]))
 
 
-def stats_of(path: Path, scan: bool, monkeypatch: pytest.MonkeyPatch) -> object:
-    monkeypatch.setattr(summary, "SCANNED_FROM_BYTES", 0 if scan else 1 << 60)
+def stats_of(corpus: Corpus) -> object:
     try:
-        stats = corpus_stats(Corpus(path), copies=True, on_error="skip")
+        stats = corpus_stats(corpus, copies=True, on_error="skip")
     except PilekitError as error:
         return str(error)
     return stats.to_dict(), [str(bad) for bad in stats.skipped.examples]
 
 
-def test_a_long_shard_is_scanned_and_counts_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_shard_is_scanned_and_counts_alike(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.zst"
     rng = np.random.default_rng(0)
     sizes = [*rng.integers(0, 3000, 2000).tolist(), 5_000_000, *[0] * 10_000]
     good = (making.record("é" * (size % 7) + "x\n" * (size // 2), making.LABELS[size % 6]) for size in sizes)
     making.write_shard(path, [*good, b"{", b'{"text": 1}', b""])
-    read = stats_of(path, False, monkeypatch)
-    assert stats_of(path, True, monkeypatch) == read
+    assert stats_of(making.as_if_large(Corpus(path))) == stats_of(Corpus(path))
     stored = path.read_bytes()
     path.write_bytes(stored[: len(stored) // 2])
-    damage = stats_of(path, True, monkeypatch)
+    damage = stats_of(making.as_if_large(Corpus(path)))
     assert "a.jsonl.zst: is cut off" in str(damage), "damage is an error even when bad lines are skipped"
-    assert damage == stats_of(path, False, monkeypatch)
+    assert damage == stats_of(Corpus(path))
 
 
 def test_processes_change_nothing_and_subsets_are_selected(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def check(corpus: Corpus, *, good: bool = True, place: int = 0) -> None:
         build_index(shard, index_places(shard)[place], on_error="skip")
     with pytest.MonkeyPatch.context() as patch:
         if good:
-            patch.setattr(counting, "read", never)
+            patch.setattr(counting, "document_rows", never)
             patch.setattr(local, "_in_processes", never)
         assert [told(corpus, jobs=2 if good else 1, **options) for options in OPTIONS] == before
 

@@ -29,7 +29,7 @@ from pilekit.shards.index.format import ShardIndex, find_index, find_indexes, in
 from pilekit.shards.index.metadata import INDEX, ROWS_PER_GROUP, Frames, IndexHeader, index_metadata
 from pilekit.shards.index.scan import ShardScan
 from pilekit.shards.read.change_check import check_version, version_of
-from pilekit.shards.read.open import storage_of
+from pilekit.shards.read.open import ReadOptions, storage_of
 from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import OnError
 from pilekit.shards.work import PartWork, takes
@@ -47,19 +47,18 @@ WRITTEN_BYTES = 64 << 20
 
 def index_of(
     shard: Shard,
-    advance: Advance | None = None,
+    options: ReadOptions | None = None,
     *,
     manifest: Manifest | None = None,
     whole: bool = False,
     place: str | None = None,
     on_error: OnError = "raise",
-    ahead: bool = True,
 ) -> ShardIndex:
     """The shard's index: an existing one that fits, else a new one; of several processes, one builds it.
 
-    whole     read all rows of an existing index, and build a new one if they are damaged
+    options   say how the shard is read for a new index
+    whole     also reads all rows of an existing index, and builds a new one if they are damaged
     place     the path of a new index, which no other process writes; None: beside the shard, else in the cache folder
-    ahead     decompress in a thread
     """
     find = functools.partial(find_index, shard, manifest, tell=False, whole=whole)
     if index := find():
@@ -67,16 +66,16 @@ def index_of(
     # No lock at a given place: in a cluster, a node that hangs would hold it.
     with _locked_place(shard) if place is None else nullcontext(place) as place:
         # Another process may have built it while this one waited.
-        return find() or build_index(shard, place, manifest, on_error, advance, ahead)
+        return find() or build_index(shard, place, options, manifest=manifest, on_error=on_error)
 
 
 def build_index(
     shard: Shard,
     place: str,
+    options: ReadOptions | None = None,
+    *,
     manifest: Manifest | None = None,
     on_error: OnError = "raise",
-    advance: Advance | None = None,
-    ahead: bool = True,
     content_hash: str | None = None,
 ) -> ShardIndex:
     """Read the shard and write its index to `place`, which no other process writes, even if an index exists.
@@ -86,7 +85,7 @@ def build_index(
     On any error nothing is written, and an existing index stays.
     """
     version, now = version_of(shard.path), fingerprint(shard.path)
-    scan = ShardScan(shard, manifest=manifest, on_error=on_error, advance=advance, ahead=ahead)
+    scan = ShardScan(shard, options, manifest=manifest, on_error=on_error)
 
     def made_of() -> Fingerprint:
         check_version(shard.path, version)
@@ -147,7 +146,8 @@ def _place_of_index(
 ) -> tuple[str, bool]:
     """Build the index if there is none; returns where it is, because its frames may take megabytes."""
     shard, place = item
-    index = index_of(shard, advance, manifest=manifest, whole=True, place=place, on_error=on_error, ahead=share.ahead)
+    options = share.read_options(advance)
+    index = index_of(shard, options, manifest=manifest, whole=True, place=place, on_error=on_error)
     return index.path, index.built
 
 
@@ -179,11 +179,17 @@ def _locked_place(shard: Shard) -> Iterator[str]:
 class Scan(Protocol):
     """The facts about a whole shard, complete when its rows have been read; `ShardScan` has them."""
 
-    lines: int
-    content_bytes: int
     skipped: SkippedLines
     format: RecordFormat
     frames: Frames
+
+    @property
+    def lines(self) -> int:
+        """The number of its lines, bad and blank lines included."""
+
+    @property
+    def content_bytes(self) -> int:
+        """How many bytes its text has."""
 
     @property
     def content_hash(self) -> str:

@@ -1,18 +1,15 @@
-"""`DocumentRows`: number, label, size and hash of documents, the common form of stats, index and verify.
+"""`document_rows`: from a shard's blocks to the number, label, size and hash of its documents.
 
-`LineRows` makes them from blocks of lines, decoded or scanned by compiled code (json_line_kernel.py). The scan takes
-two thirds of the time of decoding and gives exactly the same rows. Lines that the scan cannot read are decoded, so
-errors, skipped lines and odd spellings are the same either way. The first documents of each label are decoded, which
-teaches the scan the label. If most lines have another form, scanning stops.
-
-Loading the scan takes half a second, so only large shards are scanned.
-
-Labels are as the records spell them. `named` gives the rows the names of subsets, label by label.
+`DocumentRows` is the common form of stats, index and verify. Lines are decoded or, where a process reads much, scanned
+by compiled code (json_line_kernel.py). The scan takes two thirds of the time of decoding and gives exactly the same
+rows. Lines that the scan cannot read are decoded, so errors, skipped lines and odd spellings are the same either way.
+The first documents of each label are decoded, which teaches the scan the label. If most lines have another form,
+scanning stops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,12 +18,14 @@ import numpy.typing as npt
 import xxhash
 
 from pilekit.corpus import Shard, SubsetNames
-from pilekit.documents import DocumentBatch, RecordFormat
+from pilekit.documents import DocumentBatch
+from pilekit.shards.read.blocks import ShardWatch, shard_blocks
 from pilekit.shards.read.json_records import LineParser
-from pilekit.shards.read.lines import Line, LineBlock, whole_lines
-from pilekit.shards.read.read_errors import SkippedLines
-from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, located_errors, text_pieces
-from pilekit.workers import Advance
+from pilekit.shards.read.lines import LineBlock, numbered_parts
+from pilekit.shards.read.open import ReadOptions, is_parquet
+
+SCANNED_FROM_BYTES = 96 << 20
+"""Loading the compiled scan takes half a second and 80 MB. It saves that time on about this many stored bytes."""
 
 Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
@@ -53,24 +52,31 @@ class DocumentRows(NamedTuple):
 
 def document_rows(
     shard: Shard,
-    format: RecordFormat,
+    parser: LineParser,
+    options: ReadOptions,
     *,
-    skipped: SkippedLines | None = None,
-    advance: Advance | None = None,
-    ahead: bool = True,
     hashed: bool = True,
-) -> Iterator[DocumentRows]:
-    """Scan a long shard (not Parquet), block by block; the rows have the subsets' names.
+    watch: ShardWatch | None = None,
+    see_batch: Callable[[DocumentBatch], None] | None = None,
+) -> Generator[DocumentRows, None, None]:
+    """The rows of a shard's documents, in parts of bounded size; `PilekitError` for damage, after all rows before it.
 
-    skipped   where bad lines are counted; None: a bad line is a `PilekitError`
-    hashed    hash the texts
+    parser      selects the documents, and names their subsets
+    hashed      whether to hash the texts
+    watch       sees all bytes and blocks
+    see_batch   receives the documents of each part
     """
-    parser = LineParser(shard.path, shard.name, replace(format, names=None), None, skipped)
-    documents = LineRows(parser, scan=True, hashed=hashed)
-    reading = text_pieces(shard.path, advance=advance, ahead=ahead)
-    with located_errors(shard.path, lambda: documents.lines), reading as pieces:
-        for block in whole_lines(pieces, MAX_DOCUMENT_BYTES):
-            yield from (rows.named(format.names) for rows in documents.rows(block))
+    with shard_blocks(shard.path, options, shown=parser.path, columns=parser.format, watch=watch) as blocks:
+        only_rows = parser.subsets is None and see_batch is None and not is_parquet(shard.path)
+        if only_rows and options.stored >= SCANNED_FROM_BYTES:
+            scanner = LineScanner(parser, hashed=hashed)
+            while scanner.pays and isinstance(block := next(blocks, None), LineBlock):
+                yield from scanner.rows(block)
+            block = None  # The consumer alone holds a long line.
+        for batch in parser.batches(numbered_parts(blocks)):
+            if see_batch is not None:
+                see_batch(batch)
+            yield index_rows(batch, hashed=hashed)
 
 
 def index_rows(batch: DocumentBatch, *, hashed: bool = True) -> DocumentRows:
@@ -81,39 +87,30 @@ def index_rows(batch: DocumentBatch, *, hashed: bool = True) -> DocumentRows:
     return DocumentRows(batch.numbers, codes, list(places), sizes, hashes)
 
 
-class LineRows:
-    """Makes `DocumentRows` of the blocks of a shard, in order.
+class LineScanner:
+    """Scans the blocks of a shard, in order.
 
-    scan     scan the lines; becomes false if most lines have another form
-    hashed   hash the texts
-    lines    how many lines have been read
+    hashed   whether to hash the texts
+    lines    how many lines are scanned at a time
+    labels   how many labels the scan learns; documents with others are decoded
+    pays     becomes false if most lines have another form
     """
 
-    def __init__(self, parser: LineParser, *, scan: bool, hashed: bool = True):
-        self.parser, self.scan, self.hashed, self.lines = parser, scan, hashed, 0
-        if scan:
-            from pilekit.shards.index import json_line_kernel
+    def __init__(self, parser: LineParser, *, hashed: bool = True, lines: int = 1 << 14, labels: int = 256):
+        from pilekit.shards.index import json_line_kernel
 
-            self._kernel = json_line_kernel
-            self._form = json_line_kernel.line_form(parser.format.text_field, parser.format.label_path)
-            self._known: dict[str, int] = {}
-            self._labels = json_line_kernel.known_labels(self._known)
-            self._arrays = np.empty((4, json_line_kernel.LINES), dtype=np.int64)
-            self._texts = np.empty(0, dtype=np.uint8)
+        # The scan learns labels as the records spell them.
+        self.parser = replace(parser, format=replace(parser.format, names=None))
+        self.names, self.hashed, self.labels, self.pays = parser.format.names, hashed, labels, True
+        self._kernel = json_line_kernel
+        self._form = json_line_kernel.line_form(parser.format.text_field, parser.format.label_path)
+        self._known: dict[str, int] = {}
+        self._table = json_line_kernel.known_labels(self._known)
+        self._arrays = np.empty((4, lines), dtype=np.int64)
+        self._texts = np.empty(0, dtype=np.uint8)
 
     def rows(self, block: LineBlock) -> Iterator[DocumentRows]:
-        """The documents of the next block, in parts of bounded size."""
-        if self.scan:
-            yield from self._scanned(block)
-            return
-        for numbers, lines, end in block.lines(self.lines):
-            self.lines = end
-            yield self._decoded(lines, numbers)
-
-    def _decoded(self, lines: list[Line], numbers: Int64) -> DocumentRows:
-        return index_rows(self.parser.parse(lines, numbers), hashed=self.hashed)
-
-    def _scanned(self, block: LineBlock) -> Iterator[DocumentRows]:
+        """The documents of the next block, in parts of bounded size; counts its lines."""
         careful, blank = self._kernel.CAREFUL, self._kernel.BLANK
         heads = [] if block.head is None else [block.head]
         view = memoryview(block.data)
@@ -122,29 +119,30 @@ class LineRows:
         if self.hashed and len(self._texts) < len(data):
             self._texts = np.empty(len(data), dtype=np.uint8)
         texts = (self._texts,) if self.hashed else ()
-        begins, ends, found, sizes = self._arrays
+        begins, ends, codes, sizes = self._arrays
         begin = block.begin
         while heads or begin < block.end:
             count, begin = self._kernel.scan_lines(
-                data, words, begin, block.end, *self._form, *self._labels, begins, ends, found, sizes, *texts
+                data, words, begin, block.end, *self._form, *self._table, begins, ends, codes, sizes, *texts
             )
-            code, size = found[:count], sizes[:count]
+            code, size = codes[:count], sizes[:count]
             hashes = self._hashes(size[code >= 0]) if self.hashed else []
-            left = [*heads, *(view[begins[line] : ends[line]] for line in np.flatnonzero(code == careful).tolist())]
-            code, size = (
-                np.concatenate([np.full(len(heads), value), of]) for value, of in ((careful, code), (0, size))
-            )
+            places = np.flatnonzero(code == careful).tolist()
+            unscanned = [*heads, *(view[begins[place] : ends[place]] for place in places)]
+            # The line that crossed a border, if there is one, comes first and is decoded.
+            code = np.concatenate([np.full(len(heads), careful), code])
+            size = np.concatenate([np.full(len(heads), 0), size])
             heads = []
-            numbers, scanned = np.arange(self.lines, self.lines + len(code)), code >= 0
-            self.lines += len(code)
+            numbers, scanned = np.arange(block.count.lines, block.count.lines + len(code)), code >= 0
+            block.count.lines += len(code)
             rows = DocumentRows(
                 numbers[scanned], code[scanned], list(self._known), size[scanned], np.array(hashes, dtype=np.uint64)
             )
-            if left:
-                decoded = self._decoded(left, numbers[code == careful])
+            if unscanned:
+                decoded = index_rows(self.parser.parse(unscanned, numbers[code == careful]), hashed=self.hashed)
                 rows = _merged(rows, decoded)
-                self._learn(decoded.labels, len(left), int(np.count_nonzero(code != blank)))
-            yield rows
+                self._learn(decoded.labels, len(unscanned), int(np.count_nonzero(code != blank)))
+            yield rows.named(self.names)
 
     def _hashes(self, sizes: Int64) -> list[int]:
         """The hashes of texts of these sizes, stored end to end."""
@@ -154,27 +152,28 @@ class LineRows:
             begin = end
         return hashes
 
-    def _learn(self, labels: list[str], left: int, lines: int) -> None:
-        """Teach the scan these labels; stop scanning if it left most lines and knew all labels."""
+    def _learn(self, labels: list[str], unscanned: int, lines: int) -> None:
+        """Teach the scan these labels; it does not pay if it left most lines unscanned and knew all labels."""
         before = len(self._known)
         for label in labels:
-            if len(self._known) < self._kernel.KNOWN_LABELS:
+            if len(self._known) < self.labels:
                 self._known.setdefault(label, len(self._known))
-        self.scan = 2 * left <= lines or len(self._known) > before
+        self.pays = 2 * unscanned <= lines or len(self._known) > before
         if len(self._known) > before:
-            self._labels = self._kernel.known_labels(self._known)
+            self._table = self._kernel.known_labels(self._known)
 
 
-def _merged(one: DocumentRows, other: DocumentRows) -> DocumentRows:
+def _merged(scanned: DocumentRows, decoded: DocumentRows) -> DocumentRows:
     """The rows of both, in the order of their numbers."""
-    places = {label: place for place, label in enumerate(dict.fromkeys([*one.labels, *other.labels]))}
-    codes = np.array([places[label] for label in other.labels], dtype=np.int64)[other.codes]
-    order = np.argsort(np.concatenate([one.numbers, other.numbers]))
-    hashes = np.concatenate([one.text_hashes, other.text_hashes])
+    places = {label: place for place, label in enumerate(dict.fromkeys([*scanned.labels, *decoded.labels]))}
+    # The labels of `scanned` come first, so its codes stay. The codes of `decoded` go by way of its own labels.
+    codes = np.array([places[label] for label in decoded.labels], dtype=np.int64)[decoded.codes]
+    order = np.argsort(np.concatenate([scanned.numbers, decoded.numbers]))
+    hashes = np.concatenate([scanned.text_hashes, decoded.text_hashes])
     return DocumentRows(
-        np.concatenate([one.numbers, other.numbers])[order],
-        np.concatenate([one.codes, codes])[order],
+        np.concatenate([scanned.numbers, decoded.numbers])[order],
+        np.concatenate([scanned.codes, codes])[order],
         list(places),
-        np.concatenate([one.text_bytes, other.text_bytes])[order],
+        np.concatenate([scanned.text_bytes, decoded.text_bytes])[order],
         hashes[order] if len(hashes) else hashes,
     )

@@ -13,8 +13,6 @@ the decompressing thread needs.
 
 from __future__ import annotations
 
-from itertools import islice
-
 import numpy as np
 import numpy.typing as npt
 import orjson
@@ -24,14 +22,10 @@ from pilekit.workers.kernels import compiled
 Bytes = npt.NDArray[np.uint8]
 Int64 = npt.NDArray[np.int64]
 
-LINES = 1 << 14
-"""Lines that one call returns at most."""
 CAREFUL = -1
 """The row of a line that the scan leaves to the careful reader."""
 BLANK = -2
 """The row of a line that is white space alone: no document, and nothing to decode."""
-KNOWN_LABELS = 256
-"""Labels that the scan tries one after the other; documents with other labels are read carefully."""
 
 _SPACE = 0  # in a form: any white space, or none
 _QUOTE, _BACKSLASH, _NEWLINE = ord('"'), ord("\\"), ord("\n")
@@ -59,11 +53,12 @@ def line_form(text_field: str, label_path: tuple[str, ...]) -> tuple[Bytes, Byte
 
 
 def known_labels(rows: dict[str, int]) -> tuple[Bytes, Int64, Int64]:
-    """The table of labels for `scan_lines`, from the row of each; labels that JSON must escape are left out."""
+    """The table of labels for `scan_lines`, from the row of each; labels that JSON must escape are left out.
+
+    The scan tries one label after the other, so there should be few.
+    """
     plain = {
-        encoded: row
-        for label, row in islice(rows.items(), KNOWN_LABELS)
-        if orjson.dumps(label) == b'"%s"' % (encoded := label.encode())
+        encoded: row for label, row in rows.items() if orjson.dumps(label) == b'"%s"' % (encoded := label.encode())
     }
     ends = np.cumsum([len(label) for label in plain], dtype=np.int64)
     return np.frombuffer(b"".join(plain), dtype=np.uint8), ends, np.fromiter(plain.values(), np.int64, len(plain))
@@ -93,8 +88,8 @@ def scan_lines(
     words                 the same bytes as uint64 [bytes // 8]
     opening ...           the `line_form`
     labels, label_ends, label_rows   the known labels end to end, where each ends, and the row of each
-    line_begins ...       int64 [LINES], written: where each line begins and ends (without its newline), the row of its
-                          label, `CAREFUL` or `BLANK`, and the UTF-8 bytes of its text
+    line_begins ...       int64 [lines at a time], written: where each line begins and ends (without its newline), the
+                          row of its label, `CAREFUL` or `BLANK`, and the UTF-8 bytes of its text
     texts                 uint8 [end - begin or more], written: the texts of the lines that have a row, end to end
 
     Returns (number of lines, where the next line begins): `end`, unless there are more lines than the arrays hold.

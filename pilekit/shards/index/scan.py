@@ -1,8 +1,8 @@
 """`ShardScan`: read a shard once and collect everything that its index holds.
 
-This takes little more time than reading. Lines are decoded (in a long shard they are scanned, in half the time), a
-block's texts are measured and hashed together, the decompressed bytes are hashed in the decoding thread, and one
-newline is searched for each frame. Memory is that of reading, plus 32 bytes a frame.
+This takes little more time than reading. `document_rows` gives the documents. Meanwhile, `FrameLines` hashes the
+decompressed bytes in the decoding thread, and searches for one newline in each frame. Memory is that of reading, plus
+32 bytes a frame.
 """
 
 from __future__ import annotations
@@ -17,26 +17,22 @@ import xxhash
 
 from pilekit.corpus import Manifest, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
-from pilekit.documents import RecordFormat
 from pilekit.errors import PilekitError
-from pilekit.shards.index.document_rows import DocumentRows, LineRows, index_rows
+from pilekit.shards.index.document_rows import DocumentRows, document_rows
 from pilekit.shards.index.metadata import MOST_FRAMES, Frames
+from pilekit.shards.read.blocks import located_errors
 from pilekit.shards.read.change_check import open_unchanged
-from pilekit.shards.read.json_records import LineParser
-from pilekit.shards.read.lines import LineBlock, whole_lines
-from pilekit.shards.read.open import storage_of
+from pilekit.shards.read.json_records import LineParser, OnError
+from pilekit.shards.read.lines import LineBlock, LineCount
+from pilekit.shards.read.open import ReadOptions, Storage, storage_of
 from pilekit.shards.read.read_errors import SkippedLines
-from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, OnError, located_errors, text_pieces
-from pilekit.workers import Advance
 
 if TYPE_CHECKING:
-    from pilekit.shards.read.parquet import RowBlocks, RowGroup
+    from pilekit.shards.read.parquet import RowGroup
 
 READ_BYTES = 1 << 20
 MARK_BYTES = 1 << 20
 """The least distance between the marks of a file without frames."""
-SCANNED_FROM_BYTES = 200 << 20
-"""Loading the compiled scan takes as long as it saves on this many stored bytes."""
 
 
 class ShardScan:
@@ -47,6 +43,7 @@ class ShardScan:
     lines           lines read so far; after damage the lines before it
     skipped         bad lines passed over so far
     content_bytes   decompressed bytes so far; for Parquet as its metadata states
+    content_hash    the xxh3_128 of the decompressed bytes so far, in hexadecimal; "" for Parquet
     frames          the `Frames`, at the end; of a damaged shard, as far as it was read
     row_groups      of Parquet, from its footer
     """
@@ -56,109 +53,118 @@ class ShardScan:
     def __init__(
         self,
         shard: Shard,
+        options: ReadOptions | None = None,
         *,
         manifest: Manifest | None = None,
         on_error: OnError = "raise",
-        advance: Advance | None = None,
-        ahead: bool = True,
-        on_stored: Callable[[bytes], None] | None = None,
+        see_stored: Callable[[bytes], None] | None = None,
+        mark_bytes: int = MARK_BYTES,
     ):
-        """Arguments as in `read`, and `on_stored`: called with all stored bytes in order, from the decoding thread."""
+        """Arguments as in `read`, and:
+
+        options      say how the shard is read; None: as by a process that reads nothing else
+        see_stored   receives all stored bytes in order, in the decoding thread
+        mark_bytes   the least distance between the marks of a file without frames
+        """
         if shard.path == STANDARD_INPUT:
             raise PilekitError("standard input (-) has no index, as it cannot be read again; save it to a file first")
-        self.lines = self.content_bytes = 0
-        self.skipped, self.format = SkippedLines(), RecordFormat.of(manifest)
+        self.skipped = SkippedLines()
         self.row_groups: list[RowGroup] = []
-        self._shard, self._advance, self._ahead, self._on_stored = shard, advance, ahead, on_stored
-        self._storage = storage_of(shard.path)
-        on_bad = self.skipped if on_error == "skip" else None
-        self._parser = LineParser(shard.path, shard.name, replace(self.format, names=None), None, on_bad)
-        self._hash = xxhash.xxh3_128()
+        self._shard, self._storage = shard, storage_of(shard.path)
+        self._options = ReadOptions(stored=shard.size or 0) if options is None else options
+        parser = LineParser.of(shard, manifest, None, on_error, self.skipped)
+        self.format, self._parser = parser.format, replace(parser, format=replace(parser.format, names=None))
+        self._see_stored = see_stored
+        self._watch = FrameLines(shard.path, self._storage, see_stored, mark_bytes)
 
     @property
-    def content_hash(self) -> str:
-        """The xxh3_128 of the decompressed bytes so far, in hexadecimal; "" for Parquet."""
-        return "" if self._storage == "parquet" else self._hash.hexdigest()
+    def lines(self) -> int:  # noqa: D102
+        return self._watch.count.lines
+
+    @property
+    def content_bytes(self) -> int:  # noqa: D102
+        return self._watch.content_bytes
+
+    @property
+    def content_hash(self) -> str:  # noqa: D102
+        return "" if self._storage == "parquet" else self._watch.hash.hexdigest()
 
     def rows(self) -> Generator[DocumentRows, None, None]:
         """The shard's documents, once; `PilekitError` for damage, after all rows before it."""
-        return self._rows_of_parquet() if self._storage == "parquet" else self._rows_of_lines()
-
-    def _rows_of_lines(self) -> Generator[DocumentRows, None, None]:
-        path = self._shard.path
-        frame_lines = FrameLines(path, marks=self._storage == "plain")
-        if self._storage != "zstd":
-            frame_lines.begin_frame(0, 0)
-
-        def hash_text(piece: bytes) -> None:
-            self.content_bytes += len(piece)
-            self._hash.update(piece)
-
-        reading = text_pieces(
-            path,
-            advance=self._advance,
-            ahead=self._ahead,
-            on_stored=self._on_stored,
-            on_frame=lambda number, offset: frame_lines.begin_frame(offset, self.content_bytes),
-            on_text=hash_text,
-        )
-        documents = LineRows(self._parser, scan=(self._shard.size or 0) >= SCANNED_FROM_BYTES)
-        try:
-            with located_errors(path, lambda: self.lines), reading as pieces:
-                for block in whole_lines(pieces, MAX_DOCUMENT_BYTES):
-                    frame_lines.pass_lines(block, self.lines)
-                    for rows in documents.rows(block):
-                        self.lines = documents.lines
-                        yield rows
-                    self.lines = documents.lines
-        finally:
-            self.frames = frame_lines.frames(self.content_bytes, self.lines)
-
-    def _rows_of_parquet(self) -> Generator[DocumentRows, None, None]:
-        from pilekit.shards.read.parquet import parquet_batches, row_groups
-
-        path = self._shard.path
         self.frames = Frames(*[np.zeros(0, dtype=np.int64)] * 4)
+        if self._storage == "parquet":
+            self._read_footer()
+        try:
+            yield from document_rows(self._shard, self._parser, self._options, watch=self._watch)
+        finally:
+            if self._storage != "parquet":
+                self.frames = self._watch.frames()
+        self._watch.content_bytes += sum(group.size for group in self.row_groups)
+
+    def _read_footer(self) -> None:
+        """Take the row groups of a Parquet shard as its frames, and see its stored bytes."""
+        from pilekit.shards.read.parquet import row_groups
+
+        path = self._shard.path
         with open_unchanged(path) as (file, _):
             self.row_groups = row_groups(file, path)
-            rows, sizes = [group.rows for group in self.row_groups], [group.size for group in self.row_groups]
-            first, before = (np.cumsum([0, *counts[:-1]], dtype=np.int64)[: len(rows)] for counts in (rows, sizes))
-            self.frames = Frames(np.arange(len(rows)), before, first, np.zeros_like(before))
-            if self._on_stored is not None:
+            rows = np.array([group.rows for group in self.row_groups], np.int64)
+            sizes = np.array([group.size for group in self.row_groups], np.int64)
+            # What lies before a group is the sum of all groups so far without the group itself.
+            self.frames = Frames(
+                np.arange(len(rows)), np.cumsum(sizes) - sizes, np.cumsum(rows) - rows, np.zeros_like(rows)
+            )
+            if self._see_stored is not None:
                 file.seek(0)
                 with located_errors(path, lambda: 0):
                     while piece := file.read(READ_BYTES):
-                        self._on_stored(piece)
-            read: list[RowBlocks] = []
-            try:
-                for batch in parquet_batches(file, self._parser, 0, MAX_DOCUMENT_BYTES, self._advance, read.append):
-                    self.lines = int(batch.numbers[-1]) + 1
-                    yield index_rows(batch)
-            finally:
-                self.lines = read[0].read if read else 0
-        self.lines, self.content_bytes = sum(rows), sum(sizes)
+                        self._see_stored(piece)
 
 
 class FrameLines:
-    """Collects the `Frames` of a shard that has lines, while its lines are read.
+    """Collects the `Frames` of a shard that has lines, and hashes its text, while it is read; a `ShardWatch`.
 
     The decoding thread announces each frame; then the frame's text arrives as blocks of whole lines, in order. For each
     frame, one newline search finds the first line that begins at or after the frame's start, and one newline count
     gives the number of that line. No other facts about lines are kept.
 
-    path     the shard, for messages
-    marks    the file is plain: instead of announced frames, a line is marked about every MiB
+    path            the shard, for messages
+    storage         how it is stored; in a plain file, instead of announced frames, lines are marked
+    see_stored      receives all stored bytes
+    mark_bytes      the least distance between the marks
+    count           counts the lines read so far
+    content_bytes   decompressed bytes so far, and `hash` their xxh3_128
     """
 
-    def __init__(self, path: str, *, marks: bool):
-        self.path, self.marks = path, marks
+    def __init__(
+        self, path: str, storage: Storage, see_stored: Callable[[bytes], None] | None, mark_bytes: int = MARK_BYTES
+    ):
+        self.path, self.marks, self.mark_bytes = path, storage == "plain", mark_bytes
+        self.count, self.content_bytes = LineCount(), 0
+        self.hash = xxhash.xxh3_128()
+        self._see_stored = see_stored
         # 32 bytes a frame, where lists of Python's integers would take four times as much.
         self._offsets, self._text_offsets = array("q"), array("q")
         self._lines, self._begins = array("q"), array("q")
         self._at = 0  # where, in the decompressed text, the next block begins
+        if storage != "zstd":
+            self._begin_frame(0, 0)
 
-    def begin_frame(self, offset: int, text_offset: int) -> None:
-        """A frame begins at this stored byte, with this much text before it."""
+    def see_stored(self, data: bytes) -> None:
+        """Pass the stored bytes on."""
+        if self._see_stored is not None:
+            self._see_stored(data)
+
+    def see_frame(self, number: int, offset: int) -> None:
+        """A frame begins at this stored byte."""
+        self._begin_frame(offset, self.content_bytes)
+
+    def see_text(self, piece: bytes) -> None:
+        """Hash the decompressed bytes."""
+        self.content_bytes += len(piece)
+        self.hash.update(piece)
+
+    def _begin_frame(self, offset: int, text_offset: int) -> None:
         if len(self._offsets) == MOST_FRAMES:
             raise PilekitError(
                 f"{self.path}: has more than {MOST_FRAMES:,} frames, too many for an index; cut it into "
@@ -167,8 +173,9 @@ class FrameLines:
         self._offsets.append(offset)
         self._text_offsets.append(text_offset)
 
-    def pass_lines(self, block: LineBlock, line: int) -> None:
-        """Take the next block, whose first line has this number; the frames in its text have been announced."""
+    def see_block(self, block: LineBlock) -> LineBlock:
+        """Find the first lines of the frames that begin in the next block; they have been announced."""
+        line = self.count.lines
         at = self._at
         if block.head is not None:
             self._resolve(at, line, at)
@@ -185,11 +192,12 @@ class FrameLines:
                 self._resolve(wanted, line, origin + here)
             at = origin + block.end
         self._at = at
+        return block
 
-    def frames(self, content_bytes: int, lines: int) -> Frames:
-        """The frames, after all lines have passed."""
+    def frames(self) -> Frames:
+        """The frames, after all blocks have been seen and their lines counted."""
         if not self.marks:  # There are no marks where no line begins.
-            self._resolve(content_bytes, lines, content_bytes)
+            self._resolve(self.content_bytes, self.count.lines, self.content_bytes)
         count = len(self._lines)
         offset, text_offset, line, begin = (
             np.array(column[:count], dtype=np.int64)
@@ -197,13 +205,13 @@ class FrameLines:
         )
         if self.marks:
             return Frames(begin, begin, line, np.zeros_like(begin))
-        ends = np.append(text_offset[1:], content_bytes)
+        ends = np.append(text_offset[1:], self.content_bytes)
         return Frames(offset, text_offset, line, np.minimum(begin, ends) - text_offset)
 
     def _next(self) -> int | None:
         """Where in the text the next frame without a line begins; None: it is not announced yet."""
-        found = len(self._lines)
-        return self._text_offsets[found] if found < len(self._text_offsets) else None
+        resolved = len(self._lines)
+        return self._text_offsets[resolved] if resolved < len(self._text_offsets) else None
 
     def _resolve(self, up_to: int, line: int, begin: int) -> None:
         """For the frames that begin at or before `up_to`, `line` is the first line, and it begins at `begin`."""
@@ -211,4 +219,4 @@ class FrameLines:
             self._lines.append(line)
             self._begins.append(begin)
             if self.marks:
-                self.begin_frame(0, begin + MARK_BYTES)
+                self._begin_frame(0, begin + self.mark_bytes)

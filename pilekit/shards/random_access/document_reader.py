@@ -32,10 +32,10 @@ from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.random_access.frame_lru import WHOLE_BYTES, FrameLRU, frames_fit
 from pilekit.shards.random_access.lines_by_number import LinesByNumber, LinesInOrder, no_such_number
 from pilekit.shards.read.change_check import ShardChanged
-from pilekit.shards.read.json_records import BadRecord, LineParser, document_of, record_of
+from pilekit.shards.read.json_records import LineParser, document_of, record_of
 from pilekit.shards.read.lines import Line
 from pilekit.shards.read.open import is_parquet
-from pilekit.shards.read.read_errors import BadLine, SkippedLines
+from pilekit.shards.read.read_errors import BadLine, BadRecord, SkippedLines
 
 if TYPE_CHECKING:
     from pilekit.shards.random_access.rows_by_number import RowsByNumber
@@ -93,7 +93,7 @@ class DocumentReader:
 
             self._stored = rows = RowsByNumber(shard.path, self.format, held)
             self.format, self._in_order = rows.format, not rows.all_fit
-        elif index is not None and frames_fit(index):
+        elif index is not None and frames_fit(index, held.held_bytes):
             self._stored = LinesByNumber(shard.path, index, held, cache)
         else:
             lines = None if index is None else index.header.lines

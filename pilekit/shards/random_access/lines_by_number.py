@@ -8,7 +8,6 @@ index, or with frames too long for memory (as released), is read from its beginn
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from functools import partial
 from itertools import pairwise
 from typing import BinaryIO, NamedTuple
@@ -21,16 +20,16 @@ from pilekit.errors import PilekitError, counted
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.random_access.frame_lru import BYTES_PER_LINE, FrameLRU
-from pilekit.shards.read.lines import Line, LineTooLong
-from pilekit.shards.read.open import open_stored
-from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, gunzipped, located_errors, read_lines
+from pilekit.shards.read.blocks import gunzipped, located_errors, shard_blocks
+from pilekit.shards.read.lines import Line, RowBlock, numbered_parts
+from pilekit.shards.read.open import MAX_DOCUMENT_BYTES, ReadOptions, open_stored
+from pilekit.shards.read.read_errors import LineTooLong
 from pilekit.shards.read.zstd_frames import decompress_frame_at, decompress_whole
 
 SMALL_FRAME = 2 << 20
 """Frames up to this size, decoded for many lines at once, are not held: the next request needs other frames."""
 
 READ_AT_ONCE = 8 << 20
-"""Neighbouring frames are read with one call (one request to a store), up to this many stored bytes."""
 
 Int64 = npt.NDArray[np.int64]
 
@@ -53,11 +52,14 @@ class LinesByNumber:
     lines   how many lines the shard has
     held    holds the decoded frames
     cache   keeps the stored bytes of a remote shard's frames
+
+    `read_at_once` bounds the stored bytes of neighbouring frames that are read with one call (one request to a store).
     """
 
     def __init__(self, path: str, index: ShardIndex, held: FrameLRU, cache: FrameCache | None = None):
         self.path, self.index, self.held = path, index, held
         self.cache = cache if is_url(path) else None
+        self.read_at_once, self.max_document_bytes = READ_AT_ONCE, MAX_DOCUMENT_BYTES
         self.lines = index.header.lines
         self._sizes = np.diff(index.frames.text_offset, append=index.header.content_bytes)
         self._first = np.append(index.frames.line, self.lines)
@@ -82,7 +84,7 @@ class LinesByNumber:
         begin, end = text.begins[place : place + 2].tolist()
         if end <= len(text.data):
             return text.data[begin : end - 1]
-        with located_errors(self.path, lambda: number, MAX_DOCUMENT_BYTES):
+        with located_errors(self.path, lambda: number, self.max_document_bytes):
             return self._with_rest(text.data[begin:], frame)
 
     def lines_of(self, numbers: Int64) -> Iterator[Line]:
@@ -98,7 +100,7 @@ class LinesByNumber:
         stored: dict[int, memoryview] = {}
         for place, (begin, end) in enumerate(pairwise(borders)):
             frame = frames[place]
-            with located_errors(self.path, partial(int, numbers[begin]), MAX_DOCUMENT_BYTES):
+            with located_errors(self.path, partial(int, numbers[begin]), self.max_document_bytes):
                 if frame not in stored and self.held.get((self.path, frame)) is None:
                     stored = self._read(frames[place:])
                 text = self._text(frame, stored.pop(frame, None), hold=False)
@@ -123,7 +125,7 @@ class LinesByNumber:
             end = data.find(b"\n")
             parts.append(data if end < 0 else data[:end])
             size += len(parts[-1])
-            if size > MAX_DOCUMENT_BYTES:
+            if size > self.max_document_bytes:
                 raise LineTooLong(0)
             if end >= 0:
                 break
@@ -167,7 +169,7 @@ class LinesByNumber:
             return {}
         first = end = frames[0]
         for frame in frames:
-            if frame != end or (end > first and self._offsets[end + 1] - self._offsets[first] > READ_AT_ONCE):
+            if frame != end or (end > first and self._offsets[end + 1] - self._offsets[first] > self.read_at_once):
                 break
             if self.cache is not None:
                 kept = self.cache.get(self._key(frame), int(self._offsets[frame + 1] - self._offsets[frame]))
@@ -237,27 +239,30 @@ class LinesInOrder:
 
     def lines_of(self, numbers: Int64) -> Iterator[Line]:
         """These lines, without their newlines; `numbers` are int64 [lines] and increase."""
-        read = found = 0
-        with closing(read_lines(self.path, self.shown, advance=self.advance)) as blocks:
-            for here, lines, read in blocks:
+        read = begin = 0
+        with shard_blocks(self.path, ReadOptions(self.advance), shown=self.shown) as blocks:
+            for part in numbered_parts(blocks):
+                assert not isinstance(part, RowBlock)
+                here, lines, read = part
+                del part
                 end = int(np.searchsorted(numbers, read))
-                places, wanted = np.searchsorted(here, numbers[found:end]).tolist(), numbers[found:end].tolist()
+                places, wanted = np.searchsorted(here, numbers[begin:end]).tolist(), numbers[begin:end].tolist()
                 there = here.tolist()
                 yield from [
                     lines[place] if place < len(there) and there[place] == number else b""  # else the line is blank
                     for place, number in zip(places, wanted, strict=True)
                 ]
                 del lines  # A long line must not be held while the next is read.
-                found = end
-                if found == len(numbers):
+                begin = end
+                if begin == len(numbers):
                     return
-        if found < len(numbers) and self.lines is not None:
+        if begin < len(numbers) and self.lines is not None:
             raise PilekitError(
                 f"{self.shown}: does not fit its index (it has {counted(read, 'line')}, not {self.lines:,}); "
                 "make the index again with `pilekit index`"
             )
-        if found < len(numbers):
-            raise no_such_number(self.shown, int(numbers[found]), read)
+        if begin < len(numbers):
+            raise no_such_number(self.shown, int(numbers[begin]), read)
 
 
 def no_such_number(path: str, number: int, lines: int) -> PilekitError:

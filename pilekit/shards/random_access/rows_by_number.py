@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pilekit.documents import RecordFormat
-from pilekit.shards.random_access.frame_lru import HELD_BYTES, FrameLRU
-from pilekit.shards.read.open import open_stored
+from pilekit.shards.random_access.frame_lru import FrameLRU
+from pilekit.shards.read.lines import LineCount
+from pilekit.shards.read.open import MAX_DOCUMENT_BYTES, open_stored
 from pilekit.shards.read.parquet import RowBlocks, decoded_rows, format_of, located_rows, open_table
-from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES
 
 Int64 = npt.NDArray[np.int64]
 
@@ -37,7 +37,7 @@ class RowsByNumber:
             self.format = format_of(self._table, wanted, path)
         metadata = self._table.metadata
         groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
-        self.all_fit = all(group.total_byte_size <= HELD_BYTES for group in groups)
+        self.all_fit = all(group.total_byte_size <= held.held_bytes for group in groups)
         self._begins = np.cumsum([0, *(group.num_rows for group in groups)])
         self.lines = int(self._begins[-1])
         # A record needs text, label and "meta"; without "meta" it needs all fields.
@@ -66,11 +66,11 @@ class RowsByNumber:
             return
         read = size = 0
         tables: list[pa.Table] = []
-        for block in RowBlocks(self._table, self._columns, self.path, MAX_DOCUMENT_BYTES, groups=[group]):
+        for block in RowBlocks(self._table, self._columns, self.path, MAX_DOCUMENT_BYTES, LineCount(), groups=[group]):
             rows = pa.Table.from_batches(block).combine_chunks()
             yield from decoded_rows(rows.take(places[(places >= read) & (places < read + len(rows))] - read))
             read, size = read + len(rows), size + rows.nbytes
-            if size <= HELD_BYTES:
+            if size <= self.held.held_bytes:
                 tables.append(rows)
                 continue
             tables.clear()

@@ -8,15 +8,18 @@ are judged. Only now are these read again, and the fields of the first one named
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
-from itertools import chain
+from contextlib import suppress
+from itertools import chain, islice
 from typing import Any
 
 from pilekit.corpus import UNLABELLED, Corpus, Manifest, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.errors import PilekitError, message_logger, shortened
-from pilekit.shards.read.json_records import BadRecord, label_of
-from pilekit.shards.read.records import decoded_records
+from pilekit.shards.read.blocks import shard_blocks
+from pilekit.shards.read.json_records import label_of, records_of
+from pilekit.shards.read.lines import numbered_parts
+from pilekit.shards.read.open import ReadOptions
+from pilekit.shards.read.read_errors import BadRecord
 
 logger = message_logger(__name__)
 
@@ -64,12 +67,12 @@ def check_label(
 
 def first_records(shards: Sequence[Shard]) -> list[Mapping[str, Any]]:
     """The records at the beginning of the first shards, which are read again; none of standard input."""
-    found: list[Mapping[str, Any]] = []
+    first: list[Mapping[str, Any]] = []
     for shard in [shard for shard in shards[:SEARCHED] if shard.path != STANDARD_INPUT]:
-        with suppress(PilekitError), closing(decoded_records(shard.path, ())) as blocks:
-            _, records, _ = next(blocks, (None, [], None))
-            found += [record for record in records if type(record) is dict]
-    return found
+        with suppress(PilekitError), shard_blocks(shard.path, ReadOptions(ahead=False), columns=()) as blocks:
+            for part in islice(numbered_parts(blocks), 1):
+                first += [record for record in records_of(part) if type(record) is dict]
+    return first
 
 
 def has_label(record: Mapping[str, Any], path: str) -> bool:

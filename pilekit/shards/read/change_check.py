@@ -41,16 +41,19 @@ def check_version(path: str, version: str) -> None:
 
 
 @contextmanager
-def open_unchanged(path: str, on_read: Callable[[bytes], None] | None = None) -> Iterator[tuple[BinaryIO, Storage]]:
+def open_unchanged(
+    path: str, advance: Callable[[int], None] | None = None, on_read: Callable[[bytes], None] | None = None
+) -> Iterator[tuple[BinaryIO, Storage]]:
     """Open a shard's stored bytes for one reading; raises `ShardChanged` if the shard changed before the block ended.
 
-    on_read   called with all stored bytes that are read
+    advance   is called with the number of stored bytes of each read
+    on_read   is called with all stored bytes that are read
 
     `ShardChanged` replaces any other error of a shard that changed. Standard input is not closed, because closing it
     could wait for a read that never ends.
     """
     file, storage = open_stored(path)
-    file.on_read = on_read  # type: ignore[attr-defined]
+    file.advance, file.on_read = advance, on_read  # type: ignore[attr-defined]
     if path == STANDARD_INPUT:
         yield file, storage
         return

@@ -17,19 +17,22 @@ from __future__ import annotations
 import codecs
 import functools
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 
-from pilekit.corpus import UNLABELLED
+from pilekit.corpus import UNLABELLED, Described, Shard
+from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.read.lines import Line, NumberedLines
-from pilekit.shards.read.read_errors import BadLine, SkippedLines
+from pilekit.shards.read.lines import Line, NumberedLines, RowBlock
+from pilekit.shards.read.read_errors import BadLine, BadRecord, SkippedLines
+
+OnError = Literal["raise", "skip"]
 
 ENDING_BYTES = 256
 """How many bytes at a line's end are searched for the label."""
@@ -40,10 +43,6 @@ _KINDS = {dict: "an object", list: "a list", str: "a string", bool: "a boolean",
 def kind_of(value: object) -> str:
     """The JSON name of a decoded value's type, with its article; Python's name for types that only Parquet has."""
     return "null" if value is None else _KINDS.get(type(value), type(value).__name__)
-
-
-class BadRecord(Exception):
-    """A line that is not a document, with the reason."""
 
 
 class BadLineError(PilekitError):
@@ -70,12 +69,37 @@ class LineParser:
     skipped: SkippedLines | None
     others: int = 0
 
-    def batches(self, blocks: Iterator[NumberedLines], start: int = 0) -> Iterator[DocumentBatch]:
-        """Parse lists of lines, from document `start` on; yields no empty batch.
+    @classmethod
+    def of(
+        cls,
+        shard: Shard,
+        manifest: Described = None,
+        subsets: Sequence[str] | None = None,
+        on_error: OnError = "raise",
+        skipped: SkippedLines | None = None,
+    ) -> LineParser:
+        """The parser of a shard, with the fields and the names of subsets that a manifest gives.
+
+        skipped   counts the bad lines if `on_error` is "skip"
+        """
+        if on_error not in ("raise", "skip"):
+            raise PilekitError(f'on_error is "raise" or "skip", not {on_error!r}')
+        format, exact = RecordFormat.of(manifest), None if subsets is None else frozenset(subsets)
+        shown = shard.name if shard.path == STANDARD_INPUT else shard.path
+        return cls(shown, shard.name, format, exact, skipped if on_error == "skip" else None)
+
+    def batches(self, parts: Iterable[NumberedLines | RowBlock], start: int = 0) -> Iterator[DocumentBatch]:
+        """Parse the parts of blocks, lines from document `start` on; yields no empty batch.
 
         The documents before a bad line are yielded before its error. A reader that needs no more never meets it.
         """
-        for numbers, lines, _ in blocks:
+        for part in parts:
+            if isinstance(part, RowBlock):
+                if len(batch := self.parse_records(part.records, part.numbers, part.format)):
+                    yield batch
+                continue
+            numbers, lines, _ = part
+            del part
             if len(numbers) and numbers[0] < start:
                 before = int(np.searchsorted(numbers, start))
                 numbers, lines = numbers[before:], lines[before:]
@@ -87,14 +111,14 @@ class LineParser:
                         numbers, lines = numbers[chosen], [lines[i] for i in chosen]
                 others, failure = self.others, None
                 try:
-                    batch = [self.parse(lines, numbers)] if lines else []
+                    batches = [self.parse(lines, numbers)] if lines else []
                 except BadLineError as error:
                     self.others, failure = others, error
                     before = int(np.searchsorted(numbers, error.line - 1))
-                    batch = [self.parse(lines[:before], numbers[:before])] if before else []
+                    batches = [self.parse(lines[:before], numbers[:before])] if before else []
                 del lines
-                if batch and len(batch[0]):
-                    yield batch.pop()  # Drop this reference: the consumer alone holds a long text.
+                if batches and len(batches[0]):
+                    yield batches.pop()  # Drop this reference: the consumer alone holds a long text.
                 if failure is not None:
                     raise failure
 
@@ -202,6 +226,11 @@ def record_of(line: Line) -> object:
         if error.msg.startswith("Not enough memory"):  # The line may be right, and must not be skipped as bad.
             raise MemoryError from error
         return BadRecord(_why_not_json(line, error))
+
+
+def records_of(part: NumberedLines | RowBlock) -> list[object]:
+    """The decoded records of a part of a block; a `BadRecord` stands for what cannot be decoded."""
+    return part.records if isinstance(part, RowBlock) else [record_of(line) for line in part.lines]
 
 
 def document_of(record: object, format: RecordFormat) -> tuple[str, str]:

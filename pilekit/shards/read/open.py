@@ -11,6 +11,7 @@ import io
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
@@ -19,9 +20,11 @@ from pilekit.corpus.shard import STANDARD_INPUT, is_url, without_query
 from pilekit.corpus.stores import is_missing, reason_of, retried, store_of
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.read.read_errors import ShardDamage
-from pilekit.shards.read.zstd_frames import FRAME_MAGIC, is_skippable
+from pilekit.shards.read.zstd_frames import FRAME_MAGIC, MAX_WINDOW, PIECE_BYTES, is_skippable
 
 Storage = Literal["zstd", "gzip", "plain", "parquet"]
+
+MAX_DOCUMENT_BYTES = 1 << 30
 
 _SUFFIXES: dict[str, Storage] = {
     ".zst": "zstd",
@@ -43,6 +46,26 @@ _MAGICS: tuple[tuple[bytes, str, str], ...] = (
 )
 """The first bytes of a file, how it is stored then, and what to do if its name says otherwise."""
 _SHOWN = {"plain": "JSON without compression", "parquet": "Parquet"}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How a shard is read.
+
+    advance              is called, from the decoding thread, with the number of stored bytes of each read
+    ahead                whether to decompress in a thread
+    stored               the stored bytes that this process reads in all; from many on, the compiled scan pays
+    max_document_bytes   a longer line or row is an error
+    max_window           a zstd frame that needs a larger window is an error
+    piece_bytes          twice the least text that is cut into lines at a time
+    """
+
+    advance: Callable[[int], None] | None = None
+    ahead: bool = True
+    stored: int = 0
+    max_document_bytes: int = MAX_DOCUMENT_BYTES
+    max_window: int = MAX_WINDOW
+    piece_bytes: int = PIECE_BYTES
 
 
 def storage_of(path: str) -> Storage:
@@ -69,12 +92,14 @@ class _StoredFile(io.RawIOBase):
     """A file whose read errors are `ShardDamage`, with the byte at which reading failed.
 
     size      the size of a file in a store that allows random access; None: reads are not retried
-    on_read   called with all bytes that are read
+    advance   is called with the size of each read
+    on_read   is called with all bytes that are read
     storage   how the file is stored by its name. Its first bytes may say otherwise: that is `ShardDamage` too
     """
 
     def __init__(self, file: BinaryIO, path: str = "", size: int | None = None):
         self.file, self.path, self.size, self.position, self.moved = file, path, size, 0, False
+        self.advance: Callable[[int], None] | None = None
         self.on_read: Callable[[bytes], None] | None = None
         self.storage: Storage | None = None
 
@@ -89,6 +114,8 @@ class _StoredFile(io.RawIOBase):
         if self.position == 0 and self.storage is not None:
             _check_start(data, self.storage)
         self.position += len(data)
+        if self.advance is not None:
+            self.advance(len(data))
         if self.on_read is not None:
             self.on_read(data)
         return data

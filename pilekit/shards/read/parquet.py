@@ -12,7 +12,7 @@ writes them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import BinaryIO, NamedTuple
@@ -21,10 +21,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pilekit.documents import DocumentBatch, RecordFormat
+from pilekit.documents import RecordFormat
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.read.json_records import BadRecord, LineParser
-from pilekit.shards.read.read_errors import ShardDamage
+from pilekit.shards.read.change_check import open_unchanged
+from pilekit.shards.read.lines import LineCount, RowBlock
+from pilekit.shards.read.open import ReadOptions
+from pilekit.shards.read.read_errors import BadRecord, ShardDamage
 
 BATCH_BYTES = 4 << 20
 BATCH_ROWS = 1024
@@ -35,43 +37,51 @@ READ_BYTES = 1 << 20
 _CHECKED_PAGE = re.compile(rb"(?:\x15[\x80-\xff]{0,4}[\x00-\x7f]){4}", re.DOTALL)
 
 
-def parquet_batches(
-    file: BinaryIO,
-    parser: LineParser,
+@contextmanager
+def row_blocks(
+    path: str,
+    options: ReadOptions,
+    shown: str,
+    columns: RecordFormat | Collection[str],
     start: int,
-    max_document_bytes: int,
-    advance: Callable[[int], None] | None,
-    on_rows: Callable[[RowBlocks], None] | None = None,
-) -> Iterator[DocumentBatch]:
-    """Yield the documents of an open Parquet file from row `start` on.
+    count: LineCount,
+) -> Iterator[Iterator[RowBlock]]:
+    """The blocks of a Parquet shard from row `start` on; the arguments are those of `shard_blocks`.
 
-    on_rows   called with the `RowBlocks` before the first row is read; after damage, its `read` counts the rows read
+    After damage `count` is the number of the rows that were read.
     """
-    rows: RowBlocks | None = None
-    with located_rows(parser.path, lambda: rows.read if rows is not None else 0):
+    with open_unchanged(path) as (file, _), located_rows(shown, lambda: count.lines):
         size = file.seek(0, 2)
         table = open_table(file, size)
-        format = format_of(table, parser.format, parser.path)
-        # Of a struct only the label's field is read. If it is missing, the whole column is read, to report the problem
-        # or to find that there is no label. Arrow ignores the name of a missing column.
-        label, leaves = ".".join(format.label_path), {leaf.path for leaf in table.schema}
-        columns = [format.text_field, label if label in leaves else format.label_path[0]]
-        rows = RowBlocks(table, columns, parser.path, max_document_bytes, start=start)
-        if on_rows is not None:
-            on_rows(rows)
-        told = 0
-        for block in rows:
-            numbers = np.arange(rows.read - len(block), rows.read)
-            batch = parser.parse_records(decoded_rows(pa.Table.from_batches(block)), numbers, format)
-            if len(batch):
-                yield batch
-            if advance is not None:
-                # Parquet measures progress in rows only: spread the file's bytes over them.
-                done = min(size, size * rows.read // max(1, table.metadata.num_rows))
-                advance(done - told)
-                told = done
+        leaves = {leaf.path for leaf in table.schema}
+        format, names = RecordFormat(), None
+        if isinstance(columns, RecordFormat):
+            # Of a struct only the label's field is read. If it is missing, the whole column is read, to report the
+            # problem or to find that there is no label. Arrow ignores the name of a missing column.
+            format = format_of(table, columns, shown)
+            label = ".".join(format.label_path)
+            names = [format.text_field, label if label in leaves else format.label_path[0]]
+        else:
+            names = [name for name in table.schema_arrow.names if name in columns] or None
+        rows = RowBlocks(table, names, shown, options.max_document_bytes, count, start=start)
+        yield _decoded_blocks(rows, format, size, options.advance)
+
+
+def _decoded_blocks(
+    rows: RowBlocks, format: RecordFormat, size: int, advance: Callable[[int], None] | None
+) -> Iterator[RowBlock]:
+    """The rows, decoded; Parquet measures progress in rows only, so the file's `size` bytes are spread over them."""
+    reported = 0
+    for block in rows:
+        end = rows.count.lines
+        numbers = np.arange(end - len(block), end)
+        yield RowBlock(numbers, decoded_rows(pa.Table.from_batches(block)), format)
         if advance is not None:
-            advance(size - told)
+            done = min(size, size * end // max(1, rows.table.metadata.num_rows))
+            advance(done - reported)
+            reported = done
+    if advance is not None:
+        advance(size - reported)
 
 
 @dataclass
@@ -80,39 +90,39 @@ class RowBlocks:
 
     path      the file's name in messages
     columns   the columns to read; None: all
+    count     counts the rows that were read
     groups    the row groups to read; None: all
     start     rows before this number are skipped
-    read      how many rows were read so far
     """
 
     table: pq.ParquetFile
     columns: list[str] | None
     path: str
     max_row_bytes: int
+    count: LineCount
     groups: list[int] | None = None
     start: int = 0
-    read: int = 0
 
     def __iter__(self) -> Generator[list[pa.RecordBatch], None, None]:
-        held: list[pa.RecordBatch] = []
-        held_bytes = 0
+        waiting: list[pa.RecordBatch] = []
+        waiting_bytes = 0
         for row in self.table.iter_batches(1, row_groups=self.groups, columns=self.columns, use_threads=False):
             row_bytes = row.get_total_buffer_size()
             if row_bytes > self.max_row_bytes:
                 raise PilekitError(
-                    f"{self.path}, row {self.read + 1:,}: is longer than {self.max_row_bytes:,} bytes; split "
+                    f"{self.path}, row {self.count.lines + 1:,}: is longer than {self.max_row_bytes:,} bytes; split "
                     "the document or, if you trust the file, raise max_document_bytes of `pilekit.read`"
                 )
-            self.read += 1
-            if self.read <= self.start:
+            self.count.lines += 1
+            if self.count.lines <= self.start:
                 continue
-            held.append(row)
-            held_bytes += row_bytes
-            if held_bytes >= BATCH_BYTES or len(held) == BATCH_ROWS:
-                yield held
-                held, held_bytes = [], 0
-        if held:
-            yield held
+            waiting.append(row)
+            waiting_bytes += row_bytes
+            if waiting_bytes >= BATCH_BYTES or len(waiting) == BATCH_ROWS:
+                yield waiting
+                waiting, waiting_bytes = [], 0
+        if waiting:
+            yield waiting
 
 
 class RowGroup(NamedTuple):
@@ -132,12 +142,12 @@ def row_groups(file: BinaryIO, path: str) -> list[RowGroup]:
     """The row groups of an open Parquet file; `path` is its name in messages."""
     with located_rows(path, lambda: 0):
         metadata = open_table(file, file.seek(0, 2)).metadata
-    found = []
+    groups = []
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         columns = map(group.column, range(group.num_columns))
         begins = [max(0, column.dictionary_page_offset or column.data_page_offset) for column in columns]
-        found.append(RowGroup(group.num_rows, max(0, group.total_byte_size), begins))
-    return found
+        groups.append(RowGroup(group.num_rows, max(0, group.total_byte_size), begins))
+    return groups
 
 
 def has_page_checksums(file: BinaryIO, group: RowGroup) -> bool:

@@ -1,8 +1,8 @@
-"""The two errors that reading can meet: damaged bytes and bad lines.
+"""The errors that reading can meet: damaged bytes, too long lines, and bad lines.
 
 `ShardDamage` is about stored bytes (a truncated frame, a wrong checksum, garbage). It is raised where only the position
-in the file is known; the reader turns it into a `PilekitError` that also names the line. `BadLine` is one line that is
-not a document.
+in the file is known; `located_errors` turns it into a `PilekitError` that also names the line, and `LineTooLong` too.
+`BadLine` is one line that is not a document.
 """
 
 from __future__ import annotations
@@ -43,6 +43,18 @@ class ShardDamage(Exception):
         else:
             place = f"somewhere in bytes {self.since:,} to {self.byte:,} of the file{frame}, noticed at line {line:,}"
         return f"{visible(path)}: {self.reason} ({place})"
+
+
+class LineTooLong(Exception):
+    """A line is too long; `lines_before` whole lines lie between it and the last block that was yielded."""
+
+    def __init__(self, lines_before: int):
+        super().__init__(lines_before)
+        self.lines_before = lines_before
+
+
+class BadRecord(Exception):
+    """A record that is not a document, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)

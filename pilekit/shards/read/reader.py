@@ -1,37 +1,29 @@
-"""Read shards: stored bytes -> pieces of text -> lines -> `DocumentBatch`es.
+"""`read`: the documents of shards, in batches.
 
-    open_unchanged -> decompress (in a thread, ahead) -> whole_lines -> LineParser
+    shard_blocks -> LineParser -> DocumentBatch
 
-Each arrow is a generator. This file joins them, and turns an error of any of them into one line that names file, frame,
-line and byte. Memory is a few pieces of 2 MiB, whatever the shard's size. `read` gives documents, `read_lines` gives
-lines, `text_pieces` gives text.
+Each arrow is a generator, so memory is a few pieces of 2 MiB, whatever the shard's size.
 """
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, BinaryIO, Literal
+from typing import Any
 
 from pilekit.corpus import Corpus as Corpus
 from pilekit.corpus import Described, Shard, Source, load_manifest, shard_of, subsets_or_all
 from pilekit.corpus.find import names_many
-from pilekit.corpus.shard import STANDARD_INPUT
-from pilekit.documents import DocumentBatch, RecordFormat
+from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
-from pilekit.shards.read.change_check import open_unchanged
+from pilekit.shards.read.blocks import shard_blocks
 from pilekit.shards.read.json_records import LineParser
-from pilekit.shards.read.lines import LineTooLong, NumberedLines, whole_lines
-from pilekit.shards.read.open import Storage, is_parquet
-from pilekit.shards.read.prefetch import run_ahead
-from pilekit.shards.read.read_errors import ShardDamage, SkippedLines
-from pilekit.shards.read.zstd_frames import MAX_WINDOW, PIECE_BYTES, decompress_frames
-
-MAX_DOCUMENT_BYTES = 1 << 30
-OnError = Literal["raise", "skip"]
+from pilekit.shards.read.json_records import OnError as OnError
+from pilekit.shards.read.lines import numbered_parts
+from pilekit.shards.read.open import MAX_DOCUMENT_BYTES, ReadOptions
+from pilekit.shards.read.read_errors import SkippedLines
+from pilekit.shards.read.zstd_frames import MAX_WINDOW
 
 
 class ShardReader(Iterator[DocumentBatch], AbstractContextManager["ShardReader"]):
@@ -113,17 +105,10 @@ def read(
         return _read_all(corpus, partial(read_shard, **limits, ahead=ahead))
     shard = source if isinstance(source, Shard) else shard_of(str(source))
     manifest = load_manifest(manifest)
-    subsets = subsets_or_all(subsets, manifest)
     skipped = SkippedLines()
-    parser = LineParser(
-        path=shard.path if shard.path != STANDARD_INPUT else shard.name,
-        shard=shard.name,
-        format=RecordFormat.of(manifest),
-        subsets=None if subsets is None else frozenset(subsets),
-        skipped=skipped if on_error == "skip" else None,
-    )
-    batches = _batches(shard.path, parser, start, max_document_bytes, max_window, advance, ahead)
-    return ShardReader(batches, skipped, parser)
+    parser = LineParser.of(shard, manifest, subsets_or_all(subsets, manifest), on_error, skipped)
+    options = ReadOptions(advance, ahead, max_document_bytes=max_document_bytes, max_window=max_window)
+    return ShardReader(_batches(shard, parser, start, options), skipped, parser)
 
 
 def read_corpus(
@@ -135,10 +120,7 @@ def read_corpus(
     advance: Callable[[int], None] | None = None,
 ) -> ShardReader:
     """Read all shards of a corpus in order; the arguments are those of `read`."""
-    corpus = Corpus.of(corpus, manifest)
-    return _read_all(
-        corpus, partial(read, subsets=subsets, on_error=on_error, manifest=corpus.manifest, advance=advance)
-    )
+    return read(Corpus.of(corpus, manifest), subsets, on_error, advance=advance)
 
 
 Corpus._read = staticmethod(read)
@@ -159,144 +141,7 @@ def _read_all(corpus: Corpus, read_shard: Reading) -> ShardReader:
 
 
 def _batches(
-    path: str,
-    parser: LineParser,
-    start: int,
-    max_document_bytes: int,
-    max_window: int,
-    advance: Callable[[int], None] | None,
-    ahead: bool,
+    shard: Shard, parser: LineParser, start: int, options: ReadOptions
 ) -> Generator[DocumentBatch, None, None]:
-    if is_parquet(path):
-        from pilekit.shards.read.parquet import parquet_batches
-
-        with open_unchanged(path) as (file, _):
-            yield from parquet_batches(file, parser, start, max_document_bytes, advance)
-        return
-    with closing(read_lines(path, parser.path, max_document_bytes, max_window, advance, ahead)) as lines:
-        yield from parser.batches(lines, start)
-
-
-def read_lines(
-    path: str,
-    shown: str | None = None,
-    max_document_bytes: int = MAX_DOCUMENT_BYTES,
-    max_window: int = MAX_WINDOW,
-    advance: Callable[[int], None] | None = None,
-    ahead: bool = True,
-) -> Generator[NumberedLines, None, None]:
-    """Yield the lines of a shard that is not Parquet, in lists with their numbers, without blank lines.
-
-    shown   the shard's name in messages; None: its path
-    """
-    read = 0
-    with (
-        located_errors(shown or path, lambda: read, max_document_bytes),
-        text_pieces(path, max_window, advance, ahead) as pieces,
-    ):
-        for block in whole_lines(pieces, max_document_bytes):
-            lists = block.lines(read)
-            del block
-            for lines in lists:
-                read, held = lines.end, [lines]
-                del lines
-                yield held.pop()  # Drop this reference: the consumer alone holds a long line.
-
-
-@contextmanager
-def text_pieces(
-    path: str,
-    max_window: int = MAX_WINDOW,
-    advance: Callable[[int], None] | None = None,
-    ahead: bool = True,
-    on_stored: Callable[[bytes], None] | None = None,
-    on_frame: Callable[[int, int], None] | None = None,
-    on_text: Callable[[bytes], None] | None = None,
-) -> Iterator[Iterator[bytes]]:
-    """The decompressed bytes of a shard that is not Parquet, in pieces of 1-3 MiB; arguments as in `read`, and:
-
-    on_stored   called with all stored bytes, in order
-    on_frame    called for each zstd frame, as in `decompress_frames`
-    on_text     called with all decompressed bytes, in order
-
-    The callbacks run in the decoding thread, each before the text that belongs to it is yielded. Errors do not name the
-    line: wrap this in `located_errors`.
-    """
-
-    def on_read(data: bytes) -> None:
-        if advance is not None:
-            advance(len(data))
-        if on_stored is not None:
-            on_stored(data)
-
-    with open_unchanged(path, on_read) as (file, storage):
-        decoded = _gathered(_decoded(file, storage, max_window, on_frame), on_text)
-        with closing(run_ahead(decoded) if ahead else decoded) as pieces:
-            yield pieces
-
-
-@contextmanager
-def located_errors(path: str, lines: Callable[[], int], max_document_bytes: int = MAX_DOCUMENT_BYTES) -> Iterator[None]:
-    """Turn damage and too long lines into a `PilekitError` that names the line; `lines()` is the number of lines read
-    before it."""
-    try:
-        yield
-    except ShardDamage as damage:
-        raise PilekitError(damage.describe(path, lines() + 1)) from damage
-    except LineTooLong as long:
-        raise PilekitError(
-            f"{path}, line {lines() + long.lines_before + 1:,}: is longer than {max_document_bytes:,} bytes; "
-            "split the document or, if you trust the file, raise max_document_bytes of `pilekit.read`"
-        ) from long
-
-
-def _decoded(
-    file: BinaryIO, storage: Storage, max_window: int, on_frame: Callable[[int, int], None] | None
-) -> Iterator[bytes]:
-    if storage == "zstd":
-        return decompress_frames(file, max_window=max_window, on_frame=on_frame)
-    return gunzipped(file) if storage == "gzip" else _plain(file)
-
-
-def _gathered(pieces: Iterator[bytes], on_text: Callable[[bytes], None] | None) -> Generator[bytes, None, None]:
-    """Join small pieces (of many tiny frames) into pieces of at least 1 MiB."""
-    held: list[bytes] = []
-    size = 0
-    try:
-        for piece in pieces:
-            if on_text is not None:
-                on_text(piece)
-            size += len(piece)
-            held.append(piece)
-            if size >= PIECE_BYTES // 2:
-                yield held[0] if len(held) == 1 else b"".join(held)
-                held, size = [], 0
-    except ShardDamage:
-        # The text before the damage is good, and its lines must be counted to name the damaged line.
-        yield b"".join(held)
-        raise
-    if held:
-        yield b"".join(held)
-
-
-def gunzipped(file: BinaryIO) -> Iterator[bytes]:
-    """Decompress all members of a gzip file; yields pieces of at most 256 KiB."""
-    try:
-        with gzip.GzipFile(fileobj=file, mode="rb") as text:
-            # read() would throw away up to a whole piece of good text when it meets damage.
-            while piece := text.read1(PIECE_BYTES // 8):
-                yield piece
-    except EOFError:
-        reason = "is cut off: its gzip member has no end; fetch it again"
-        raise ShardDamage(reason, frame=None, byte=file.tell()) from None
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise ShardDamage(f"is damaged ({error}); fetch it again", frame=None, byte=file.tell(), since=0) from error
-    if file.tell() == 0:
-        raise ShardDamage("is empty (0 bytes), not a gzip file; fetch it again", frame=None, byte=0)
-
-
-def _plain(file: BinaryIO) -> Iterator[bytes]:
-    while piece := file.read(PIECE_BYTES):
-        yield piece
-    if file.tell() == 0:
-        raise ShardDamage("is empty (0 bytes); fetch it again", frame=None, byte=0)
+    with shard_blocks(shard.path, options, shown=parser.path, columns=parser.format, start=start) as blocks:
+        yield from parser.batches(numbered_parts(blocks), start)

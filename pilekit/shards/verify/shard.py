@@ -17,9 +17,8 @@ from pilekit.shards.fingerprint import fingerprint
 from pilekit.shards.index.format import ShardIndex, index_places, load_index
 from pilekit.shards.index.scan import MARK_BYTES, ShardScan
 from pilekit.shards.read.change_check import check_version, version_of
-from pilekit.shards.read.lines import LineTooLong
-from pilekit.shards.read.open import exists, open_file, open_stored, storage_of
-from pilekit.shards.read.read_errors import ShardDamage
+from pilekit.shards.read.open import ReadOptions, exists, open_file, open_stored, storage_of
+from pilekit.shards.read.read_errors import LineTooLong, ShardDamage
 from pilekit.shards.read.zstd_frames import LARGEST_HEADER, parse_frame_header
 from pilekit.shards.verify.checks import IndexComparison, UnknownLabels
 from pilekit.shards.verify.findings import Finding, FindingList
@@ -70,7 +69,7 @@ def verify_shard(
     try:
         version = version_of(shard.path)
         with open_file(shard.path, scattered=True) as file:
-            verdict = _ShardCheck(shard, file, manifest, expected, hashed).run(tell, share.ahead)
+            verdict = ShardCheck(shard, file, manifest, expected, hashed).run(share.read_options(tell))
         check_version(shard.path, version)
         size = verdict.size
     except (PilekitError, ShardDamage, OSError) as error:
@@ -84,7 +83,7 @@ def verify_shard(
     return verdict
 
 
-class _ShardCheck:
+class ShardCheck:
     """One shard, its findings so far, and the index and seek table that it is compared with.
 
     file   the shard's stored bytes, opened for reading at single places
@@ -102,14 +101,15 @@ class _ShardCheck:
         self.table_wrong_from: int | None = None  # the byte from which on the seek table is wrong
         self.index, self.table = self._load_index(), self._load_table()
 
-    def run(self, advance: Advance, ahead: bool) -> Verdict:
+    def run(self, options: ReadOptions) -> Verdict:
+        """Read the shard once and give the verdict."""
         comparison, other_fields = None, False
         if self.index is not None:
             fields = self.index.header.text_field, self.index.header.label_path
             other_fields = fields != (self.manifest.text_field, self.manifest.label_path)
             comparison = None if other_fields else IndexComparison(self.index, self.now, self.manifest)
         self.scan = scan = ShardScan(
-            self.shard, manifest=self.manifest, on_error="skip", advance=advance, ahead=ahead, on_stored=self._stored
+            self.shard, options, manifest=self.manifest, on_error="skip", see_stored=self._see_stored
         )
         error: PilekitError | None = None
         try:
@@ -179,7 +179,7 @@ class _ShardCheck:
             listed.append(Finding(name, counted(bad.count - len(listed), "more bad line")))
         return listed
 
-    def _stored(self, data: bytes) -> None:
+    def _see_stored(self, data: bytes) -> None:
         if self.hash is not None:
             self.hash.update(data)
             self.hashed_bytes += len(data)

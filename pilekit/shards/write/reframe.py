@@ -37,10 +37,9 @@ from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.folder_job import corpus_folder
 from pilekit.shards.index.build import build_index
 from pilekit.shards.index.format import INDEX_SUFFIX
-from pilekit.shards.read.lines import LineTooLong
-from pilekit.shards.read.open import is_parquet
-from pilekit.shards.read.read_errors import ShardDamage
-from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, located_errors, text_pieces
+from pilekit.shards.read.blocks import located_errors, text_pieces
+from pilekit.shards.read.open import MAX_DOCUMENT_BYTES, ReadOptions, is_parquet
+from pilekit.shards.read.read_errors import LineTooLong, ShardDamage
 from pilekit.shards.work import StoredWork, takes
 from pilekit.shards.write.seekable_frames import FRAME_BYTES, MAX_FRAME_BYTES, FrameWriter, read_seek_table
 from pilekit.workers import Advance
@@ -153,10 +152,9 @@ def _reframe(
             header = build_index(
                 Shard(shard.name, file.name, stored),
                 str(index_path),
+                ReadOptions(_part(advance, (1 - READING) * size / stored), threads > 1, stored),
                 manifest=manifest,
                 on_error="skip",
-                advance=_part(advance, (1 - READING) * size / stored),
-                ahead=threads > 1,
                 content_hash=content_hash,
             ).header
         except (PilekitError, ShardDamage) as error:
@@ -221,7 +219,7 @@ def _copy(
     writer = FrameWriter(file, level)
     with (
         located_errors(shard.path, lambda: newlines),
-        text_pieces(shard.path, advance=advance, ahead=threads > 1) as pieces,
+        text_pieces(shard.path, ReadOptions(advance, ahead=threads > 1)) as pieces,
     ):
         for _ in writer.write_all(cut_at_lines(checked(pieces), frame_bytes), threads):
             pass

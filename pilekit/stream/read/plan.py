@@ -23,10 +23,11 @@ from pilekit.errors import message_logger, visible
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.index.format import ShardIndex, bad_lines, find_indexes
 from pilekit.shards.random_access.frame_lru import HELD_BYTES
+from pilekit.shards.read.blocks import gunzipped, located_errors
 from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.open import open_stored, storage_of
 from pilekit.shards.read.parquet import row_groups
-from pilekit.shards.read.reader import OnError, gunzipped, located_errors
+from pilekit.shards.read.reader import OnError
 from pilekit.shards.read.zstd_frames import MAX_WINDOW, Stored, decode, walk_frames
 from pilekit.shards.write.seekable_frames import read_seek_table
 from pilekit.stream.order import lane_grid as grid

@@ -19,12 +19,20 @@ from pilekit.artifacts.file_lock import locked
 from pilekit.corpus import Corpus, shard_of
 from pilekit.errors import PilekitError
 from pilekit.shards.index import build as building
-from pilekit.shards.index import scan as index_scan
 from pilekit.shards.index.build import index_corpus, index_of
 from pilekit.shards.index.format import INDEX_SUFFIX, find_index
-from pilekit.shards.read import reader as reading
+from pilekit.shards.read.open import ReadOptions
 from pilekit.shards.write.seekable_frames import seek_table
-from tests.shards.index_reference import BAD_LINES, check_index, places_of, rows_of, slow_frames, slow_marks, slow_rows
+from tests.shards.index_reference import (
+    BAD_LINES,
+    check_index,
+    index_with_marks,
+    places_of,
+    rows_of,
+    slow_frames,
+    slow_marks,
+    slow_rows,
+)
 from tests.shards.making import lines, record, some_lines, write_shard, zstd_frame
 from tests.shards.reading import value_and_memory
 from tests.stopping import kill, stop_when
@@ -63,20 +71,18 @@ def test_whatever_the_lines_and_wherever_frames_are_cut(
     members = b"".join(map(gzip.compress, parts))
     (folder / "b.jsonl.gz").write_bytes(members)
     (folder / "c.jsonl").write_bytes(text or b"\n")
-    with pytest.MonkeyPatch.context() as patch:
-        # Texts of a few hundred bytes are to come in several pieces, and to have several marks.
-        patch.setattr(reading, "PIECE_BYTES", data.draw(st.sampled_from([8, 64, 2 << 20])))
-        patch.setattr(index_scan, "MARK_BYTES", 50)
-        patch.setattr(index_scan, "SCANNED_FROM_BYTES", data.draw(st.sampled_from([0, 1 << 60])))
-        for name, content, places in (
-            ("a.jsonl.zst", text, slow_frames(offsets, parts)),
-            ("b.jsonl.gz", text, slow_frames([0], [text])),
-            ("c.jsonl", text or b"\n", slow_marks(text or b"\n", 50)),
-        ):
-            path = folder / name
-            index = index_of(shard_of(str(path)), on_error="skip", ahead=ahead)
-            assert index.path == f"{path}{INDEX_SUFFIX}"
-            check_index(index, path, content, places)
+    # Texts of a few hundred bytes are to come in several pieces, and to have several marks.
+    piece_bytes, stored_bytes = data.draw(st.sampled_from([8, 64, 2 << 20])), data.draw(st.sampled_from([0, 1 << 60]))
+    options = ReadOptions(ahead=ahead, stored=stored_bytes, piece_bytes=piece_bytes)
+    for name, content, places in (
+        ("a.jsonl.zst", text, slow_frames(offsets, parts)),
+        ("b.jsonl.gz", text, slow_frames([0], [text])),
+        ("c.jsonl", text or b"\n", slow_marks(text or b"\n", 50)),
+    ):
+        path = folder / name
+        index = index_with_marks(path, 50, options)
+        assert index.path == f"{path}{INDEX_SUFFIX}"
+        check_index(index, path, content, places)
 
 
 @given(st.lists(st.tuples(st.one_of(st.none(), st.text(max_size=20)), st.sampled_from(["A", "B", None])), max_size=20))

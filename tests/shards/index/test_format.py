@@ -257,13 +257,15 @@ import os, sys
 import pyarrow.parquet  # starts a thread of its allocator
 from pilekit import read
 from pilekit.shards.index.format import load_index
-from pilekit.shards.read.records import decoded_records
+from pilekit.shards.read.blocks import shard_blocks
+from pilekit.shards.read.open import ReadOptions
 
 shard, table = sys.argv[1:]
 threads = len(os.listdir("/proc/self/task"))
 assert load_index(shard + ".index.parquet").columns().num_rows == 38
 assert sum(len(batch) for batch in read(table)) == 38
-assert sum(len(records) for _, records, _ in decoded_records(table, ["text"])) == 38
+with shard_blocks(table, ReadOptions(), columns=["text"]) as blocks:
+    assert sum(len(block.records) for block in blocks) == 38
 print(len(os.listdir("/proc/self/task")) - threads)
 """
 

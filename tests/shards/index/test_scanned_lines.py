@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from itertools import chain, pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pilekit.corpus import shard_of
 from pilekit.documents import RecordFormat
 from pilekit.errors import PilekitError
 from pilekit.shards.index import json_line_kernel as kernel
-from pilekit.shards.index.document_rows import LineRows
+from pilekit.shards.index.document_rows import SCANNED_FROM_BYTES, DocumentRows, LineScanner, document_rows, index_rows
 from pilekit.shards.read.json_records import LineParser
-from pilekit.shards.read.lines import LineBlock, whole_lines
+from pilekit.shards.read.lines import LineBlock, LineCount, numbered_parts, whole_lines
+from pilekit.shards.read.open import ReadOptions
 from pilekit.shards.read.read_errors import SkippedLines
-from tests.shards.making import LABELS, lines, record
+from tests.shards.making import LABELS, lines, record, write_shard
 
 TAUGHT = b"".join(record("a", label) + b"\n" for label in [*LABELS, 'a "quoted" label', "back\\slash", "\x00"])
 """A block that teaches the scan its labels."""
@@ -27,26 +31,27 @@ def parser(skip: bool = True) -> LineParser:
     return LineParser("a.jsonl", "a.jsonl", RecordFormat(), None, SkippedLines() if skip else None)
 
 
-def blocks_of(text: bytes, cuts: list[int]) -> list[LineBlock]:
+def blocks_of(text: bytes, cuts: list[int]) -> Iterator[LineBlock]:
     borders = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
-    return list(whole_lines(iter([text[a:b] for a, b in pairwise(borders)]), 1 << 30))
+    return whole_lines(iter([text[a:b] for a, b in pairwise(borders)]), 1 << 30, LineCount())
 
 
-def rows_by(rows_of_lines: LineRows, blocks: list[LineBlock]) -> list[tuple[int, str, int, int]]:
-    found = []
-    for rows in chain.from_iterable(map(rows_of_lines.rows, blocks)):
-        labels = [rows.labels[code] for code in rows.codes.tolist()]
-        hashes = rows.text_hashes.tolist() if rows_of_lines.hashed else [0] * len(labels)
-        found += list(zip(rows.numbers.tolist(), labels, rows.text_bytes.tolist(), hashes, strict=True))
-    return found
+def listed(parts: Iterable[DocumentRows], hashed: bool) -> list[tuple[int, str, int, int]]:
+    rows = []
+    for part in parts:
+        labels = [part.labels[code] for code in part.codes.tolist()]
+        hashes = part.text_hashes.tolist() if hashed else [0] * len(labels)
+        rows += list(zip(part.numbers.tolist(), labels, part.text_bytes.tolist(), hashes, strict=True))
+    return rows
 
 
-def check(text: bytes, cuts: list[int]) -> None:
-    blocks = blocks_of(text, cuts)
+def check(text: bytes, cuts: list[int], **limits: int) -> None:
     for hashed in (True, False):
         one, other = parser(), parser()
-        scanned = rows_by(LineRows(one, scan=True, hashed=hashed), blocks)
-        assert scanned == rows_by(LineRows(other, scan=False, hashed=hashed), blocks)
+        scanner = LineScanner(one, hashed=hashed, **limits)
+        scanned = listed(chain.from_iterable(map(scanner.rows, blocks_of(text, cuts))), hashed)
+        batches = other.batches(numbered_parts(blocks_of(text, cuts)))
+        assert scanned == listed((index_rows(batch, hashed=hashed) for batch in batches), hashed)
         assert one.skipped == other.skipped
 
 
@@ -112,12 +117,10 @@ def test_scanned_rows_are_decoded_rows(some: list[bytes], ends: bool, cuts: list
     check(TAUGHT + b"\n".join(some) + b"\n" * ends, [len(TAUGHT), *(len(TAUGHT) + cut for cut in cuts)])
 
 
-def test_more_lines_than_one_call_takes_and_more_labels_than_the_scan_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "LINES", 7)
-    check(b"".join(record(f"{number} é", LABELS[number % 3]) + b"\n" for number in range(200)), [100, 5000])
-    monkeypatch.setattr(kernel, "KNOWN_LABELS", 5)
+def test_more_lines_than_one_call_takes_and_more_labels_than_the_scan_knows() -> None:
+    check(b"".join(record(f"{number} é", LABELS[number % 3]) + b"\n" for number in range(200)), [100, 5000], lines=7)
     text = b"".join(record(f"{number}", f"label {number % 9}") + b"\n" for number in range(300))
-    check(text, list(range(0, len(text), 1000)))
+    check(text, list(range(0, len(text), 1000)), labels=5)
 
 
 def test_the_usual_form_is_scanned_and_its_texts_fill_their_room_and_nothing_else() -> None:
@@ -146,13 +149,28 @@ def test_the_usual_form_is_scanned_and_its_texts_fill_their_room_and_nothing_els
 def test_the_error_names_the_first_bad_line() -> None:
     text = b"".join(line + b"\n" for line in [record("a"), record("b"), b"bad", record("c"), b"worse"])
     with pytest.raises(PilekitError, match=r"a\.jsonl, line 3: is not JSON"):
-        rows_by(LineRows(parser(skip=False), scan=True), blocks_of(text, [20]))
+        list(chain.from_iterable(map(LineScanner(parser(skip=False)).rows, blocks_of(text, [20]))))
 
 
 def test_the_scan_is_given_up_where_lines_are_of_another_form() -> None:
     of_form = [record("a", f"label {number}") for number in range(10)]
     odd = [json.dumps({"meta": {"pile_set_name": "ArXiv"}, "text": "b"}).encode()] * 10
     for some, worthwhile in ((of_form, True), (odd, False)):
-        scanner = LineRows(parser(), scan=True)
-        rows_by(scanner, blocks_of(b"".join(line + b"\n" for line in some), []) * 3)
-        assert scanner.scan is worthwhile
+        scanner = LineScanner(parser())
+        for block in blocks_of(b"".join(line + b"\n" for line in some * 3), [300, 600]):
+            list(scanner.rows(block))
+        assert scanner.pays is worthwhile
+
+
+def test_a_process_that_reads_much_scans_and_stops_where_it_does_not_pay(tmp_path: Path) -> None:
+    """The rows are the same, with the names of subsets, whether all, some or no lines are scanned."""
+    odd = [json.dumps({"meta": {"pile_set_name": "github"}, "text": f"{number}"}).encode() for number in range(3000)]
+    good = [record(f"{number} é", ("GitHub", *LABELS)[number % 7]) for number in range(3000)]
+    for name, some in (("a.jsonl", [*good, b"bad", b"", *odd]), ("b.jsonl.zst", [*odd, *good])):
+        shard, rows = shard_of(str(write_shard(tmp_path / name, some))), []
+        for stored in (0, SCANNED_FROM_BYTES):
+            skipped = SkippedLines()
+            reader = LineParser.of(shard, None, None, "skip", skipped)
+            rows.append((listed(document_rows(shard, reader, ReadOptions(stored=stored)), hashed=True), skipped))
+        assert rows[0] == rows[1]
+        assert {row[1] for row in rows[0][0]} == {"Github", *LABELS}

@@ -15,16 +15,18 @@ import zstandard
 from pilekit.corpus import shard_of
 from pilekit.errors import PilekitError
 from pilekit.shards.fingerprint import fingerprint
-from pilekit.shards.index import scan as index_scan
 from pilekit.shards.index.build import index_of
 from pilekit.shards.index.format import ShardIndex
-from pilekit.shards.random_access import frame_lru, lines_by_number
 from pilekit.shards.random_access.document_reader import DocumentReader, read_documents
+from pilekit.shards.random_access.frame_lru import FrameLRU
+from pilekit.shards.random_access.lines_by_number import LinesByNumber
 from pilekit.shards.read.change_check import ShardChanged
 from pilekit.shards.read.reader import read
 from pilekit.shards.read.zstd_frames import decompress_whole
-from tests.shards.making import flipped, record, some_lines, zstd_frame
+from tests.shards.index_reference import index_with_marks
+from tests.shards.making import flipped, record, some_lines, write_shard, zstd_frame
 from tests.shards.random_access.test_document_reader import batch_of, refused, slow_document, written
+from tests.shards.reading import error
 
 
 def moved(index: ShardIndex, frames: int | slice, **by: int) -> ShardIndex:
@@ -54,15 +56,13 @@ def test_a_damaged_frame_is_named_and_all_others_can_be_read(tmp_path: Path) -> 
         list(read(path))
 
 
-def test_a_file_that_became_shorter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_scan, "MARK_BYTES", 100_000)
-    for held in (1 << 26, 0):
-        monkeypatch.setattr(frame_lru, "HELD_BYTES", held)
+def test_a_file_that_became_shorter(tmp_path: Path) -> None:
+    for held_bytes in (1 << 26, 0):
         for name in ("a.jsonl.zst", "a.jsonl", "a.jsonl.gz"):
             path = tmp_path / name
-            index = written(path, some_lines(3000), 100_000)
+            index = index_with_marks(write_shard(path, some_lines(3000), 100_000), 100_000)
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-            with closing(DocumentReader(shard_of(str(path)), index)) as reader:
+            with closing(DocumentReader(shard_of(str(path)), index, held=FrameLRU(held_bytes))) as reader:
                 for _ in range(2):
                     with pytest.raises(
                         ShardChanged, match=r"since its index was made: .* was made of a shard of [\d,]+ b"
@@ -72,11 +72,10 @@ def test_a_file_that_became_shorter(tmp_path: Path, monkeypatch: pytest.MonkeyPa
                     assert reader.document(0).number == 0
 
 
-def test_an_index_that_does_not_fit_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_scan, "MARK_BYTES", 3000)
+def test_an_index_that_does_not_fit_is_noticed(tmp_path: Path) -> None:
     for name in ("a.jsonl.zst", "a.jsonl"):
         path, some = tmp_path / name, some_lines(200)
-        index = written(path, some, 3000)
+        index = index_with_marks(write_shard(path, some, 3000), 3000)
         assert len(index.frames) > 5
         first, behind = int(index.frames.line[3]), int(index.frames.line[4])
         for by, why in (
@@ -139,14 +138,16 @@ def test_a_shard_that_was_rewritten_in_place_has_changed(name: str, tmp_path: Pa
         batch_of(path, list(range(3000)), index)
 
 
-def test_a_line_longer_than_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_longer_than_allowed(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.zst"
     text = record("short") + b"\n" + record("long" * 5000) + b"\n"
     path.write_bytes(b"".join(zstd_frame(text[at : at + 5000]) for at in range(0, len(text), 5000)))
-    index_of(shard_of(str(path)))
-    monkeypatch.setattr(lines_by_number, "MAX_DOCUMENT_BYTES", 10_000)
-    assert next(read_documents(path, [0])).text == "short"
-    assert "line 2: is longer than 10,000 bytes" in refused(path, 1)
+    shard = shard_of(str(path))
+    with closing(DocumentReader(shard, index_of(shard))) as reader:
+        assert isinstance(reader._stored, LinesByNumber)
+        reader._stored.max_document_bytes = 10_000
+        assert reader.document(0).text == "short"
+        assert "line 2: is longer than 10,000 bytes" in error(path, lambda _: [reader.document(1)])
 
 
 def test_damage_is_told_alike_one_by_one_and_at_once(tmp_path: Path) -> None:

@@ -20,13 +20,15 @@ from hypothesis import strategies as st
 from pilekit.corpus import load_manifest, shard_of
 from pilekit.documents import Document, DocumentBatch
 from pilekit.errors import PilekitError
-from pilekit.shards.index import scan as index_scan
 from pilekit.shards.index.build import index_of
 from pilekit.shards.index.format import ShardIndex
-from pilekit.shards.random_access import frame_lru, lines_by_number, rows_by_number
+from pilekit.shards.random_access import lines_by_number
 from pilekit.shards.random_access.document_reader import DocumentReader, read_documents
+from pilekit.shards.random_access.frame_lru import FrameLRU, frames_fit
+from pilekit.shards.random_access.lines_by_number import READ_AT_ONCE, LinesByNumber
 from pilekit.shards.random_access.pile_documents import PileDocuments
 from pilekit.shards.read.zstd_frames import decompress_whole
+from tests.shards.index_reference import index_with_marks
 from tests.shards.making import LABELS, lines, record, some_lines, write_shard, zstd_frame
 from tests.shards.reading import error, value_and_memory
 from tests.web_server import serving
@@ -51,6 +53,17 @@ def batch_of(
     shard = shard_of(str(path))
     with closing(DocumentReader(shard, index or index_of(shard, on_error="skip"))) as reader:
         return reader.batch(np.array(numbers, dtype=np.int64), labels)
+
+
+def read_documents_with(
+    path: Path, numbers: list[int], held_bytes: int, read_at_once: int = READ_AT_ONCE
+) -> list[Document]:
+    """What `read_documents` gives, with other bounds of memory and of requests."""
+    shard = shard_of(str(path))
+    with closing(DocumentReader(shard, index_of(shard, on_error="skip"), held=FrameLRU(held_bytes))) as reader:
+        if isinstance(reader._stored, LinesByNumber):
+            reader._stored.read_at_once = read_at_once
+        return list(reader.read(numbers))
 
 
 def rows(batch: DocumentBatch) -> list[tuple[int, str, str]]:
@@ -79,25 +92,25 @@ def test_any_storage_any_frames(
     good = [number for number, line in enumerate(every) if line.strip()]
     asked = data.draw(st.lists(st.sampled_from(good), max_size=40)) if good else []
     labels = data.draw(st.sets(st.sampled_from([*LABELS, "(none)"])))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frame_lru, "HELD_BYTES", data.draw(st.sampled_from([1 << 26, 2000, 300, 0])))
-        patch.setattr(lines_by_number, "READ_AT_ONCE", data.draw(st.sampled_from([8 << 20, 100, 0])))
-        patch.setattr(index_scan, "MARK_BYTES", 50)
-        for path in sorted(folder.iterdir()):
-            if not path.stat().st_size:
-                continue
-            name = path.name.removesuffix(".zst").removesuffix(".gz")
-            expected = [slow_document(every[number], number, name) for number in asked]
-            assert list(read_documents(path, asked)) == expected
-            for blank in set(range(len(every))) - set(good):
-                assert f"number {blank} is no document: line {blank + 1} is blank" in refused(path, blank)
-            assert f"has no document {len(every)}" in refused(path, len(every))
-            numbers = sorted(set(asked))
-            of_number = {document.number: (document.number, document.text, document.subset) for document in expected}
-            batch = batch_of(path, numbers)
-            assert rows(batch) == [of_number[number] for number in numbers]
-            assert [bytes(line) for line in batch.lines or []] == [every[number] for number in numbers]
-            assert rows(batch_of(path, numbers, labels=labels)) == [row for row in rows(batch) if row[2] in labels]
+    held_bytes = data.draw(st.sampled_from([1 << 26, 2000, 300, 0]))
+    read_at_once = data.draw(st.sampled_from([8 << 20, 100, 0]))
+    for path in sorted(folder.iterdir()):
+        if not path.stat().st_size:
+            continue
+        name = path.name.removesuffix(".zst").removesuffix(".gz")
+        expected = [slow_document(every[number], number, name) for number in asked]
+        index_with_marks(path, 50)
+        assert list(read_documents(path, asked)) == expected
+        assert read_documents_with(path, asked, held_bytes, read_at_once) == expected
+        for blank in set(range(len(every))) - set(good):
+            assert f"number {blank} is no document: line {blank + 1} is blank" in refused(path, blank)
+        assert f"has no document {len(every)}" in refused(path, len(every))
+        numbers = sorted(set(asked))
+        of_number = {document.number: (document.number, document.text, document.subset) for document in expected}
+        batch = batch_of(path, numbers)
+        assert rows(batch) == [of_number[number] for number in numbers]
+        assert [bytes(line) for line in batch.lines or []] == [every[number] for number in numbers]
+        assert rows(batch_of(path, numbers, labels=labels)) == [row for row in rows(batch) if row[2] in labels]
 
 
 def test_numbers_and_shards_are_taken_as_they_come(tmp_path: Path) -> None:
@@ -196,36 +209,34 @@ def test_remote_frames_cost_one_request_each_and_neighbours_share_one(tmp_path: 
         assert server.sent < path.stat().st_size / 4
 
 
-def test_a_shard_of_long_frames_is_read_once_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame_lru, "HELD_BYTES", 100_000)
+def test_a_shard_of_long_frames_is_read_once_in_order(tmp_path: Path) -> None:
     path, some = tmp_path / "a.jsonl.zst", some_lines(8000)
     path.write_bytes(b"".join(zstd_frame(b"\n".join(part) + b"\n") for part in (some[:4000], some[4000:])))
     shard, amounts = shard_of(str(path)), list[int]()
     for known in (index_of(shard), None):
-        with closing(DocumentReader(shard, known, advance=amounts.append)) as reader:
+        with closing(DocumentReader(shard, known, held=FrameLRU(100_000), advance=amounts.append)) as reader:
             for asked in ([7000, 20, 7999, 21, 3999, 4000, 20], list(range(7999, -1, -7))):
                 amounts.clear()
                 assert list(reader.read(asked)) == [slow_document(some[number], number) for number in asked]
                 assert sum(amounts) <= path.stat().st_size
             assert reader.document(5).number == 5
             assert reader.batch(np.array([3, 3999, 4000])).numbers.tolist() == [3, 3999, 4000]
+    path.write_bytes(zstd_frame(b"".join([record("x" * 5000) + b"\n"] * 14_000)))
     with pytest.raises(PilekitError, match=r"frames are longer .* reframe it first \(`pilekit reframe`\)"):
         PileDocuments(path)
 
 
-def test_one_long_document_does_not_end_random_access(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_long_document_does_not_end_random_access(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.zst"
     some = [*some_lines(300), record("long " * 10_000), record("after"), *some_lines(3000)]
     index = written(path, some, 8000)
-    monkeypatch.setattr(frame_lru, "HELD_BYTES", 20_000)
     sizes = np.diff(index.frames.text_offset, append=index.header.content_bytes)
     assert (sizes > 20_000).sum() == 1
-    with PileDocuments(path) as documents:
-        for number in (300, 299, 301, 0, 3301):
-            assert documents[number] == slow_document(some[number], number)
-    monkeypatch.setattr(frame_lru, "MAX_DOCUMENT_BYTES", 20_000)
-    with pytest.raises(PilekitError, match="frames are longer"):
-        PileDocuments(path)
+    assert frames_fit(index, 20_000)
+    assert not frames_fit(index, 20_000, max_document_bytes=20_000)
+    numbers = [300, 299, 301, 0, 3301]
+    expected = [slow_document(some[number], number) for number in numbers]
+    assert read_documents_with(path, numbers, 20_000) == expected
 
 
 def test_memory_does_not_grow_with_frames_that_are_not_held(tmp_path: Path) -> None:
@@ -251,7 +262,7 @@ value += len(DocumentReader(shard, index_of(shard)).batch(np.arange(0, 200, 2)))
     assert 0 < memory < 60_000, "KiB of 160 MB in one frame, then of 100 MiB in small frames of which one line is kept"
 
 
-def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet(tmp_path: Path) -> None:
     names = ["ArXiv", None, "Github"]
     some: list[dict[str, Any]] = [
         {"text": f"row {i} " + "é" * (i % 50), "meta": {"pile_set_name": names[i % 3], "url": f"u{i}"}, "other": i}
@@ -265,11 +276,9 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = [999, 0, 129, 130, 130, 131, 5, 500, 4]
     every = [(i, row["text"], row["meta"]["pile_set_name"] or "(none)") for i, row in enumerate(some)]
     expected = [Document(every[i][1], some[i]["meta"], every[i][2], i, "a.parquet") for i in asked]
-    for held in (1 << 26, 500, 0):
-        for module in (frame_lru, rows_by_number):
-            monkeypatch.setattr(module, "HELD_BYTES", held)
-        assert list(read_documents(nested, asked)) == expected
-        for found, of_nested in zip(read_documents(flat, asked), expected, strict=True):
+    for held_bytes in (1 << 26, 500, 0):
+        assert read_documents_with(nested, asked, held_bytes) == expected
+        for found, of_nested in zip(read_documents_with(flat, asked, held_bytes), expected, strict=True):
             assert (found.text, found.subset, found.number) == of_nested[:1] + of_nested[2:4]
             label = of_nested.meta["pile_set_name"]
             assert found.meta == {"meta.pile_set_name": label, "other": found.number}

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.shards.read import lines
-from pilekit.shards.read.lines import LineTooLong, whole_lines
+from pilekit.shards.read.lines import LineCount, whole_lines
 from pilekit.shards.read.prefetch import SWITCH_INTERVAL_SECONDS, run_ahead
+from pilekit.shards.read.read_errors import LineTooLong
 
 
 @given(
@@ -31,26 +31,26 @@ def test_lines_are_those_of_split_up_to_the_first_that_is_too_long(
     too_long = next((number for number, line in enumerate(expected) if len(line) > limit), None)
     found: list[tuple[int, bytes]] = []
     end = 0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "LINES_AT_A_TIME", at_a_time)
-        try:
-            for block in whole_lines(iter(pieces), limit):
-                for part in block.lines(end):
-                    assert len(part.lines) <= at_a_time + 1  # and the line that crossed a border
-                    found += zip(part.numbers.tolist(), map(bytes, part.lines), strict=True)
-                    end = part.end
-        except LineTooLong as error:
-            assert end + error.lines_before == too_long
-            expected = expected[:end]
-        else:
-            assert too_long is None
+    count = LineCount()
+    try:
+        for block in whole_lines(iter(pieces), limit, count):
+            for part in block.parts(at_a_time):
+                assert len(part.lines) <= at_a_time + 1  # and the line that crossed a border
+                found += zip(part.numbers.tolist(), map(bytes, part.lines), strict=True)
+                end = part.end
+                assert end == count.lines
+    except LineTooLong as error:
+        assert end + error.lines_before == too_long
+        expected = expected[:end]
+    else:
+        assert too_long is None
     assert end == len(expected)
     assert found == [(number, line) for number, line in enumerate(expected) if line.strip()]
 
 
 def test_an_endless_line_is_refused() -> None:
     with pytest.raises(LineTooLong):
-        list(whole_lines(itertools.repeat(bytes(1 << 20)), 8 << 20))
+        list(whole_lines(itertools.repeat(bytes(1 << 20)), 8 << 20, LineCount()))
 
 
 @pytest.fixture

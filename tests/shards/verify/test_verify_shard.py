@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
-from pilekit.corpus import Corpus
-from pilekit.shards.index import scan as index_scan
+from pilekit.corpus import Corpus, load_manifest, shard_of
+from pilekit.shards.read.open import ReadOptions
+from pilekit.shards.verify.shard import ShardCheck
 from pilekit.shards.verify.verify import verify_corpus
 from tests.shards.making import record, some_lines, zstd_frame
 from tests.shards.verify.verified import CHANGE, CUT, findings, flip, frames_of, index, note, only, sums, verify, write
@@ -86,11 +86,11 @@ def test_labels_that_the_manifest_does_not_list(tmp_path: Path) -> None:
     assert verify_corpus(Corpus(str(path), str(tmp_path / "own.toml")), jobs=1).ok
 
 
-def test_a_line_that_is_too_long_has_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_scan, "MAX_DOCUMENT_BYTES", 1000)
+def test_a_line_that_is_too_long_has_its_place(tmp_path: Path) -> None:
     path = tmp_path / "00.jsonl"
     path.write_bytes(record("short") + b"\n" + record("long" * 300) + b"\n" + record("short"))
-    finding = only(path)
+    check = ShardCheck(shard_of(str(path)), path.open("rb"), load_manifest(), None, hashed=False)
+    [finding] = check.run(ReadOptions(max_document_bytes=1000)).findings
     assert finding.line == 2
     assert finding.problem.startswith("is longer than")
 
