@@ -65,8 +65,8 @@ from pilekit.shards.verify.verify import verify_corpus as verify_corpus
 from pilekit.shards.write.reframe import ReframeResult as ReframeResult
 from pilekit.shards.write.reframe import reframe_corpus as reframe_corpus
 from pilekit.shards.write.shard_writer import ShardWriter as ShardWriter
-from pilekit.stats.subset_stats import SubsetStats as SubsetStats
-from pilekit.stats.summary import CorpusStats as CorpusStats
+from pilekit.stats.result import CorpusStats as CorpusStats
+from pilekit.stats.result import SubsetStats as SubsetStats
 from pilekit.stats.summary import corpus_stats as corpus_stats
 from pilekit.stream.batch.attention_mask import document_mask as document_mask
 from pilekit.stream.batch.batch import Batch as Batch

@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilekit.cli.display.output import print_fitted, printed, report_skipped, say
+from pilekit.cli.display.tables import index_table
 from pilekit.cli.options import Described, on_error_option, open_corpus, paths_argument, shard_options
 from pilekit.display.progress import byte_progress
 from pilekit.errors import counted, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from pilekit.corpus import Shard
-    from pilekit.display.fitted_table import FittedTable
-    from pilekit.shards.index.format import ShardIndex
 
 
 @click.command()
@@ -53,7 +50,7 @@ def command(paths: tuple[str, ...], manifest: Described, as_json: bool, **option
     check_label(corpus, set().union(*(index.subsets for index in indexes)))
     if printed({"shards": [{"shard": shard.name, **index.to_dict()} for shard, index in rows]}, as_json, corpus, part):
         return
-    print_fitted(_table(rows))
+    print_fitted(index_table(rows))
     cached = {index.path for shard, index in rows if index.path == index_places(shard)[-1]}
     tell_places("Beside the shard", [index.path for _, index in rows if index.path not in cached])
     tell_places("In the cache, not beside the shard", sorted(cached))
@@ -65,17 +62,3 @@ def tell_places(what: str, paths: Sequence[str], *, err: bool = False) -> None:
         others = f" and {counted(len(paths) - 1, 'other')}" if len(paths) > 1 else ""
         place = f"{what}: {visible(paths[0])}{others}"
         click.echo(place, err=True) if err else say(place)
-
-
-def _table(rows: list[tuple[Shard, ShardIndex]]) -> FittedTable[tuple[Shard, ShardIndex]]:
-    from pilekit.display.fitted_table import Column, FittedTable, rounded_bytes
-
-    columns: list[Column[tuple[Shard, ShardIndex]]] = [
-        Column("Shard", lambda row: row[0].name),
-        Column("Documents", lambda row: f"{row[1].header.documents:,}"),
-        Column("Text", lambda row: rounded_bytes(row[1].header.text_bytes)),
-        Column("Frames", lambda row: f"{len(row[1].frames):,}"),
-        Column("Bad lines", lambda row: f"{row[1].header.skipped:,}"),
-        Column("Index", lambda row: "built" if row[1].built else "kept", justify="left"),
-    ]
-    return FittedTable(rows, columns, priority=("Frames", "Text"))

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from pilekit.cli.display.output import print_fitted, printed, say
+from pilekit.cli.display.tables import reframe_table
 from pilekit.cli.options import ByteSize, Described, open_corpus, out_option, paths_argument, shard_options
 from pilekit.display.progress import byte_progress
 from pilekit.errors import counted, visible
-
-if TYPE_CHECKING:
-    from pilekit.display.fitted_table import FittedTable
-    from pilekit.shards.write.reframe import ReframeResult
 
 
 @click.command()
@@ -52,35 +48,10 @@ def command(paths: tuple[str, ...], manifest: Described, out: Path, as_json: boo
     corpus, part = open_corpus(paths, manifest), options["part"]
     with byte_progress("reframing", corpus.part(part).size) as advance:
         reframed = reframe_corpus(corpus, out, advance=advance, **options)
-    written = [Shard(one.shard, str(out / f"{one.shard}.zst"), one.stored_bytes) for one in reframed]
+    written = [Shard(result.shard, str(out / f"{result.shard}.zst"), result.stored_bytes) for result in reframed]
     indexes = [find_index(shard, corpus.manifest, tell=False) for shard in written]
     check_label(corpus, set().union(*(index.subsets for index in indexes if index is not None)))
     if printed({"shards": [shard.to_dict() for shard in reframed]}, as_json, corpus, part):
         return
-    print_fitted(_table(reframed))
+    print_fitted(reframe_table(reframed))
     say(f"{counted(len(reframed), 'shard')} in {visible(out)}")
-
-
-def _table(reframed: list[ReframeResult]) -> FittedTable[list[ReframeResult]]:
-    """A row for each shard, and the total if there are several."""
-    from pilekit.display.fitted_table import Column, FittedTable, rounded_bytes
-
-    def total(row: list[ReframeResult], field: str) -> int:
-        return sum(getattr(shard, field) for shard in row)
-
-    def column(title: str, field: str, write: Callable[[int], str] = "{:,}".format) -> Column[list[ReframeResult]]:
-        return Column(title, lambda row: write(total(row, field)))
-
-    columns: list[Column[list[ReframeResult]]] = [
-        Column("Shard", lambda row: "Total" if row is reframed else row[0].shard),
-        column("Documents", "documents"),
-        column("Text", "text_bytes", rounded_bytes),
-        column("Before", "stored_before", rounded_bytes),
-        column("After", "stored_bytes", rounded_bytes),
-        Column("%", lambda row: f"{100 * (total(row, 'stored_bytes') / total(row, 'stored_before') - 1):+.1f}"),
-        column("Frames", "frames"),
-    ]
-    if total(reframed, "bad_lines"):
-        columns.append(column("Bad lines", "bad_lines"))
-    priority = ("Text", "Before", "Documents", "Frames")
-    return FittedTable([[shard] for shard in reframed], columns, [reframed] * (len(reframed) > 1), priority)

@@ -14,10 +14,7 @@ from pilekit.display.progress import byte_progress
 from pilekit.errors import counted, visible
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from pilekit.corpus import Part
-    from pilekit.shards.verify.findings import Finding
 
 
 @click.command()
@@ -59,24 +56,25 @@ def command(
         _verify_token_files(paths, as_json)
         return
     from pilekit.display.fitted_table import rounded_bytes
+    from pilekit.shards.verify.findings import findings_table
     from pilekit.shards.verify.verify import is_whole, verify_corpus
 
     corpus = open_corpus(paths, manifest)
     options |= {"use_manifest_sums": manifest is not None, "whole": is_whole(paths, corpus), "part": part}
     with byte_progress("verifying", corpus.part(part).size) as advance:
-        found = verify_corpus(corpus, advance=advance, **options)
-    for note in found.notes:
+        result = verify_corpus(corpus, advance=advance, **options)
+    for note in result.notes:
         click.echo(f"note: {note}", err=True)
-    result, of = "all right", "" if part is None else f"part {part[0]:,} of {part[1]:,}: "
-    if not found.ok:
-        bad = {finding.shard for finding in found.findings}
-        result = f"{counted(len(found.findings), 'finding')} in {len(bad):,} of them"
+    verdict, place = "all right", "" if part is None else f"part {part[0]:,} of {part[1]:,}: "
+    if not result.ok:
+        bad = {finding.shard for finding in result.findings}
+        verdict = f"{counted(len(result.findings), 'finding')} in {len(bad):,} of them"
     with suppress(SystemExit):  # A reader that has gone does not make damage right.
-        if not (as_json and printed(found.to_dict(), as_json, corpus, part)):
-            if not found.ok:
-                print_fitted(_table(found.findings))
-            say(f"{of}{counted(found.shards, 'shard')}, {rounded_bytes(found.stored_bytes)}: {result}")
-    if not found.ok:
+        if not (as_json and printed(result.to_dict(), as_json, corpus, part)):
+            if not result.ok:
+                print_fitted(findings_table(result.findings))
+            say(f"{place}{counted(result.shards, 'shard')}, {rounded_bytes(result.stored_bytes)}: {verdict}")
+    if not result.ok:
         context.exit(1)
 
 
@@ -102,22 +100,3 @@ def _verify_token_files(paths: tuple[str, ...], as_json: bool) -> None:
             continue
         ids = "no header tells the vocabulary, so ids were not compared with it" if vocabulary is None else "all right"
         say(f"{visible(path)}: {counted(len(file))}, {counted(file.tokens, 'token')}: {ids}")
-
-
-def _table(findings: tuple[Finding, ...]) -> Table:
-    """A row for each finding. Columns of places that no finding has are left out; long problems take several lines."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    places = [name for name in ("frame", "line", "byte") if any(getattr(row, name) is not None for row in findings)]
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
-    table.add_column("Shard", overflow="fold", max_width=28)
-    for name in places:
-        table.add_column(name.capitalize(), justify="right", no_wrap=True)
-    table.add_column("Problem", overflow="fold")
-    for finding in findings:
-        cells = [getattr(finding, name) for name in places]
-        numbers = ["" if cell is None else f"{cell:,}" for cell in cells]
-        table.add_row(Text(visible(finding.shard)), *numbers, Text(finding.problem))
-    return table

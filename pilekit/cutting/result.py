@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pilekit.cutting.hits import HITS
+from pilekit.display.fitted_table import DASH, Column, FittedTable, count_columns, percentage
 from pilekit.display.table_result import TableResult
 from pilekit.shards.read.read_errors import SkippedLines
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from pilekit.display.fitted_table import FittedTable
 
 SUMMARY, REPEATS = "summary.json", "repeats.parquet"
 Row = tuple[str, dict[str, Any]]
@@ -34,14 +33,7 @@ class CutCorpus(TableResult):
 
     def table(self) -> FittedTable[Row]:
         """A row of counts per subset, the largest first, and the total."""
-        from pilekit.display.fitted_table import Column, FittedTable, count_columns
-
-        def removed(row: Row) -> str:
-            return f"{row[1]['characters_removed']:,}"
-
-        columns = count_columns("Subset", "read", "spans", "cut", "pieces", "dropped")
-        columns.append(Column("Characters", removed, Column("Chars", removed)))
-        return FittedTable(list(self.summary["subsets"].items()), columns, [("Total", self.summary)], ("Pieces",))
+        return cuts_table(self.summary)
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,13 +49,7 @@ class DecontaminationResult(CutCorpus):
 
     def evaluations(self) -> FittedTable[Row]:
         """A row per evaluation: its records, how many have text in the corpus, and how many are too short to tell."""
-        from pilekit.display.fitted_table import DASH, Column, FittedTable, count_columns, percentage
-
-        def share(row: Row) -> str:
-            return percentage(row[1]["dirty"] / row[1]["records"]) if row[1]["records"] else DASH
-
-        columns = [*count_columns("Evaluation", "records", "dirty", "too_short"), Column("Dirty %", share)]
-        return FittedTable(list(self.summary["evaluations"].items()), columns, [])
+        return evaluations_table(self.summary)
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,3 +62,24 @@ class SubstringResult(CutCorpus):
         import pyarrow.parquet as pq
 
         return pq.read_table(self.folder / REPEATS)
+
+
+def cuts_table(summary: dict[str, Any]) -> FittedTable[Row]:
+    """A row of counts per subset, the largest first, and the total."""
+
+    def removed(row: Row) -> str:
+        return f"{row[1]['characters_removed']:,}"
+
+    columns = count_columns("Subset", "read", "spans", "cut", "pieces", "dropped")
+    columns.append(Column("Characters", removed, Column("Chars", removed)))
+    return FittedTable(list(summary["subsets"].items()), columns, [("Total", summary)], ("Pieces",))
+
+
+def evaluations_table(summary: dict[str, Any]) -> FittedTable[Row]:
+    """A row per evaluation: its records, how many have text in the corpus, and how many are too short to tell."""
+
+    def share(row: Row) -> str:
+        return percentage(row[1]["dirty"] / row[1]["records"]) if row[1]["records"] else DASH
+
+    columns = [*count_columns("Evaluation", "records", "dirty", "too_short"), Column("Dirty %", share)]
+    return FittedTable(list(summary["evaluations"].items()), columns, [])

@@ -17,6 +17,7 @@ from pilekit.corpus import Corpus
 from pilekit.corpus.manifest import recorded_manifest
 from pilekit.dedup.previous_runs import KIND, RECORDS, finished_run
 from pilekit.dedup.sketch.minhash import SEED, permutations, signatures
+from pilekit.display.fitted_table import OTHERS, Column, FittedTable, count_columns, rounded_bytes
 from pilekit.display.table_result import TableResult
 from pilekit.errors import PilekitError
 from pilekit.shards.index.format import find_index
@@ -26,8 +27,6 @@ from pilekit.shards.read.read_errors import BadLine, SkippedLines
 if TYPE_CHECKING:
     import datasketch
     import pyarrow as pa
-
-    from pilekit.display.fitted_table import FittedTable
 
 REMOVED, SUMMARY = "removed.parquet", "summary.json"
 
@@ -52,10 +51,6 @@ class DedupResult(TableResult):
         bad_lines = [BadLine(corpus.shards[place].path, line, reason) for place, line, reason in records["bad_lines"]]
         summary = msgspec.json.decode((output.folder / SUMMARY).read_bytes())
         return cls(output.folder, summary, SkippedLines(summary["skipped"], bad_lines))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The summary."""
-        return self.summary
 
     @property
     def removed(self) -> pa.Table:
@@ -97,8 +92,6 @@ def removals_table(
     summary: dict[str, Any], compared: Collection[str] | None
 ) -> FittedTable[tuple[str, dict[str, Any]]]:
     """The table of a summary; `compared` are the subsets that were compared, None for all."""
-    from pilekit.display.fitted_table import OTHERS, Column, FittedTable, count_columns, rounded_bytes
-
     names = ["read", "exact", "near", "kept", *(name for name in ("left_out", "like_held_out") if summary.get(name))]
     saved = Column[Any]("Saved", lambda row: rounded_bytes(row[1]["bytes"]["removed"]))
     columns = [*count_columns("Subset", *names), saved]

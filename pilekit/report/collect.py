@@ -26,7 +26,7 @@ from pilekit.evaluate.results.result import RESULT_FILE
 from pilekit.evaluate.results.result_folder import read_result
 from pilekit.report.corpus import read_output
 from pilekit.shards.verify.findings import some_names
-from pilekit.stats.summary import CorpusStats
+from pilekit.stats.result import CorpusStats
 
 logger = message_logger(__name__)
 

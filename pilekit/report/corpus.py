@@ -20,8 +20,8 @@ from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.verify.findings import Finding
 from pilekit.stats.histogram import BINS
 from pilekit.stats.plot import MOST_ROWS, chart_rows, draw_lengths, draw_shares, given_by, legend
-from pilekit.stats.subset_stats import SubsetStats
-from pilekit.stats.summary import CorpusStats, paper_shares
+from pilekit.stats.result import CorpusStats, SubsetStats, stats_table
+from pilekit.stats.summary import paper_shares
 
 
 def read_output(path: Path) -> CorpusStats | list[Finding] | None:
@@ -91,5 +91,5 @@ def _table(stats: CorpusStats, manifest: Manifest) -> FittedTable[SubsetStats]:
     epochs = {subset.name: f"{subset.epochs:.4g}" for subset in manifest.subsets if subset.epochs is not None}
     seen = [Column("Times seen", times_seen)] if stats.total.copies is not None else []
     known = Column[SubsetStats]("Epochs", lambda row: epochs.get(row.name, DASH))
-    table = stats.table()
+    table = stats_table(stats)
     return FittedTable(table.rows, [*table.columns, *seen, known], table.totals, notes=table.notes)

@@ -9,7 +9,7 @@ import msgspec
 
 from pilekit.artifacts.checked import reason_of_damage
 from pilekit.artifacts.own_file import read_own
-from pilekit.cutting.result import SUMMARY, CutCorpus, DecontaminationResult
+from pilekit.cutting.result import SUMMARY, cuts_table, evaluations_table
 from pilekit.errors import PilekitError
 from pilekit.pipeline.cleaner import CleanResult
 from pilekit.report.figures import bars
@@ -30,7 +30,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 def cleaning_content(folder: Path) -> dict[str, Any]:
     """The documents that `pilekit clean` dropped, by rule."""
     summary = read_summary(folder)
-    rules = {name: of for name, of in summary["rules"].items() if of["documents"]}
+    rules = {name: counts for name, counts in summary["rules"].items() if counts["documents"]}
     names = sorted(rules, key=lambda name: -rules[name]["documents"])
     series = {
         "fail this rule alone": [rules[name]["alone"] for name in names],
@@ -47,17 +47,16 @@ def cleaning_content(folder: Path) -> dict[str, Any]:
 def cut_content(folder: Path) -> dict[str, Any]:
     """The cuts of `pilekit decontaminate` or `pilekit substrings`."""
     summary = read_summary(folder)
-    found = DecontaminationResult(folder, summary, SkippedLines()).evaluations() if "evaluations" in summary else None
     return {
         "summary": summary,
         "svg": shares_of(summary, ("cut", "dropped"), f"Cut from each subset, {folder}"),
-        "removed": CutCorpus(folder, summary, SkippedLines()).table(),
-        "evaluations": found,
+        "removed": cuts_table(summary),
+        "evaluations": evaluations_table(summary) if "evaluations" in summary else None,
     }
 
 
 def shares_of(summary: dict[str, Any], kinds: tuple[str, str], label: str) -> Any:
     """A bar for each subset that was read: the share of its documents that is counted under each of `kinds`."""
-    subsets = {name: one for name, one in summary["subsets"].items() if one["read"]}
-    series = {kind: [100 * one[kind] / one["read"] for one in subsets.values()] for kind in kinds}
+    subsets = {name: counts for name, counts in summary["subsets"].items() if counts["read"]}
+    series = {kind: [100 * counts[kind] / counts["read"] for counts in subsets.values()] for kind in kinds}
     return bars(list(subsets), series, label, "documents, %")

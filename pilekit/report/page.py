@@ -31,7 +31,9 @@ from pilekit.report.corpus import corpus_content, with_shares_of
 from pilekit.report.cuts import cleaning_content, cut_content
 from pilekit.report.dedup import dedup_content
 from pilekit.report.training import SAMPLED_STEPS, training_content
-from pilekit.stats.summary import CorpusStats, corpus_stats
+from pilekit.shards.verify.findings import findings_table
+from pilekit.stats.result import CorpusStats
+from pilekit.stats.summary import corpus_stats
 from pilekit.version import __version__
 
 
@@ -142,7 +144,7 @@ def _content(one: Artefact, manifest: Manifest, tokenizer: Any, advance: Report,
 
     makers: dict[str, Callable[[], dict[str, Any]]] = {
         "stats": lambda: corpus_content(figures(), manifest, one.path),
-        "verify": lambda: {"findings": of},
+        "verify": lambda: {"findings": findings_table(of)},
         "dedup": lambda: dedup_content(folder, of, advance),
         "cleaning": lambda: cleaning_content(folder),
         "decontamination": lambda: cut_content(folder),

@@ -21,8 +21,7 @@ import numpy.typing as npt
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.stats.histogram import middle_of
-from pilekit.stats.subset_stats import SubsetStats
-from pilekit.stats.summary import CorpusStats
+from pilekit.stats.result import CorpusStats, SubsetStats
 
 FORMATS = ("png", "svg", "pdf")
 MOST_ROWS = 40

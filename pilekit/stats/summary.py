@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -18,69 +18,17 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.corpus import Corpus, Described, Manifest, Source, subsets_or_all
-from pilekit.display.table_result import TableResult
-from pilekit.errors import counted
 from pilekit.shards.corpus_job import CorpusJob
 from pilekit.shards.index.format import Frames, ShardIndex, find_index
 from pilekit.shards.read.absent_label import check_label
-from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.work import Work, takes
 from pilekit.stats.copies import CopyCounter
 from pilekit.stats.counting import Counts, count_into_file, count_shard, hashes_from_file
 from pilekit.stats.histogram import quantile
-from pilekit.stats.subset_stats import SubsetStats
+from pilekit.stats.result import CorpusStats, SubsetStats
 
 if TYPE_CHECKING:
-    from pilekit.display.fitted_table import FittedTable
     from pilekit.tokenize import Tokenizer
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class CorpusStats(TableResult):
-    """The contents of a corpus. `stats["ArXiv"]` are the figures of a subset.
-
-    subsets    the largest first
-    total      all subsets together
-    skipped    the bad lines passed over
-    manifest   the name of the manifest that `paper_share` comes from
-    selected   the subsets that were asked for; None: all
-    """
-
-    subsets: tuple[SubsetStats, ...]
-    total: SubsetStats
-    skipped: SkippedLines
-    manifest: str
-    selected: tuple[str, ...] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """`{"documents", "bytes", "skipped", "subsets": {name: {"documents", "bytes", "share", "mean_bytes", ...}}}`.
-
-        `skipped` is the number of skipped lines, `share` a fraction of 1; `tokens` and `copies` only where counted.
-        `selected` lists the subsets that were asked for, if not all were.
-        """
-        total = self.total.to_dict()
-        return {
-            **{name: total[name] for name in ("documents", "bytes", "tokens", "copies") if name in total},
-            "skipped": self.skipped.count,
-            **({} if self.selected is None else {"selected": list(self.selected)}),
-            "subsets": {subset.name: subset.to_dict() for subset in self.subsets},
-        }
-
-    def _rows(self) -> dict[str, SubsetStats]:
-        """The figures of each subset."""
-        return {subset.name: subset for subset in self.subsets}
-
-    def __repr__(self) -> str:
-        return (
-            f"CorpusStats({counted(self.total.documents)}, {counted(self.total.bytes, 'byte')}, "
-            f"{counted(len(self.subsets), 'subset')}, {counted(self.skipped.count, 'line')} skipped)"
-        )
-
-    def table(self) -> FittedTable[Any]:
-        """A row per subset, and the total."""
-        from pilekit.stats.table import stats_table
-
-        return stats_table(self.subsets, self.total, self.manifest, are_selected=self.selected is not None)
 
 
 @takes(Work)

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from pilekit.display.fitted_table import MOST_ROWS, SHORTEN, Column, FittedTable, rounded_bytes, rounded_count
+from pilekit.display.fitted_table import (
+    MOST_ROWS,
+    SHORTEN,
+    Column,
+    FittedTable,
+    facts_table,
+    rounded_bytes,
+    rounded_count,
+)
 
 Row = tuple[str, int]
 
@@ -64,6 +72,21 @@ def test_hostile_labels_stay_text_and_wide_characters_count_as_two_cells() -> No
         assert "\x1b[31m" not in text
     narrow = table([("日本語" * 8, 1)])
     assert Console(width=40, file=io.StringIO()).measure(narrow.fit(40)).maximum <= 40
+
+
+def test_sentences_and_names_in_full_take_several_lines_and_lose_nothing() -> None:
+    sentence = "a shard [b]ends\x1b too early; " * 8
+    names = Column[str]("Shard\x1b", lambda _: "n" * 30, fold=12)
+    shown = FittedTable([sentence], [names, Column("Problem", str, justify="left", fold=1000)])
+    for width in (40, 80):
+        printed = lines(shown, width)  # type: ignore[arg-type]
+        assert max(map(len, printed)) <= width
+        assert printed[0].split() == ["Shard\\x1b", "Problem"]
+        assert "".join(line[:12].strip() for line in printed[2:]) == "n" * 30
+        told = " ".join(line[13:].strip() for line in printed[2:]).split()
+        assert told == sentence.replace("\x1b", "\\x1b").split()
+    facts = lines(facts_table([("limit", "the first 3"), ("data\x07", "[b]a.jsonl")]), 40)  # type: ignore[arg-type]
+    assert [line.rstrip().split(None, 1) for line in facts] == [["limit", "the first 3"], ["data\\x07", "[b]a.jsonl"]]
 
 
 def test_very_many_rows_are_counted_instead_of_shown() -> None:

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from pilekit import Corpus, PilekitError, load_tokenizer
 from pilekit.stats.counting import Counts
-from pilekit.stats.summary import CorpusStats, corpus_stats
+from pilekit.stats.result import CorpusStats
+from pilekit.stats.summary import corpus_stats
 from tests.shards import making
 from tests.tokenize.making import byte_level_bpe
 

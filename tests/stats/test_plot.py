@@ -11,7 +11,8 @@ import pytest
 
 from pilekit import PilekitError
 from pilekit.stats.plot import MOST_ROWS, draw, figure_format, save_figure
-from pilekit.stats.summary import CorpusStats, corpus_stats
+from pilekit.stats.result import CorpusStats
+from pilekit.stats.summary import corpus_stats
 from tests.shards import making
 
 

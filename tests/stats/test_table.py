@@ -11,8 +11,8 @@ from rich.console import Console
 from pilekit.corpus import load_manifest
 from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.stats.histogram import BINS
-from pilekit.stats.subset_stats import SubsetStats
-from pilekit.stats.summary import CorpusStats, corpus_stats
+from pilekit.stats.result import CorpusStats, SubsetStats
+from pilekit.stats.summary import corpus_stats
 
 
 def figures(name: str, documents: int, size: int, extras: bool) -> SubsetStats:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from pilekit.display.fitted_table import Column, FittedTable, percentage
-from pilekit.errors import counted, visible
+from pilekit.display.fitted_table import Column, FittedTable, facts_table, percentage
+from pilekit.errors import counted, shortened, visible
 
 if TYPE_CHECKING:
     from pilekit.stream.batch.batch import Batch
@@ -22,14 +21,9 @@ SHOWN_NAME = 17
 """Characters of a shard's or subset's name in a table."""
 
 
-def plan_table(explained: Explanation) -> Table:
+def plan_table(explained: Explanation) -> FittedTable[tuple[str, str]]:
     """The plan, with one line for each topic."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")
-    for title, text in explained.lines():
-        table.add_row(Text(title), Text(visible(text)))
-    return table
+    return facts_table(explained.lines(), style="bold")
 
 
 def row_documents(stream: PileStream, batch: Batch, row: int) -> list[dict[str, Any]]:
@@ -88,8 +82,8 @@ def step_table(documents: list[dict[str, Any]], width: int) -> FittedTable[dict[
         return words.plain
 
     columns: list[Column[dict[str, Any]]] = [
-        Column("Subset", lambda document: visible(document["subset"], SHOWN_NAME)),
-        Column("Shard", lambda document: visible(document["shard"], SHOWN_NAME), justify="left"),
+        Column("Subset", lambda document: shortened(document["subset"], SHOWN_NAME)),
+        Column("Shard", lambda document: shortened(document["shard"], SHOWN_NAME), justify="left"),
         Column("Number", lambda document: f"{document['number']:,}"),
         Column("Row", lambda document: f"{document['row']:,}"),
         Column("Tokens", lambda document: f"{document['tokens']:,}"),

@@ -12,13 +12,13 @@ import click
 import msgspec
 
 from pilekit.cli.display.output import print_fitted, printed, report_skipped
+from pilekit.cli.display.tables import grep_table
 from pilekit.cli.look.documents import min_bytes_option
 from pilekit.cli.options import Described, cluster_option, corpus_argument, jobs_option, on_error_option, open_subsets
 from pilekit.display.progress import byte_progress
 from pilekit.errors import counted, visible
 
 if TYPE_CHECKING:
-    from pilekit.display.fitted_table import FittedTable
     from pilekit.pipeline.find_text import FoundText
 
 
@@ -75,11 +75,15 @@ def command(
                 click.echo(msgspec.json.encode(document) if as_json else _line(document))
     report_skipped(counts.skipped)
     if counting:
-        subsets_found = {name: {"found": counts.found[name], "documents": read} for name, read in counts.read.items()}
-        sums = {"found": counts.found.total(), "documents": counts.read.total(), "skipped": counts.skipped.count}
+        result: dict[str, Any] = {
+            "found": counts.found.total(),
+            "documents": counts.read.total(),
+            "skipped": counts.skipped.count,
+        }
+        result["subsets"] = {name: {"found": counts.found[name], "documents": n} for name, n in counts.read.items()}
         with suppress(SystemExit):  # A reader that has gone does not make anything found.
-            if not printed({**sums, "subsets": subsets_found}, as_json):
-                print_fitted(_table(subsets_found, sums))
+            if not printed(result, as_json):
+                print_fitted(grep_table(result))
     check_label(corpus, {*labels, *counts.read}, names, stopped=most is not None)
     if not counts.found.total():
         click.echo(f"not found in {counted(counts.read.total())}", err=True)
@@ -96,11 +100,3 @@ def _line(found: FoundText) -> str:
     match = match[:room]
     before = before[max(0, len(before) - (room - len(match)) // 2) :]
     return place + before + click.style(match, bold=True) + after[: room - len(before) - len(match)]
-
-
-def _table(subsets: dict[str, dict[str, int]], total: dict[str, int]) -> FittedTable[Any]:
-    from pilekit.display.fitted_table import Column, FittedTable, count_columns, percentage
-
-    rows = sorted(subsets.items(), key=lambda row: (-row[1]["found"], row[0]))
-    share = Column[Any]("Found %", lambda row: percentage(row[1]["found"] / max(1, row[1]["documents"])))
-    return FittedTable(rows, [*count_columns("Subset", "found", "documents"), share], [("Total", total)])

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from pilekit.cli.display.output import print_fitted
+from pilekit.cli.display.tables import near_table
 from pilekit.cli.models.ranks import rank, report_once, scoring, waits
 from pilekit.cli.options import Described, adapter_option, corpus_argument, exact_subsets, on_error_option, open_corpus
 from pilekit.errors import PilekitError, shortened, visible
@@ -97,15 +98,7 @@ def command(
     if as_json:
         click.echo(json.dumps(nearest, indent=2))
         return
-    from pilekit.display.fitted_table import Column, FittedTable
-
-    columns = [
-        Column[dict[str, Any]]("Shard", lambda one: one["shard"]),
-        Column("Number", lambda one: f"{one['number']:,}"),
-        Column("Subset", lambda one: one["subset"], justify="left"),
-        Column("Similarity", lambda one: f"{one['similarity']:.4f}"),
-    ]
-    print_fitted(FittedTable(nearest, columns, [], ["Subset"]))
+    print_fitted(near_table(nearest))
 
 
 def _document(near: str) -> tuple[str, int]:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from pilekit.cli.display.output import print_fitted
+from pilekit.cli.display.tables import prune_table
 from pilekit.cli.models.bpb import scored
 from pilekit.cli.options import Described, adapter_option, corpus_argument, exact_subsets, open_corpus
 from pilekit.display.progress import waiting
@@ -63,7 +64,7 @@ def command(
     with waiting("pruning"):
         pruned = prune_model(model_dir, out, magnitude=magnitude, heads=heads, adapter=adapter)
     both = ((model_dir, rules | {"adapter": adapter}), (str(out), rules))
-    results = [] if corpus is None else [scored(one, corpus, of, None, "scoring") for one, of in both]
+    results = [] if corpus is None else [scored(model, corpus, own, None, "scoring") for model, own in both]
     costs = [result.cost for result in results if result.cost is not None]
     speeds = [cost.tokens_per_second for cost in costs]
     comparison = None
@@ -72,21 +73,14 @@ def command(
 
         comparison = compare(results)
     if as_json:
-        found = None if comparison is None else comparison.to_dict()
-        click.echo(json.dumps({"pruned": pruned.to_dict(), "tokens_per_second": speeds, "comparison": found}, indent=2))
+        figures = None if comparison is None else comparison.to_dict()
+        result = {"pruned": pruned.to_dict(), "tokens_per_second": speeds, "comparison": figures}
+        click.echo(json.dumps(result, indent=2))
         return
-    from pilekit.display.fitted_table import DASH, Column, FittedTable, rounded_bytes
     from pilekit.evaluate.show.output import comparison_output
 
     first = model_dir if adapter is None else f"{model_dir} + {adapter}"
-    columns = [
-        Column[int]("Model", lambda which: (f"A: {first}", f"B: {out}")[which]),
-        Column("Parameters", lambda which: f"{pruned.parameters[which]:,}"),
-        Column("Zeros %", lambda which: f"{100 * pruned.zeros[which]:.2f}"),
-        Column("On disk", lambda which: rounded_bytes(pruned.bytes[which])),
-        Column("Tokens/s", lambda which: f"{speeds[which]:,.0f}" if speeds else DASH),
-    ]
-    print_fitted(FittedTable([0, 1], columns, [], ["Parameters", "Tokens/s"]))
+    print_fitted(prune_table((f"A: {first}", f"B: {out}"), pruned, speeds))
     if comparison is not None:
         click.echo()
         print_fitted(comparison_output(comparison))

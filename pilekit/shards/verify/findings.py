@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from pilekit.display.fitted_table import DASH, Column, FittedTable
 from pilekit.errors import visible
 
+LONGEST_SHARD, LONGEST_PROBLEM = 28, 1000
+"""The most terminal cells of a line with the name of a shard, and with a problem."""
 MOST_FINDINGS = 100
 """A shard lists this many findings of one kind and counts the others."""
 
@@ -53,6 +56,22 @@ class FindingList:
         """The list and, if there are more, a finding with their number."""
         more = Finding(self.shard, self.more.format(f"{self.hidden:,}"))
         return [*self.listed, more] if self.hidden else self.listed
+
+
+def findings_table(findings: Sequence[Finding]) -> FittedTable[Finding]:
+    """A row for each finding; places that no finding has are left out, and long problems take several lines."""
+
+    def place(name: str) -> Column[Finding]:
+        def cell(finding: Finding) -> str:
+            number = getattr(finding, name)
+            return DASH if number is None else f"{number:,}"
+
+        return Column(name.capitalize(), cell)
+
+    names = [name for name in ("frame", "line", "byte") if any(getattr(row, name) is not None for row in findings)]
+    shard = Column[Finding]("Shard", lambda finding: finding.shard, fold=LONGEST_SHARD)
+    problem = Column[Finding]("Problem", lambda finding: finding.problem, justify="left", fold=LONGEST_PROBLEM)
+    return FittedTable(findings, [shard, *map(place, names), problem], most_rows=len(findings))
 
 
 def some_names(names: Iterable[str]) -> str:

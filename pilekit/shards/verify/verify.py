@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from pilekit.artifacts.atomic_write import check_target
 from pilekit.corpus import Corpus, Described, Source
@@ -19,10 +19,10 @@ from pilekit.corpus.find import ENVIRONMENT
 from pilekit.corpus.job_shards import CLEAN
 from pilekit.corpus.shard import STANDARD_INPUT, is_url, looks_like_shard, make_shard
 from pilekit.corpus.sidecar_files import SUMS_FILES
-from pilekit.display.wrong_names import NearestNames
+from pilekit.display.table_result import Result
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.shards.corpus_job import CorpusJob
-from pilekit.shards.verify.findings import MOST_FINDINGS, Finding, some_names
+from pilekit.shards.verify.findings import MOST_FINDINGS, Finding, findings_table, some_names
 from pilekit.shards.verify.sha256sums import below, find_sums, read_sums, stored_name
 from pilekit.shards.verify.sha256sums import write_sums as write_sums_file
 from pilekit.shards.verify.shard import Expected, Verdict, verify_shard
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Verification(NearestNames):
+class Verification(Result):
     """The result of `verify_corpus`.
 
     findings       all problems, in the order of the shards
@@ -41,6 +41,8 @@ class Verification(NearestNames):
     shards         how many shards were verified
     stored_bytes   the stored bytes of the shards that could be read
     """
+
+    FIGURES: ClassVar[tuple[str, ...]] = ("ok", "findings")
 
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
@@ -55,10 +57,6 @@ class Verification(NearestNames):
     def __repr__(self) -> str:
         return f"Verification({counted(self.shards, 'shard')}, {counted(len(self.findings), 'finding')})"
 
-    def to_dict(self) -> dict[str, Any]:
-        """`{"ok", "findings": [{"shard", "problem", "frame", "line", "byte"}]}`."""
-        return {"ok": self.ok, "findings": [asdict(finding) for finding in self.findings]}
-
     def to_arrow(self) -> pa.Table:
         """A row per finding."""
         import pyarrow as pa
@@ -67,15 +65,7 @@ class Verification(NearestNames):
         return pa.Table.from_pylist(self.to_dict()["findings"], pa.schema(types))
 
     def _repr_html_(self) -> str:
-        from pilekit.display.fitted_table import Column, FittedTable
-
-        def cell(name: str, finding: Finding) -> str:
-            value = getattr(finding, name)
-            return f"{value:,}" if isinstance(value, int) else value or ""
-
-        names = ("shard", "frame", "line", "byte", "problem")
-        columns: list[Column[Finding]] = [Column(name.capitalize(), functools.partial(cell, name)) for name in names]
-        return FittedTable(self.findings, columns)._repr_html_()
+        return findings_table(self.findings)._repr_html_()
 
 
 @takes(StoredWork)

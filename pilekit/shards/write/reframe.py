@@ -22,7 +22,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Unpack
+from typing import BinaryIO, Unpack
 
 import msgspec
 import xxhash
@@ -31,6 +31,7 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Described, Manifest, Shard, Source
 from pilekit.corpus.shard import STANDARD_INPUT
+from pilekit.display.table_result import Result
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.corpus_job import CorpusJob, Share
 from pilekit.shards.fingerprint import Inputs
@@ -63,7 +64,7 @@ READING = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class ReframeResult:
+class ReframeResult(Result):
     """The result for one shard.
 
     documents      number of documents; `bad_lines` are kept too, but are not documents
@@ -81,10 +82,6 @@ class ReframeResult:
     stored_before: int
     stored_bytes: int
     frames: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields."""
-        return asdict(self)
 
 
 @takes(StoredWork)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import filecmp
 import shutil
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,6 +25,7 @@ from torch.nn.utils import prune
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from pilekit.display.table_result import Result
 from pilekit.errors import PilekitError
 from pilekit.models.blocks import blocks_of
 from pilekit.models.causal import load_causal_lm
@@ -38,7 +39,7 @@ _SPLIT = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
 @dataclass(frozen=True, slots=True)
-class PruneResult:
+class PruneResult(Result):
     """The result of `prune_model`.
 
     parameters   number of parameters of the model before and after
@@ -52,10 +53,6 @@ class PruneResult:
     zeros: tuple[float, float]
     bytes: tuple[int, int]
     heads: str | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields, as JSON types."""
-        return asdict(self)
 
 
 def prune_model(
