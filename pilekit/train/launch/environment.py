@@ -1,4 +1,4 @@
-"""The environment of a rank: its launcher (none, pilekit, torchrun or Slurm), its device, and how ranks talk.
+"""The environment of a rank: its launcher (none, pilekit, torchrun or Slurm), its device, threads, and how ranks talk.
 
 `srun pilekit train ...` starts one process per task. Slurm numbers them in variables of its own, which `adopt_slurm`
 translates into those of torchrun. Tasks that torchrun or pilekit has started keep their variables.
@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from typing import TYPE_CHECKING
 
-from pilekit.errors import counted
-from pilekit.train.launch.launch import LAUNCHER
+from pilekit.errors import PilekitError, counted
 
 if TYPE_CHECKING:
     from pilekit.workers.ranks import Ranks  # imports torch, which takes seconds
 
+LAUNCHER = "PILEKIT_LAUNCHER"
+"""In the environment of ranks that `launch` started: the launcher's process number."""
 _FIRST_HOST = re.compile(r"([^\[,]+)(?:\[(\w+)[^\]]*\]([^,\[]*))?")
 """The first host of a list: node03 of "node[03-05,07],login1"."""
 
@@ -25,19 +27,19 @@ def adopt_slurm() -> None:
 
     Variables that are set already stay. In a process that is a rank already, nothing is done.
     """
-    given = os.environ
-    if given.get("RANK") or given.get("SLURM_STEP_NUM_TASKS", "1") == "1" or not given.get("SLURM_PROCID"):
+    variables = os.environ
+    if variables.get("RANK") or variables.get("SLURM_STEP_NUM_TASKS", "1") == "1" or not variables.get("SLURM_PROCID"):
         return
-    host = _FIRST_HOST.match(given.get("SLURM_STEP_NODELIST", ""))
-    job = int("".join(filter(str.isdecimal, given.get("SLURM_JOB_ID", ""))) or 0)
+    host = _FIRST_HOST.match(variables.get("SLURM_STEP_NODELIST", ""))
+    job = int("".join(filter(str.isdecimal, variables.get("SLURM_JOB_ID", ""))) or 0)
     for name, value in {
-        "RANK": given["SLURM_PROCID"],
-        "WORLD_SIZE": given["SLURM_STEP_NUM_TASKS"],
-        "LOCAL_RANK": given.get("SLURM_LOCALID", "0"),
+        "RANK": variables["SLURM_PROCID"],
+        "WORLD_SIZE": variables["SLURM_STEP_NUM_TASKS"],
+        "LOCAL_RANK": variables.get("SLURM_LOCALID", "0"),
         "MASTER_ADDR": "".join(filter(None, host.groups())) if host else "localhost",
         "MASTER_PORT": str(20_000 + job % 20_000),  # the same for all tasks of a job, another for another job
     }.items():
-        given.setdefault(name, value)
+        variables.setdefault(name, value)
 
 
 def described(ranks: Ranks) -> str:
@@ -58,3 +60,28 @@ def described(ranks: Ranks) -> str:
 
 _SIGNS = {"pilekit": LAUNCHER, "torchrun": "TORCHELASTIC_RUN_ID", "Slurm": "SLURM_STEP_NUM_TASKS"}
 """The variable that each launcher sets; the innermost launcher first."""
+
+
+def check_gpus(nproc: int, option: str) -> None:
+    """Raise PilekitError, naming `option`, if the machine has GPUs but not one for each of `nproc` ranks."""
+    import torch
+
+    gpus = torch.cuda.device_count()
+    if 0 < gpus < nproc:
+        raise PilekitError(
+            f"{option} {nproc}: this machine has {counted(gpus, 'GPU')}, and each rank needs one; start at most "
+            f"{gpus}, or set CUDA_VISIBLE_DEVICES= to compute on the CPU"
+        )
+
+
+def rank_environment(nproc: int) -> dict[str, str]:
+    """Environment variables for `nproc` ranks on this machine: threads, and the network interface between them."""
+    import torch
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # Threads of a rank on a GPU would only wait for each other.
+    threads = 1 if torch.cuda.is_available() else max(1, cores // nproc)
+    settings = {"OMP_NUM_THREADS": str(threads)}
+    if sys.platform == "linux":
+        settings["GLOO_SOCKET_IFNAME"] = "lo"  # whatever the machine's name resolves to
+    return {name: os.environ.get(name) or value for name, value in settings.items()}

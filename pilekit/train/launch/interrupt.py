@@ -14,10 +14,11 @@ Only the main thread of a process receives signals. In other threads these funct
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 Handler = Callable[[int, FrameType | None], None] | signal.Handlers
@@ -28,6 +29,22 @@ _newest: signal.Signals | None = None
 def interrupted_by() -> signal.Signals | None:
     """The signal that last asked a loop of this process to stop; None if only another rank received one, or none."""
     return _newest
+
+
+def stop_signals() -> list[signal.Signals]:
+    """The signals that ask a run to stop: Ctrl-C, SIGTERM and, except under `nohup`, which has it ignored, SIGHUP."""
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([] if is_ignored else [signal.SIGHUP])]
+
+
+def pass_on(number: int, processes: Iterable[int | None]) -> bool:
+    """Send a signal to these processes, by number; whether any is there: they may have ended, or not started (None)."""
+    reached = False
+    for process in processes:
+        with suppress(ProcessLookupError, TypeError):
+            os.kill(process, number)  # type: ignore[arg-type]
+            reached = True
+    return reached
 
 
 @contextmanager
@@ -47,10 +64,7 @@ def first_interrupt() -> Iterator[Callable[[], bool]]:
             signal.signal(signal.SIGINT, again)
         asked.append(number)
 
-    heard = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` has it ignored.
-        heard.append(signal.SIGHUP)
-    with _handling(dict.fromkeys(heard, ask)):
+    with _handling(dict.fromkeys(stop_signals(), ask)):
         yield lambda: bool(asked)
 
 
@@ -70,23 +84,23 @@ def ended_by_sigterm() -> Iterator[None]:
 def held_signals() -> Iterator[None]:
     """Ctrl-C and SIGTERM take effect at the end of the block. The second of a kind takes effect at once."""
     outside = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    held: list[int] = []
+    received: list[int] = []
 
     def hold(number: int, frame: FrameType | None) -> None:
-        held.append(number)
+        received.append(number)
         signal.signal(number, outside[signal.Signals(number)])
 
     with _handling(dict.fromkeys(outside, hold)):
         yield
-    for number in held[:1]:
+    for number in received[:1]:
         signal.raise_signal(number)
 
 
 @contextmanager
 def unhandled_signals() -> Iterator[None]:
     """Ctrl-C and SIGTERM end the process at once: for a long wait outside of Python with nothing open."""
-    heard = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not signal.SIG_IGN]
-    with _handling(dict.fromkeys(heard, signal.SIG_DFL)):
+    numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not signal.SIG_IGN]
+    with _handling(dict.fromkeys(numbers, signal.SIG_DFL)):
         yield
 
 

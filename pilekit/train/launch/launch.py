@@ -18,27 +18,25 @@ import signal
 import sys
 import tempfile
 import uuid
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import FrameType
 
 from pilekit.display.progress import waiting
 from pilekit.errors import PilekitError, counted
-from pilekit.train.launch.interrupt import Handler
+from pilekit.train.launch.environment import LAUNCHER, check_gpus, rank_environment
+from pilekit.train.launch.interrupt import Handler, pass_on, stop_signals
 from pilekit.workers.worker import end_with_parent
-
-LAUNCHER = "PILEKIT_LAUNCHER"
-"""In the environment of ranks that `launch` started: the launcher's process number."""
 
 MODULE = "pilekit.train"
 """The module that a rank runs."""
 
 
-def launch(nproc: int, arguments: list[str], max_restarts: int = 0) -> int:
+def launch(nproc: int, arguments: list[str], max_restarts: int = 0, *, module: str = MODULE) -> int:
     """Run `python -m pilekit.train` with `arguments` in `nproc` ranks of this machine; returns the exit code.
 
     max_restarts   how often all ranks start again after one has failed
+    module         the module that a rank runs
 
     Returns 0 if all ranks ended with 0, also when SIGTERM or SIGHUP asked them to save and stop; 130 after Ctrl-C.
     The cores are divided among the ranks as threads, or a rank on a GPU gets one, unless OMP_NUM_THREADS is set. Raises
@@ -47,15 +45,23 @@ def launch(nproc: int, arguments: list[str], max_restarts: int = 0) -> int:
     """
     received: list[int] = []
     _handle(lambda number, _: received.append(number))  # an exception during torch's imports might be lost
-    codes = _exit_codes(nproc, arguments, max_restarts, received)
+    codes = _exit_codes(nproc, [module, *arguments], max_restarts, received)
     stopped = (130, -signal.SIGINT, -signal.SIGTERM)  # a rank that had nothing to save yet
     if codes and not (received and all(code in stopped for code in codes.values())):
-        raise PilekitError(_failure(codes, max_restarts))
+        rank = first_failed(codes)
+        see = "" if codes[rank] < 0 else "; see its message above"
+        restarts = "" if max_restarts == 0 else f", after {counted(max_restarts, 'restart')}"
+        raise PilekitError(
+            f"rank {rank} of the run {how_ended(codes[rank])}{see}{restarts}; the same command resumes from the newest "
+            "checkpoint"
+        )
     return 130 if signal.SIGINT in received else 0
 
 
-def _exit_codes(nproc: int, arguments: list[str], max_restarts: int, received: list[int]) -> dict[int, int]:
+def _exit_codes(nproc: int, words: list[str], max_restarts: int, received: list[int]) -> dict[int, int]:
     """The exit code of each rank that failed for the last time, in the order in which the agent saw them end.
+
+    words   the module that a rank runs, and its arguments
 
     Appends the signals that arrive to `received`.
     """
@@ -87,7 +93,7 @@ def _exit_codes(nproc: int, arguments: list[str], max_restarts: int, received: l
         role="rank",
         local_world_size=nproc,
         entrypoint=sys.executable,
-        args=(*safe_path, "-m", MODULE, *(argument.replace("$", "$$") for argument in arguments)),  # torch expands $
+        args=(*safe_path, "-m", *(word.replace("$", "$$") for word in words)),  # torch expands $
         rdzv_handler=rendezvous,
         max_restarts=max_restarts,
         monitor_interval=0.1,
@@ -95,19 +101,14 @@ def _exit_codes(nproc: int, arguments: list[str], max_restarts: int, received: l
     with tempfile.TemporaryDirectory(prefix="pilekit-launch-") as folder:
         agent = LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=folder), start_method="spawn")
 
-        def pass_on(number: int, frame: FrameType | None) -> None:
+        def stop_ranks(number: int, frame: FrameType | None) -> None:
             number = signal.SIGTERM if number == signal.SIGHUP else number
             received.append(number)
-            reached = False
-            for worker in agent.get_worker_group().workers:
-                with suppress(ProcessLookupError, TypeError):  # it has ended, or not started
-                    os.kill(worker.id, number)
-                    reached = True
-            if not reached:
+            if not pass_on(number, (worker.id for worker in agent.get_worker_group().workers)):
                 raise _Stopped
 
         try:
-            _handle(pass_on)
+            _handle(stop_ranks)
             result = agent.run()
         except _Stopped:
             return {}
@@ -118,10 +119,8 @@ def _exit_codes(nproc: int, arguments: list[str], max_restarts: int, received: l
 
 
 def _handle(handler: Handler) -> None:
-    """Let `handler` have Ctrl-C, SIGTERM and SIGHUP; `nohup` has the latter ignored."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, handler)
+    for number in stop_signals():
+        signal.signal(number, handler)
 
 
 class _Stopped(BaseException):
@@ -138,50 +137,23 @@ def end_with_launcher() -> None:
         raise SystemExit(0)
 
 
-def _failure(codes: Mapping[int, int], max_restarts: int) -> str:
-    """One line for the exit codes by rank, in the order in which the ranks ended.
+def first_failed(codes: Mapping[int, int], own: Collection[int] = ()) -> int:
+    """The rank to blame, by the exit codes of the ranks in the order in which they ended.
+
+    own   ranks that are known to have failed by themselves
 
     A rank that dies takes others along, so a killed rank is named before a failed one. The agent itself kills a rank
     that has not ended half a minute after the first death, so of killed ranks the first to end is named.
     """
     killed = [rank for rank, code in codes.items() if code < 0 and code != -signal.SIGTERM]
     failed = [rank for rank, code in codes.items() if code > 0]
-    rank = next(iter(killed or failed or codes))
-    code = codes[rank]
-    if code < 0:
-        number = signal.Signals(-code)
-        how = f"was killed by {number.name} (signal {number.value})"
-        how += ", as the system does when memory runs out" if number is signal.SIGKILL else ""
-    else:
-        how = f"ended with exit code {code}; see its message above"
-    restarts = "" if max_restarts == 0 else f", after {counted(max_restarts, 'restart')}"
-    return f"rank {rank} of the run {how}{restarts}; the same command resumes from the newest checkpoint"
+    return next(rank for rank in (*own, *killed, *failed, *codes))
 
 
-def check_gpus(nproc: int, option: str) -> None:
-    """Raise PilekitError, naming `option`, if the machine has GPUs but not one for each of `nproc` ranks."""
-    import torch
-
-    gpus = torch.cuda.device_count()
-    if 0 < gpus < nproc:
-        raise PilekitError(
-            f"{option} {nproc}: this machine has {counted(gpus, 'GPU')}, and each rank needs one; start at most "
-            f"{gpus}, or set CUDA_VISIBLE_DEVICES= to compute on the CPU"
-        )
-
-
-def has_gpus() -> bool:
-    """Whether ranks compute on GPUs of this machine."""
-    import torch
-
-    return torch.cuda.is_available()
-
-
-def rank_environment(nproc: int) -> dict[str, str]:
-    """Environment variables for `nproc` ranks on this machine: threads, and the network interface between them."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = 1 if has_gpus() else max(1, cores // nproc)  # threads of a rank on a GPU only wait for each other
-    settings = {"OMP_NUM_THREADS": str(threads)}
-    if sys.platform == "linux":
-        settings["GLOO_SOCKET_IFNAME"] = "lo"  # whatever the machine's name resolves to
-    return {name: os.environ.get(name) or value for name, value in settings.items()}
+def how_ended(code: int) -> str:
+    """The end of a process that failed, in words, by its exit code."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    number = signal.Signals(-code)
+    memory = ", as the system does when memory runs out" if number is signal.SIGKILL else ""
+    return f"was killed by {number.name} (signal {number.value}){memory}"

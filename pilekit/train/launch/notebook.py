@@ -25,6 +25,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pilekit.errors import PilekitError, shortened, visible
+from pilekit.train.launch.environment import check_gpus, rank_environment
+from pilekit.train.launch.interrupt import pass_on
+from pilekit.train.launch.launch import first_failed, how_ended
 
 if TYPE_CHECKING:
     from torch.multiprocessing.spawn import ProcessContext
@@ -51,8 +54,6 @@ def notebook_launch(fn: Callable[..., T], nproc: int, *args: Any) -> T:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
     from torch.multiprocessing.spawn import start_processes
 
-    from pilekit.train.launch.launch import check_gpus, rank_environment
-
     check_gpus(nproc, "nproc =")
     _check_forkable(torch)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -66,8 +67,8 @@ def notebook_launch(fn: Callable[..., T], nproc: int, *args: Any) -> T:
     def start() -> None:
         work = (fn, args, job, Path(folder))
         try:
-            made = start_processes(_run, work, nproc, join=False, start_method="fork")  # type: ignore[no-untyped-call]
-            started.set_result(made)
+            ranks = start_processes(_run, work, nproc, join=False, start_method="fork")  # type: ignore[no-untyped-call]
+            started.set_result(ranks)
         except BaseException as error:
             started.set_exception(error)
         ended.wait()
@@ -114,8 +115,8 @@ def _run(rank: int, fn: Callable[..., Any], args: Sequence[Any], job: dict[str, 
     except Exception as error:
         text = visible(str(error).partition("\n")[0], 300)
         line = f"rank {rank} failed with {type(error).__name__}{text and f': {text}'}"
-        told = str(error) if isinstance(error, PilekitError) else f"{line}\n{traceback.format_exc()}"
-        (folder / f"{rank}.error").write_text(told)
+        message = str(error) if isinstance(error, PilekitError) else f"{line}\n{traceback.format_exc()}"
+        (folder / f"{rank}.error").write_text(message)
         raise
 
 
@@ -133,9 +134,7 @@ def _wait(ranks: ProcessContext, folder: Path) -> None:
                 if interrupted:
                     raise
                 interrupted = True
-                for process in ranks.processes:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(process.pid, signal.SIGINT)
+                pass_on(signal.SIGINT, (process.pid for process in ranks.processes))
     except ProcessException:
         raise _error([process.exitcode for process in ranks.processes], folder) from None
     finally:
@@ -147,11 +146,11 @@ def _wait(ranks: ProcessContext, folder: Path) -> None:
 
 def _error(codes: list[int], folder: Path) -> PilekitError:
     """The error of the rank that failed by itself, not of ranks that lost another rank or were terminated after it."""
-    told = {rank: file.read_text() for rank in range(len(codes)) if (file := folder / f"{rank}.error").exists()}
-    failed = [rank for rank, code in enumerate(codes) if code]
-    rank = min(failed, key=lambda rank: (": another rank is gone" in told.get(rank, ""), codes[rank] == -15, rank))
-    died = f"rank {rank} died without a message; see its output and the system's log (memory?)"
-    line, _, trace = told.get(rank, died).partition("\n")
+    messages = {rank: file.read_text() for rank in range(len(codes)) if (file := folder / f"{rank}.error").exists()}
+    own = [rank for rank, message in messages.items() if ": another rank is gone" not in message]
+    rank = first_failed({rank: code for rank, code in enumerate(codes) if code}, own)
+    silent = f"rank {rank} {how_ended(codes[rank])}; see its output and the system's log"
+    line, _, trace = messages.get(rank, silent).partition("\n")
     error = PilekitError(line)
     if trace:
         error.add_note(trace)

@@ -46,47 +46,64 @@ as long."""
 
 
 @dataclass(frozen=True, slots=True)
+class Head:
+    """A model's head: `transform(states @ weight.T + bias)` are its logits.
+
+    weight     [vocabulary, width]
+    bias       [vocabulary], or None
+    transform  the model's change to its head's output
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    transform: LogitTransform = UNCHANGED
+
+
+@dataclass(frozen=True, slots=True)
 class TeacherOutput:
     """A teacher's predictions of the same targets.
 
     states    [rows, width of the teacher]: the input of its head
-    weight, bias, transform   its head; the vocabulary is the student's
+    head      its head, whose vocabulary is the student's
     settings  the temperature, which divides both models' logits, and the weights of the losses. The divergence is also
               multiplied by the temperature squared, which keeps its gradient's size
     """
 
     states: Tensor
-    weight: Tensor
-    bias: Tensor | None
-    transform: LogitTransform
+    head: Head
     settings: TeacherConfig
 
     def logits(self, rows: slice, dtype: torch.dtype) -> Tensor:
         """The teacher's logits of some rows, divided by the temperature."""
-        made = torch.mm(self.states[rows], self.weight.T).to(dtype)
-        return self.transform(made if self.bias is None else made + self.bias) / self.settings.temperature
+        product, bias = torch.mm(self.states[rows], self.head.weight.T).to(dtype), self.head.bias
+        return self.head.transform(product if bias is None else product + bias) / self.settings.temperature
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """The arguments of `chunked_cross_entropy` that have no gradient."""
+
+    transform: LogitTransform
+    rows: int
+    taught: TeacherOutput | None
+    compiled: bool
 
 
 def chunked_cross_entropy(
     hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
+    head: Head,
     targets: Tensor,
     *,
-    transform: LogitTransform = UNCHANGED,
     rows: int | None = None,
     taught: TeacherOutput | None = None,
     compiled: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(sum, each): the cross entropy of `transform(hidden @ weight.T + bias)` against `targets`, summed, and by row.
+    """(sum, each): the cross entropy of the logits of `hidden` against `targets`, summed, and by row.
 
     With `taught`, the sum is that of both losses times their weights, and `each` is the cross entropy as before.
 
-    hidden     [rows, width]
-    weight     [vocabulary, width]
-    bias       [vocabulary], or None
+    hidden     [rows, width]: the input of `head`
     targets    int64 [rows], all below the vocabulary
-    transform  the model's change to its head's output
     rows       rows whose logits are held at a time; results depend on it only by rounding
     compiled   turn logits into their gradient by one compiled kernel, if there is no teacher
 
@@ -95,8 +112,8 @@ def chunked_cross_entropy(
     autocast.
     """
     compiled &= taught is None
-    rows = rows or (COMPILED_ROWS if compiled else ROWS)
-    total, each = _ChunkedCrossEntropy.apply(hidden, weight, bias, targets, transform, rows, taught, compiled)  # type: ignore[no-untyped-call]
+    settings = _Settings(head.transform, rows or (COMPILED_ROWS if compiled else ROWS), taught, compiled)
+    total, each = _ChunkedCrossEntropy.apply(hidden, head.weight, head.bias, targets, settings)  # type: ignore[no-untyped-call]
     return total, each
 
 
@@ -110,11 +127,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
-        transform: LogitTransform,
-        rows: int,
-        taught: TeacherOutput | None,
-        compiled: bool,
+        settings: _Settings,
     ) -> tuple[Tensor, Tensor]:
+        rows, compiled = settings.rows, settings.compiled
         product_type, device = torch.promote_types(hidden.dtype, weight.dtype), hidden.device.type
         if torch.is_autocast_enabled(device):  # then all products are made in its type
             product_type = torch.get_autocast_dtype(device)
@@ -128,20 +143,18 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
         states, words = hidden.to(product_type), weight.to(product_type)
         if compiled:  # the kernel always sees whole chunks, or each number of rows would be compiled
-            held = torch.zeros(rows, len(weight), dtype=product_type, device=hidden.device)
-            whole = torch.zeros(-(-len(targets) // rows) * rows, dtype=targets.dtype, device=hidden.device)
-            whole[: len(targets)] = targets
+            chunk_logits = torch.zeros(rows, len(weight), dtype=product_type, device=hidden.device)
+            padded_targets = torch.zeros(-(-len(targets) // rows) * rows, dtype=targets.dtype, device=hidden.device)
+            padded_targets[: len(targets)] = targets
         for begin in range(0, len(hidden), rows):
             chunk = slice(begin, begin + rows)
             if compiled:
-                logits = torch.mm(states[chunk], words.T, out=held[: len(states[chunk])])
-                losses = _compiled_gradient()(held, bias, whole[chunk], transform, exact_type)
+                logits = torch.mm(states[chunk], words.T, out=chunk_logits[: len(states[chunk])])
+                losses = _compiled_gradient()(chunk_logits, bias, padded_targets[chunk], settings.transform, exact_type)
                 each[chunk] = losses[: len(logits)]
             else:
                 logits = torch.mm(states[chunk], words.T)
-                each[chunk], loss = _turn_into_gradient(
-                    logits, bias, targets[chunk], transform, exact_type, taught, begin
-                )
+                each[chunk], loss = _turn_into_gradient(logits, bias, targets[chunk], exact_type, settings, begin)
                 total += loss
             if grad_hidden is not None:
                 torch.mm(logits, words, out=grad_hidden[chunk])
@@ -154,7 +167,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.types = hidden.dtype, weight.dtype, None if bias is None else bias.dtype
         ctx.mark_non_differentiable(each)
-        return total if taught else each.sum(), each
+        return total if settings.taught else each.sum(), each
 
     @staticmethod
     @once_differentiable
@@ -164,7 +177,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             None if grad is None else (grad.to(grad_total.dtype) * grad_total).to(dtype)
             for grad, dtype in zip(ctx.saved_tensors, ctx.types, strict=True)
         )
-        return (*grads, None, None, None, None, None)
+        return (*grads, None, None)  # none of the targets and the settings
 
 
 @cache
@@ -190,9 +203,8 @@ def _turn_into_gradient(
     logits: Tensor,
     bias: Tensor | None,
     targets: Tensor,
-    transform: LogitTransform,
     exact_type: torch.dtype,
-    taught: TeacherOutput | None,
+    settings: _Settings,
     first: int,
 ) -> tuple[Tensor, Tensor]:
     """Replace `logits` [rows, vocabulary] by their gradient; returns the cross entropy of each row, and the sum.
@@ -200,6 +212,7 @@ def _turn_into_gradient(
     On a CPU a few rows at a time, so that intermediate results stay in its cache and float32 costs no memory. `first`
     is the number of the first row.
     """
+    transform, taught = settings.transform, settings.taught
     each = logits.new_empty(len(logits), dtype=exact_type)
     total = each.new_zeros(())
     rows = max(1, EXACT_LOGITS // logits.shape[1] if logits.device.type == "cpu" else len(logits))
@@ -210,16 +223,18 @@ def _turn_into_gradient(
         log_shares = torch.log_softmax(exact, dim=-1)
         chosen = targets[part, None]
         each[part] = log_shares.gather(1, chosen).squeeze(1).neg_()
+        # The gradient of a cross entropy is softmax minus one-hot: subtract 1 at each row's target.
         gradient = log_shares.exp_().scatter_add_(1, chosen, log_shares.new_full(chosen.shape, -1.0))
         if taught is not None:
-            settings = taught.settings
-            of_teacher = taught.logits(slice(first + begin, first + begin + len(exact)), exact_type).log_softmax(-1)
-            of_student = torch.log_softmax(exact / settings.temperature, dim=-1)
-            shares = of_teacher.exp()
-            total += settings.kl * settings.temperature**2 * (shares * of_teacher.sub_(of_student)).sum()
-            total += settings.cross_entropy * each[part].sum()
-            gradient.mul_(settings.cross_entropy)
-            gradient.add_(of_student.exp_().sub_(shares), alpha=settings.kl * settings.temperature)
+            weights = taught.settings
+            teacher = taught.logits(slice(first + begin, first + begin + len(exact)), exact_type).log_softmax(-1)
+            student = torch.log_softmax(exact / weights.temperature, dim=-1)
+            shares = teacher.exp()
+            # The divergence is the sum of p (log p - log q), with p of the teacher; its gradient is (q - p) / temperature.
+            total += weights.kl * weights.temperature**2 * (shares * teacher.sub_(student)).sum()
+            total += weights.cross_entropy * each[part].sum()
+            gradient.mul_(weights.cross_entropy)
+            gradient.add_(student.exp_().sub_(shares), alpha=weights.kl * weights.temperature)
         logits[part] = transform.backward_(gradient, exact)
     return each, total
 

@@ -29,7 +29,7 @@ from pilekit.models.causal import CausalLM
 from pilekit.models.masked import MaskedLM, inputs_by_document, states_at
 from pilekit.train.config.sections import Attention, Objective
 from pilekit.train.model.varlen import cuts_as_inputs
-from pilekit.train.step.chunked_loss import TeacherOutput, chunked_cross_entropy
+from pilekit.train.step.chunked_loss import Head, TeacherOutput, chunked_cross_entropy
 from pilekit.workers.ranks import Ranks
 
 IGNORED = -100
@@ -88,11 +88,9 @@ class StepLoss(nn.Module):
             return nll.sum() * scale, nll.detach()
         places = rows["places"] if "places" in rows else places_of_targets(rows, "mlm" if is_masked else "clm")
         states, chosen = head_states(lm, rows, attention, places), targets.flatten()[places]
-        head, transform = lm.head, lm.transform
+        head = Head(lm.head.weight, lm.head.bias, lm.transform)
         with nullcontext() if teacher is None else teacher.teacher_output(rows, places) as taught:
-            total, each = chunked_cross_entropy(
-                states, head.weight, head.bias, chosen, transform=transform, taught=taught, compiled=self._compiled
-            )
+            total, each = chunked_cross_entropy(states, head, chosen, taught=taught, compiled=self._compiled)
         if taught is not None and taught.settings.cosine:
             likeness = functional.cosine_similarity(states.to(total.dtype), taught.states.to(total.dtype), dim=-1)
             total = total + taught.settings.cosine * (1 - likeness).sum()

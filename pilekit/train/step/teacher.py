@@ -20,7 +20,7 @@ from pilekit.models.blocks import blocks_of
 from pilekit.models.causal import CausalLM
 from pilekit.models.masked import MaskedLM
 from pilekit.train.config.sections import TrainConfig
-from pilekit.train.step.chunked_loss import TeacherOutput
+from pilekit.train.step.chunked_loss import Head, TeacherOutput
 from pilekit.train.step.losses import StepLoss, head_states
 from pilekit.train.step.sharding import DTYPES, gather_rest, release, shard
 from pilekit.workers.ranks import Ranks
@@ -45,7 +45,7 @@ class Teacher:
             states = head_states(lm, batch, self._attention, places)
         assert lm.transform is not None, "which `check_heads` has proven"
         try:
-            yield TeacherOutput(states, lm.head.weight, lm.head.bias, lm.transform, self._settings)
+            yield TeacherOutput(states, Head(lm.head.weight, lm.head.bias, lm.transform), self._settings)
         finally:
             release(self._root)
 

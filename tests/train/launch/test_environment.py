@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from pilekit.train.launch.environment import adopt_slurm, described
+from pilekit.train.launch.environment import adopt_slurm, described, rank_environment
 from pilekit.train.trainer import seed_of_step
 from pilekit.workers.ranks import join
 from tests.process_groups import ProcessGroups
@@ -56,6 +56,16 @@ def test_the_environment_is_described(process_group: ProcessGroups) -> None:
     """That of a single rank: tests/cli/test_train.py."""
     for text in process_group(2).run(describe):
         assert text == "2 ranks started by its environment, on cpu; they talk by gloo"
+
+
+def test_a_rank_on_a_gpu_has_one_thread_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(8)))
+    assert rank_environment(2)["OMP_NUM_THREADS"] == "4"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert rank_environment(2)["OMP_NUM_THREADS"] == "1"
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert rank_environment(2)["OMP_NUM_THREADS"] == "3"
 
 
 def test_each_generator_of_random_numbers(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from pilekit.errors import PilekitError
-from pilekit.train.launch import launch as launching
+from pilekit.train.launch.environment import check_gpus
+from pilekit.train.launch.launch import first_failed, how_ended
 from tests.process_groups import ROOT
 from tests.stopping import wait_for
 from tests.train.launch.processes import SECONDS, ranks_in, running
@@ -24,9 +25,8 @@ from tests.train.launch.processes import SECONDS, ranks_in, running
 PROGRAM = """
 import sys
 from pilekit.errors import PilekitError
-from pilekit.train.launch import launch
-launch.MODULE = "tests.train.launch.launched"
-try: sys.exit(launch.launch(int(sys.argv[1]), sys.argv[3:], int(sys.argv[2])))
+from pilekit.train.launch.launch import launch
+try: sys.exit(launch(int(sys.argv[1]), sys.argv[3:], int(sys.argv[2]), module="tests.train.launch.launched"))
 except PilekitError as error: sys.exit(f"error: {error}")
 """
 
@@ -129,14 +129,16 @@ def test_a_signal_ends_a_rank_that_waits_for_the_others(tmp_path: Path) -> None:
 def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     with pytest.raises(PilekitError, match=r"^--nproc-per-node 3: this machine has 2 GPUs, and each rank needs one;"):
-        launching.check_gpus(3, "--nproc-per-node")
+        check_gpus(3, "--nproc-per-node")
 
 
 def test_the_rank_that_failed_first_is_named() -> None:
-    for codes, line in (
-        ({0: 1, 1: -9}, "rank 1 of the run was killed by SIGKILL"),
-        ({0: 1, 1: -11, 2: 1}, "rank 1 of the run was killed by SIGSEGV (signal 11); the same"),
-        ({0: -15, 1: 1}, "rank 1 of the run ended with exit code 1; see"),
-        ({1: -9, 0: -9}, "rank 1 of the run was killed by SIGKILL"),  # the agent killed rank 0 half a minute later
+    for codes, own, how in (
+        ({0: 1, 1: -9}, [], "was killed by SIGKILL (signal 9), as the system does when memory runs out"),
+        ({0: 1, 1: -11, 2: 1}, [], "was killed by SIGSEGV (signal 11)"),
+        ({0: -15, 1: 1}, [], "ended with exit code 1"),
+        ({1: -9, 0: -9}, [], "was killed by SIGKILL (signal 9), as"),  # the agent killed rank 0 half a minute later
+        ({0: -9, 1: 3}, [1], "ended with exit code 3"),  # rank 1 left a message, and rank 0 was killed after it
     ):
-        assert launching._failure(codes, 0).startswith(line)
+        assert first_failed(codes, own) == 1
+        assert how_ended(codes[1]).startswith(how)

@@ -62,7 +62,8 @@ def test_functions_run_in_forks_again_and_again(tmp_path: Path, process_group: P
     assert failures == [
         "train.steps = 0: it must be at least 1",
         "rank 1 failed with ValueError: bug",
-        "rank 1 died without a message; see its output and the system's log (memory?)",
+        "rank 1 was killed by SIGKILL (signal 9), as the system does when memory runs out; see its output and the "
+        "system's log",
     ]
     assert unpicklable.startswith("rank 0 failed with ")
     assert (steps, own_threads) == ("3", "1")

@@ -19,7 +19,7 @@ from pilekit.train.config.file import load_config
 from pilekit.train.config.sections import TeacherConfig
 from pilekit.train.estimate import estimate
 from pilekit.train.model.shape import kept_blocks
-from pilekit.train.step.chunked_loss import TeacherOutput, chunked_cross_entropy
+from pilekit.train.step.chunked_loss import Head, TeacherOutput, chunked_cross_entropy
 from pilekit.train.step.losses import StepLoss
 from pilekit.train.step.teacher import Teacher
 from pilekit.workers.ranks import join
@@ -59,8 +59,9 @@ def test_the_loss_in_chunks_is_the_formula(
     right = 0.3 * temperature**2 * divergence + 0.9 * functional.cross_entropy(student, targets, reduction="sum")
 
     weights = TeacherConfig(temperature=temperature, kl=0.3, cross_entropy=0.9)
-    taught = TeacherOutput(*teacher, transforms[1], weights)
-    found, each = chunked_cross_entropy(*leaves, targets, transform=transforms[0], rows=chunk, taught=taught)
+    taught = TeacherOutput(teacher[0], Head(*teacher[1:], transforms[1]), weights)
+    head = Head(leaves[1], leaves[2], transforms[0])
+    found, each = chunked_cross_entropy(leaves[0], head, targets, rows=chunk, taught=taught)
 
     torch.testing.assert_close(found, right)
     torch.testing.assert_close(each, functional.cross_entropy(student, targets, reduction="none").detach())

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pilekit.models.logit_transform import UNCHANGED, LogitTransform
-from pilekit.train.step.chunked_loss import chunked_cross_entropy
+from pilekit.train.step.chunked_loss import Head, chunked_cross_entropy
 from tests.tiny.logit_transforms import transformed
 from tests.train.living_bytes import LivingBytes
 
@@ -65,7 +65,7 @@ def test_it_is_cross_entropy(
     right = reference(hidden, weight, offset, targets, transform)
     right_grads = torch.autograd.grad(right.sum(), leaves, factor)
 
-    total, each = chunked_cross_entropy(hidden, weight, offset, targets, transform=transform, rows=chunk)
+    total, each = chunked_cross_entropy(hidden, Head(weight, offset, transform), targets, rows=chunk)
 
     torch.testing.assert_close(each, right.detach())
     torch.testing.assert_close(total, right.sum())
@@ -79,7 +79,7 @@ def test_huge_logits_neither_overflow_nor_vanish() -> None:
     hidden, weight, _, targets = made(7, 11, 4, bias=False, dtype=torch.float32)
     hidden = (hidden.detach() * 1e4).requires_grad_()
 
-    total, each = chunked_cross_entropy(hidden, weight, None, targets, rows=3)
+    total, each = chunked_cross_entropy(hidden, Head(weight, None), targets, rows=3)
     total.backward()
 
     right = reference(hidden.detach().double(), weight.detach().double(), None, targets)
@@ -98,7 +98,7 @@ def test_under_autocast_products_are_in_its_type() -> None:
     right.sum().backward()
 
     with torch.autocast("cpu", torch.bfloat16):
-        total, each = chunked_cross_entropy(hidden, weight, bias, targets, rows=5)
+        total, each = chunked_cross_entropy(hidden, Head(weight, bias), targets, rows=5)
     total.backward()
 
     assert total.dtype == each.dtype == torch.float32
@@ -121,7 +121,7 @@ def test_bfloat16_against_float64(hidden_dtype: torch.dtype, weight_dtype: torch
     right = reference(*exact, targets, transform)
     right.sum().backward()
 
-    total, each = chunked_cross_entropy(*given, targets, transform=transform, rows=5)
+    total, each = chunked_cross_entropy(given[0], Head(given[1], given[2], transform), targets, rows=5)
     (total / 64).backward()
 
     in_bfloat16 = hidden_dtype == weight_dtype == torch.bfloat16
@@ -143,7 +143,7 @@ def test_sums_over_chunks_are_exact_in_bfloat16() -> None:
     weight = torch.zeros(3, 2, dtype=torch.bfloat16, requires_grad=True)
     targets = torch.zeros(rows, dtype=torch.int64)
 
-    total, _ = chunked_cross_entropy(hidden, weight, None, targets, rows=1)
+    total, _ = chunked_cross_entropy(hidden, Head(weight, None), targets, rows=1)
     total.backward()
 
     right = (512 + rows - 1) * torch.tensor([[third - 1] * 2, [third] * 2, [third] * 2])
@@ -155,6 +155,6 @@ def test_all_logits_never_exist_at_once() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         hidden, weight, bias, targets = made(500, 300, 8, bias=True, dtype=dtype)
         with LivingBytes() as made_inside:
-            total, _ = chunked_cross_entropy(hidden, weight, bias, targets, transform=LOGIT_TRANSFORMS[-1], rows=33)
+            total, _ = chunked_cross_entropy(hidden, Head(weight, bias, LOGIT_TRANSFORMS[-1]), targets, rows=33)
             total.backward()
         assert made_inside.largest <= 4 * 33 * 300 < 2 * 500 * 300
