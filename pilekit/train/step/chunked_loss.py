@@ -230,7 +230,7 @@ def _turn_into_gradient(
             teacher = taught.logits(slice(first + begin, first + begin + len(exact)), exact_type).log_softmax(-1)
             student = torch.log_softmax(exact / weights.temperature, dim=-1)
             shares = teacher.exp()
-            # The divergence is the sum of p (log p - log q), with p of the teacher; its gradient is (q - p) / temperature.
+            # The divergence sums p (log p - log q), with p the teacher's shares; its gradient is (q - p) / temperature.
             total += weights.kl * weights.temperature**2 * (shares * teacher.sub_(student)).sum()
             total += weights.cross_entropy * each[part].sum()
             gradient.mul_(weights.cross_entropy)

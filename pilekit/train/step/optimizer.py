@@ -104,17 +104,17 @@ def muon_parameters(model: nn.Module, config: OptimizerConfig) -> set[str]:
 
 
 @torch.no_grad()
-def measured_step(optimizer: Optimizer) -> Tensor:
+def measured_step(optimizer: Optimizer, at_once: int = MEASURED) -> Tensor:
     """Step, and return the sum of squares of the change to this rank's parts of the weights: 0-d, float64.
 
-    Parameters are stepped in pieces, so only about `MEASURED` old numbers are held in addition to the new.
+    Parameters are stepped in pieces, so only about `at_once` old numbers are held in addition to the new.
     """
     squares = [torch.zeros((), dtype=torch.float64)]
     for part in optimizer.parts if isinstance(optimizer, Combined) else (optimizer,):
         groups = part.param_groups
         try:
             for group in groups:
-                for parameters in _pieces(group["params"]):
+                for parameters in _pieces(group["params"], at_once):
                     own = [own_part(parameter) for parameter in parameters]
                     before = [numbers.clone() for numbers in own]
                     part.param_groups = [group | {"params": parameters}]
@@ -127,14 +127,14 @@ def measured_step(optimizer: Optimizer) -> Tensor:
     return torch.stack([each.to(device) for each in squares]).sum()
 
 
-def _pieces(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """The parameters in lists of about `MEASURED` numbers; the same lists on all ranks, because whole sizes count."""
+def _pieces(parameters: list[nn.Parameter], at_once: int) -> Iterator[list[nn.Parameter]]:
+    """The parameters in lists of about `at_once` numbers; the same lists on all ranks, because whole sizes count."""
     piece: list[nn.Parameter] = []
     numbers = 0
     for parameter in parameters:
         piece.append(parameter)
         numbers += parameter.numel()
-        if numbers >= MEASURED:
+        if numbers >= at_once:
             yield piece
             piece, numbers = [], 0
     if piece:

@@ -66,16 +66,25 @@ def test_ranks_get_their_arguments_share_the_cores_and_save_after_a_signal(tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("targets", ["launcher and ranks", "one rank"])
-def test_any_sigterm_stops_all_ranks_after_the_same_step(tmp_path: Path, targets: str) -> None:
+@pytest.mark.parametrize(
+    ("number", "targets"),
+    [
+        (signal.SIGTERM, "launcher and ranks"),
+        (signal.SIGTERM, "one rank"),
+        (signal.SIGHUP, "launcher"),  # a closed terminal
+    ],
+)
+def test_a_signal_stops_all_ranks_after_the_same_step(tmp_path: Path, number: signal.Signals, targets: str) -> None:
     with launched(tmp_path, "loops") as process:
         wait_for(lambda: len(list(tmp_path.glob("*.loops"))) == 2)
         ranks = ranks_in(tmp_path)
-        for pid in [ranks[1]] if targets == "one rank" else [*ranks.values(), process.pid]:
-            os.kill(pid, signal.SIGTERM)
+        pids = {"launcher": [process.pid], "one rank": [ranks[1]]}.get(targets, [*ranks.values(), process.pid])
+        for pid in pids:
+            os.kill(pid, number)
         stdout, stderr = process.communicate(timeout=SECONDS)
         assert (process.returncode, stdout, stderr) == (0, "", "")
-    assert (tmp_path / "0.saved").read_text() == (tmp_path / "1.saved").read_text()
+        # The launcher has waited until all have saved.
+        assert (tmp_path / "0.saved").read_text() == (tmp_path / "1.saved").read_text()
 
 
 @pytest.mark.slow
@@ -86,16 +95,6 @@ def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
         process.kill()
         wait_for(lambda: not ranks_in(tmp_path))
     assert len(list(tmp_path.glob("*.saved"))) == 2
-
-
-@pytest.mark.slow
-def test_a_closed_terminal_stops_all_ranks_and_the_launcher_waits_until_they_have_saved(tmp_path: Path) -> None:
-    with launched(tmp_path, "loops") as process:
-        wait_for(lambda: len(list(tmp_path.glob("*.loops"))) == 2)
-        process.send_signal(signal.SIGHUP)
-        stdout, stderr = process.communicate(timeout=SECONDS)
-        assert (process.returncode, stdout, stderr) == (0, "", "")
-        assert (tmp_path / "0.saved").read_text() == (tmp_path / "1.saved").read_text()
 
 
 @pytest.mark.slow

@@ -107,21 +107,6 @@ def test_killed_ranks_start_again_and_end_with_the_same_weights(
     assert lines(run) == lines(undisturbed)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_rank_is_one_error_that_names_it(made: Path, tmp_path: Path, victim: int) -> None:
-    run = tmp_path / "runs" / "tiny"
-    with running(command("pilekit", made / "tiny.toml", restarts=0), tmp_path) as process:
-        wait_for(lambda: victim in ranks_in(tmp_path) and steps_in(run) >= 2)
-        os.kill(ranks_in(tmp_path)[victim], signal.SIGKILL)
-        _, stderr = process.communicate(timeout=SECONDS)
-    assert process.returncode == 1
-    assert [line for line in stderr.splitlines() if "error" in line or "gone" in line] == [
-        f"error: rank {victim} of the run was killed by SIGKILL (signal 9), as the system does when memory runs out; "
-        "the same command resumes from the newest checkpoint"
-    ]
-
-
 @pytest.mark.parametrize(
     ("launcher", "number", "code"), [("pilekit", signal.SIGINT, 130), ("torchrun", signal.SIGTERM, None)]
 )

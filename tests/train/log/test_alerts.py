@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.train.log import alerts
+from pilekit.evaluate.score_ranks import single_rank
 from pilekit.train.log.alerts import LEAST, SHARE, SPAN, SPANS, MemoryGrowth, Watch
-from pilekit.train.log.metrics import StepMetrics
+from pilekit.train.log.logs import open_logs
+from pilekit.train.log.metrics import StepMetrics, read_metrics
+from pilekit.train.run_folder import RunFolder
 from tests.train.log.test_metrics import metrics
-from tests.train.runs import tiny_run, trainer, warnings_of
+from tests.train.runs import small_config, warnings_of
 
 
 def step_of(step: int, *, loss: float | None = 3.0, wait: float = 0.0, seconds: float = 1.0) -> StepMetrics:
@@ -143,15 +145,16 @@ def test_the_warnings_are_those_of_a_reference_that_sees_the_whole_run(data: st.
     assert sorted(told(sizes)) == sorted(expected)
 
 
-def test_a_run_that_leaks_is_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("memory", [True, False])
+def test_the_log_of_a_run_warns_of_each_kind_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, memory: bool
 ) -> None:
-    monkeypatch.setattr(alerts, "SPAN", 2)
-    monkeypatch.setattr(alerts, "SPANS", 3)
-    made, leak = tiny_run(tmp_path, "train.steps=14", "train.micro_batch_size=4"), []
-    for setting in ("false", "true"):
-        trainer(made, tmp_path / setting, f"log.memory={setting}").fit(lambda _: leak.append(b"x" * (16 << 20)))
-        texts = [text for text in caplog.messages if "memory" in text]
-        assert bool(texts) == (setting == "true")
-    assert "the CPU memory of rank 0 grows steadily: " in texts[0]
-    assert len(texts) == 1
+    run, config = RunFolder(tmp_path), small_config({"log.memory": memory})
+    with open_logs(run, config, single_rank(), "REMEDY", lambda step: f"PEEK {step}", 0) as log:
+        for step in range(1, SPAN * SPANS + 1):
+            loss = 3.0 if step <= 2 * SPAN else 6.0
+            log(step_of(step, loss=loss, wait=0.5), {"CPU": [2**28 + step * LEAST, 2**28]})
+    marks = "waiting for data", "far above", "CPU memory of rank 0"
+    kinds = [mark for text in caplog.messages for mark in marks if mark in text]
+    assert kinds == ["waiting for data", "far above", *["CPU memory of rank 0"] * memory]
+    assert len(read_metrics(run.metrics_file)) == SPAN * SPANS

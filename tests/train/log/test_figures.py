@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
-import re
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,6 @@ from click.testing import CliRunner
 from pilekit.cli.main import pilekit
 from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.train.log import alerts
 from pilekit.train.log.metrics import numbers_of, read_metrics
 from tests.tiny.models import tiny_corpus
 from tests.train.log.test_viewers import read_tensorboard, read_wandb
@@ -78,17 +74,3 @@ def test_a_missing_requirement_is_named_before_anything_is_written(
         result = CliRunner().invoke(pilekit, ["train", str(made / "tiny.toml"), *words])
         assert message in result.output + str(result.exception)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_run_that_waits_for_data_warns_once(
-    made: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(alerts, "STALL", 1e-9)
-    monkeypatch.setattr(alerts, "SPAN", 4)
-    changes = ["train.steps=16", "train.eval_every=0", "log.tensorboard=false", "checkpoint.every=1000"]
-    with caplog.at_level(logging.WARNING):
-        trainer(made, tmp_path / "run", *changes).fit()
-    (warning,) = [text for text in caplog.messages if "waiting for data" in text]
-    assert re.match(r"steps 11 to 14 spent \d+% of their time waiting for data, step \d+ the longest", warning)
-    command = warning.rpartition("are shown by: ")[2]
-    assert CliRunner().invoke(pilekit, shlex.split(command)[1:]).exit_code == 0

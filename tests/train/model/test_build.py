@@ -164,16 +164,6 @@ def test_sizes_that_do_not_fit_are_refused_with_both_numbers(tokenizer: Tokenize
         build_model(config, few, seq_len=24, seed=0)
 
 
-def test_folders_without_a_model_are_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    for config, message in (
-        (ModelConfig(config=str(tmp_path)), "config.json: cannot be read"),
-        (ModelConfig(path=str(tmp_path / "nowhere")), "there is no such model"),
-        (ModelConfig(path=str(tmp_path)), "has no config.json"),
-    ):
-        with pytest.raises(PilekitError, match=message):
-            build_model(config, tokenizer, seq_len=16, seed=0)
-
-
 def shape_on_rank(folder: str, tokenizer: str) -> dict[str, Any]:
     made = partial(build_model, ModelConfig(config=folder), load_tokenizer(tokenizer), seq_len=16, seed=3)
     lm = build_on(join(), made)
