@@ -23,7 +23,6 @@ import msgspec
 from pilekit.artifacts.folders import make_folder
 from pilekit.artifacts.own_file import open_own
 from pilekit.errors import PilekitError, shortened
-from pilekit.workers import is_superseded
 
 PARTIAL = ".partial"
 _PARTIAL_SUFFIX = r"\.[0-9a-f]{8}" + re.escape(PARTIAL)
@@ -57,8 +56,6 @@ def write_atomically(path: str | Path, *, follow_links: bool = False, flushed: b
             file.flush()
             if flushed:
                 os.fsync(file.fileno())
-            if is_superseded():
-                raise PilekitError(f"{path}: another copy of this task has finished, so this copy is not kept")
             partial.replace(final)
     except BaseException as error:
         partial.unlink(missing_ok=True)
@@ -104,9 +101,9 @@ def check_target(path: str | Path, *, follow_links: bool = False, inputs: Iterab
         raise PilekitError(f"{path}: is a folder; name a file in it")
     if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
         raise PilekitError(f"{path}: is a device or a pipe, which no file can replace; name another")
-    for given in inputs:
+    for source in inputs:
         with suppress(OSError, ValueError):  # a URL, standard input
-            if Path(path).samefile(given):
+            if Path(path).samefile(source):
                 raise PilekitError(f"{path}: is an input and the output; name another file with --out")
 
 
@@ -146,12 +143,12 @@ def _partial_files(folder: Path) -> dict[str, list[str]]:
     steps: a minute for 8,000 shards. What is left by a process that dies in between, the next process removes.
     """
     folder = folder.absolute()
-    found, writes = _listed.get(folder, ({}, 0))
+    partials, writes = _listed.get(folder, ({}, 0))
     if not writes:
         names = os.listdir(folder)  # noqa: PTH208 (a Path for each of many files would take most of the time)
-        found, writes = {}, len(names) // 64 + 1
+        partials, writes = {}, len(names) // 64 + 1
         for name in names:
             if name.endswith(PARTIAL) and (final := final_name(name)) != name:
-                found.setdefault(final, []).append(name)
-    _listed[folder] = found, writes - 1
-    return found
+                partials.setdefault(final, []).append(name)
+    _listed[folder] = partials, writes - 1
+    return partials

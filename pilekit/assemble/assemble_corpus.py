@@ -40,7 +40,6 @@ from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.folder_job import FolderJob
 from pilekit.shards.read.read_errors import LISTED_BAD_LINES, SkippedLines
 from pilekit.shards.work import SortWork, takes
-from pilekit.workers import scratch_folder
 
 if TYPE_CHECKING:
     from pilekit.display.fitted_table import FittedTable
@@ -143,7 +142,7 @@ def assemble_corpus(
     described, folder = load_manifest(manifest), Path(out)
     sources = find_sources(described, manifest, folder)
     corpus_job = CorpusJob.of_steps(Corpus.of_shards(sources, described), **work)
-    memory, cluster = corpus_job.memory, corpus_job.cluster
+    memory = corpus_job.memory
     if memory < 64 * 10**6:
         raise PilekitError(f"memory is {memory:,} bytes; 64 MB is the least")
     inputs = inputs_of(sources, described)
@@ -170,9 +169,7 @@ def assemble_corpus(
         result = output.result(DONE)
         if result is None or any(output.result(name) is None for name in result["documents"]):
             notes = step("counting", sources).process_unfinished(partial(count_source, job=job))
-            # Files without a name go to this node's own disk if a cluster is used.
-            own = plan_file.parent if cluster is None else scratch_folder(cluster.scratch)
-            result = _plan(job, sources, notes, output, own, memory)
+            result = _plan(job, sources, notes, output, corpus_job.own_scratch(plan_file.parent), memory)
             if plan:
                 raise _Planned
             names = result["documents"]

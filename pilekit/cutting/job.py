@@ -36,7 +36,7 @@ from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import OnError
-from pilekit.workers import Advance, scratch_folder
+from pilekit.workers import Advance
 
 SCRATCH, FOUND = "scratch", "/found"
 PATHS, EVALUATION_PATHS = "paths", "evaluation_paths"
@@ -88,7 +88,7 @@ class CutJob:
     @property
     def own_scratch(self) -> Path:
         """The folder of files without a name: on this node's own disk if a cluster is used."""
-        return self.scratch if self.folder_job.cluster is None else scratch_folder(self.folder_job.cluster.scratch)
+        return self.folder_job.own_scratch(self.scratch)
 
     @property
     def stored(self) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from pilekit.dedup.matching import Candidates, find_candidates, find_exact
 from pilekit.dedup.output.removed_table import Decided, Decisions
 from pilekit.shards.corpus_job import Share, await_files
 from pilekit.shards.folder_job import FolderJob
-from pilekit.workers import Advance, Ray, scratch_folder
+from pilekit.workers import Advance, Ray, imap_shards, scratch_folder
 
 _Make = Callable[[Path], DocumentTable]
 _Decide = Callable[[DocumentTable, Decisions, Candidates, Path, int, Advance], Decided]
@@ -38,9 +38,9 @@ class ClusterSteps:
     """The steps on the nodes of a cluster, called in the order of the methods.
 
     make      makes the document table on a node, given a folder on its own disk; can be pickled
-    folder    for the tasks' files, on shared storage
-    cluster   that of the job
-    files     the tasks' files so far
+    folder    holds the tasks' files, on shared storage
+    cluster   is that of the job
+    files     lists the tasks' files so far
     """
 
     job: FolderJob
@@ -53,7 +53,7 @@ class ClusterSteps:
         """`find_exact`, in which each node takes a range of the hash."""
         count = self._count()
         items = [((part, count), self.folder / f"{_COPIES}{part}-of-{count}.rows") for part in range(count)]
-        return self._tables(items, None, None)
+        return self._tables(items)
 
     def find_candidates(self, bands: int, copies: Flags, advance: Advance) -> Candidates:
         """`find_candidates`, in which each node takes a share of the bands."""
@@ -65,24 +65,43 @@ class ClusterSteps:
         return candidates
 
     def decide(self, decide: _Decide, path: Path, advance: Advance) -> Decided:
-        """`decide`, which writes `path`, with the copies and candidates found: one task that takes a whole node."""
-        work = functools.partial(_decide, make=self.make, scratch=self.cluster.scratch, decide=decide)
-        (decided,) = replace(self.job, advance=advance).on_nodes(work, [self.files], ["comparing"])
+        """`decide`, which writes `path`, with the copies and candidates found."""
+        work = functools.partial(_decide, decide=decide)
+        decided: Decided = self._results(work, [self.files], ["comparing"], advance)[0]
         await_files([path, decided.flags])
         return decided
 
     def _count(self) -> int:
         return max(1, sum(map(bool, self.cluster.cpus())))
 
-    def _tables(self, items: list[tuple[Any, Path]], advance: Advance | None, copies: Path | None) -> Iterator[Table]:
+    def _tables(
+        self, items: list[tuple[Any, Path]], advance: Advance | None = None, copies: Path | None = None
+    ) -> Iterator[Table]:
         """The tables of each part, which the nodes write into the files of `items`."""
         files = [path for _, path in items]
-        work = functools.partial(_write_tables, make=self.make, scratch=self.cluster.scratch, copies=copies)
-        list(replace(self.job, advance=advance).on_nodes(work, items, [path.stem for path in files]))
+        self._results(functools.partial(_write_tables, copies=copies), items, [path.stem for path in files], advance)
         await_files(files)
         self.files.extend(files)
         for path in files:
             yield from _tables_in(path)
+
+    def _results(
+        self, work: Callable[..., Any], items: Sequence[Any], names: Sequence[str], advance: Advance | None
+    ) -> list[Any]:
+        """The results of tasks that each take a whole node and the job's memory."""
+        share = Share(ahead=False, threads=self.cluster.threads(len(items)), memory=self.job.memory)
+        work = functools.partial(work, make=self.make, scratch=self.cluster.scratch, share=share)
+        results = imap_shards(
+            work,
+            items,
+            jobs=len(items),
+            names=names,
+            on_progress=advance,
+            cluster=self.cluster,
+            lock=self.job.lock,
+            memory=share.memory,
+        )
+        return list(results)
 
 
 def _tables_in(path: Path) -> Iterator[Table]:

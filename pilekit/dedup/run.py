@@ -55,7 +55,7 @@ from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.read_errors import LISTED_BAD_LINES, BadLine
 from pilekit.shards.read.reader import OnError
 from pilekit.shards.work import SortWork, takes
-from pilekit.workers import Advance, scratch_folder
+from pilekit.workers import Advance
 
 SCRATCH = "scratch"
 
@@ -71,7 +71,7 @@ class _DedupOptions(msgspec.Struct):
     num_perm: Annotated[int, msgspec.Meta(ge=1, le=4096)]
     keep: Keep
     write: bool
-    memory: Annotated[int, msgspec.Meta(ge=64 * 10**6)]
+    memory: Annotated[int, msgspec.Meta(ge=64 * 10**6)] | None
     jobs: Annotated[int, msgspec.Meta(ge=1)] | None
     on_error: OnError
 
@@ -117,7 +117,7 @@ def dedup_corpus(
     A killed run is resumed; a repeated finished run returns at once. `PilekitError` if the folder was made from other
     shards or with other parameters: it names the difference. No clean shard has a skipped line.
     """
-    memory, jobs, on_error = work.get("memory", CorpusJob.memory), work.get("jobs"), work.get("on_error", "raise")
+    memory, jobs, on_error = work.get("memory"), work.get("jobs"), work.get("on_error", "raise")
     options = (threshold, only, ngram, num_perm, keep, write, memory, jobs, on_error)
     checked(dict(zip(_DedupOptions.__struct_fields__, options, strict=True)), _DedupOptions)
     if subsets is not None and not subsets:
@@ -216,7 +216,7 @@ class _DedupRun:
         job, scratch = self.job, self.folder / SCRATCH
         memory, cluster = job.memory, job.cluster
         scratch.mkdir(parents=True, exist_ok=True)
-        own = scratch if cluster is None else scratch_folder(cluster.scratch)  # for files without a name
+        own = job.own_scratch(scratch)
         keep, protected = self.parameters["keep"], len(self.protected)
         make = functools.partial(_document_table, sketches=sketches, keep=keep, before=self.before, protected=protected)
         document_table = make(own)

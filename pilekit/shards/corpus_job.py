@@ -14,18 +14,15 @@ only in the process that made it. If there are fewer processes than CPUs, each p
 from __future__ import annotations
 
 import functools
-import shutil
 import tempfile
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, Self, TypeVar
 
 from pilekit.artifacts.atomic_write import write_atomically
-from pilekit.artifacts.file_lock import locked
-from pilekit.artifacts.folders import cache_folder
-from pilekit.artifacts.job_folder import LOCK_FILE
+from pilekit.artifacts.folders import cache_folder, make_folder
 from pilekit.artifacts.sort.memory_limit import sorting_memory
 from pilekit.corpus import Corpus, Part, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
@@ -33,7 +30,7 @@ from pilekit.display.progress import Report
 from pilekit.errors import PilekitError
 from pilekit.shards.read.open import ReadOptions
 from pilekit.shards.read.reader import OnError
-from pilekit.workers import Advance, Ray, imap_shards, usable_cpus, wait_for_file
+from pilekit.workers import SHARE, Advance, Ray, imap_shards, scratch_folder, usable_cpus, wait_for_file
 
 STORED_BYTES_PER_PROCESS = 64 << 20
 """The stored bytes that justify one more process."""
@@ -93,7 +90,7 @@ class CorpusJob:
     report: Report | None = None
     cluster: Ray | None = None
     part: Part | None = None
-    memory: int = sorting_memory()
+    memory: int = field(default_factory=sorting_memory)
     cpus_per_job: int = 1
 
     @classmethod
@@ -101,15 +98,14 @@ class CorpusJob:
         cls,
         corpus: Corpus,
         *,
-        on_error: OnError = "raise",
-        jobs: int | None = None,
-        advance: Report | None = None,
-        cluster: Ray | None = None,
-        memory: int = memory,
         cpus_per_job: int = 1,
+        advance: Report | None = None,
+        memory: int | None = None,
+        **work: Any,
     ) -> Self:
-        """The job of a command of several steps, whose `advance` is a `Report`."""
-        return cls(corpus, on_error, jobs, report=advance, cluster=cluster, memory=memory, cpus_per_job=cpus_per_job)
+        """The job of a command of several steps, whose `advance` is a `Report`; `work`: `StepWork` without it."""
+        memory = sorting_memory() if memory is None else memory
+        return cls(corpus, report=advance, memory=memory, cpus_per_job=cpus_per_job, **work)
 
     @property
     def shards(self) -> Sequence[Shard]:
@@ -163,14 +159,15 @@ class CorpusJob:
         memory //= processes if cluster is None else cluster.tasks_of_a_node(processes)
         return Share(ahead, threads, memory, sum(shard.size or 0 for shard in shards) // processes)
 
-    def each(
-        self, work: ShardWork[T, R], items: Sequence[T], *, memory: int = 0, lock: Path | None = None
-    ) -> Generator[R, None, None]:
+    def own_scratch(self, folder: Path) -> Path:
+        """The folder for files without a name: `folder`, or one on this node's own disk if a cluster is used."""
+        return folder if self.cluster is None else scratch_folder(self.cluster.scratch)
+
+    def each(self, work: ShardWork[T, R], items: Sequence[T], *, memory: int = 0) -> Generator[R, None, None]:
         """Yield the results of `work(item, advance, share=...)` in the order of the items.
 
         items    shards, or tuples that begin with one
         memory   bytes that the processes of a machine divide
-        lock     None: `self.lock`
         """
         shards = [_shard_of(item) for item in items]
         share = self.share(shards, memory)
@@ -181,7 +178,7 @@ class CorpusJob:
             names=[shard.name for shard in shards],
             on_progress=self.advance,
             cluster=self.cluster,
-            lock=lock or self.lock,
+            lock=self.lock,
             memory=share.memory,
         )
 
@@ -189,39 +186,18 @@ class CorpusJob:
         """Like `each`, for results that processes should not send: yields a file and the rest of the result.
 
         `work(item, file, advance, share=...)` writes the file, which is removed before the next is yielded. For a
-        cluster, files lie in the cache folder, which all nodes must share, and one command at a time uses `name` there.
+        cluster, files lie in the cache folder, which all nodes must share.
         """
-        with ExitStack() as resources:
-            lock = None if self.cluster is None else cache_folder() / name / LOCK_FILE
-            if lock is None:
-                folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix=f"pilekit-{name}-")))
-            else:
-                resources.enter_context(locked(lock, wait=False))
-                folder = lock.parent
-                resources.callback(shutil.rmtree, folder, ignore_errors=True)
-            # Other machines need what was flushed. Here, a power cut takes the command and its files.
-            write = functools.partial(_write_file, work=work, flushed=self.cluster is not None)
-            targets = [(item, folder / str(place)) for place, item in enumerate(items)]
-            with closing(self.each(write, targets, lock=lock)) as results:
+        if (shared := None if self.cluster is None else cache_folder()) is not None:
+            make_folder(shared)
+        with tempfile.TemporaryDirectory(prefix=f"pilekit-{name}-", dir=shared) as folder:
+            write = functools.partial(_write_file, work=work)
+            targets = [(item, Path(folder, str(place))) for place, item in enumerate(items)]
+            with closing(self.each(write, targets)) as results:
                 for (_, path), result in zip(targets, results, strict=True):
                     await_files([path])
                     yield path, result
                     path.unlink()
-
-    def on_nodes(self, work: ShardWork[T, R], items: Sequence[T], names: Sequence[str]) -> Generator[R, None, None]:
-        """Like `each`, for items that are no shards: each takes a whole node of the cluster and the job's memory."""
-        assert self.cluster is not None
-        share = Share(ahead=False, threads=self.cluster.threads(len(items)), memory=self.memory)
-        return imap_shards(
-            functools.partial(work, share=share),
-            items,
-            jobs=len(items),
-            names=names,
-            on_progress=self.advance,
-            cluster=self.cluster,
-            lock=self.lock,
-            memory=self.memory,
-        )
 
 
 def _shard_of(item: Any) -> Shard:
@@ -231,9 +207,9 @@ def _shard_of(item: Any) -> Shard:
     return shard
 
 
-def _write_file(target: tuple[T, Path], advance: Advance, *, share: Share, work: FileWork[T, R], flushed: bool) -> R:
+def _write_file(target: tuple[T, Path], advance: Advance, *, share: Share, work: FileWork[T, R]) -> R:
     item, path = target
-    with write_atomically(path, flushed=flushed) as file:
+    with write_atomically(path, flushed=False) as file:  # A power cut ends the command, and nobody needs its files.
         return work(item, file, advance, share=share)
 
 
@@ -241,4 +217,4 @@ def await_files(files: Iterable[Path]) -> None:
     """Wait until files from other machines appear here; `PilekitError` if one does not appear in time."""
     for file in files:
         if not wait_for_file(file.exists, file.parent):
-            raise PilekitError(f"{file}: another node wrote it, but it does not appear; run it again")
+            raise PilekitError(f"{file}: another node wrote it, but it does not appear here; {SHARE}, and run it again")

@@ -27,7 +27,7 @@ from pilekit.corpus import Shard
 from pilekit.errors import PilekitError
 from pilekit.shards.corpus_job import CorpusJob, Share
 from pilekit.shards.fingerprint import Inputs, inputs_for
-from pilekit.workers import Advance, wait_for_file
+from pilekit.workers import SHARE, Advance, wait_for_file
 
 PLAIN = (".jsonl", ".json", ".ndjson")
 """How the names of shards end that are not compressed."""
@@ -131,4 +131,4 @@ def corpus_folder(
 def await_notes(output: Output, names: Collection[str]) -> None:
     """Wait until notes from other machines, and their files, appear here; `PilekitError` if they do not in time."""
     if not wait_for_file(lambda: all(output.result(name) is not None for name in names), output.folder / NOTES):
-        raise PilekitError(f"{output.folder}: what other nodes wrote does not appear; run it again")
+        raise PilekitError(f"{output.folder}: the files of other nodes do not appear here; {SHARE}, and run it again")

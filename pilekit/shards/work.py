@@ -72,8 +72,8 @@ class SortWork(StepWork, total=False):
     """The options of such a command that compares documents with all others."""
 
     memory: Annotated[
-        int,
-        "bytes for sorting, at least 64 MB; the processes' own memory is extra. By default 4 GB, or half of what this "
+        int | None,
+        "bytes for sorting, at least 64 MB; the processes' own memory is extra. None: 4 GB, or half of what this "
         "process may use if that is less",
     ]
 
@@ -91,7 +91,7 @@ def takes(options: type) -> Callable[[F], F]:
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=getattr(CorpusJob, name),
+                default=getattr(CorpusJob, name, None),
                 annotation=re.sub(r"\w+\.", "", inspect.formatannotation(kind.__origin__)),
             )
             for name, kind in options.__annotations__.items()

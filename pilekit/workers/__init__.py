@@ -10,13 +10,13 @@ from __future__ import annotations
 from pilekit.workers.cluster import Advance
 from pilekit.workers.local import imap_shards, map_shards, usable_cpus
 from pilekit.workers.ray import Ray
-from pilekit.workers.ray_worker import is_superseded, scratch_folder, wait_for_file
+from pilekit.workers.ray_worker import SHARE, scratch_folder, wait_for_file
 
 __all__ = [
+    "SHARE",
     "Advance",
     "Ray",
     "imap_shards",
-    "is_superseded",
     "map_shards",
     "scratch_folder",
     "usable_cpus",

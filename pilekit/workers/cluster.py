@@ -35,14 +35,15 @@ class Cluster(Protocol):
 
 
 def raise_first(errors: dict[int, Exception], labels: Sequence[str], places: Mapping[int, str] | None = None) -> None:
-    """Raise the error of the first item, if there is one, and name its place and the other failed items."""
+    """Raise the error of the first item, if there is one, and name its place, if known, and the other failed items."""
     if not errors:
         return
     first, *rest = sorted(errors)
     error, label = errors[first], visible(labels[first])
     others = [visible(labels[index]) for index in rest]
     hidden = f" and {len(others) - 5} more" if len(others) > 5 else ""
-    more = f" (on {places[first]})" if places else ""
+    place = (places or {}).get(first)
+    more = f" (on {place})" if place else ""
     more += f" (also failed: {', '.join(others[:5])}{hidden})" if others else ""
     if (lacks_memory := is_out_of_memory(error)) or isinstance(error, PilekitError | OSError):
         text = "ran out of memory; use fewer jobs" if lacks_memory else str(error)

@@ -148,14 +148,14 @@ def _in_processes(
     payloads = [pickle.dumps((function, item)) for item in items]
     errors: dict[int, Exception] = {}
     results: dict[int, R] = {}
-    given = yielded = 0
+    begun = yielded = 0
     workers: list[_Worker] = []
     try:
         _start(workers, jobs, _module_of(function), needs_main=any(b"__main__" in payload for payload in payloads))
         while workers and yielded < len(items):
             for worker in workers:
-                if worker.item is None and given < min(len(items), yielded + 2 * jobs):
-                    worker.item, given = given, given + 1
+                if worker.item is None and begun < min(len(items), yielded + 2 * jobs):
+                    worker.item, begun = begun, begun + 1
                     with suppress(OSError):  # If the worker died, reading from its pipe fails below.
                         worker.pipe.send_bytes(payloads[worker.item])
             for pipe in connection.wait([worker.pipe for worker in workers]):

@@ -209,7 +209,7 @@ def test_memory_that_runs_out_is_one_line(command: str, stack: int, tmp_path: Pa
         from pathlib import Path
         import pilekit.cli.look.show, pilekit.cli.stream, pilekit.cli.main, pilekit.shards.read.reader
         taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (taken + 100_000_000,) * 2)
+        resource.setrlimit(resource.RLIMIT_AS, (taken + 60_000_000,) * 2)
         threading.stack_size({stack})
         sys.argv = ["pilekit", *{command.split()}]
         pilekit.cli.main.main()

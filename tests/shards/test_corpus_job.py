@@ -242,7 +242,7 @@ def test_each_option_is_in_the_help_once_and_no_other_is_taken(function: Callabl
     assert {*parameters} & {"on_error", "jobs", "cluster", "part", "memory"} <= options
     for name in options:
         assert [line.split("  ")[0] for line in text.splitlines()].count(name) == 1, name
-        assert parameters[name].default == getattr(CorpusJob, name)
+        assert parameters[name].default == getattr(CorpusJob, name, None)
     assert "see `" not in text
     assert max(map(len, text.splitlines())) <= 116
     for wrong in ("job", "nothing_like_it", *{"part", "memory", "on_error"} - options):

@@ -26,6 +26,8 @@ def cluster_of_the_run() -> Iterator[TwoNodes]:
         patch.setenv("RAY_worker_niceness", "0")  # 15 by default: beside other tests, a worker takes minutes to start
         for name, value in (("failure_threshold", 2), ("period_ms", 500), ("timeout_ms", 1000)):
             patch.setenv(f"RAY_health_check_{name}", str(value))  # a node that hangs is given up after seconds
+        for name in ("time", "timeout"):  # and so are its tasks, which take 7 minutes by default
+            patch.setenv(f"RAY_grpc_client_keepalive_{name}_ms", "2000")
         Path(short, "sitecustomize.py").write_text(GATE)
         Path(short, "held").mkdir()
         patch.setenv("PYTHONPATH", f"{short}:{ROOT}")

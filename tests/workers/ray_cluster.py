@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.stopping import partial_files, wait_for
+from pilekit.artifacts.job_folder import NOTES
+from tests.stopping import is_there, partial_files, tree, wait_for
 
 ROOT = Path(__file__).parents[2]
 LABELS = ("ArXiv", "Github", "FreeLaw")
@@ -84,14 +86,30 @@ class TwoNodes:
             yield
             program.communicate()
 
-    def working(self) -> bool:
-        """Whether a worker of the two nodes has a task."""
-        for node in (self.cluster.head_node, self.node):
-            for worker in children(node.all_processes["raylet"][0].process.pid):
-                with suppress(FileNotFoundError, ProcessLookupError):
-                    if Path(f"/proc/{worker}/cmdline").read_bytes().startswith(b"ray::run_task"):
-                        return True
-        return False
+    def busy_workers(self) -> list[int]:
+        """The workers of the two nodes that have a task."""
+        raylets = [node.all_processes["raylet"][0].process.pid for node in (self.cluster.head_node, self.node)]
+        return [worker for raylet in raylets for worker in children(raylet) if is_busy(worker)]
+
+    def lose(self, what: str) -> None:
+        """Kill a worker that has a task ("worker"), or the second node ("node"), or stop it ("hanging node")."""
+        if what == "worker":
+            os.kill(self.busy_workers()[0], signal.SIGKILL)
+        elif what == "node":
+            self.signal_node(signal.SIGKILL)
+            self.remove_node()
+        else:
+            self.signal_node(signal.SIGSTOP)
+
+    def wake_node(self) -> None:
+        """Let a node that hung wake, and find that it was given up; its workers may end their tasks."""
+        raylet = self.node.all_processes["raylet"][0].process.pid
+        workers = children(raylet)
+        self.signal_node(signal.SIGCONT)
+        wait_for(lambda: not is_there(raylet) and not any(map(is_busy, workers)))
+        self.remove_node()
+        for worker in filter(is_there, workers):  # One that was at work when its node woke may outlive it.
+            os.kill(worker, signal.SIGKILL)
 
     def remove_node(self) -> None:
         self.cluster.remove_node(self.node, allow_graceful=False)
@@ -100,6 +118,19 @@ class TwoNodes:
 
 def children(process: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def published(folder: Path) -> dict[str, bytes]:
+    """The `tree` without files of a task that ran again after the end: partial files, and notes, which are ignored."""
+    return {name: read for name, read in tree(folder).items() if not name.endswith(".partial") and NOTES not in name}
+
+
+def is_busy(worker: int) -> bool:
+    """Whether a worker of Ray has a task."""
+    try:
+        return Path(f"/proc/{worker}/cmdline").read_bytes().startswith(b"ray::run_task")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 @contextmanager

@@ -122,14 +122,8 @@ def index_corpus(
     if job.advance is not None:
         job.advance(sum(index.header.size for index in found if index is not None))
     build = functools.partial(_place_of_index, manifest=corpus.manifest, on_error=job.on_error)
-    items, lock = [(shard, None if job.cluster is None else _place_for(shard)) for shard in missing], None
-    with ExitStack() as resources:
-        if job.cluster is not None and missing:
-            # All nodes must share the lock's folder: that of the first index in the cache folder, else of the first.
-            first = max(items, key=lambda item: item[1] in index_places(item[0])[-1:])
-            lock = Path(first[1] or "").parent / ".cluster.lock"
-            resources.enter_context(locked(lock, wait=False))
-        built = iter(list(job.each(build, items, lock=lock)))
+    items = [(shard, None if job.cluster is None else _place_for(shard)) for shard in missing]
+    built = iter(list(job.each(build, items)))
     return [index or _loaded(*next(built), corpus.manifest) for index in found]
 
 
