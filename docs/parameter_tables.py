@@ -8,7 +8,8 @@ second column:
                    spelling the manifest knows
 
 Markdown would join these lines to a paragraph. The source keeps its columns, which read well in an editor and in
-`help()`. A function that takes `**work` is shown with its options, as `help()` shows it (`pilekit/shards/work.py`).
+`help()`. A function that takes shared options or settings is shown with each of them, as `help()` shows it
+(`pilekit/shards/work.py`, `pilekit/artifacts/settings.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import re
 from typing import Any
 
 import griffe
+
+from pilekit.artifacts.settings import settings_of
 
 ROW = re.compile(r"( *)([`*]*[A-Za-z_][\w.*`\[\]]*(?:, [`*]*[A-Za-z_][\w.*`\[\]]*)*) {2,}(?=\S)")
 """The indent, the names, and the gap before the second column. Prose has single spaces."""
@@ -61,17 +64,36 @@ class ParameterTables(griffe.Extension):
 
     def on_function_instance(self, *, func: griffe.Function, **kwargs: Any) -> None:
         """Called by griffe with each function, after `on_instance`."""
-        if "work" not in func.parameters or not func.decorators or func.docstring is None:
+        if func.docstring is None or not any(str(one.value).startswith("takes") for one in func.decorators):
             return
-        function = getattr(importlib.import_module(func.module.path), func.name)
+        function: Any = importlib.import_module(func.module.path)
+        for name in func.path.removeprefix(f"{func.module.path}.").split("."):
+            function = getattr(function, name)
         func.docstring.value = with_tables(inspect.getdoc(function) or "")
-        del func.parameters["work"]
+        del func.parameters["work" if "work" in func.parameters else "settings"]
         for parameter in inspect.signature(function).parameters.values():
             if parameter.name not in func.parameters:
-                kind, default = griffe.ParameterKind.keyword_only, repr(parameter.default)
+                kind = griffe.ParameterKind.keyword_only
+                if parameter.kind is not parameter.KEYWORD_ONLY:
+                    kind = griffe.ParameterKind.positional_or_keyword
+                default = None if parameter.default is parameter.empty else repr(parameter.default)
                 func.parameters.add(
                     griffe.Parameter(parameter.name, annotation=parameter.annotation, kind=kind, default=default)
                 )
+
+    def on_class_members(self, *, cls: griffe.Class, **kwargs: Any) -> None:
+        """Called by griffe with each class: a section of a config shows the settings that it inherits."""
+        if not any(str(base) == "_DataSource" for base in cls.bases):
+            return
+        for setting in settings_of(getattr(importlib.import_module(cls.module.path), cls.name)):
+            docstring = griffe.Docstring(setting.sentence)
+            if setting.name in cls.members:
+                cls.members[setting.name].docstring = docstring
+                continue
+            value = repr(setting.default)
+            field = griffe.Attribute(setting.name, value=value, annotation=setting.annotation, docstring=docstring)
+            field.labels |= {"class-attribute", "instance-attribute"}
+            cls.set_member(setting.name, field)
 
     def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Called by griffe with each module, class, function and attribute."""

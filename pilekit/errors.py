@@ -18,6 +18,9 @@ from pathlib import Path
 class PilekitError(Exception):
     """Bad input or a wrong argument, in one line that names the place and the remedy, with `visible` text."""
 
+    setting: str | None = None
+    """The name of the wrong setting, if the code that raised it knows it (artifacts/settings.py)."""
+
     def __init__(self, message: str | BaseException = "") -> None:
         super().__init__(visible(message))
 

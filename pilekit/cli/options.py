@@ -13,15 +13,19 @@ Commands that read whole shards take `paths_argument`, which has no `--subsets`.
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
 import click
+import msgspec
 
+from pilekit.artifacts.settings import LARGEST_INTEGER, plain_types, settings_of
 from pilekit.artifacts.sort.memory_limit import sorting_memory
 from pilekit.errors import PilekitError, visible
 
@@ -125,6 +129,53 @@ def parse_part(typed: str) -> tuple[int, int]:
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise click.BadParameter(f"{visible(typed, 80)} is not I/N, I from 1 to N, such as 1/30")
     return int(match[1]), int(match[2])
+
+
+def setting_options(kind: type[msgspec.Struct], *names: str, **changes: Mapping[str, Any]) -> Callable[[F], F]:
+    """The options of these settings, the fields of a Struct (artifacts/settings.py).
+
+    changes   arguments of `click.option` by setting, which replace those that the field gives
+
+    Type, default and range are the field's, and the help is its first sentence.
+    """
+    settings, types = {setting.name: setting for setting in settings_of(kind)}, plain_types(kind)
+    options = []
+    for name in names:
+        setting = settings[name]
+        sentence = re.match(r".*?\.(?= [A-Z]|$)", setting.sentence)
+        help = (
+            re.sub(
+                r"`(\w+)`",
+                lambda word: f"--{word[1].replace('_', '-')}" if word[1] in settings else word[0],
+                sentence[0],
+            )
+            if sentence
+            else ""
+        )
+        arguments: dict[str, Any] = {"help": help, **_typed(types.get(name))}
+        if setting.default is inspect.Parameter.empty:
+            arguments["required"] = True
+        elif setting.default == "auto" and "type" not in arguments:
+            arguments["help"] += "  [default: auto]"
+        elif not arguments.get("is_flag"):
+            arguments["default"] = setting.default
+        options.append(click.option(f"--{name.replace('_', '-')}", **{**arguments, **changes.get(name, {})}))
+    return together(*options)
+
+
+def _typed(hint: Any) -> dict[str, Any]:
+    """The arguments of `click.option` for values of a type: a number, a truth value, or one of several words."""
+    if get_origin(hint) in (Union, UnionType):  # with None
+        return _typed(get_args(hint)[0])
+    if get_origin(hint) is Literal:
+        return {"type": click.Choice(get_args(hint))}
+    if hint is bool:
+        return {"is_flag": True}
+    if get_origin(hint) is Annotated:
+        range_of = hint.__metadata__[0]
+        most = None if range_of.le == LARGEST_INTEGER else range_of.le
+        return {"type": int if range_of.ge < 0 else click.IntRange(range_of.ge, most)}
+    return {}
 
 
 _PATHS = click.argument("paths", metavar="[PATH]...", nargs=-1)

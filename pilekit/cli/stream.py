@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilekit.cli.display.output import print_fitted, terminal
-from pilekit.cli.options import Described, corpus_argument, exact_subsets, lanes, on_error_option, repeats
+from pilekit.cli.options import Described, corpus_argument, exact_subsets, lanes, repeats, setting_options
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.display.progress import count_progress, waiting
 from pilekit.errors import PilekitError, counted, shortened
+from pilekit.stream.settings import RowSettings, StreamSettings
 
 if TYPE_CHECKING:
     from pilekit.stream.batch.batch import Batch
@@ -30,30 +31,23 @@ SHOWN_ROWS = 3
 
 @click.command()
 @corpus_argument
-@click.option("--tokenizer", required=True, metavar="F", help="A tokenizer.json, a tokenizer folder or a cached name.")
-@click.option("--seq-len", type=click.IntRange(min=1), default=2048, help="Tokens in a row.")
-@click.option("--batch-size", type=click.IntRange(min=1), help="Rows in a rank's batch; 8, if no other size is given.")
-@click.option("--global-batch-size", type=click.IntRange(min=1), help="Rows in an optimizer step, over all ranks.")
-@click.option("--world-size", type=click.IntRange(min=1), default=1, help="Number of ranks; this is rank 0.")
-@click.option(
-    "--packing",
-    type=click.Choice(["best_fit", "concat", "none"]),
-    default="best_fit",
-    help="best_fit cuts no document that fits in a row, concat cuts at the row's edge, none takes one document a row.",
+@setting_options(
+    StreamSettings,
+    *("tokenizer", "seq_len", "batch_size", "global_batch_size", "world_size", "packing", "window", "lanes", "seed"),
+    *("repeats", "weights", "dedup", "on_error"),
+    tokenizer={"metavar": "F"},
+    world_size={"help": "Number of ranks; this is rank 0.", "default": 1},
+    lanes={"type": lanes, "metavar": "R,M"},
+    repeats={"type": repeats, "metavar": "NAME=X,..."},
+    weights={"type": repeats, "metavar": "NAME=X,..."},
+    dedup={"type": click.Path(path_type=Path), "metavar": "DIR"},
 )
-@click.option("--window", type=click.IntRange(min=1), default=256, help="Documents packed together.")
-@click.option("--lanes", type=lanes, metavar="R,M", help="Rows and columns of the grid.  [default: chosen]")
-@click.option("--seed", type=int, default=0, help="Seed of the order.")
-@click.option("--repeats", type=repeats, metavar="NAME=X,...", help="Use a subset's documents X times per epoch.")
-@click.option("--weights", type=repeats, metavar="NAME=X,...", help="Shares of tokens; instead of --repeats.")
-@click.option("--dedup", type=click.Path(path_type=Path), metavar="DIR", help="Leave out what `pilekit dedup` removed.")
 @click.option(
     "--state",
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="Resume from a stream's state saved as JSON, or from a checkpoint (a folder step-N).",
 )
-@on_error_option("leave it out")
 @click.option("--steps", type=click.IntRange(min=1), default=500, help="Batches to make.")
 @click.option("--explain", is_flag=True, help="Show how the corpus is dealt to ranks and workers, and make no batches.")
 @click.option("--peek", type=click.IntRange(min=0), metavar="STEP", help="Show the documents of this optimizer step.")
@@ -84,14 +78,15 @@ def command(
     """
     if explain and peek is not None:
         raise click.UsageError("--explain and --peek show different things; give one of them")
-    from pilekit.corpus import resolve_subsets
+    from pilekit.stream.read.mixture import exact_mixture
     from pilekit.stream.read.token_files import corpus_of
 
     corpus = corpus_of((paths[0] if len(paths) == 1 else list(paths)) if paths else None, manifest)
-    options["subsets"] = exact_subsets(options["subsets"], corpus)
-    for factors in (options["repeats"], options["weights"]):
-        resolve_subsets(*(factors or ()), manifest=corpus.manifest)  # Find a wrong name before torch is imported.
-    options["lanes"] = options["lanes"] or "auto"
+    options = {name: value for name, value in options.items() if value is not None}
+    if (subsets := exact_subsets(options.pop("subsets", None), corpus)) is not None:
+        options["subsets"] = subsets
+    mixture = RowSettings(subsets=subsets, repeats=options.get("repeats"), weights=options.get("weights"))
+    exact_mixture(mixture, corpus.manifest)  # Find a wrong name before torch is imported.
     if any(shard.path == STANDARD_INPUT for shard in corpus.shards):
         options["epochs"] = 1
     from pilekit.artifacts.header import read_header
@@ -99,7 +94,7 @@ def command(
     from pilekit.tokenize.tokenizer_file import tokenizer_file
 
     tokenizer_file(options["tokenizer"])  # Find a wrong path before torch is imported.
-    if options["dedup"] is not None:
+    if "dedup" in options:
         read_header(options["dedup"], KIND)
     loaded: Any = None if state is None else _read_state(state)
     with waiting("loading torch"):
@@ -133,7 +128,7 @@ def command(
         else:
             print_fitted(stream_rows.step_table(documents, console.width))
     else:
-        if options["weights"]:
+        if "weights" in options:
             factors = ", ".join(f"{name} {factor:g}" for name, factor in stream.repeats.items())
             click.echo(f"repeats by these weights: {factors}", err=True)
         kept, result = _timed(stream, steps)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, KeysView, Mapping
 from functools import cache, wraps
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pilekit.display.guessed_words import COMMANDS, EARLIER, ELSEWHERE, KEYWORDS, WORDS
@@ -82,9 +82,24 @@ def wrong_key(batch: Mapping[str, object], key: object) -> KeyError:
 
 
 class NearestNames:
-    """The base of public classes: a wrong attribute, or a wrong keyword at construction, names the right one."""
+    """The base of public classes: a wrong attribute names the right one, and so does a wrong keyword.
+
+    That is a keyword at construction, or of a public method.
+    """
 
     __slots__ = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let the public methods answer wrong keywords."""
+        super().__init_subclass__(**options)
+        for name, method in list(vars(cls).items()):
+            function = getattr(method, "__func__", method)  # that of a static method or a class method
+            if name.startswith("_") or not isinstance(function, FunctionType):
+                continue
+            code = function.__code__
+            if code.co_argcount + code.co_kwonlyargcount > (not isinstance(method, staticmethod)):  # more than self
+                answering = _answering(function, f"{cls.__name__}.{name}")
+                setattr(cls, name, answering if function is method else type(method)(answering))
 
     def __new__(cls, *arguments: object, **keywords: object) -> Self:  # noqa: D102
         if keywords:
@@ -108,16 +123,21 @@ def with_nearest_keywords(function: F) -> F:
 
     Python imports it from `pilekit`, so that pickle finds this object there, and the original where it is written.
     """
-    known = _keywords(function)
+    call = _answering(function, function.__name__)
+    call.__module__ = "pilekit"
+    return call
+
+
+def _answering(function: F, name: str) -> F:
+    """The function with an error for a wrong keyword that calls it `name`."""
 
     @wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
         __tracebackhide__ = True  # for IPython and pytest
-        if not keywords.keys() <= known:
-            refuse_wrong_keywords(function.__name__, keywords, known, WORDS.get(function.__name__, {}))
+        if keywords and not keywords.keys() <= (known := _keywords(function)):
+            refuse_wrong_keywords(name, keywords, known, WORDS.get(name, {}))
         return function(*arguments, **keywords)
 
-    call.__module__ = "pilekit"
     return call  # type: ignore[return-value]
 
 
@@ -141,7 +161,7 @@ def _keywords(function: Callable[..., object]) -> KeysView[str]:
     """The keywords of a function; none if it takes any."""
     from inspect import Parameter, signature
 
-    parameters = [one for one in signature(function).parameters.values() if one.name != "self"]
+    parameters = [one for one in signature(function).parameters.values() if one.name not in ("self", "cls")]
     takes_any = any(one.kind is Parameter.VAR_KEYWORD for one in parameters)
     return {one.name: None for one in parameters if not takes_any}.keys()
 

@@ -24,7 +24,7 @@ from pilekit.corpus import Corpus, Described
 from pilekit.display.progress import Scored
 from pilekit.errors import PilekitError, shortened
 from pilekit.evaluate.embeddings import Embeddings, write_embeddings
-from pilekit.evaluate.plan import Data, Options, Plan, prepare
+from pilekit.evaluate.plan import Plan, prepare
 from pilekit.evaluate.results.result_folder import read_numbers, record_key, records_folder
 from pilekit.evaluate.score.batching import (
     Float64,
@@ -36,6 +36,7 @@ from pilekit.evaluate.score.batching import (
 )
 from pilekit.evaluate.score_ranks import ranks_of_job
 from pilekit.evaluate.scoring_run import scoring_run
+from pilekit.evaluate.settings import Data, ScoreSettings
 from pilekit.models.causal import depends_on_length
 from pilekit.models.device import device_of
 from pilekit.models.load import CAUSAL, kind_of, load_model, read_config
@@ -94,7 +95,7 @@ def embed_corpus(
         layers, width = int(config.num_hidden_layers), int(config.hidden_size)
         if not -layers - 1 <= layer <= layers:
             raise PilekitError(f"layer is {layer}, but the model has the layers 0 to {layers}, or -1 to {-layers - 1}")
-        options = Options(
+        options = ScoreSettings(
             subsets=subsets,
             limit=limit,
             max_length=max_length,

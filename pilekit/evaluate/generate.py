@@ -19,17 +19,19 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
+from pilekit.artifacts.checked import checked
+from pilekit.artifacts.settings import Count, Seed
 from pilekit.corpus import Corpus, Described, subsets_or_all
 from pilekit.corpus.shuffle import mix
 from pilekit.display.progress import Reached
 from pilekit.errors import PilekitError, counted, shortened
-from pilekit.evaluate.plan import Data, prefix_token
+from pilekit.evaluate.plan import prefix_token
 from pilekit.evaluate.score_ranks import single_rank
+from pilekit.evaluate.settings import Data
 from pilekit.models.causal import CausalLM, as_causal_lm, check_vocabulary, load_causal_lm, predicting
 from pilekit.models.device import device_of, dtype_of
 from pilekit.models.load import stored_dtype
 from pilekit.shards.read.reader import OnError, read
-from pilekit.stream.arguments import check_number
 from pilekit.tokenize import Tokenizer, load_tokenizer
 
 _AT_A_TIME = 16
@@ -103,8 +105,8 @@ def generate(
 
     PilekitError for a model that is not causal, and for a prompt that leaves no room in the model's positions.
     """
-    check_number("max_new_tokens", max_new_tokens)
-    check_number("seed", seed, None)
+    checked(max_new_tokens, Count, "max_new_tokens")
+    checked(seed, Seed, "seed")
     if not 0 <= temperature < float("inf") or not 0 < top_p <= 1:
         raise PilekitError(f"temperature is 0 or more and top_p over 0 and up to 1, not {temperature} and {top_p}")
     in_memory = isinstance(model, PreTrainedModel)
@@ -186,8 +188,8 @@ def prompts_of(
     manifest     describes the corpus at a path, as for `Corpus`
     most         the most prompts; None: any number
     """
-    check_number("tokens", tokens)
-    check_number("per_subset", per_subset)
+    checked(tokens, Count, "tokens")
+    checked(per_subset, Count, "per_subset")
     loaded, corpus = load_tokenizer(tokenizer), Corpus.of(data, manifest).only_held_out()
     wanted = subsets_or_all(subsets, corpus.manifest)
     left = dict.fromkeys(wanted or [subset.name for subset in corpus.manifest.subsets], per_subset)

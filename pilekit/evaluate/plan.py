@@ -11,7 +11,7 @@ protocol is stored and printed with the figures. Fingerprints stand for the mode
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -20,10 +20,12 @@ import torch
 import xxhash
 from transformers import PreTrainedModel
 
-from pilekit.corpus import Corpus, Source, subsets_or_all
-from pilekit.errors import PilekitError, counted, shortened, visible
+from pilekit.artifacts.settings import check_settings
+from pilekit.corpus import Corpus, subsets_or_all
+from pilekit.errors import PilekitError, counted, shortened
 from pilekit.evaluate.results.result_folder import record_key
 from pilekit.evaluate.score.pseudo_nll import Template, template_of
+from pilekit.evaluate.settings import ScoreSettings
 from pilekit.models.causal import check_vocabulary
 from pilekit.models.device import dtype_of
 from pilekit.models.folder import adapter_files, check_folder
@@ -38,49 +40,14 @@ from pilekit.models.load import (
 )
 from pilekit.models.masked import tokens_of
 from pilekit.shards.read.change_check import version_of
-from pilekit.shards.read.reader import OnError
-from pilekit.stream.arguments import check_number
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from pilekit.version import __version__
-
-Data = Source | Corpus | None
 
 USUAL_MAX_LENGTH = 2048
 """The window of a model that declares no limit, as in lm-evaluation-harness."""
 
 MLM_SEED = 0
 """Seed of the sample of tokens in a masked model's windows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The options of `bits_per_byte` that say which documents are scored and how; its docstring explains each."""
-
-    subsets: Sequence[str] | None = None
-    limit: int | None = None
-    limit_bytes: int | None = None
-    max_length: int | None = None
-    context_len: int = 1
-    prefix: str | int = "auto"
-    paper: bool = False
-    mlm_sample: int | None = None
-    per_token: bool = False
-    batch_tokens: int | None = None
-    on_error: OnError = "raise"
-
-    def check(self, model_type: str, masked: bool) -> None:
-        """PilekitError for a count that is not positive, and for an option that belongs to the other kind of model."""
-        for name in ("limit", "limit_bytes", "max_length", "batch_tokens", "context_len", "mlm_sample"):
-            if (value := getattr(self, name)) is not None:
-                check_number(name, value)
-        if self.per_token and self.mlm_sample is not None:
-            raise PilekitError("per_token needs the losses of all tokens, not of a sample; leave out mlm_sample")
-        usual = {"context_len": 1, "prefix": "auto", "paper": False} if masked else {"mlm_sample": None}
-        kind, other = ("masked", "causal") if masked else ("causal", "masked")
-        for name, value in usual.items():
-            if getattr(self, name) != value:
-                this = f"this {visible(model_type, 60)} model is a {kind} one"
-                raise PilekitError(f"{name} is for {other} models, and {this}; leave it out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +67,7 @@ class Plan:
 
     corpus: Corpus
     tokenizer: Tokenizer
-    options: Options
+    options: ScoreSettings
     subsets: tuple[str, ...] | None
     max_length: int
     prefix_id: int | None
@@ -124,7 +91,7 @@ class Plan:
 def prepare(
     model: str | Path | PreTrainedModel,
     corpus: Corpus,
-    options: Options,
+    options: ScoreSettings,
     *,
     tokenizer: Any = None,
     adapter: str | Path | None = None,
@@ -133,6 +100,7 @@ def prepare(
     world_size: int = 1,
 ) -> Plan:
     """The plan for a model in memory, or in a folder, whose weights are not read; PilekitError for anything wrong."""
+    check_settings(options)
     if world_size > 1 and any(shard.path == "-" for shard in corpus.shards):
         raise PilekitError("standard input (-) can be read by one process only; save it to a file first")
     subsets = subsets_or_all(options.subsets, corpus.manifest)  # before the files of the model, which take longer
@@ -154,7 +122,7 @@ def prepare(
     check_vocabulary(shape, loaded, name)
     computed = shape.dtype if folder is None else dtype_of(dtype, device, stored_dtype(folder))
     template = template_of(loaded) if kind is MASKED else None
-    options.check(shape.config.model_type, template is not None)
+    options.check_kind(shape.config.model_type, template is not None)
     positions = positions_of(shape.config) if template is None else tokens_of(shape)
     max_length = options.max_length or positions or USUAL_MAX_LENGTH
     if positions is not None and max_length > positions:

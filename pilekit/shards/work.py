@@ -10,19 +10,15 @@
 
 # Without `from __future__ import annotations`: `takes` reads the types and the sentences.
 
-import inspect
-import re
-import textwrap
 from collections.abc import Callable
-from typing import Annotated, Any, TypedDict, TypeVar
+from typing import Annotated, TypedDict
 
+from pilekit.artifacts.settings import F, Setting, described, written
 from pilekit.corpus import Part
 from pilekit.display.progress import Report
 from pilekit.shards.corpus_job import CorpusJob
 from pilekit.shards.read.reader import OnError
 from pilekit.workers import Advance, Ray
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _OnError = Annotated[OnError, '"raise": a bad line is a `PilekitError`; "skip": it is counted and listed in the result']
 _Jobs = Annotated[
@@ -84,39 +80,8 @@ def takes(options: type) -> Callable[[F], F]:
     In the docstring, the sentences of the options replace the row of `work`. An option with a row of its own keeps it.
     """
 
-    def decorate(function: F) -> F:
-        signature = inspect.signature(function)
-        *explicit, _ = signature.parameters.values()
-        shared = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=getattr(CorpusJob, name, None),
-                annotation=re.sub(r"\w+\.", "", inspect.formatannotation(kind.__origin__)),
-            )
-            for name, kind in options.__annotations__.items()
-        ]
-        function.__doc__ = _explained(function.__doc__ or "", options)
-        function.__signature__ = signature.replace(parameters=[*explicit, *shared])  # type: ignore[attr-defined]
-        return function
-
-    return decorate
-
-
-def _explained(text: str, options: type) -> str:
-    """The docstring with a row for each option in place of the row of `work`."""
-    row = re.search(r"^( *)work( +).*\n", text, re.MULTILINE)
-    if row is None:  # Python -OO
-        return text
-    column = len(f"{row[1]}work{row[2]}")
-    rows = (
-        textwrap.fill(
-            kind.__metadata__[0],
-            120,
-            initial_indent=f"{row[1]}{name}".ljust(column),
-            subsequent_indent=" " * column,
-        )
+    settings = [
+        Setting(name, written(kind.__origin__), getattr(CorpusJob, name, None), kind.__metadata__[0])
         for name, kind in options.__annotations__.items()
-        if not re.search(rf"^ *{name} ", text, re.MULTILINE)
-    )
-    return text[: row.start()] + "".join(f"{row}\n" for row in rows) + text[row.end() :]
+    ]
+    return lambda function: described(function, "work", settings)

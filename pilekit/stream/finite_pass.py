@@ -35,6 +35,9 @@ MOST_EPOCHS = 1 << 27
 """A larger number of an epoch is a mistake. Up to it, the places of a pass fit into 64 bits."""
 
 
+Epoch = Annotated[int, msgspec.Meta(ge=0, le=MOST_EPOCHS)]
+
+
 @dataclass(frozen=True)
 class Passes:
     """The epochs of one iteration: `epochs` epochs of the shared sequence; the first is number `epoch`.
@@ -44,7 +47,7 @@ class Passes:
 
     epochs: Positive
     drop_last: bool
-    epoch: Annotated[int, msgspec.Meta(ge=0, le=MOST_EPOCHS)] = 0
+    epoch: Epoch = 0
 
     def borders(self, positions: int) -> tuple[int, int]:
         """The first position of the iteration and the one after its last; `positions` is the number in an epoch."""

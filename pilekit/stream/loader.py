@@ -14,9 +14,10 @@ from typing import Any, Protocol
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from pilekit.artifacts.checked import checked
+from pilekit.artifacts.settings import FromZero
 from pilekit.display.wrong_names import NearestNames
 from pilekit.errors import PilekitError, message_logger, visible
-from pilekit.stream.arguments import check_number
 from pilekit.stream.batch.batch import Batch
 from pilekit.stream.batch.build_batches import Item
 from pilekit.stream.order.lane_grid import Share
@@ -42,7 +43,7 @@ class RecordedStream(Protocol):
 
     @property
     def seq_len(self) -> int:
-        """Tokens in a row."""
+        """The setting of the stream."""
 
     @property
     def share(self) -> Share:
@@ -84,7 +85,7 @@ class StreamLoader(NearestNames):
         pin_memory: bool = False,
         multiprocessing_context: Any = None,
     ) -> None:
-        check_number("num_workers", num_workers, 0)
+        checked(num_workers, FromZero, "num_workers")
         self.stream = stream
         self.num_workers = num_workers
         self._options: dict[str, Any] = {"pin_memory": pin_memory and not stream.is_raw}

@@ -24,31 +24,32 @@ from typing import Any, Literal
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
-from pilekit.corpus import Corpus, Described, Source, subsets_or_all
+from pilekit.artifacts.checked import checked
+from pilekit.artifacts.settings import FromZero, of_setting, takes_settings
 from pilekit.corpus.shuffle import Int64
+from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.display.progress import Reached, byte_progress
 from pilekit.display.wrong_names import NearestNames
 from pilekit.errors import PilekitError, counted, message_logger
-from pilekit.pipeline.pipeline import Stage
 from pilekit.shards.random_access.frame_cache import FrameCache
-from pilekit.shards.read.reader import OnError
-from pilekit.stream.arguments import MOST_TOKENS_IN_ROW, check_number, check_one_of, tokenizer_of
-from pilekit.stream.batch.batch import DEFAULT_OUTPUTS, Batch, BatchWriter, checked_outputs
+from pilekit.stream.batch.batch import Batch, BatchWriter, checked_outputs
 from pilekit.stream.batch.build_batches import BatchBuilder, Item, build_batches, rows_of_step
 from pilekit.stream.batch.mlm import Masking
 from pilekit.stream.explanation import Explanation, explain, order_of
-from pilekit.stream.finite_pass import MOST_EPOCHS, Passes, pass_part
+from pilekit.stream.finite_pass import Epoch, Passes, pass_part
 from pilekit.stream.loader import StreamLoader, refuse_second_sharding
-from pilekit.stream.order.lane_grid import Grid, Share, batch_sizes, given_lanes
-from pilekit.stream.order.repeats import exact_repeats
+from pilekit.stream.order.lane_grid import COLUMNS, Grid, Share, batch_sizes, default_rows
 from pilekit.stream.order.topology import rank_of_world
-from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, Window
+from pilekit.stream.pack.window import Layout, Place, Window
 from pilekit.stream.read.document_selection import StreamDocuments, checked_filters
-from pilekit.stream.read.lane_source import default_lanes, lane_source
-from pilekit.stream.read.mixture import exact_weights
+from pilekit.stream.read.lane_documents import LaneSource
+from pilekit.stream.read.mixture import exact_mixture
 from pilekit.stream.read.plan import choose_plan
+from pilekit.stream.read.random_access import RandomAccess
+from pilekit.stream.read.sequential import Sequential, default_grid
 from pilekit.stream.read.token_files import TokenCorpus, TokenIndex, corpus_of
 from pilekit.stream.record import HandedOut, Record, WorkerPart, remove_state, state_of
+from pilekit.stream.settings import StreamSettings
 from pilekit.stream.state import (
     Counts,
     StatePlan,
@@ -59,54 +60,13 @@ from pilekit.stream.state import (
     loaded_state,
     merge,
 )
-from pilekit.tokenize import Tokenizer
+from pilekit.tokenize import Tokenizer, load_tokenizer
 
 logger = message_logger(__name__)
 
 
 class PileStream(NearestNames, IterableDataset[Batch]):
     """An iterable dataset of packed batches, straight from raw shards: endless, or with `epochs` in finite passes.
-
-    data               a path, a glob, a URL, a list of them, or a `Corpus`. Val and test shards among others are
-                       left out, with a warning. Or the prefix of token files (`tokens/pile`), or a list of prefixes.
-                       Files of `pilekit tokenize` give the same batches as their shards
-    tokenizer          a path or an object (see `load_tokenizer`); it must have an end-of-document token.
-                       None: items are whole documents, and all arguments about tokens, rows and windows are unused
-    manifest           describes the data at a path, as for `Corpus`
-    seq_len            tokens in a row
-    batch_size         rows in a batch of this rank
-    grad_accum         batches of this rank in an optimizer step
-    global_batch_size  rows in an optimizer step over all ranks; by default batch_size x grad_accum x world_size. The
-                       state keeps it: after a resume, grad_accum follows from it (or batch_size, given grad_accum)
-    subsets            only documents of these subsets, by any of their names; None: all
-    repeats            how often an epoch uses the documents of a subset, {"ArXiv": 2.5}; 0 leaves a subset out, and
-                       subsets that are not named have 1. Released train shards of the Pile are up-sampled already, and
-                       `repeats` multiplies that
-    weights            instead of repeats, shares of tokens, {"ArXiv": 0.3, "GitHub": 0.7}: only these subsets are read,
-                       as often as these shares require (read/mixture.py). The factors are in `repeats`
-    packing            "best_fit": a document is cut only if it is longer than a row; "concat": documents follow one
-                       another, and are cut at the row's edge; "none": one document a row
-    window             how many documents a lane packs together (best_fit, none)
-    append_eod         whether the end-of-document token follows each document
-    seed               of the order and of everything else that is random
-    shuffle            False: units and documents in the order of the corpus
-    shuffle_block      of shards that are read in order, because they have no small frames: documents are shuffled in
-                       blocks of so many lines, or of 32 MB of text if that is less. Each lane holds a block
-    dedup              folder of a finished `pilekit dedup`: documents that it removed are left out
-    filters            document stages; each must judge a document by that document alone
-    objective          "clm", or "mlm": 15 % of tokens masked, the same on any topology; needs a mask token
-    outputs            the tensors of a batch, see `Batch`; `stream_state` is always there
-    lanes              (rows, columns) of the grid, or "auto"; the state keeps them
-    epochs             None: endless. Else an iteration ends after this many passes through the corpus, for
-                       evaluation, each pass in another order. The next iteration has the same orders, unless
-                       `set_epoch` is called before it. Every rank gets the same number of batches: empty rows fill the
-                       last step
-    drop_last          with `epochs`: leave an incomplete last step out
-    rank, world_size   of this process, from 0; None: from torch.distributed, else $RANK and $WORLD_SIZE, else 0 of 1.
-                       `num_replicas` is another name for world_size
-    on_error           "raise": a bad line is a PilekitError; "skip": bad lines are left out and counted
-    cache              a local folder that keeps frames of remote shards, for any number of processes and runs
-    cache_bytes        the most bytes in `cache`; the least recently used frames are removed
 
     An item is a `Batch`, a dict of tensors [batch_size, seq_len] that also names its documents. **With a DataLoader,
     pass batch_size=None**, because the stream makes batches itself. `stream.loader(num_workers=n)` is a DataLoader that
@@ -121,106 +81,59 @@ class PileStream(NearestNames, IterableDataset[Batch]):
     units. A failed request is repeated three times, and a web server may be silent for 30 seconds. Frames of 1 MiB are
     fetched about 1.7 times in an epoch of a large corpus, unless a `cache` can hold the corpus. A cache is for frames
     of lines under random access: it is an error for shards that are read in order.
-
-    PilekitError for wrong arguments and for a selection without documents. If a world size, accumulation or batch size
-    does not fit the grid, the PilekitError lists the sizes that do.
     """
 
-    def __init__(
-        self,
-        data: Source | Corpus,
-        tokenizer: str | Path | Tokenizer | Any | None,
-        *,
-        manifest: Described = None,
-        seq_len: int = 2048,
-        batch_size: int | None = None,
-        grad_accum: int | None = None,
-        global_batch_size: int | None = None,
-        subsets: Sequence[str] | None = None,
-        repeats: Mapping[str, float] | None = None,
-        weights: Mapping[str, float] | None = None,
-        packing: Packing = "best_fit",
-        window: int = 256,
-        append_eod: bool = True,
-        seed: int = 0,
-        shuffle: bool = True,
-        shuffle_block: int = 4096,
-        dedup: str | Path | None = None,
-        filters: Sequence[Stage] = (),
-        objective: Literal["clm", "mlm"] = "clm",
-        outputs: Sequence[str] = DEFAULT_OUTPUTS,
-        lanes: tuple[int, int] | Literal["auto"] = "auto",
-        epochs: int | None = None,
-        drop_last: bool = False,
-        rank: int | None = None,
-        world_size: int | None = None,
-        num_replicas: int | None = None,
-        on_error: OnError = "raise",
-        cache: str | Path | None = None,
-        cache_bytes: int = 32 << 30,
-    ) -> None:
-        check_one_of("packing", packing, PACKINGS)
-        check_one_of("objective", objective, ("clm", "mlm"))
-        check_one_of("on_error", on_error, ("raise", "skip"))
-        for name, flag in (("append_eod", append_eod), ("shuffle", shuffle), ("drop_last", drop_last)):
-            check_one_of(name, flag, (True, False))
-        check_number("seq_len", seq_len, most=MOST_TOKENS_IN_ROW)
-        check_number("window", window)
-        check_number("shuffle_block", shuffle_block)
-        check_number("seed", seed, None)
-        check_number("cache_bytes", cache_bytes)
-        outputs = checked_outputs(outputs)
-        self._given_lanes = given_lanes(lanes)
-        if epochs is not None:
-            check_number("epochs", epochs)
-            if self._given_lanes is not None:
-                raise PilekitError(
-                    f"{counted(epochs, 'epoch')} and lanes exclude each other: a pass that ends has no lanes"
-                )
-        if tokenizer is None:
-            if objective == "mlm":
-                raise PilekitError('objective="mlm" masks tokens, tokenizer=None asks for documents; give a tokenizer')
-            if batch_size is None and global_batch_size is None:
-                batch_size = 1
-        self._given_sizes = (batch_size, grad_accum, global_batch_size)
-        self.rank, self.world_size = rank_of_world(rank, world_size, num_replicas)
-        batch, accumulation = batch_sizes(self.world_size, batch_size, grad_accum, global_batch_size)
+    @takes_settings(StreamSettings)
+    def __init__(self, settings: StreamSettings) -> None:
+        """Open the corpus, and stand at the beginning of the stream.
 
-        self.corpus = corpus_of(data, manifest)
-        self._tokenizer = tokenizer_of(tokenizer)
-        self.is_raw = self._tokenizer is None
-        shares = None if weights is None else self._shares(weights, subsets, repeats)
-        self.subsets = subsets_or_all(subsets if shares is None else list(shares), self.corpus.manifest)
-        self.repeats = exact_repeats(repeats, self.subsets, self.corpus.manifest)
-        self.seq_len, self.packing, self.window, self.seed = seq_len, packing, window, seed
-        if isinstance(self.corpus, TokenCorpus):
-            by_table = {"subsets": subsets, "repeats": repeats, "weights": weights, "dedup": dedup}
-            plan = self.corpus.plan(self._tokenizer, append_eod, filters, by_table)
-        else:
+        settings  the fields of `StreamSettings`
+
+        PilekitError for wrong arguments and for a selection without documents. If a world size, accumulation or batch
+        size does not fit the grid, the PilekitError lists the sizes that do.
+        """
+        settings.check()
+        self.is_raw, epochs = settings.tokenizer is None, settings.epochs
+        self.seq_len, self.packing, self.window = settings.seq_len, settings.packing, settings.window
+        self.seed, outputs = settings.seed, checked_outputs(settings.outputs)
+        self.rank, self.world_size = rank_of_world(settings.rank, settings.world_size, settings.num_replicas)
+        self._lanes = None if settings.lanes == "auto" else settings.lanes
+        sizes = (settings.batch_size, settings.grad_accum, settings.global_batch_size)
+        self._sizes = (1, *sizes[1:]) if self.is_raw and sizes[0] is sizes[2] is None else sizes
+        global_batch_size, accumulation = batch_sizes(self.world_size, *self._sizes)
+
+        with of_setting("data"):
+            self.corpus = corpus_of(settings.data, settings.manifest)
+        self._tokenizer = None if self.is_raw else _tokenizer_with_eod(settings.tokenizer)
+        self.subsets, self.repeats, shares = exact_mixture(settings, self.corpus.manifest)
+        plan = self.corpus.plan(self._tokenizer, settings) if isinstance(self.corpus, TokenCorpus) else None
+        with of_setting("dedup"):
+            masks = None if settings.dedup is None else DropDuplicates(Path(settings.dedup))
+        if plan is None:
             with byte_progress("indexing", self.corpus.size) if self.rank == 0 else nullcontext() as advance:
-                plan = choose_plan(self.corpus, on_error=on_error, advance=advance)
+                plan = choose_plan(self.corpus, on_error=settings.on_error, advance=advance)
         self._selected = StreamDocuments(
             corpus=self.corpus,
             plan=plan,
             subsets=self.subsets,
             repeats=self.repeats,
-            filters=checked_filters(filters),
-            dedup=None if dedup is None else Path(dedup),
-            seed=seed,
-            shuffle=shuffle,
-            shuffle_block=shuffle_block,
-            on_error=on_error,
+            filters=checked_filters(settings.filters),
+            dedup=masks,
+            seed=settings.seed,
+            shuffle=settings.shuffle,
+            shuffle_block=settings.shuffle_block,
+            on_error=settings.on_error,
             raw=self.is_raw,
-            cache=None if cache is None else FrameCache.at(cache, cache_bytes),
+            cache=None if settings.cache is None else FrameCache.at(settings.cache, settings.cache_bytes),
         )
         if shares is not None:
-            self.repeats = self._selected.take_weights(shares, self._tokenizer, append_eod)
+            self.repeats = self._selected.take_weights(shares, self._tokenizer, settings.append_eod)
         self.subset_names = tuple(self._selected.subset_ids)
         self._fingerprint = {**self._selected.fingerprint(), "tokenizer": None}
-        layout, writer = Layout(1, "concat", window, True, seed), None  # without tokens each document is a row
+        layout, writer = Layout(1, "concat", self.window, True, self.seed), None  # without tokens a document is a row
         if self._tokenizer is not None:
-            layout = Layout(seq_len, packing, window, append_eod, seed)
-            writer = self._packed_rows(self._tokenizer, layout, objective, outputs)
+            layout = Layout(self.seq_len, self.packing, self.window, settings.append_eod, self.seed)
+            writer = self._packed_rows(self._tokenizer, layout, settings.objective, outputs)
         self._build = partial(
             BatchBuilder,
             layout=layout,
@@ -229,25 +142,19 @@ class PileStream(NearestNames, IterableDataset[Batch]):
             shard_names=[shard.name for shard in self.corpus.shards],
             token_files=[index for index in plan.indexes if isinstance(index, TokenIndex)],
         )
-        self._passes: Passes | None = None if epochs is None else Passes(epochs, drop_last)
-        sizes = (batch, self.world_size, accumulation)
-        rows, columns = (1, 1) if epochs else self._given_lanes or default_lanes(self._selected, *sizes)
-        grid = Grid(rows, columns, batch, self._selected.plan.name, finite=epochs is not None)
+        self._passes: Passes | None = None if epochs is None else Passes(epochs, settings.drop_last)
+        if epochs is not None:
+            rows, columns = 1, 1
+        elif self._lanes is not None:
+            rows, columns = self._lanes
+        elif plan.name == "sequential":
+            rows, columns = default_grid(len(self.corpus.shards), self.world_size)
+        else:
+            rows, columns = default_rows(global_batch_size, self.world_size, accumulation), COLUMNS
+        grid = Grid(rows, columns, global_batch_size, plan.name, finite=epochs is not None)
         self._use_grid(grid, self._selected.default_unit(grid.lanes), accumulation)
         self._changes: list[dict[str, Any]] = []
         self._resume_from(Record(self._lane_starts(), 0, np.zeros((len(self.subset_names), 2), np.int64)))
-
-    def _shares(
-        self, weights: Mapping[str, float], subsets: Sequence[str] | None, repeats: Mapping[str, float] | None
-    ) -> dict[str, float]:
-        """`weights` by exact names; PilekitError if an argument that they replace is given too."""
-        if repeats is not None or subsets is not None:
-            raise PilekitError(
-                "weights replaces repeats and subsets: it reads the subsets that it names; leave the others out"
-            )
-        if self.is_raw:
-            raise PilekitError("weights are shares of tokens, tokenizer=None asks for documents; give a tokenizer")
-        return exact_weights(weights, self.corpus.manifest)
 
     def __repr__(self) -> str:
         count = "" if self._selected.count is None else f"{counted(self._selected.count, 'document')}, "
@@ -278,7 +185,10 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         """Use this grid: set this rank's share of it and the source of its lanes."""
         self.share, self._unit = grid.share(self.rank, self.world_size, grad_accum), unit
         end = None if self._passes is None else self._passes.borders(self._selected.positions(unit))[1]
-        source = lane_source(self._selected, grid.lanes, unit, end)
+        if grid.plan == "sequential":
+            source: LaneSource = Sequential(self._selected, grid.lanes, end)
+        else:
+            source = RandomAccess(self._selected, grid.lanes, unit, end)
         self._builder = self._build(source, grid.per_visit)
 
     def _resume_from(self, record: Record, loaded: bool = False) -> None:
@@ -404,7 +314,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         The pass starts at its beginning, or resumes if a state of that epoch was just loaded. An endless stream moves
         through its epochs by itself, each in another order, so `set_epoch` does nothing.
         """
-        check_number("epoch", epoch, 0, MOST_EPOCHS)
+        checked(epoch, Epoch, "epoch")
         if self._passes is not None and not (self._handed_out.loaded and epoch == self._passes.epoch):
             self._begin_pass(replace(self._passes, epoch=epoch))
 
@@ -473,9 +383,9 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         wanted: dict[str, Any] = {"plan": self.grid.plan, "window": self.window, "epochs": None}
         if self._passes is not None:
             wanted |= {"epochs": self._passes.epochs, "drop_last": self._passes.drop_last}
-        if self._given_lanes is not None:
-            wanted |= dict(zip(("rows", "columns"), self._given_lanes, strict=True))
-        batch_size, grad_accum, whole = self._given_sizes
+        if self._lanes is not None:
+            wanted |= dict(zip(("rows", "columns"), self._lanes, strict=True))
+        batch_size, grad_accum, whole = self._sizes
         if whole is not None:
             wanted["global_batch_size"] = whole
         grid = grid_for(loaded, {**wanted, "finite": self.grid.finite})
@@ -528,7 +438,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         return self._builder.batch(whole, step, rows, np.zeros(0, np.int64), np.zeros((0, 3), np.int64))
 
     def _rows_of_step(self, step: int, reached: Reached | None) -> list[Window]:
-        check_number("step", step, 0)
+        checked(step, FromZero, "step")
         if isinstance(self.corpus, TokenCorpus):
             self.corpus.needs_table("peek")
         known, record = [] if self._changes else [(0, self._lane_starts())], self._handed_out.record
@@ -542,3 +452,15 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         """How the stream is divided: plan, lanes, valid sizes, memory, the cost of restoring; print it."""
         window = None if self.is_raw else self.window
         return explain(self._selected, self.share, self._unit, window, self.packing)
+
+
+def _tokenizer_with_eod(tokenizer: object) -> Tokenizer:
+    """Load the tokenizer from a path or an object; PilekitError if it has no end-of-document token."""
+    with of_setting("tokenizer"):
+        loaded = load_tokenizer(tokenizer)
+        if loaded.eos_id is None:
+            raise PilekitError(
+                f"the tokenizer {loaded.path} has no end-of-document token, which must follow every document; name it "
+                'as "eos_token" in a tokenizer_config.json beside it'
+            )
+    return loaded

@@ -31,8 +31,13 @@ _GIVEN = "the stream's state"
 MAY_CHANGE = ("subsets", "repeats")
 """Fields of the fingerprint that may differ with `strict=False`."""
 
-_SHOWN = {"rows": "lanes' rows", "columns": "lanes' columns"}
-"""Names of a state's plan fields in messages, where they differ from the field's name."""
+_SHOWN = {
+    "rows": "lanes' rows",
+    "columns": "lanes' columns",
+    "eos_id": "end-of-document token (eos_id)",
+    "pad_id": "padding token (pad_id)",
+}
+"""Names of a state's fields in messages, where they differ from the field's name."""
 
 _MOST_STEPS, _MOST_PLACE = 1 << 38, 1 << 62
 """No run has more. Up to these, the numbers of samples and of the next units fit into 64 bits."""
@@ -196,7 +201,7 @@ def grid_for(loaded: StreamState, wanted: Mapping[str, Any]) -> Grid:
     theirs = {**asdict(plan.grid), **passes, "window": plan.window}
     for field, value in wanted.items():
         if theirs.get(field) != value:
-            raise _misfit(_SHOWN.get(field, field), theirs.get(field), value)
+            raise _misfit(field, theirs.get(field), value)
     return plan.grid
 
 
@@ -228,10 +233,13 @@ def accumulation_for(
 
 def _misfit(field: str, theirs: Any, own: Any) -> PilekitError:
     """The error for a state that does not fit the stream."""
+    if field == "special_tokens" and isinstance(theirs, dict):
+        field = next(name for name in own if theirs.get(name) != own[name])
+        theirs, own = theirs.get(field), own[field]
     more = ", or load it without `strict` to change that from here on" if field in MAY_CHANGE else ""
     return PilekitError(
-        f"the stream's state does not fit: its {field} is {_shown(theirs)}, here it is {_shown(own)}; use the settings "
-        f"and files of the run that wrote it, or start without the state{more}"
+        f"the stream's state does not fit: its {_SHOWN.get(field, field)} is {_shown(theirs)}, here it is "
+        f"{_shown(own)}; use the settings and files of the run that wrote it, or start without the state{more}"
     )
 
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from pilekit.artifacts.header import read_header
-from pilekit.corpus import resolve_subsets
-from pilekit.dedup.previous_runs import KIND as DEDUP
-from pilekit.errors import PilekitError
+from pilekit.artifacts.settings import naming_settings
 from pilekit.models.folder import check_folder
 from pilekit.stream.batch.batch import Batch
-from pilekit.stream.order.repeats import exact_repeats
 from pilekit.stream.order.topology import rank_of_world
 from pilekit.stream.pile_stream import PileStream
-from pilekit.stream.read.mixture import exact_weights
 from pilekit.stream.read.token_files import corpus_of
+from pilekit.stream.settings import RowSettings
 from pilekit.tokenize import Tokenizer, load_tokenizer
-from pilekit.train.config.check import check_world, manifest_of, naming_field, world_sizes
+from pilekit.train.config.check import check_world, field_of, manifest_of, naming_field, world_sizes
 from pilekit.train.config.sections import TrainConfig
 
 
@@ -28,45 +24,25 @@ def open_stream(config: TrainConfig, *, world_size: int | None = None) -> PileSt
     PilekitError names the field that is wrong. Missing indexes are built, so on a shared disk one rank should open the
     stream first.
     """
-    data = config.data
+    data, train = config.data, config.train
     rank, ranks = rank_of_world(0 if world_size is not None else None, world_size)
     check_world(config, ranks)
     tokenizer = open_tokenizer(config)
     manifest = manifest_of(data)
     with naming_field("data.path" if data.path is not None else ""):
         corpus = corpus_of(data.path, manifest)
-    with naming_field("data.subsets"):
-        subsets = None if data.subsets is None else resolve_subsets(*data.subsets, manifest=manifest)
-    with naming_field("data.repeats"):
-        repeats = exact_repeats(data.repeats, subsets, manifest)
-    with naming_field("data.weights"):
-        if data.weights is not None and (subsets is not None or repeats):
-            raise PilekitError("replaces data.subsets and data.repeats; leave these out")
-        weights = None if data.weights is None else exact_weights(data.weights, manifest)
-    if data.dedup is not None:
-        with naming_field("data.dedup"):
-            read_header(data.dedup, DEDUP)
-    return PileStream(
-        corpus,
-        tokenizer=tokenizer,
-        seq_len=data.seq_len,
-        global_batch_size=config.train.global_batch_size,
-        grad_accum=1,
-        rank=rank,
-        world_size=ranks,
-        subsets=subsets,
-        repeats=None if weights else repeats,
-        weights=weights,
-        packing=data.packing,
-        objective="mlm" if config.train.objective == "mlm" else "clm",
-        window=data.window,
-        dedup=data.dedup,
-        lanes=data.lanes,
-        seed=data.seed,
-        shuffle_block=data.shuffle_block,
-        on_error=data.on_error,
-        outputs=("input_ids", "labels", "position_ids", "doc_ids", "subset_ids"),
-    )
+    with naming_settings(field_of):
+        return PileStream(
+            corpus,
+            tokenizer,
+            global_batch_size=train.global_batch_size,
+            grad_accum=1,
+            rank=rank,
+            world_size=ranks,
+            objective="mlm" if train.objective == "mlm" else "clm",
+            outputs=("input_ids", "labels", "position_ids", "doc_ids", "subset_ids"),
+            **{name: getattr(data, name) for name in RowSettings.__struct_fields__},
+        )
 
 
 def open_batches(stream: PileStream, config: TrainConfig) -> Generator[Batch, None, None]:

@@ -68,11 +68,6 @@ class TrainingState:
     def _load(self, run: RunFolder, folder: Path) -> None:
         engine, ranks, name = self._engine, self._engine.ranks, visible(run.path)
         done = engine.load(partial(self._checkpoints.load, folder))
-        if done.model != self._model:
-            raise ranks.error(
-                f"{name}: its checkpoint is of a model of another configuration; put back the config.json that it "
-                "started with, or its model object, or name another folder with --out"
-            )
         if self._is_object and ranks.is_first:
             logger.warning("%s: resumes with the weights of %s, not those of the model object", name, folder.name)
         try:
@@ -82,6 +77,11 @@ class TrainingState:
                 f"{name}: cannot resume with other data ({error}); give [data] as it was, or name another folder with "
                 "--out"
             ) from error
+        if done.model != self._model:  # after the stream, which knows whether another token caused it
+            raise ranks.error(
+                f"{name}: its checkpoint is of a model of another configuration; put back the config.json that it "
+                "started with, or its model object, or name another folder with --out"
+            )
         if engine.loss_scale is not None and done.loss_scale is not None:
             engine.loss_scale.load_state_dict(done.loss_scale)
         if done.step < self._config.steps:  # else nothing is trained with this config

@@ -197,6 +197,20 @@ CALLS = [
 """Keywords of functions and classes."""
 
 
+METHODS = [
+    ("stream.loader(workers=2)", "StreamLoader", "num_workers"),
+    ("stream.peek(stp=3)", "PileStream.peek", "step"),
+    ("stream.load_state_dict({}, strickt=False)", "PileStream.load_state_dict", "strict"),
+    ("stream.set_epoch(epochs=3)", "PileStream.set_epoch", "epoch"),
+    ("pilekit.PileStream.merge_state_dicts(part=[])", "PileStream.merge_state_dicts", "parts"),
+    ("pilekit.Corpus.of(path, manifests=None)", "Corpus.of", "manifest"),
+    ("corpus.part(parts=(1, 2))", "Corpus.part", "part"),
+    ("rows.to('cpu', nonblocking=True)", "Batch.to", "non_blocking"),
+    ("tokenizer.encode_batch(text=['a'])", "Tokenizer.encode_batch", "texts"),
+]
+"""Keywords of methods."""
+
+
 @pytest.fixture(scope="module")
 def things(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a session has at hand, by name."""
@@ -258,6 +272,26 @@ def test_a_guessed_keyword_works_or_its_error_names_the_word(
         assert found is not None
         assert found.startswith(f"{name}() got an unexpected keyword argument '"), found
         assert word in found, found
+
+
+@pytest.mark.parametrize(("guess", "name", "word"), METHODS, ids=[guess for guess, *_ in METHODS])
+def test_a_guessed_keyword_of_a_method_names_the_word(things: dict[str, Any], guess: str, name: str, word: str) -> None:
+    found = answer(guess, dict(things))
+    assert found is not None
+    assert found.startswith(f"{name}() got an unexpected keyword argument '"), found
+    assert found.endswith(f"did you mean {word}?"), found
+
+
+def test_a_method_stays_what_it_is(things: dict[str, Any]) -> None:
+    import inspect
+    import pickle
+
+    stream = type(things["stream"])
+    assert str(inspect.signature(stream.peek)).startswith("(self, step: 'int', reached: ")
+    assert stream.peek.__module__ == "pilekit.stream.pile_stream"
+    assert stream.peek.__qualname__ == "PileStream.peek"
+    assert things["corpus"].part(None) is not None
+    assert pickle.loads(pickle.dumps(stream.peek)) is stream.peek
 
 
 ONLY_PRINTED = {"clean": {"n", "show"}, "stats": {"plot"}, "bpb": {"plot"}, "generate": {"out", "manifest"}}

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from pilekit.corpus import Corpus, load_manifest
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.evaluate.plan import Options
 from pilekit.evaluate.results.compare import compare
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result_folder import read_result
 from pilekit.evaluate.select_documents import selected, text_bytes_selected
+from pilekit.evaluate.settings import ScoreSettings
 from pilekit.evaluate.training_copies import count_training_copies
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.read.change_check import version_of
@@ -69,7 +69,7 @@ def test_a_limit_of_bytes_takes_whole_documents_until_a_subset_has_them(
     with tempfile.TemporaryDirectory() as folder:
         for begin in range(0, max(1, len(documents)), 11):
             write(Path(folder) / f"{begin // 11}.jsonl", documents[begin : begin + 11])
-        options = Options(subsets=subsets, limit=limit, limit_bytes=limit_bytes)
+        options = ScoreSettings(subsets=subsets, limit=limit, limit_bytes=limit_bytes)
         corpus = Corpus(folder, manifest_of("A", "B"))
         plan: Any = SimpleNamespace(
             options=options,

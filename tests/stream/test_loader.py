@@ -76,7 +76,7 @@ def test_batches_come_without_their_state_and_belong_to_the_loop(corpora: Corpor
 def test_wrong_options(corpora: Corpora, settings: Settings) -> None:
     stream = PileStream(corpora["few"].folder, **settings)
     for value in (-1, 2.0, "2", None):
-        refused("num_workers is ", stream.loader, num_workers=value)
+        refused("num_workers = .*: must be a whole number from 0 to ", stream.loader, num_workers=value)
     with pytest.raises(TypeError, match="persistent_workers"):
         stream.loader(persistent_workers=True)
 

@@ -155,7 +155,7 @@ def test_peek_names_the_documents_of_each_step(corpora: Corpora, settings: Setti
     fresh = PileStream(corpora["uneven"].folder, **{**settings, "packing": "concat", "batch_size": 16})
     fresh.load_state_dict([rank.state_dict() for rank in ranks])
     assert sorted(fresh.peek(12)) == sorted(ahead)
-    refused("step is a whole number from 0 on, not -1", ranks[0].peek, -1)
+    refused("step = -1: must be a whole number from 0 to ", ranks[0].peek, -1)
 
 
 def test_stats_count_what_was_handed_out(corpora: Corpora, settings: Settings, encode: Encoder) -> None:
@@ -215,17 +215,22 @@ def test_explain_tells_what_fits(stream: PileStream, corpora: Corpora, settings:
 def test_wrong_arguments(corpora: Corpora, settings: Settings) -> None:
     for change, message in (
         ({"tokenizer": None, "objective": "mlm"}, 'objective="mlm" masks tokens'),
-        ({"packing": "first_fit"}, "packing is one of best_fit, concat, none, not 'first_fit'"),
+        ({"packing": "first_fit"}, 'packing = "first_fit": must be "best_fit" or "concat" or "none"'),
         ({"objective": "mlm"}, 'no mask token, which objective="mlm" needs'),
-        ({"on_error": "ignore"}, "on_error is one of raise, skip"),
-        ({"seq_len": 0}, "seq_len is a whole number from 1 to 16,777,216, not 0"),
-        ({"seed": "x"}, "seed is a whole number"),
-        ({"seed": 10**30}, "seed is a whole number of 64 bits"),
-        ({"world_size": 10**30, "rank": 0}, "world_size is a whole number from 1 to 16,777,216"),
+        ({"on_error": "ignore"}, 'on_error = "ignore": must be "raise" or "skip"'),
+        ({"seq_len": 0}, "seq_len = 0: must be a whole number from 1 to 16,777,216"),
+        ({"seed": "x"}, 'seed = "x": must be a whole number'),
+        *(
+            ({name: value}, f"{name} = .*: must be a whole number from 1 to 16,777,216")
+            for name in ("batch_size", "grad_accum", "global_batch_size", "world_size", "num_replicas")
+            for value in (0, 2.0, "8", True, 1 << 40)
+        ),
+        ({"seed": 10**30}, "seed = 10{30}: must be a whole number"),
+        ({"world_size": 10**30, "rank": 0}, "world_size = 10{30}: must be a whole number from 1 to 16,777,216"),
         ({"lanes": (8, 10**9)}, "more than 1,048,576; give fewer"),
-        ({"lanes": (8, 2.0)}, "lanes is"),
-        ({"lanes": 8}, r'lanes is "auto" or \(rows, columns\)'),
-        ({"shuffle": "no"}, "shuffle is one of True, False, not 'no'"),
+        ({"lanes": (8, 2.0)}, r"lanes\[1\] = 2.0: must be a whole number"),
+        ({"lanes": 8}, 'lanes = 8: must be a list of 2: .* or "auto"'),
+        ({"shuffle": "no"}, 'shuffle = "no": must be true or false'),
         ({"tokenizer": 5}, "a tokenizer is a tokenizer.json, a folder with one, .*, not 5"),
         ({"outputs": ["input_ids", "tokens"]}, "outputs names what a batch holds"),
         ({"subsets": []}, "subsets is empty"),
@@ -234,7 +239,7 @@ def test_wrong_arguments(corpora: Corpora, settings: Settings) -> None:
         ({"rank": 0, "world_size": 2, "num_replicas": 4}, "world_size=2 and num_replicas=4"),
         ({"filters": [no_brown_fox, 5]}, "is no stage"),
         ({"filters": [_Remembering()]}, "run `pilekit dedup` and give dedup=FOLDER"),
-        *(({"epochs": value, "lanes": "auto"}, "epochs is a whole number from 1 on") for value in (0, 1.5)),
+        *(({"epochs": value, "lanes": "auto"}, "epochs = .*: must be a whole number from 1 to ") for value in (0, 1.5)),
         ({"epochs": 1}, "1 epoch and lanes exclude each other"),
     ):
         refused(message, PileStream, corpora["few"].folder, **{**settings, **change})
@@ -265,7 +270,7 @@ def test_the_rank_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("WORLD_SIZE") if size is None else monkeypatch.setenv("WORLD_SIZE", size)
         refused(rf"\$RANK is 3, but \$WORLD_SIZE is {told}; start the job with torchrun", rank_of_world, None, None)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    refused("rank is a whole number from 0 to 1, not 3", rank_of_world, None, None)
+    refused("rank = 3: must be a whole number of at least 0 and under 2", rank_of_world, None, None)
     monkeypatch.setenv("WORLD_SIZE", "four")
     refused(r"\$WORLD_SIZE is 'four'", rank_of_world, None, None)
 

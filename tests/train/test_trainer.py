@@ -283,6 +283,10 @@ def test_a_run_of_another_model_or_other_data_is_refused(made: Path, tmp_path: P
     for change in ("train.seed=1", "data.subsets=['Github']"):
         with pytest.raises(PilekitError, match=change.split("=")[0].removeprefix("data.")):
             trainer(made, run, f"model.config={config}", change).fit()
+    other = shutil.copytree(made / "tokenizer", tmp_path / "other")
+    (other / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|padding|>"}))
+    with pytest.raises(PilekitError, match=r"its end-of-document token \(eos_id\) is \d+, here it is \d+; use"):
+        trainer(made, run, f"model.config={config}", f"data.tokenizer={other}").fit()
     config.write_text(json.dumps({**json.loads(config.read_text()), "hidden_act": "relu"}))
     with pytest.raises(PilekitError, match="model of another configuration"):
         trainer(made, run, f"model.config={config}").fit()

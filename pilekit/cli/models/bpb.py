@@ -22,18 +22,18 @@ from pilekit.cli.options import (
     adapter_option,
     corpus_argument,
     exact_subsets,
-    folder_option,
-    on_error_option,
+    folder,
     open_corpus,
+    setting_options,
 )
 from pilekit.errors import PilekitError, visible
+from pilekit.evaluate.settings import BitsPerByteSettings
 
 if TYPE_CHECKING:
     from pilekit.corpus import Corpus
     from pilekit.evaluate.results.compare import Comparison
     from pilekit.evaluate.results.result import BitsPerByte
 
-_COUNT = click.IntRange(min=1)
 _ALL_COLUMNS = 400
 """The width of a result's table without a terminal and without COLUMNS, as in a pipe."""
 
@@ -42,40 +42,21 @@ _ALL_COLUMNS = 400
 @click.argument("model_dir")
 @corpus_argument
 @adapter_option()
-@click.option("--limit", type=_COUNT, metavar="N", help="Only the first N documents of each subset.")
-@click.option(
-    "--limit-bytes", type=ByteSize(), metavar="SIZE", help="Only documents of each subset until they have 1MB, say."
+@setting_options(
+    BitsPerByteSettings,
+    *("limit", "limit_bytes", "max_length", "context_len", "prefix", "paper", "train", "mlm_sample", "dtype"),
+    *("batch_tokens", "device", "on_error", "out", "per_token"),
+    limit={"metavar": "N"},
+    limit_bytes={"type": ByteSize(), "metavar": "SIZE"},
+    max_length={"metavar": "N"},
+    context_len={"metavar": "K"},
+    prefix={"metavar": "auto|bos|eos|none|ID"},
+    train={"metavar": "PATH"},
+    mlm_sample={"metavar": "K"},
+    batch_tokens={"metavar": "N"},
+    device={"metavar": "auto|cpu|cuda|cuda:N"},
+    out={"type": folder, "metavar": "DIR"},
 )
-@click.option(
-    "--max-length", type=_COUNT, metavar="N", help="Tokens in a window.  [default: as many as the model has positions]"
-)
-@click.option(
-    "--context-len",
-    type=_COUNT,
-    default=1,
-    metavar="K",
-    help="The fewest inputs before a predicted token. Above 1 windows overlap: lower figures, not comparable.",
-)
-@click.option(
-    "--prefix",
-    default="auto",
-    metavar="auto|bos|eos|none|ID",
-    help="The token before a document's first token; auto: BOS, or EOS if there is no BOS.",
-)
-@click.option("--paper", is_flag=True, help="The paper's variant: its tokens-per-byte constants; GPT-2 tokenizers.")
-@click.option("--train", metavar="PATH", help="Training shards: count documents whose text occurs in them.")
-@click.option("--mlm-sample", type=_COUNT, metavar="K", help="For masked models: mask only K tokens of a window.")
-@click.option(
-    "--dtype",
-    type=click.Choice(["auto", "fp32", "bf16", "fp16", "int8", "int4"]),
-    default="auto",
-    help="Precision; auto: fp32 on a CPU, the stored type on a GPU. int8, int4: weights quantised by torchao.",
-)
-@click.option("--batch-tokens", type=_COUNT, metavar="N", help="Tokens in a forward pass; changes no figure.")
-@click.option("--device", default="auto", metavar="auto|cpu|cuda|cuda:N", help="Where to compute.")
-@on_error_option()
-@folder_option("--out", "Folder for result.json and the records; run again, it resumes.")
-@click.option("--per-token", is_flag=True, help="Write the bits of every token into DIR/tokens.parquet.")
 @click.option("--by", metavar="length|FILE:COLUMN", help="Rows by length, or by a column of a table of documents.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, the figures of result.json, instead of the table.")
 @click.option("--plot", metavar="FILE", help="Draw the figures into a .png, .svg or .pdf file.")

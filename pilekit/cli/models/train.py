@@ -176,10 +176,12 @@ def _read(
 
 def _check_data(config: TrainConfig, *, silent: bool) -> None:
     """Find a wrong path or subset before torch is imported; `silent` leaves warnings of the corpus to rank 0."""
-    from pilekit.corpus import Corpus, resolve_subsets
+    from pilekit.artifacts.settings import naming_settings
+    from pilekit.corpus import Corpus
     from pilekit.corpus.shard import is_url
+    from pilekit.stream.read.mixture import exact_mixture
     from pilekit.stream.read.token_files import token_files
-    from pilekit.train.config.check import manifest_of, naming_field
+    from pilekit.train.config.check import field_of, manifest_of, naming_field
 
     data, paths = config.data, config.data.path
     manifest = manifest_of(data)
@@ -190,8 +192,8 @@ def _check_data(config: TrainConfig, *, silent: bool) -> None:
             logging.disable(logging.WARNING)
         if not any(is_url(path) or token_files(path) for path in several):  # listing URLs is slow
             Corpus(paths, manifest)
-    with naming_field("data.subsets"):
-        resolve_subsets(*data.subsets or (), manifest=manifest)
+    with naming_settings(field_of):
+        exact_mixture(data, manifest)
 
 
 def _check_models(config: TrainConfig) -> None:

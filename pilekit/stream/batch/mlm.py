@@ -15,8 +15,10 @@ import numpy as np
 
 from pilekit.corpus.shuffle import Int64, UInt64, mix
 from pilekit.errors import PilekitError
-from pilekit.stream.batch.write_columns import IGNORED
 from pilekit.tokenize import Tokenizer
+
+IGNORED = -100
+"""The label that Hugging Face's and torch's losses leave out."""
 
 CHOSEN = 0.15
 MASKED = 0.8

@@ -24,17 +24,11 @@ import msgspec
 import numpy as np
 
 from pilekit.corpus.shuffle import Int64
-from pilekit.errors import PilekitError, counted, shortened
-from pilekit.stream.arguments import check_number
+from pilekit.errors import PilekitError, counted
+from pilekit.stream.settings import Samples
 
 COLUMNS = 4
 """The default M. Without accumulation, this many workers can be active per rank."""
-
-MOST_SAMPLES = 1 << 24
-"""The most samples in an optimizer step."""
-
-MOST_LANES = 1 << 20
-"""The most lanes in a grid. Each lane holds a window of documents, so a larger number is a mistake."""
 
 Plan = Literal["random", "sequential"]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -49,7 +43,7 @@ class Grid:
 
     rows: Positive
     columns: Positive
-    global_batch_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_SAMPLES)]
+    global_batch_size: Samples
     plan: Plan = "random"
     finite: bool = False
 
@@ -168,18 +162,6 @@ def default_rows(global_batch_size: int, world_size: int, grad_accum: int = 1) -
     return max(rows for rows in divisors(global_batch_size) if rows <= most and rows % parts == 0)
 
 
-def given_lanes(lanes: object) -> tuple[int, int] | None:
-    """(R, M) from the user's `lanes`, checked; None for "auto"."""
-    if lanes == "auto":
-        return None
-    if not isinstance(lanes, tuple | list) or len(lanes) != 2 or any(type(n) is not int or n < 1 for n in lanes):
-        raise PilekitError(f'lanes is "auto" or (rows, columns), such as (32, 4), not {shortened(repr(lanes), 80)}')
-    rows, columns = lanes
-    if rows * columns > MOST_LANES:
-        raise PilekitError(f"lanes are {rows} rows x {columns} columns, more than {MOST_LANES:,}; give fewer")
-    return rows, columns
-
-
 def batch_sizes(
     world_size: int, batch_size: int | None, grad_accum: int | None, global_batch_size: int | None
 ) -> tuple[int, int]:
@@ -188,13 +170,6 @@ def batch_sizes(
     Without global_batch_size, batch_size is 8 and grad_accum 1 by default. With it and one of the two, the other
     follows. With it alone, grad_accum is 1. PilekitError if no whole number follows.
     """
-    for name, value in (
-        ("batch_size", batch_size),
-        ("grad_accum", grad_accum),
-        ("global_batch_size", global_batch_size),
-    ):
-        if value is not None:
-            check_number(name, value, most=MOST_SAMPLES)
     if global_batch_size is None:
         accumulation = grad_accum or 1
         return (batch_size or 8) * accumulation * world_size, accumulation

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from typing import Annotated
 
 import torch
+from msgspec import Meta
 
+from pilekit.artifacts.checked import checked
 from pilekit.errors import PilekitError, shortened
-from pilekit.stream.arguments import check_number
-from pilekit.stream.order.lane_grid import MOST_SAMPLES
+from pilekit.stream.settings import Samples
 
 
 def rank_of_world(rank: int | None, world_size: int | None, num_replicas: int | None = None) -> tuple[int, int]:
@@ -27,7 +29,7 @@ def rank_of_world(rank: int | None, world_size: int | None, num_replicas: int | 
     told = world_size is None  # whether torch.distributed or the environment decides
     if world_size is None:
         world_size = torch.distributed.get_world_size() if joined else _environment("WORLD_SIZE", 1)
-    check_number("world_size", world_size, most=MOST_SAMPLES)
+    checked(world_size, Samples, "world_size")
     if rank is None:
         rank = 0
         if world_size > 1:
@@ -37,7 +39,7 @@ def rank_of_world(rank: int | None, world_size: int | None, num_replicas: int | 
                 f"$RANK is {own}, but $WORLD_SIZE is {'1' if os.environ.get('WORLD_SIZE') else 'not set'}; start the "
                 "job with torchrun, or give rank and world_size"
             )
-    check_number("rank", rank, 0, world_size - 1)
+    checked(rank, Annotated[int, Meta(ge=0, lt=world_size)], "rank")
     return rank, world_size
 
 

@@ -1,4 +1,4 @@
-"""`Sequence`: the one sequence of units that all lanes of a stream share.
+"""`Sequence`: the one sequence of units that all lanes of a stream share; and how often it uses a document.
 
 A unit is a run of consecutive selected documents. An epoch has S = units x copies positions. Position p is in epoch p
 div S, and is number p mod S of that epoch's seeded permutation of all (unit, copy). Lane l of L takes the positions l,
@@ -6,20 +6,28 @@ l + L, l + 2L, ... So every unit of an epoch belongs to exactly one lane, no lan
 one integer. Lanes enter the next epoch at slightly different steps.
 
 The documents of a unit are permuted too, by (epoch, unit, copy). So the copies of a document have different neighbours.
+
+`repeats` needs copies, and no state. The factor f of a subset is the number of epochs in the Pile's paper. Copy k of a
+document is read if k < floor(f). Copy floor(f) is read if the document's hash of (seed, epoch, document) is below the
+fraction of f. So a document is used floor(f) or ceil(f) times in each epoch, exactly f times if f is whole. In each
+epoch other documents get the additional copy.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from pilekit.corpus.shuffle import Int64, permutation
+from pilekit.corpus.shuffle import Int64, mix, permutation
+from pilekit.documents import DocumentBatch
 
-_UNITS, _DOCUMENTS = 1, 2
-"""Keys that keep permutations of units apart from those of documents."""
+_UNITS, _DOCUMENTS, _REPEATS = 1, 2, 3
+"""Keys that keep permutations of units, those of documents, and the hashes of `repeats` apart."""
 
 
 class Unit(NamedTuple):
@@ -80,3 +88,20 @@ class Sequence:
 def _order_of_units(n: int, seed: int, epoch: int) -> Int64:
     """Kept for two epochs of two streams: near an epoch's end some lanes are in the next. 8 bytes per unit and copy."""
     return permutation(n, seed, _UNITS, epoch)
+
+
+def copies(repeats: Mapping[str, float], subsets: Iterable[str] | None) -> int:
+    """Copies of each unit per epoch: the largest factor, rounded up; with `subsets` None (all) at least 1."""
+    factors = [repeats.get(name, 1.0) for name in subsets] if subsets is not None else [1.0, *repeats.values()]
+    return max(1, math.ceil(max(factors)))
+
+
+def staying(
+    batch: DocumentBatch, repeats: Mapping[str, float], seed: int, epoch: int, copy: int, shard: int
+) -> DocumentBatch:
+    """The documents of the batch, which is of shard number `shard`, that are read in copy `copy` of their unit."""
+    if not repeats:
+        return batch
+    factors = np.array([repeats.get(label, 1.0) for label in batch.subsets])
+    draw = (mix(seed, _REPEATS, epoch, shard, batch.numbers) >> np.uint64(11)) * 2.0**-53  # from 0, below 1
+    return batch.where(draw < factors - copy)

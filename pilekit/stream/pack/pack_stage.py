@@ -11,14 +11,16 @@ from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
+from pilekit.artifacts.checked import checked
+from pilekit.artifacts.settings import Count, FromZero
 from pilekit.display.wrong_names import NearestNames
 from pilekit.documents import check_labels
-from pilekit.stream.arguments import check_number, check_one_of
-from pilekit.stream.batch.batch import DEFAULT_OUTPUTS, Batch, BatchWriter, checked_outputs
+from pilekit.stream.batch.batch import Batch, BatchWriter, checked_outputs
 from pilekit.stream.batch.mlm import Masking
 from pilekit.stream.pack.lane import Lane
-from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, TokenizedDocuments, Turns, pieces_of
+from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments, Turns, pieces_of
 from pilekit.stream.read.lane_documents import document_table
+from pilekit.stream.settings import DEFAULT_OUTPUTS, Packing
 from pilekit.tokenize import TokenBatch
 
 
@@ -26,16 +28,15 @@ from pilekit.tokenize import TokenBatch
 class Pack(NearestNames):
     """Pack documents, each followed by `eos_id`, into rows.
 
-    seq_len        tokens in a row
+    seq_len        as in `PileStream`
     eos_id         the token that ends each document; a document without tokens is this token alone
-    packing        "best_fit": a document is cut only if it is longer than a row; "concat": documents follow one
-                   another, and are cut at the row's edge; "none": one document a row, rows of like
-                   length in a batch; documents of one token, EOD counted, are left out
-    window         how many documents are packed together (best_fit, none)
+    packing        as in `PileStream`; with "none" the rows of a batch have like lengths, and documents of one token,
+                   EOD counted, are left out
+    window         as in `PileStream`
     batch_size     rows in a batch; the last batch may have fewer
     pad_id         fills the free end of a row; `eos_id` by default
     append_eod     False: no EOD follows a document, and documents without tokens are left out
-    outputs        the tensors of a batch, see `Batch`
+    outputs        as in `PileStream`
     masking        for masked-language modelling: which tokens can be chosen, and their replacements
     subset_names   subset ids are indices into these names; other labels get the next ids, in order of appearance
     seed           of the rows' order and of the masks
@@ -57,9 +58,9 @@ class Pack(NearestNames):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("seq_len", 1), ("batch_size", 1), ("window", 1), ("eos_id", 0)):
-            check_number(name, getattr(self, name), least)
-        check_one_of("packing", self.packing, PACKINGS)
+        for name, kind in (("seq_len", Count), ("batch_size", Count), ("window", Count), ("eos_id", FromZero)):
+            checked(getattr(self, name), kind, name)
+        checked(self.packing, Packing, "packing")
         object.__setattr__(self, "outputs", checked_outputs(self.outputs))
 
     def __call__(self, batches: Iterator[TokenBatch]) -> Iterator[Batch]:

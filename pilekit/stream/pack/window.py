@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal, NamedTuple, Protocol, Self, TypeVar
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +21,7 @@ from pilekit.documents import Document
 from pilekit.errors import PilekitError
 from pilekit.stream.pack.packings import Rows, best_fit, concat, separate, unused
 from pilekit.stream.read.lane_documents import NUMBER, ORDER, POSITION, SHARD, SKIPPED, Table, document_table
-
-Packing = Literal["best_fit", "concat", "none"]
-
-PACKINGS: tuple[Packing, ...] = ("best_fit", "concat", "none")
+from pilekit.stream.settings import Packing
 
 MOST_TOKENS = 512 * 1024
 """A window with this many tokens, EOD counted, takes no further document, so that its memory is bounded."""

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -35,9 +34,9 @@ from pilekit.shards.random_access.selected_lines import CorpusBitmap, LineBitmap
 from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.change_check import version_of
 from pilekit.shards.read.reader import OnError
-from pilekit.stream.order.repeats import copies, exact_repeats
+from pilekit.stream.order.unit_sequence import copies
 from pilekit.stream.read.lane_documents import LaneDocuments, document_table
-from pilekit.stream.read.mixture import repeats_of_weights
+from pilekit.stream.read.mixture import exact_repeats, repeats_of_weights
 from pilekit.stream.read.plan import Plan
 from pilekit.stream.read.token_files import TokenCorpus, TokenIndex
 from pilekit.tokenize import Tokenizer
@@ -61,7 +60,7 @@ class StreamDocuments:
     subsets    exact names; None: all
     repeats    factors that are not 1, by exact name
     filters    document stages
-    dedup      folder of a finished dedup
+    dedup      the masks of a finished dedup
     shuffle_block   under the sequential plan: lines in a block whose documents are permuted
     raw        whether to give whole documents, for a stream without a tokenizer
     cache      the cache of remote shards' frames
@@ -79,7 +78,7 @@ class StreamDocuments:
     subsets: tuple[str, ...] | None = None
     repeats: Mapping[str, float] = field(default_factory=dict)
     filters: tuple[Stage, ...] = ()
-    dedup: Path | None = None
+    dedup: DropDuplicates | None = None
     seed: int = 0
     shuffle: bool = True
     shuffle_block: int = 4096
@@ -107,7 +106,7 @@ class StreamDocuments:
             )
         if self.dedup is not None and not isinstance(self.corpus, TokenCorpus):
             # Compare some texts: another shard of the same name and length would lose the wrong documents.
-            deque(DropDuplicates(self.dedup)(self._some_of_each()), maxlen=0)
+            deque(self.dedup(self._some_of_each()), maxlen=0)
         for shard, index in zip(self.corpus.shards, self.plan.indexes, strict=True):
             warn_of_bad_lines(shard, index)
 
@@ -131,20 +130,19 @@ class StreamDocuments:
 
     def _selected_lines(self) -> list[LineBitmap]:
         """The selected lines of each shard."""
-        masks = None if self.dedup is None else DropDuplicates(self.dedup)
         wanted = None if self.subsets is None and 0 not in self.repeats.values() else self.selects
         found = []
         for shard, index in zip(self.corpus.shards, self.plan.indexes, strict=True):
             some = lines_of_subsets(index, wanted)
-            if masks is not None:
-                mask = masks.mask(shard.name)
+            if self.dedup is not None:
+                mask = self.dedup.mask(shard.name)
                 bits = mask.bits
                 if isinstance(index, TokenIndex):
-                    bits = index.kept(mask, self.dedup)
+                    bits = index.kept(mask, self.dedup.folder)
                 elif not some.end <= mask.header.lines <= some.lines:
                     raise PilekitError(
                         f"{shard.path}: has {counted(some.lines, 'line')}, but what was deduplicated in "
-                        f"{self.dedup} under its name has {mask.header.lines:,}; run `pilekit dedup` on "
+                        f"{self.dedup.folder} under its name has {mask.header.lines:,}; run `pilekit dedup` on "
                         "it"
                     )
                 # A mask ends with the last document; blank lines may follow it in the shard.
@@ -278,7 +276,7 @@ class StreamDocuments:
             "record": record,
             "subset_names": _hash([subset.name for subset in manifest.subsets]),
             "filters": [described(stage) for stage in self.filters],
-            "dedup": None if self.dedup is None else DropDuplicates(self.dedup).identity,
+            "dedup": None if self.dedup is None else self.dedup.identity,
             "seed": self.seed,
             "shuffle": self.shuffle,
             "shuffle_block": self.block,

@@ -1,4 +1,4 @@
-"""`weights`: a mixture by shares of tokens, turned into `repeats`.
+"""The mixture: `subsets` and `repeats` by exact names, and `weights`, shares of tokens, turned into `repeats`.
 
     repeats of a subset = its share * tokens of all named subsets / its own tokens
 
@@ -12,25 +12,93 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from pilekit.corpus import Corpus, Manifest
+from pilekit.artifacts.settings import of_setting
+from pilekit.corpus import Corpus, Manifest, resolve_subsets, subsets_or_all
 from pilekit.corpus.shuffle import mix
 from pilekit.errors import PilekitError, shortened
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access.document_reader import OpenReaders
 from pilekit.shards.random_access.selected_lines import LineBitmap
-from pilekit.stream.order.repeats import MOST, numbers_of_subsets
 from pilekit.stream.read.token_files import TokenCorpus
+from pilekit.stream.settings import RowSettings
 from pilekit.tokenize import Tokenizer
 
 _WEIGHTS = 7
 """Keeps these hashes apart from others."""
 
+MOST = 1000
+"""A larger factor is a mistake."""
+
 SAMPLED = 128
 SAMPLED_CHARACTERS = 1_000_000
+
+
+def exact_mixture(
+    settings: RowSettings, manifest: Manifest
+) -> tuple[tuple[str, ...] | None, dict[str, float], dict[str, float] | None]:
+    """(subsets, repeats, shares of `weights`) of these settings, by exact names.
+
+    PilekitError for a name that the manifest does not have, and for settings that contradict each other.
+    """
+    shares = None
+    with of_setting("weights"):
+        if settings.weights is not None:
+            if settings.subsets is not None or settings.repeats:
+                raise PilekitError(
+                    "weights replaces repeats and subsets: it reads the subsets that it names; leave the others out"
+                )
+            shares = exact_weights(settings.weights, manifest)
+    with of_setting("subsets"):
+        subsets = subsets_or_all(settings.subsets if shares is None else list(shares), manifest)
+    with of_setting("repeats"):
+        return subsets, exact_repeats(settings.repeats, subsets, manifest), shares
+
+
+def exact_repeats(
+    repeats: Mapping[str, float] | None, subsets: Sequence[str] | None, manifest: Manifest
+) -> dict[str, float]:
+    """`repeats` by exact subset names, sorted; factors of 1 are left out, because subsets not named have 1.
+
+    subsets   exact names of the selected subsets; None: all
+
+    PilekitError for a subset that is unknown, named twice or not selected, and for a factor that is not from 0 to 1000.
+    """
+    if repeats is None:
+        return {}
+    if not isinstance(repeats, Mapping):
+        raise PilekitError(
+            f'repeats is a dict from subset to factor, such as {{"ArXiv": 2.0}}, not {shortened(repr(repeats), 80)}'
+        )
+    rule = f"no factor; give a number from 0, which leaves it out, to {MOST:,}; 1 is every document once"
+    found: dict[str, float] = {}
+    for name, factor in numbers_of_subsets("repeats", repeats, manifest, lambda factor: 0 <= factor <= MOST, rule):
+        if subsets is not None and name not in subsets:
+            raise PilekitError(
+                f"repeats names {shortened(name, 80)}, which subsets leaves out; select it too, or drop its factor"
+            )
+        found[name] = factor
+    if subsets is not None and all(found.get(name) == 0 for name in subsets):
+        raise PilekitError("repeats is 0 for every selected subset, so nothing is left; give one of them more than 0")
+    return {name: factor for name, factor in sorted(found.items()) if factor != 1}
+
+
+def numbers_of_subsets(
+    argument: str, given: Mapping[str, float], manifest: Manifest, is_right: Callable[[float], bool], rule: str
+) -> Iterator[tuple[str, float]]:
+    """(exact name, number) of each entry; PilekitError for a wrong number, by the `rule`, or a subset named twice."""
+    met: set[str] = set()
+    for typed, number in given.items():
+        (name,) = resolve_subsets(typed, manifest=manifest)
+        if isinstance(number, bool) or not isinstance(number, int | float) or not is_right(number):
+            raise PilekitError(f"{argument} of {shortened(name, 80)}: {shortened(repr(number), 80)} is {rule}")
+        if name in met:
+            raise PilekitError(f"{argument} names {shortened(name, 80)} twice, by different spellings; give it once")
+        met.add(name)
+        yield name, float(number)
 
 
 def exact_weights(weights: Mapping[str, float], manifest: Manifest) -> dict[str, float]:

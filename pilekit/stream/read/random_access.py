@@ -19,8 +19,7 @@ from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, shortened
 from pilekit.pipeline.pipeline import Pipeline
 from pilekit.shards.random_access.document_reader import OpenReaders
-from pilekit.stream.order.repeats import staying
-from pilekit.stream.order.unit_sequence import Sequence, Unit
+from pilekit.stream.order.unit_sequence import Sequence, Unit, staying
 from pilekit.stream.read.document_selection import StreamDocuments
 from pilekit.stream.read.lane_documents import ORDER, LaneDocuments, document_table
 from pilekit.stream.read.token_files import TokenIndex
@@ -33,15 +32,17 @@ class RandomAccess:
     """A `LaneSource`.
 
     selected   the stream's documents
-    sequence   their units
+    unit       documents in a unit
     end        the position at which lanes end, for a finite pass; None: endless
 
     It can be pickled if the filters can, and used after a fork. Threads must not share it. Reading raises
     `PilekitError` for damage, for a shard or index that has changed since, and if repeats and filters drop everything.
     """
 
-    def __init__(self, selected: StreamDocuments, sequence: Sequence, end: int | None = None) -> None:
-        self.selected, self.sequence, self.end = selected, sequence, end
+    def __init__(self, selected: StreamDocuments, lanes: int, unit: int, end: int | None = None) -> None:
+        assert selected.count is not None
+        self.selected, self.end = selected, end
+        self.sequence = Sequence(selected.count, unit, selected.copies, selected.seed, lanes, selected.shuffle)
         self._filters = Pipeline(selected.filters)
         self._readers = OpenReaders(selected.corpus, selected.plan.indexes, selected.cache)
 

@@ -22,13 +22,12 @@ import numpy as np
 
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.corpus.shuffle import Int64, permutation
-from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.pipeline import Pipeline
 from pilekit.shards.read.change_check import check_version
 from pilekit.shards.read.reader import ShardReader, read
-from pilekit.stream.order.repeats import staying
+from pilekit.stream.order.unit_sequence import staying
 from pilekit.stream.read.document_selection import StreamDocuments
 from pilekit.stream.read.lane_documents import ORDER, SKIPPED, LaneDocuments
 from pilekit.stream.read.shuffled_blocks import shuffled_blocks
@@ -68,7 +67,7 @@ class Sequential:
                 f"rewrite the shards with `pilekit reframe`"
             )
         self._selected, self._lanes, self._end = selected, lanes, end
-        masks = () if selected.dedup is None else (DropDuplicates(selected.dedup),)
+        masks = () if selected.dedup is None else (selected.dedup,)
         self._stages = Pipeline((*masks, *selected.filters))
 
     def _shards_of(self, lane: int) -> range:

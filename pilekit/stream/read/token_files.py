@@ -9,7 +9,7 @@ In memory a document takes two bytes and one bit.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from operator import itemgetter
@@ -32,6 +32,7 @@ from pilekit.shards.index.metadata import INDEX
 from pilekit.shards.keep_mask import KeepMask
 from pilekit.shards.random_access.selected_lines import MOST_LINES, LineBitmap
 from pilekit.stream.read.plan import Plan
+from pilekit.stream.settings import StreamSettings
 from pilekit.tokenize import Tokenizer
 from pilekit.tokenize.files.token_file import TokenFile, index_paths
 from pilekit.version import __version__
@@ -88,7 +89,7 @@ class TokenIndex(ShardIndex):
         rank = int(self.present.ranks(np.array([number]))[0])
         return next((file.path, rank - begin) for begin, file, _ in self.parts if rank < begin + len(file))
 
-    def kept(self, mask: KeepMask, dedup: Path | None) -> npt.NDArray[np.uint8]:
+    def kept(self, mask: KeepMask, dedup: str | Path) -> npt.NDArray[np.uint8]:
         """The mask's bits; PilekitError if the mask is of other bytes than were tokenized."""
         if [self.header.size, self.header.sample] != [mask.header.size, mask.header.sample]:
             raise PilekitError(
@@ -132,19 +133,18 @@ class TokenCorpus(Corpus):
         )
         self.shards = tuple(Shard(name, str(self.files[0].path)) for name in sorted(self._sources))
 
-    def plan(self, tokenizer: Tokenizer | None, append_eod: bool, filters: object, by_table: Mapping[str, Any]) -> Plan:
+    def plan(self, tokenizer: Tokenizer | None, settings: StreamSettings) -> Plan:
         """The plan of a stream over these files.
 
-        by_table   arguments that need the table of documents
-
-        PilekitError for arguments that token files do not allow, and for a tokenizer that did not make the files.
+        PilekitError for settings that token files do not allow, and for a tokenizer that did not make the files.
         """
-        if tokenizer is None or filters:
+        if tokenizer is None or settings.filters:
             given = "tokenizer=None asks for texts" if tokenizer is None else "filters judge texts"
             raise PilekitError(f"{self.files[0].path}: {given}, and a token file has none; give the shards")
-        for name in (name for name, value in by_table.items() if value):
-            self.needs_table(name)
-        endings = [_ending(file, tokenizer, append_eod) for file in self.files]
+        for name in ("subsets", "repeats", "weights", "dedup"):
+            if getattr(settings, name):
+                self.needs_table(name)
+        endings = [_ending(file, tokenizer, settings.append_eod) for file in self.files]
         indexes = tuple(self._index(shard.name, endings) for shard in self.shards)
         return Plan("random", "token files are read at any place", indexes)
 

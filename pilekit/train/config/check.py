@@ -17,11 +17,12 @@ from typing import Any
 import msgspec
 
 from pilekit.artifacts.checked import checked, either, shown
+from pilekit.artifacts.settings import TEXT
 from pilekit.corpus import Manifest, load_manifest
 from pilekit.display.wrong_names import nearest_of
 from pilekit.errors import PilekitError, counted
 from pilekit.models.presets import MASKED_PRESETS, PRESETS
-from pilekit.train.config.sections import SECTIONS, TEXT, DataConfig, TrainConfig, fields, values
+from pilekit.train.config.sections import SECTIONS, DataConfig, TrainConfig, fields, values
 from pilekit.train.step.schedule import most_warmup
 
 MOST_RANKS = 2**16
@@ -259,6 +260,13 @@ def naming_field(name: str) -> Iterator[None]:
         yield
     except PilekitError as error:
         raise PilekitError(f"{name}: {error}" if name else str(error)) from error
+
+
+def field_of(setting: str) -> str:
+    """The field of a config that is a setting of `PileStream`; empty for a setting that no field gives."""
+    if setting in fields("data"):
+        return f"data.{setting}"
+    return f"train.{setting}" if setting in fields("train") else ""
 
 
 def manifest_of(data: DataConfig) -> Manifest:

@@ -14,30 +14,23 @@ from typing import Annotated, Any, Literal, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from pilekit.artifacts.settings import LARGEST_INTEGER, Count, FromZero, NotNegative, Numbers, Text, Texts
+from pilekit.stream.settings import RowSettings
+
 Objective = Literal["clm", "mlm", "distill"]
 Attention = Literal["document", "causal", "row"]
 
-LARGEST_INTEGER = 2**53
-"""The largest whole number that every JSON reader reads exactly."""
 LONGEST_ROW = 2**20
 """More tokens than any model has positions, so a typing error cannot ask for all memory."""
 _FINITE = sys.float_info.max
 
-Count = Annotated[int, Meta(ge=1, le=LARGEST_INTEGER)]
-FromZero = Annotated[int, Meta(ge=0, le=LARGEST_INTEGER)]
 RowLength = Annotated[int, Meta(ge=2, le=LONGEST_ROW)]
 Positive = Annotated[float, Meta(gt=0, le=_FINITE)]
 PositiveOrInfinite = Annotated[float, Meta(gt=0)]
-NotNegative = Annotated[float, Meta(ge=0, le=_FINITE)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Beta = Annotated[float, Meta(ge=0, lt=1)]
 Pair = tuple[Count, Count]
 
-TEXT = r"[^\0\ud800-\udfff]+"
-"""No null characters, which no path may hold, and no half characters, which no file may hold."""
-Text = Annotated[str, Meta(min_length=1, pattern=rf"\A{TEXT}\Z")]
-Texts = Annotated[list[Text], Meta(min_length=1)]
-Numbers = Annotated[dict[Text, NotNegative], Meta(min_length=1)]
 _Path = Annotated[str, Meta(min_length=1)]  # msgspec 0.22 crashes on "pattern or list", so `check` applies it
 Files = _Path | Annotated[list[_Path], Meta(min_length=1)]
 
@@ -46,8 +39,8 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A section of the file: immutable, without unknown fields."""
 
 
-class DataConfig(_Section, frozen=True, kw_only=True):
-    """`[data]`: which data is read, and how it becomes rows of tokens."""
+class _DataSource(RowSettings, frozen=True):
+    """The first fields of `[data]`: the fields of a base that may be given without names stand before all others."""
 
     path: Files | None = None
     """Shards: a file, folder, glob or URL, or a list; or token files. Default: $PILEKIT_DATA, ./data or this folder."""
@@ -59,30 +52,14 @@ class DataConfig(_Section, frozen=True, kw_only=True):
     """The field of the subset's name, such as "meta.source", in shards without a manifest."""
     tokenizer: Text | None = None
     """A tokenizer.json, a folder with one, or a cached name. Default: the tokenizer of `model.path`."""
+
+
+class DataConfig(_DataSource, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[data]`: which data is read, and how it becomes rows of tokens. A model and a TOML file narrow some ranges."""
+
     seq_len: RowLength = 2048
-    """Tokens in a row."""
-    subsets: Texts | None = None
-    """Use only documents of these subsets, by any of their names. Default: all."""
-    repeats: Numbers | None = None
-    """Uses of a subset's documents per epoch, such as {ArXiv = 2.5}; 0 means never. Default: once."""
-    weights: Numbers | None = None
-    """The mixture as shares of tokens, such as {ArXiv = 0.3, GitHub = 0.7}; replaces `subsets` and `repeats`."""
     dedup: Text | None = None
-    """Folder of a finished `pilekit dedup`, whose removed documents are left out."""
-    on_error: Literal["raise", "skip"] = "raise"
-    """How to treat a bad line: "raise" stops the run and names the line, "skip" leaves it out with a warning."""
-    packing: Literal["best_fit", "concat", "none"] = "best_fit"
-    """How documents fill rows: "best_fit" cuts only documents longer than a row, "concat" joins all documents and cuts
-    at row ends, "none" puts one document in each row."""
-    window: Count = 256
-    """Documents that are packed together; "concat" ignores it."""
-    lanes: Pair | Literal["auto"] = "auto"
-    """Rows and columns of the stream's grid. The number of ranks must divide the rows, and the rows must divide the
-    global batch size. "auto" chooses them when a run first starts."""
     seed: FromZero = 0
-    """Seed of the documents' order."""
-    shuffle_block: Count = 4096
-    """Lines in a block whose documents are shuffled, in shards that have no random access and are read in order."""
     workers: FromZero = 0
     """Worker processes of each rank that make its batches; with 0 the rank makes them itself, between steps."""
     attention: Attention = "document"
@@ -332,7 +309,8 @@ SECTIONS: dict[str, type[msgspec.Struct]] = get_type_hints(TrainConfig)
 @cache
 def fields(section: str) -> dict[str, Any]:
     """The fields of a section and their types, in the order of the file."""
-    return get_type_hints(SECTIONS[section], include_extras=True)
+    types = get_type_hints(SECTIONS[section], include_extras=True)
+    return {field: types[field] for field in SECTIONS[section].__struct_fields__}
 
 
 def values(config: TrainConfig) -> Iterator[tuple[str, Any]]:

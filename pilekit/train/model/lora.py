@@ -7,7 +7,7 @@ other parts (sharding, checkpoints, the optimizer) see a model with frozen param
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -55,7 +55,7 @@ def add_adapters(model: PreTrainedModel, config: LoraConfig, *, seed: int, base:
         peft.inject_adapter_in_model(settings, model, ADAPTER, low_cpu_mem_usage=is_empty)
 
 
-def _layers(model: PreTrainedModel, targets: list[str] | None) -> list[str]:
+def _layers(model: PreTrainedModel, targets: Sequence[str] | None) -> list[str]:
     """The names of the linear layers whose name is, or ends with, one of `targets`; None: all of them.
 
     The head is none of them, because the loss reads its weight itself.

@@ -23,7 +23,7 @@ from pilekit.corpus import Corpus, load_manifest
 from pilekit.errors import PilekitError
 from pilekit.evaluate import bits_per_byte as module
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.evaluate.plan import Options, prepare
+from pilekit.evaluate.plan import prepare
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.results.result_folder import (
@@ -34,6 +34,7 @@ from pilekit.evaluate.results.result_folder import (
     record_line,
     records_folder,
 )
+from pilekit.evaluate.settings import ScoreSettings
 from pilekit.models import causal as causal_lm
 from pilekit.shards.read.reader import read_corpus
 from tests.evaluate.documents import write
@@ -143,7 +144,7 @@ def test_the_result_is_made_again_of_the_records(
 def test_the_key_is_of_all_that_a_record_depends_on(model_dir: Path, corpus: Path, tmp_path: Path) -> None:
     def key(model: Path = model_dir, data: Path = corpus, dtype: str = "auto", **options: Any) -> str:
         cpu = torch.device("cpu")
-        return prepare(model, Corpus(data), Options(**options), dtype=dtype, device=cpu).key
+        return prepare(model, Corpus(data), ScoreSettings(**options), dtype=dtype, device=cpu).key
 
     changed = shutil.copytree(model_dir, tmp_path / "model")
     config = json.loads((changed / "config.json").read_text())

@@ -10,7 +10,8 @@ import pytest
 from pilekit.corpus import load_manifest
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
-from pilekit.stream.order.repeats import exact_repeats, staying
+from pilekit.stream.order.unit_sequence import staying
+from pilekit.stream.read.mixture import exact_repeats
 
 PILE = load_manifest("pile")
 

@@ -13,11 +13,13 @@ from pilekit.errors import PilekitError
 from pilekit.stream.batch.batch import OUTPUTS, BatchWriter
 from pilekit.stream.batch.build_batches import BatchBuilder
 from pilekit.stream.pack.lane import Lane, encoded, rows_in
-from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, Turns, Window, pieces_of
+from pilekit.stream.pack.window import Layout, Place, Turns, Window, pieces_of
 from pilekit.stream.read.lane_documents import SKIPPED, LaneDocuments, document_table
+from pilekit.stream.settings import Packing
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from tests.refusing import refused
 from tests.stream.collecting import rows_of
+from tests.stream.conftest import PACKINGS
 from tests.stream.reference import Document, Line, Plan, Row, columns, lane_rows, windows
 from tests.tiny.models import tiny_tokenizer
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pilekit.stream.batch.batch import OUTPUTS, Batch
 from pilekit.stream.batch.mlm import Masking
 from pilekit.stream.pack.pack_stage import Pack
-from pilekit.stream.pack.window import Packing
+from pilekit.stream.settings import Packing
 from pilekit.tokenize import TokenBatch
 from tests.refusing import refused
 from tests.stream import reference
@@ -98,11 +98,11 @@ def test_a_vocabulary_of_special_tokens_alone_is_refused() -> None:
 def test_wrong_arguments_are_refused() -> None:
     outputs = [[], ["input_ids", "label"], ["labels", "labels"], "lables", ["\x1b[2J"]]
     for wrong, words in (
-        ({"seq_len": 0}, "seq_len is a whole number from 1 on, not 0"),
-        ({"batch_size": True}, "batch_size is a whole number from 1 on, not True"),
-        ({"window": 2.0}, "window is a whole number from 1 on, not 2.0"),
-        ({"eos_id": None}, "eos_id is a whole number from 0 on, not None"),
-        ({"packing": "first_fit"}, "packing is one of best_fit, concat, none, not 'first_fit'"),
+        ({"seq_len": 0}, "seq_len = 0: must be a whole number from 1 to "),
+        ({"batch_size": True}, "batch_size = true: must be a whole number from 1 to "),
+        ({"window": 2.0}, "window = 2.0: must be a whole number from 1 to "),
+        ({"eos_id": None}, r"eos_id = \(not given\): must be a whole number from 0 to "),
+        ({"packing": "first_fit"}, 'packing = "first_fit": must be "best_fit" or "concat" or "none"'),
         *(({"outputs": one}, "outputs names what a batch holds, some of input_ids, labels,") for one in outputs),
     ):
         refused(words, Pack, **{"seq_len": 4, "eos_id": EOS, **wrong})

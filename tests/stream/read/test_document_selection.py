@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pilekit.corpus import Corpus
+from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.dedup.run import dedup_corpus
 from pilekit.shards.keep_mask import read_mask
 from pilekit.stream.pile_stream import PileStream
@@ -75,7 +76,7 @@ def test_a_dedup_of_shards_that_end_with_blank_lines(tmp_path: Path) -> None:
     for name, lines in (("00", [record(f"text {i}", "ArXiv") for i in range(5)] + [b""] * 20), ("01", [b"", b" "])):
         write_shard(tmp_path / "data" / name, lines, "plain")
     dedup_corpus(tmp_path / "data", out=tmp_path / "dedup", write=False)
-    assert select(tmp_path / "data", dedup=tmp_path / "dedup").count == 5
+    assert select(tmp_path / "data", dedup=DropDuplicates(tmp_path / "dedup")).count == 5
 
 
 def test_a_dedup_of_other_shards(deduplicated: tuple[Path, Path, list[tuple[str, int, str]]], tmp_path: Path) -> None:
@@ -88,4 +89,4 @@ def test_a_dedup_of_other_shards(deduplicated: tuple[Path, Path, list[tuple[str,
         ("08", 5, tmp_path / "nowhere", "nowhere"),
     ):
         write_shard(tmp_path / name / name, [record(f"another {i}", "ArXiv") for i in range(count)], "plain")
-        refused(words, select, tmp_path / name, dedup=folder)
+        refused(words, PileStream, tmp_path / name, None, dedup=folder)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pilekit import Corpus, PileStream, load_tokenizer, read
-from pilekit.stream.order.repeats import exact_repeats
+from pilekit.stream.read.mixture import exact_repeats
 from tests.refusing import refused
 from tests.stream.collecting import read_in_turn
 from tests.stream.corpora import mixed, record, write_shard

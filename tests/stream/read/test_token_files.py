@@ -212,11 +212,13 @@ OPENED = """
 import sys
 from pilekit import PileStream, load_tokenizer
 from pilekit.stream.read.token_files import TokenCorpus
+from pilekit.stream.settings import StreamSettings
 from tests.memory_limit import limit_memory
 
 tokenizer = load_tokenizer(sys.argv[2])
 limit_memory(256 << 20)
-print(TokenCorpus(sys.argv[1]).plan(tokenizer, False, (), {}).indexes[0].header.content_hash)
+settings = StreamSettings(sys.argv[1], tokenizer, append_eod=False)
+print(TokenCorpus(sys.argv[1]).plan(tokenizer, settings).indexes[0].header.content_hash)
 """
 
 
