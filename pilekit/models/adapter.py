@@ -71,9 +71,9 @@ def with_adapter(model: PreTrainedModel, folder: str | Path, content: dict[str, 
         _check_layers(model, layers, settings)
         config = LoraConfig(target_modules=layers, **{**msgspec.structs.asdict(settings), "init_lora_weights": True})
         wrapped: Any = PeftModel(model, config, low_cpu_mem_usage=is_empty)
-        places = {name: list(one.shape) for name, one in wrapped.state_dict().items()}
+        places = {name: list(tensor.shape) for name, tensor in wrapped.state_dict().items()}
         needed = get_peft_model_state_dict(wrapped, save_embedding_layers=False)
-        places |= {name: list(one.shape) for name, one in needed.items()}
+        places |= {name: list(tensor.shape) for name, tensor in needed.items()}
         for name in sorted({*names, *needed}):
             stored = file.get_slice(name).get_shape() if name in names else None
             if stored != places.get(name):
@@ -83,10 +83,10 @@ def with_adapter(model: PreTrainedModel, folder: str | Path, content: dict[str, 
                 )
         if not is_empty:
             set_peft_model_state_dict(wrapped, {name: file.get_tensor(name) for name in names})
-    made: PreTrainedModel = wrapped.unload() if is_empty else wrapped.merge_and_unload(safe_merge=True)
-    for name, parameter in made.named_parameters():
+    merged: PreTrainedModel = wrapped.unload() if is_empty else wrapped.merge_and_unload(safe_merge=True)
+    for name, parameter in merged.named_parameters():
         parameter.requires_grad_(trained[name])
-    return made
+    return merged
 
 
 def _settings(content: dict[str, Any]) -> _Settings:
@@ -112,8 +112,8 @@ def _check_layers(model: PreTrainedModel, layers: list[str], settings: _Settings
         raise PilekitError(f"{ADAPTER_WEIGHTS} has no matrices of LoRA")
     if not getattr(model.config.get_text_config(), "tie_word_embeddings", False):
         return
-    of: Any = model
-    shared = [of.get_input_embeddings(), of.get_output_embeddings()]
+    parts: Any = model
+    shared = [parts.get_input_embeddings(), parts.get_output_embeddings()]
     saved = [name for name in modules for end in settings.modules_to_save or () if name.endswith(end)]
     for layer in (*layers, *saved):
         if any(modules[layer] is module for module in shared):

@@ -18,9 +18,9 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     if not lists:
         return []
     places = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
-    found = []
+    own_blocks = []
     for block in max(lists, key=lambda blocks: sum(parameter.numel() for parameter in blocks.parameters())):
         own = Counter(id(parameter) for _, parameter in block.named_parameters(remove_duplicate=False))
         if all(places[parameter] == times for parameter, times in own.items()):
-            found.append(block)
-    return found
+            own_blocks.append(block)
+    return own_blocks

@@ -146,15 +146,15 @@ def _probe_head(model: PreTrainedModel, head: nn.Module, ids: Tensor) -> tuple[T
     """The logits of `ids`, and the transform that makes them, bit for bit, from the head's output; None if unknown."""
     if type(head) is not nn.Linear or model.base_model is model:
         return cast("Tensor", model(input_ids=ids, use_cache=False).logits), None
-    given, made, logits = _logits_beside_head(model, head, ids, lambda made: made)
+    states, output, logits = _run_with_head(model, head, ids, lambda output: output)
     trunk = model.base_model(input_ids=ids, use_cache=False)
-    if not same_numbers(getattr(trunk, "last_hidden_state", None), given):
+    if not same_numbers(getattr(trunk, "last_hidden_state", None), states):
         return logits, None
-    _, chosen, of_chosen = _logits_beside_head(model, head, ids, _from_low_to_high)
-    return logits, logit_transform_of(model.config, [(made, logits), (chosen, of_chosen)])
+    _, spread_output, spread_logits = _run_with_head(model, head, ids, _from_low_to_high)
+    return logits, logit_transform_of(model.config, [(output, logits), (spread_output, spread_logits)])
 
 
-def _logits_beside_head(
+def _run_with_head(
     model: PreTrainedModel, head: nn.Linear, ids: Tensor, instead: Callable[[Tensor], Tensor]
 ) -> tuple[Any, Any, Tensor]:
     """(the head's input, its output, the model's logits) for `ids`; `instead` changes the head's output.
@@ -163,23 +163,23 @@ def _logits_beside_head(
     """
     seen: dict[str, Any] = {}
 
-    def note(_head: nn.Module, given: tuple[Any, ...], made: Tensor) -> Tensor:
-        made = instead(made)
-        seen["given"], seen["made"] = given[0] if given else None, made
-        return made.clone()  # some models write into it
+    def note(_head: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+        output = instead(output)
+        seen["input"], seen["output"] = inputs[0] if inputs else None, output
+        return output.clone()  # some models write into it
 
     hook = head.register_forward_hook(note)
     try:
         logits = model(input_ids=ids, use_cache=False).logits
     finally:
         hook.remove()
-    return seen.get("given"), seen.get("made"), logits
+    return seen.get("input"), seen.get("output"), logits
 
 
-def _from_low_to_high(made: Tensor) -> Tensor:
+def _from_low_to_high(output: Tensor) -> Tensor:
     """Evenly spaced numbers from low to high."""
-    steps = torch.linspace(-PROBE_LOGIT, PROBE_LOGIT, made.numel(), dtype=torch.float64, device=made.device)
-    return steps.to(made.dtype).view_as(made)
+    steps = torch.linspace(-PROBE_LOGIT, PROBE_LOGIT, output.numel(), dtype=torch.float64, device=output.device)
+    return steps.to(output.dtype).view_as(output)
 
 
 def differ(left: Tensor, right: Tensor) -> bool:

@@ -12,27 +12,27 @@ from pilekit.workers.ranks import Ranks
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def device_of(given: str, ranks: Ranks) -> torch.device:
+def device_of(name: str, ranks: Ranks) -> torch.device:
     """The device that "auto", "cpu", "cuda" or "cuda:N" means for this rank; each of several ranks has its own GPU.
 
     PilekitError for anything else, and for a GPU that is not there.
     """
-    if given == "cpu":
+    if name == "cpu":
         return torch.device("cpu")
-    named = re.fullmatch(r"auto|cuda(?::([0-9]{1,4}))?", given) if isinstance(given, str) else None
-    if named is None:
-        raise PilekitError(f"device is auto, cpu, cuda or cuda:N, not {shortened(given, 40)!r}")
+    match = re.fullmatch(r"auto|cuda(?::([0-9]{1,4}))?", name) if isinstance(name, str) else None
+    if match is None:
+        raise PilekitError(f"device is auto, cpu, cuda or cuda:N, not {shortened(name, 40)!r}")
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not gpus:
-        if given == "auto":
+        if name == "auto":
             return torch.device("cpu")
-        raise PilekitError(f"device {given}: torch finds no GPU on this machine; give cpu, or auto")
+        raise PilekitError(f"device {name}: torch finds no GPU on this machine; give cpu, or auto")
     if ranks.world_size == 1:
-        number = torch.cuda.current_device() if named[1] is None else int(named[1])
-    elif named[1] is None:
+        number = torch.cuda.current_device() if match[1] is None else int(match[1])
+    elif match[1] is None:
         number = ranks.local_rank
     else:
-        raise PilekitError(f"device {given}: each of {ranks.world_size} ranks needs a GPU of its own; give cuda")
+        raise PilekitError(f"device {name}: each of {ranks.world_size} ranks needs a GPU of its own; give cuda")
     if number >= gpus:
         raise PilekitError(
             f"rank {ranks.rank} needs cuda:{number}, but this machine has only cuda:0 to cuda:{gpus - 1}; start at "
@@ -41,13 +41,13 @@ def device_of(given: str, ranks: Ranks) -> torch.device:
     return torch.device("cuda", number)
 
 
-def dtype_of(given: str, device: torch.device, stored: torch.dtype) -> torch.dtype:
+def dtype_of(name: str, device: torch.device, stored: torch.dtype) -> torch.dtype:
     """The precision that "auto", "fp32", "bf16" or "fp16" means on `device`; `stored` is the precision of the weights.
 
     PilekitError for anything else.
     """
-    if given == "auto":
+    if name == "auto":
         return torch.float32 if device.type == "cpu" else stored
-    if given not in _DTYPES:
-        raise PilekitError(f"dtype is auto, fp32, bf16, fp16, int8 or int4, not {shortened(given, 40)!r}")
-    return _DTYPES[given]
+    if name not in _DTYPES:
+        raise PilekitError(f"dtype is auto, fp32, bf16, fp16, int8 or int4, not {shortened(name, 40)!r}")
+    return _DTYPES[name]

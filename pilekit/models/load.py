@@ -82,7 +82,7 @@ def load_model(
         logger.warning("%s: %s", shown, what)
     try:
         with quiet():
-            model, found = kind.auto.from_pretrained(
+            model, report = kind.auto.from_pretrained(
                 str(folder),
                 config=config,
                 dtype=dtype,
@@ -97,10 +97,10 @@ def load_model(
     except Exception as error:  # transformers may raise any class of error
         raise PilekitError(f"{shown}: cannot be loaded as a {kind.name}: {_reason(error)}") from error
     known = {re.sub(r"\d+", "#", name) for name in model.state_dict()}
-    unused = sorted(found["unexpected_keys"])
+    unused = sorted(report["unexpected_keys"])
     problems = [
-        *map(_mismatch, sorted(found["mismatched_keys"])),
-        *(f"{name} is missing; copy the whole {kind.auto.__name__}" for name in sorted(found["missing_keys"])),
+        *map(_mismatch, sorted(report["mismatched_keys"])),
+        *(f"{name} is missing; copy the whole {kind.auto.__name__}" for name in sorted(report["missing_keys"])),
         *(f"{name} has no place in the model" for name in unused if re.sub(r"\d+", "#", name) in known),
     ]
     if problems:
@@ -279,24 +279,24 @@ def quiet() -> Iterator[None]:
 
 def _stored_tensors(folder: str | Path) -> list[tuple[str, int]]:
     """(type, number of elements) of each stored tensor, from the headers of the weight files."""
-    found = []
+    tensors = []
     for file in weight_files(folder):
         try:
             with safe_open(file, framework="pt") as opened:
                 slices = [opened.get_slice(name) for name in opened.keys()]  # noqa: SIM118 (no mapping)
-                found += [(one.get_dtype(), math.prod(one.get_shape())) for one in slices]
+                tensors += [(tensor.get_dtype(), math.prod(tensor.get_shape())) for tensor in slices]
         except (SafetensorError, OSError) as error:
             raise PilekitError(
                 f"{file}: is not a whole safetensors file ({shortened(error, 200)}); copy it again"
             ) from error
-    return found
+    return tensors
 
 
-def _mismatch(found: str | tuple[str, list[int], list[int]]) -> str:
+def _mismatch(mismatch: str | tuple[str, list[int], list[int]]) -> str:
     """The error for a tensor of another shape; transformers 4 reports no shapes."""
-    if isinstance(found, str):
-        return f"{found} is stored in another shape"
-    name, stored, wanted = found
+    if isinstance(mismatch, str):
+        return f"{mismatch} is stored in another shape"
+    name, stored, wanted = mismatch
     return f"{name} is stored as {list(stored)}, not {list(wanted)}"
 
 

@@ -158,9 +158,9 @@ def inputs_by_document(lm: MaskedLM, batch: Mapping[str, Tensor]) -> dict[str, T
 def states_at(lm: MaskedLM, inputs: Mapping[str, Tensor], places: Tensor) -> Tensor:
     """[places, width]: the head's input at these places of [rows x seq_len]; the head itself does not run."""
 
-    def narrow(_trunk: nn.Module, _given: Any, made: Any) -> Any:
-        made["last_hidden_state"] = made["last_hidden_state"].flatten(0, 1).index_select(0, places).unsqueeze(0)
-        return made
+    def narrow(_trunk: nn.Module, _inputs: Any, output: Any) -> Any:
+        output["last_hidden_state"] = output["last_hidden_state"].flatten(0, 1).index_select(0, places).unsqueeze(0)
+        return output
 
     head: Any = lm.head
     hook = lm.model.base_model.register_forward_hook(narrow)

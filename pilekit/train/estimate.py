@@ -210,9 +210,9 @@ def head_bytes(model: PreTrainedModel, targets: int, dtype: torch.dtype) -> int:
     return total
 
 
-def shortage(found: Estimate, ranks: int) -> str | None:
+def shortage(plan: Estimate, ranks: int) -> str | None:
     """Why this machine has too little memory for `ranks` ranks of it, in words; None if it has enough."""
-    stage = found.stages[found.chosen]
+    stage = plan.stages[plan.chosen]
     gpus = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
     host = stage.host if gpus else stage.device + stage.host
     on_gpu, limit = min((gpu.total_memory for gpu in gpus), default=0), memory_limit()
@@ -223,23 +223,23 @@ def shortage(found: Estimate, ranks: int) -> str | None:
     return None
 
 
-def table(found: Estimate) -> FittedTable[StageEstimate]:
+def table(plan: Estimate) -> FittedTable[StageEstimate]:
     """A row for each stage."""
 
     def teacher(stage: StageEstimate) -> str:
         return rounded_bytes(stage.held.teacher)
 
     columns: list[Column[StageEstimate]] = [
-        Column("ZeRO", lambda stage: f"{stage.zero}{', chosen' * (stage.zero == found.chosen)}"),
+        Column("ZeRO", lambda stage: f"{stage.zero}{', chosen' * (stage.zero == plan.chosen)}"),
         Column("Parameters", lambda stage: rounded_bytes(stage.held.parameters)),
         Column("Gradients", lambda stage: rounded_bytes(max(stage.held.gradients, stage.held.accumulated))),
         Column("Optimizer", lambda stage: rounded_bytes(stage.held.optimizer)),
         Column("Gathered", lambda stage: rounded_bytes(stage.held.gathered)),
         Column("Buffers", lambda stage: rounded_bytes(stage.held.buffers)),
-        *([Column("Teacher", teacher)] if any(stage.held.teacher for stage in found.stages) else []),
+        *([Column("Teacher", teacher)] if any(stage.held.teacher for stage in plan.stages) else []),
         Column("Activations", lambda stage: rounded_bytes(stage.activations)),
         Column("Peak", lambda stage: rounded_bytes(stage.device)),
     ]
-    if any(stage.host for stage in found.stages):
+    if any(stage.host for stage in plan.stages):
         columns.append(Column("In CPU memory", lambda stage: rounded_bytes(stage.host)))
-    return FittedTable(found.stages, columns, priority=("Buffers", "Gathered"))
+    return FittedTable(plan.stages, columns, priority=("Buffers", "Gathered"))

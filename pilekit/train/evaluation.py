@@ -65,8 +65,8 @@ def evaluate(
 ) -> BitsPerByte:
     """`score_corpus` of the engine's model; all ranks take part and get the same figures.
 
-    limit      only this many documents of each subset, from the first; None: all
-    on_error   how to treat a bad line: see `bits_per_byte`
+    limit      stops after this many documents of each subset; None: never
+    on_error   says how to treat a bad line: see `bits_per_byte`
 
     Training continues afterwards unchanged: no weight, gradient or random number is touched. Raises PilekitError on all
     ranks for a bad corpus, or if a loss is not finite.

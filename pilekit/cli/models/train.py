@@ -309,13 +309,13 @@ def _print_estimate(config: TrainConfig, world_size: int, *, as_json: bool) -> N
     with waits("loading torch"):
         from pilekit.train.estimate import estimate, table
 
-        found = estimate(config, world_size)
+        plan = estimate(config, world_size)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))
+        click.echo(msgspec.json.format(msgspec.json.encode(plan), indent=2))
         return
-    ranks = f"{found.parameters:,} parameters on {counted(found.world_size, 'rank')}"
-    say(f"{ranks}, {counted(found.micro_batches, 'micro-batch', 'micro-batches')} a step; bytes of each rank:")
-    print_fitted(table(found))
+    ranks = f"{plan.parameters:,} parameters on {counted(plan.world_size, 'rank')}"
+    say(f"{ranks}, {counted(plan.micro_batches, 'micro-batch', 'micro-batches')} a step; bytes of each rank:")
+    print_fitted(table(plan))
 
 
 def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[str, str]]:

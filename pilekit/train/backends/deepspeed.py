@@ -67,11 +67,11 @@ class DeepSpeedEngine(Adapter):
                 dist_init_required=False,
             )
         wrapped = self._wrapped
-        found = wrapped.train_batch_size(), wrapped.gradient_accumulation_steps(), wrapped.dp_world_size
-        if found != (config.train.global_batch_size, self._micro_batches, ranks.world_size):
+        sizes = wrapped.train_batch_size(), wrapped.gradient_accumulation_steps(), wrapped.dp_world_size
+        if sizes != (config.train.global_batch_size, self._micro_batches, ranks.world_size):
             raise PilekitError(
-                f'parallel.backend = "deepspeed" would train on {found[0]} rows a step, in {found[1]} micro-batches '
-                f"on {found[2]} ranks, not as configured; start the ranks with --nproc-per-node or torchrun"
+                f'parallel.backend = "deepspeed" would train on {sizes[0]} rows a step, in {sizes[1]} micro-batches '
+                f"on {sizes[2]} ranks, not as configured; start the ranks with --nproc-per-node or torchrun"
             )
         for name in list(masters):
             deepspeed.utils.safe_set_full_fp32_param(self._parameters[name], masters.pop(name))

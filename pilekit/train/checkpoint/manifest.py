@@ -196,8 +196,8 @@ def verify(folder: Path, ranks: Ranks | None = None, *, hashes: bool = True) -> 
         try:
             for name in own_share:
                 with _naming_damage(name, folder):
-                    found = _sum_of(folder / name)
-                if found != state.files[name]:
+                    own = _sum_of(folder / name)
+                if own != state.files[name]:
                     return f"{name} is not as it was written"
         except Damaged as damage:
             return str(damage)

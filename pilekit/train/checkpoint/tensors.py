@@ -74,13 +74,13 @@ def state_tensors(model: nn.Module, optimizer: Optimizer, ranks: Ranks) -> dict[
     """
     tensors = model_tensors(model, optimizer)
     mine = set(balance({name: tensor.numel() for name, tensor in tensors.items()}, ranks.world_size)[ranks.rank])
-    found = {f"model.{name}": (name, tensor) for name, tensor in tensors.items()}
+    named = {f"model.{name}": (name, tensor) for name, tensor in tensors.items()}
     for name, parameter in optimized(optimizer).items():
         for kind, value in optimizer.state.get(parameter, {}).items():
-            found[f"optimizer.{name}.{kind}"] = name, value
+            named[f"optimizer.{name}.{kind}"] = name, value
     return {
         key: tensor
-        for key, (name, tensor) in found.items()
+        for key, (name, tensor) in named.items()
         if (is_first_copy(tensor) if is_sharded(tensor) else name in mine)
     }
 

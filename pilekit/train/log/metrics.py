@@ -225,13 +225,13 @@ def step_memory(device: torch.device) -> dict[str, int]:
 
     The peak is then reset for the next step.
     """
-    found = {"CPU": _resident()}
+    memory = {"CPU": _resident()}
     if device.type == "cuda":
         import torch
 
-        found["GPU"] = torch.cuda.max_memory_allocated(device)
+        memory["GPU"] = torch.cuda.max_memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
-    return found
+    return memory
 
 
 def _resident() -> int:

@@ -80,12 +80,12 @@ def write_adapter(folder: Path, model: PreTrainedModel, weights: Mapping[str, Te
     """Write the adapters among `weights`, which are those of `model` by name, into `folder` as peft does."""
     from peft import get_peft_model_state_dict
 
-    given: Any = model
-    settings = copy(given.peft_config[ADAPTER])
+    adapted: Any = model
+    settings = copy(adapted.peft_config[ADAPTER])
     settings.inference_mode = True
     settings.target_modules = sorted(settings.target_modules)  # the order of a set depends on the process
     tensors = get_peft_model_state_dict(  # without a search, also on the internet, for the base model's embeddings
-        given, state_dict=dict(weights), adapter_name=ADAPTER, save_embedding_layers=False
+        adapted, state_dict=dict(weights), adapter_name=ADAPTER, save_embedding_layers=False
     )
     tensors = {f"base_model.model.{name}": tensor.contiguous() for name, tensor in tensors.items()}
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})

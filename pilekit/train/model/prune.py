@@ -100,7 +100,7 @@ def prune_model(
         export_model(out, lm, tokenizer)
     else:
         export_model(again := Path(f"{Path(out)}.partial"), lm, tokenizer)
-        names = {path.name for one in (out, again) for path in Path(one).iterdir()}
+        names = {path.name for folder in (out, again) for path in Path(folder).iterdir()}
         same, *_ = filecmp.cmpfiles(out, again, names, shallow=False)
         shutil.rmtree(again)
         if len(same) < len(names):
@@ -114,7 +114,9 @@ def _matrices(module: nn.Module) -> list[str]:
     if isinstance(module, nn.Linear | Conv1D):
         return ["weight"]
     is_convolution = isinstance(module, nn.Conv1d)
-    return [name for name, one in module.named_parameters(recurse=False) if one.ndim == 3 and not is_convolution]
+    return [
+        name for name, parameter in module.named_parameters(recurse=False) if parameter.ndim == 3 and not is_convolution
+    ]
 
 
 def _counts(model: nn.Module) -> tuple[int, float]:
@@ -133,14 +135,14 @@ def _prune_heads(model: PreTrainedModel, kind: Kind, count: int) -> str:
         raise PilekitError(f"heads is {count}, but a layer has {heads}; give 1 to {heads - 1}")
     shared = getattr(config, "num_key_value_heads", None) or heads
     rows = [heads * width, shared * width, shared * width]
-    cut = "head_dim" in config.to_dict() and shared > 1 and all(_rows(one) == rows for one in attentions)
+    cut = "head_dim" in config.to_dict() and shared > 1 and all(_rows(attention) == rows for attention in attentions)
     group = heads // shared if cut else 1
     if count % group:
         raise PilekitError(
             f"heads is {count}, but {group} heads of this model share their keys; give a multiple of {group}"
         )
-    left = {"num_attention_heads": heads - count, "num_key_value_heads": shared - count // group, "head_dim": width}
-    cut = cut and _can_be_made(model, left, kind)
+    smaller = {"num_attention_heads": heads - count, "num_key_value_heads": shared - count // group, "head_dim": width}
+    cut = cut and _can_be_made(model, smaller, kind)
     for attention in attentions:
         columns = _columns(_linears(attention)[-1])
         norms = columns.float().view(len(columns), heads // group, -1).norm(dim=(0, 2))
@@ -155,23 +157,29 @@ def _prune_heads(model: PreTrainedModel, kind: Kind, count: int) -> str:
             if linear.bias is not None and axis == 0:
                 linear.bias = nn.Parameter(linear.bias[places])
     if cut:
-        config.update(left)
+        config.update(smaller)
     return "cut" if cut else "zeroed"
 
 
 def _rows(attention: Any) -> list[int]:
     """The rows of the matrices for queries, keys and values; empty if these and the output are not matrices apart."""
-    found: list[Any] = [getattr(attention, name, None) for name in _SPLIT]
-    return [one.out_features for one in found[:3]] if all(isinstance(one, nn.Linear) for one in found) else []
+    matrices: list[Any] = [getattr(attention, name, None) for name in _SPLIT]
+    return (
+        [matrix.out_features for matrix in matrices[:3]]
+        if all(isinstance(matrix, nn.Linear) for matrix in matrices)
+        else []
+    )
 
 
-def _can_be_made(model: PreTrainedModel, left: dict[str, int], kind: Kind) -> bool:
-    """Whether transformers accepts the configuration with the heads that are `left`, and it changes no other matrix."""
+def _can_be_made(model: PreTrainedModel, sizes: dict[str, int], kind: Kind) -> bool:
+    """Whether transformers accepts the configuration with these sizes, and it changes no other matrix."""
     smaller = deepcopy(model.config)
-    smaller.get_text_config().update(left)
+    smaller.get_text_config().update(sizes)
     try:
-        made = model_on_meta(type(smaller).from_dict(smaller.to_dict()), "", kind).named_parameters()
-        changed = {name.split(".")[-2] for name, one in made if one.shape != model.get_parameter(name).shape}
+        parameters = model_on_meta(type(smaller).from_dict(smaller.to_dict()), "", kind).named_parameters()
+        changed = {
+            name.split(".")[-2] for name, parameter in parameters if parameter.shape != model.get_parameter(name).shape
+        }
     except Exception:  # such as a width that is no multiple of the number of heads
         return False
     return changed == set(_SPLIT)
@@ -187,7 +195,7 @@ def _attention(block: nn.Module, inputs: int) -> nn.Module:
 
 
 def _linears(module: nn.Module) -> list[nn.Module]:
-    return [one for one in module.modules() if isinstance(one, nn.Linear | Conv1D)]
+    return [layer for layer in module.modules() if isinstance(layer, nn.Linear | Conv1D)]
 
 
 def _columns(linear: nn.Module) -> Tensor:

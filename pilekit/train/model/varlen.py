@@ -99,7 +99,7 @@ def varlen_attention(
         attend: Any = varlen_attn
     else:
         attend = varlen_reference
-    made: Tensor = attend(
+    states: Tensor = attend(
         *(each.transpose(1, 2).flatten(0, 1) for each in (query, key, value)),
         cu_seq_lens_q,
         cu_seq_lens_q,
@@ -108,7 +108,7 @@ def varlen_attention(
         scale=scaling,
         window_size=(-1 if sliding_window is None else sliding_window - 1, 0),
     )
-    return made.view(rows, length, *made.shape[1:]), None
+    return states.view(rows, length, *states.shape[1:]), None
 
 
 def _cuts_of_call(rows: int, length: int, positions: Tensor | None, device: torch.device) -> Tensor:
@@ -138,7 +138,7 @@ def varlen_reference(
     A token sees at most `window_size` tokens before and after itself in its piece; -1 is all of them.
     """
     before, after = window_size
-    made = []
+    pieces = []
     for begin, end in pairwise(cu_seq_q.tolist()):
         if begin == end:
             continue
@@ -150,9 +150,9 @@ def varlen_reference(
         if after >= 0:
             is_seen &= -distance <= after
         q, k, v = (each[begin:end].transpose(0, 1)[None] for each in (query, key, value))
-        found = functional.scaled_dot_product_attention(q, k, v, attn_mask=is_seen, scale=scale)
-        made.append(found[0].transpose(0, 1))
-    return torch.cat(made)
+        attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=is_seen, scale=scale)
+        pieces.append(attended[0].transpose(0, 1))
+    return torch.cat(pieces)
 
 
 AttentionInterface.register(VARLEN, varlen_attention)

@@ -69,7 +69,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig, ema: float = 0.0)
             kind = "no_decay" if parameter.ndim < 2 or id(parameter) in embeddings else "decay"
             kind = "muon" if name in for_muon else kind
             groups.setdefault((kind, scales[name]), []).append((name, parameter))
-    made: list[dict[str, Any]] = [
+    settings: list[dict[str, Any]] = [
         {
             "name": kind,
             "params": parameters,
@@ -80,7 +80,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig, ema: float = 0.0)
         for (kind, scale), parameters in groups.items()
         if parameters
     ]
-    plain, muon = ([group for group in made if (group["name"] == "muon") == is_muon] for is_muon in (False, True))
+    plain, muon = ([group for group in settings if (group["name"] == "muon") == is_muon] for is_muon in (False, True))
     parts: list[Optimizer] = []
     if plain:
         parts.append(AdamW(plain, lr=config.lr, betas=config.betas, eps=config.eps, fused=True))
@@ -181,16 +181,16 @@ def lr_scales(model: nn.Module, config: OptimizerConfig) -> dict[str, float]:
     for number, block in enumerate(blocks):
         depths |= {id(parameter): len(blocks) - number for parameter in block.parameters()}
     scales = {name: config.layer_decay ** depths.get(id(parameter), 0) for name, parameter in parameters.items()}
-    left = list(parameters)
+    undecided = list(parameters)
     for pattern, rate in (config.lr_by_pattern or {}).items():
-        matching = {name for name in left if fnmatchcase(name, pattern)}
+        matching = {name for name in undecided if fnmatchcase(name, pattern)}
         if not matching:
             raise PilekitError(
                 f'optimizer.lr_by_pattern: "{shortened(pattern, 100)}" matches no parameter that earlier patterns '
                 f'leave; names are such as "{shortened(next(iter(parameters)), 100)}", and * stands for anything'
             )
         scales |= dict.fromkeys(matching, rate / config.lr)
-        left = [name for name in left if name not in matching]
+        undecided = [name for name in undecided if name not in matching]
     return scales
 
 

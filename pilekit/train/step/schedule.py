@@ -24,18 +24,18 @@ def learning_rate(step: int, *, steps: int, lr: float, schedule: ScheduleConfig)
     if step < schedule.warmup:
         return lr * (step + 1) / schedule.warmup
     begin = schedule.warmup if schedule.kind != "wsd" else steps - decay_steps(steps, schedule.decay_share)
-    left = 1.0 - min(1.0, max(0.0, (step - begin) / max(1, steps - begin)))
+    remaining = 1.0 - min(1.0, max(0.0, (step - begin) / max(1, steps - begin)))
     match schedule.kind:
         case "constant":
             return lr
         case "exponential":
-            return math.pow(lr, left) * math.pow(schedule.min_lr, 1.0 - left)
+            return math.pow(lr, remaining) * math.pow(schedule.min_lr, 1.0 - remaining)
         case "linear" | "wsd":
-            share = left
+            share = remaining
         case "cosine":
-            share = (1 - math.cos(math.pi * left)) / 2
+            share = (1 - math.cos(math.pi * remaining)) / 2
         case "polynomial":
-            share = math.pow(left, schedule.power)
+            share = math.pow(remaining, schedule.power)
     return schedule.min_lr + (lr - schedule.min_lr) * share
 
 

@@ -155,7 +155,11 @@ def is_first_copy(parameter: Tensor) -> bool:
     if not isinstance(parameter, DTensor):
         return True
     coordinates = parameter.device_mesh.get_coordinate() or ()
-    return not any(place for place, of in zip(coordinates, parameter.placements, strict=True) if of.is_replicate())
+    return not any(
+        coordinate
+        for coordinate, placement in zip(coordinates, parameter.placements, strict=True)
+        if placement.is_replicate()
+    )
 
 
 def own_part(tensor: Tensor) -> Tensor:

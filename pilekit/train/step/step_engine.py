@@ -139,17 +139,17 @@ class StepEngine:
     def _on_device(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The columns on the ranks' device, with the places that a GPU would have to be asked for."""
         objective: Objective = "mlm" if isinstance(self.lm, MaskedLM) else "clm"
-        found = {**rows, "places": places_of_targets(rows, objective)}
+        columns = {**rows, "places": places_of_targets(rows, objective)}
         if self._cuts is not None:
-            found["cuts"] = self._cuts.of(rows)
+            columns["cuts"] = self._cuts.of(rows)
         if self.ranks.device.type == "cpu":
-            return found
+            return columns
         # Only pinned memory is sent without waiting for earlier work.
         return {
             name: (column.pin_memory() if column.device.type == "cpu" else column).to(
                 self.ranks.device, non_blocking=True
             )
-            for name, column in found.items()
+            for name, column in columns.items()
         }
 
     @torch.no_grad()
@@ -230,10 +230,9 @@ def recompute_activations(model: PreTrainedModel, what: Literal["none", "full", 
     settings: dict[str, Any] = {"use_reentrant": False}
     if what == "selective":
         settings["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
-    given: Any = model
-    enable = (
-        getattr(given, "activation_checkpointing_enable", None) or given.gradient_checkpointing_enable
-    )  # older name
+    module: Any = model
+    # The second name is that of older versions of transformers.
+    enable = getattr(module, "activation_checkpointing_enable", None) or module.gradient_checkpointing_enable
     try:
         enable(settings)
     except ValueError as error:
