@@ -55,13 +55,13 @@ class Counts:
     """Documents per subset, read and with a match, and the bad lines that were skipped."""
 
     read: Counter[str] = field(default_factory=Counter)
-    found: Counter[str] = field(default_factory=Counter)
+    matched: Counter[str] = field(default_factory=Counter)
     skipped: SkippedLines = field(default_factory=SkippedLines)
 
     def merge(self, other: Counts) -> None:
         """Add the counts of another shard."""
         self.read.update(other.read)
-        self.found.update(other.found)
+        self.matched.update(other.matched)
         self.skipped.merge(other.skipped)
 
 
@@ -105,8 +105,8 @@ def _search_to_file(shard: Shard, file: BinaryIO, advance: Advance, *, search: S
     """Search one shard, and write its matches to `file`."""
     counts = Counts()
     encoder = msgspec.json.Encoder()
-    for found in search(shard, counts, advance, share):
-        file.write(encoder.encode(found) + b"\n")
+    for match in search(shard, counts, advance, share):
+        file.write(encoder.encode(match) + b"\n")
     return counts
 
 
@@ -137,7 +137,7 @@ def _search(
                     continue
                 if (match := search(text)) is not None:
                     subset = batch.subsets[index]
-                    counts.found[subset] += 1
+                    counts.matched[subset] += 1
                     yield _found(match, batch.shard, int(batch.numbers[index]), subset)
         counts.skipped.merge(reader.skipped)
 

@@ -112,12 +112,12 @@ def legend(figure: Any, axes: Any, columns: int = 4) -> None:
     """A legend of the axes' marks below them, replacing any other; its texts are taken literally."""
     figure.legends.clear()
     handles, _ = axes.get_legend_handles_labels()
-    made = figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
-    for text in made.get_texts():
+    drawn = figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+    for text in drawn.get_texts():
         text.set_parse_math(False)  # A path may hold anything.
 
 
-def draw_shares(axes: Any, subsets: tuple[SubsetStats, ...], given: str) -> None:
+def draw_shares(axes: Any, subsets: tuple[SubsetStats, ...], source: str) -> None:
     """Draw a row of two bars for each subset: its share of the bytes, and the share by `given`."""
     rows = np.arange(len(subsets))
     known = [row for row in rows if subsets[row].paper_share is not None]
@@ -126,7 +126,7 @@ def draw_shares(axes: Any, subsets: tuple[SubsetStats, ...], given: str) -> None
     axes.barh(rows - offset, shares, height, color=OBSERVED, label="here" if known else "")
     if known:
         paper = [100 * (subsets[row].paper_share or 0) for row in known]
-        axes.barh(np.array(known) + offset, paper, height, color=PAPER, label=given)
+        axes.barh(np.array(known) + offset, paper, height, color=PAPER, label=source)
     axes.set_xlabel("share of the bytes, %")
 
 

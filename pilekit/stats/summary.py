@@ -22,8 +22,7 @@ from pilekit.shards.corpus_job import CorpusJob
 from pilekit.shards.index.format import Frames, ShardIndex, find_index
 from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.work import Work, takes
-from pilekit.stats.copies import CopyCounter
-from pilekit.stats.counting import Counts, count_into_file, count_shard, hashes_from_file
+from pilekit.stats.counting import CopyCounter, Counts, count_into_file, count_shard, hashes_from_file
 from pilekit.stats.histogram import quantile
 from pilekit.stats.result import CorpusStats, SubsetStats
 

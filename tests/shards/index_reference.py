@@ -12,6 +12,7 @@ from pilekit.corpus import shard_of
 from pilekit.shards.fingerprint import fingerprint
 from pilekit.shards.index.build import write_index
 from pilekit.shards.index.format import ShardIndex, index_places, load_index
+from pilekit.shards.index.metadata import ROWS_PER_GROUP
 from pilekit.shards.index.scan import ShardScan
 from pilekit.shards.read.open import ReadOptions
 from tests.shards.making import slow_documents
@@ -97,8 +98,12 @@ def check_index(index: ShardIndex, shard: Path, text: bytes, places: list[Place]
         assert header.size == shard.stat().st_size
 
 
-def index_with_marks(path: Path, mark_bytes: int, options: ReadOptions | None = None) -> ShardIndex:
+def index_with_marks(
+    path: Path, mark_bytes: int = 1 << 20, options: ReadOptions | None = None, rows_per_group: int = ROWS_PER_GROUP
+) -> ShardIndex:
     """A new index of the shard; in plain text, a line about every `mark_bytes` is marked."""
     shard = shard_of(str(path))
     scan = ShardScan(shard, options, on_error="skip", mark_bytes=mark_bytes)
-    return write_index(index_places(shard)[0], shard.path, scan, scan.rows(), lambda: fingerprint(shard.path))
+    return write_index(
+        index_places(shard)[0], shard.path, scan, scan.rows(), lambda: fingerprint(shard.path), rows_per_group
+    )

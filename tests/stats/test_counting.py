@@ -6,13 +6,10 @@ import math
 import pickle
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.stats import copies
-from pilekit.stats.copies import CopyCounter
-from pilekit.stats.counting import Counts
+from pilekit.stats.counting import CopyCounter, Counts
 from pilekit.stats.histogram import BINS, LARGEST, RELATIVE_ERROR, bin_of, middle_of, quantile
 
 sizes = st.one_of(
@@ -68,13 +65,11 @@ blocks = st.lists(st.lists(st.tuples(few_hashes | st.integers(0, 2**64 - 1), st.
 def test_copies_are_those_that_a_set_counts(part: int, given_blocks: list[list[tuple[int, int]]]) -> None:
     seen: set[int] = set()
     expected = [0, 0, 0, 0]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(copies, "_PART", part)
-        counter = CopyCounter()
-        for block in given_blocks:
-            hashes = np.array([number for number, _ in block], dtype=np.uint64)
-            counter.add(hashes, np.array([group for _, group in block], dtype=np.int16))
-            for number, group in block:
-                expected[group] += number in seen
-                seen.add(number)
-        assert counter.copies(4).tolist() == expected
+    counter = CopyCounter(part)
+    for block in given_blocks:
+        hashes = np.array([number for number, _ in block], dtype=np.uint64)
+        counter.add(hashes, np.array([group for _, group in block], dtype=np.int16))
+        for number, group in block:
+            expected[group] += number in seen
+            seen.add(number)
+    assert counter.copies(4).tolist() == expected

@@ -76,16 +76,16 @@ def command(
     report_skipped(counts.skipped)
     if counting:
         result: dict[str, Any] = {
-            "found": counts.found.total(),
+            "found": counts.matched.total(),
             "documents": counts.read.total(),
             "skipped": counts.skipped.count,
         }
-        result["subsets"] = {name: {"found": counts.found[name], "documents": n} for name, n in counts.read.items()}
+        result["subsets"] = {name: {"found": counts.matched[name], "documents": n} for name, n in counts.read.items()}
         with suppress(SystemExit):  # A reader that has gone does not make anything found.
             if not printed(result, as_json):
                 print_fitted(grep_table(result))
     check_label(corpus, {*labels, *counts.read}, names, stopped=most is not None)
-    if not counts.found.total():
+    if not counts.matched.total():
         click.echo(f"not found in {counted(counts.read.total())}", err=True)
         sys.exit(1)
 

@@ -158,11 +158,11 @@ def _locked_place(shard: Shard) -> Iterator[str]:
     places = [place for place in index_places(shard) if not is_url(place)]
     if not places:
         raise PilekitError(f"{shard.path}: has no place for an index; save it to a file first")
-    with ExitStack() as held:
+    with ExitStack() as resources:
         for place in places:
             tell = functools.partial(logger.warning, "%s: waiting for another process that builds it", visible(place))
             try:
-                held.enter_context(locked(Path(f"{place}.lock"), waiting=tell))
+                resources.enter_context(locked(Path(f"{place}.lock"), waiting=tell))
                 break
             except PilekitError as error:  # The lock's file cannot be made.
                 if place == places[-1]:
@@ -191,11 +191,16 @@ class Scan(Protocol):
 
 
 def write_index(
-    place: str, path: str, scan: Scan, rows: Iterable[DocumentRows], made_of: Callable[[], Fingerprint]
+    place: str,
+    path: str,
+    scan: Scan,
+    rows: Iterable[DocumentRows],
+    made_of: Callable[[], Fingerprint],
+    rows_per_group: int = ROWS_PER_GROUP,
 ) -> ShardIndex:
     """Write the index of the shard at `path` to `place`, which no other process writes.
 
-    made_of   called after the last row: returns the shard's fingerprint, or raises the shard's error
+    made_of   is called after the last row: it returns the shard's fingerprint, or raises the shard's error
     """
     with write_atomically(place) as file:
         import pyarrow.parquet as pq
@@ -207,7 +212,7 @@ def write_index(
         ) as writer:
             documents = text_bytes = 0
             subsets: set[str] = set()
-            for table in in_row_groups(_batches(rows), ROWS_PER_GROUP, WRITTEN_BYTES):
+            for table in in_row_groups(_batches(rows), rows_per_group, WRITTEN_BYTES):
                 writer.write_table(table, row_group_size=len(table))
                 for part in table["subset"].chunks:  # unique() would import pyarrow.compute: 0.1 s
                     names = part.dictionary.to_pylist()

@@ -28,8 +28,7 @@ from pilekit.documents import Document, DocumentBatch, RecordFormat, meta_of
 from pilekit.errors import PilekitError, shortened
 from pilekit.shards.index.build import index_of
 from pilekit.shards.index.format import ShardIndex, changed_since
-from pilekit.shards.random_access.frame_cache import FrameCache
-from pilekit.shards.random_access.frame_lru import WHOLE_BYTES, FrameLRU, frames_fit
+from pilekit.shards.random_access.frame_cache import WHOLE_BYTES, FrameCache, FrameLRU, frames_fit
 from pilekit.shards.random_access.lines_by_number import LinesByNumber, LinesInOrder, no_such_number
 from pilekit.shards.read.change_check import ShardChanged
 from pilekit.shards.read.json_records import LineParser, document_of, record_of
@@ -68,8 +67,8 @@ class DocumentReader:
     """Reads documents of one shard; close it when done. One thread at a time may use it.
 
     index     the shard's index; None: the shard is read from its beginning (Parquet needs no index)
-    held      holds the decoded frames; several readers may share it
-    advance   called with the number of further stored bytes read, if the shard is read from its beginning
+    frames    holds the decoded frames; several readers may share it
+    advance   is called with the number of further stored bytes read, if the shard is read from its beginning
     cache     keeps frames of a remote shard on disk (not of Parquet)
     """
 
@@ -79,7 +78,7 @@ class DocumentReader:
         index: ShardIndex | None,
         *,
         manifest: Manifest | None = None,
-        held: FrameLRU | None = None,
+        frames: FrameLRU | None = None,
         advance: Callable[[int], None] | None = None,
         cache: FrameCache | None = None,
     ):
@@ -87,14 +86,14 @@ class DocumentReader:
         self._path = shard.path if shard.path != "-" else shard.name
         self._stored: LinesByNumber | RowsByNumber | LinesInOrder
         self._in_order = False
-        held = FrameLRU() if held is None else held
+        frames = FrameLRU() if frames is None else frames
         if is_parquet(shard.path):
             from pilekit.shards.random_access.rows_by_number import RowsByNumber
 
-            self._stored = rows = RowsByNumber(shard.path, self.format, held)
+            self._stored = rows = RowsByNumber(shard.path, self.format, frames)
             self.format, self._in_order = rows.format, not rows.all_fit
-        elif index is not None and frames_fit(index, held.held_bytes):
-            self._stored = LinesByNumber(shard.path, index, held, cache)
+        elif index is not None and frames_fit(index, frames.held_bytes):
+            self._stored = LinesByNumber(shard.path, index, frames, cache)
         else:
             lines = None if index is None else index.header.lines
             self._stored, self._in_order = LinesInOrder(shard.path, self._path, lines, advance), True
@@ -136,27 +135,23 @@ class DocumentReader:
 
         `PilekitError` if the line of a number is not a document.
         """
-        with self._unchanged():
-            return self._batch(numbers, labels)
-
-    def _batch(self, numbers: npt.NDArray[np.int64], labels: Collection[str] | None) -> DocumentBatch:
-        if len(numbers):
-            self._known(int(numbers[0]))
-            self._known(int(numbers[-1]))
         skipped = SkippedLines()
         parser = LineParser(self._path, self.shard.name, self.format, None, skipped)
-        if isinstance(self._stored, LinesByNumber | LinesInOrder):
-            lines = list(self._stored.lines_of(numbers))
-            if labels is not None:
-                chosen = parser.may_be_of(lines, labels)
-                lines, numbers = [lines[i] for i in chosen], numbers[chosen]
-            batch = parser.parse(lines, numbers)
-        else:
-            batch = parser.parse_records(self._stored.records(numbers), numbers, self.format)
-        if len(batch) < len(numbers):
-            blank = BadLine(self._path, int(np.setdiff1d(numbers, batch.numbers)[0]) + 1, "is blank")
-            bad = min([*skipped.examples[:1], blank], key=lambda bad: bad.line)
-            raise PilekitError(f"{bad}; its index has a document there: make the index again with `pilekit index`")
+        with self._unchanged():
+            for number in numbers[[0, -1]].tolist() if len(numbers) else []:
+                self._known(number)
+            if isinstance(self._stored, LinesByNumber | LinesInOrder):
+                lines = list(self._stored.lines_of(numbers))
+                if labels is not None:
+                    chosen = parser.may_be_of(lines, labels)
+                    lines, numbers = [lines[i] for i in chosen], numbers[chosen]
+                batch = parser.parse(lines, numbers)
+            else:
+                batch = parser.parse_records(self._stored.records(numbers), numbers, self.format)
+            if len(batch) < len(numbers):
+                blank = BadLine(self._path, int(np.setdiff1d(numbers, batch.numbers)[0]) + 1, "is blank")
+                bad = min([*skipped.examples[:1], blank], key=lambda bad: bad.line)
+                raise PilekitError(f"{bad}; its index has a document there: make the index again with `pilekit index`")
         return batch if labels is None else batch.where([label in labels for label in batch.subsets])
 
     def increasing(self, numbers: npt.NDArray[np.int64]) -> Iterator[Document]:
@@ -238,7 +233,7 @@ class OpenReaders:
                 self.corpus.shards[shard],
                 self.indexes[shard],
                 manifest=self.corpus.manifest,
-                held=self._held,
+                frames=self._frames,
                 cache=self.cache,
             )
             if len(self._readers) > OPEN_SHARDS:
@@ -259,7 +254,7 @@ class OpenReaders:
         self._process = os.getpid()
         self._readers: OrderedDict[int, DocumentReader] = OrderedDict()
         size = sum(index.header.content_bytes for index in self.indexes)
-        self._held: FrameLRU = FrameLRU(whole=size <= WHOLE_BYTES)
+        self._frames: FrameLRU = FrameLRU(whole=size <= WHOLE_BYTES)
 
 
 def _record(line: Line) -> object:

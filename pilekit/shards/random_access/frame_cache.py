@@ -1,4 +1,7 @@
-"""A disk cache for frames of remote shards: each frame is fetched once and serves any number of processes.
+"""Two caches of frames: `FrameLRU` keeps decoded frames in memory, `FrameCache` keeps stored frames of remote shards.
+
+Neighbouring documents share one decoding: the least recently used frames are dropped first. On disk, each frame of a
+remote shard is fetched once and serves any number of processes:
 
     <folder>/<key>.frame    16 bytes: xxh3_128 of the rest; the stored bytes of one frame
     <folder>/size           an upper bound of the bytes that all frames take, as decimal digits
@@ -8,8 +11,8 @@
 A key is a hash of the shard's fingerprint and the frame's place, so a replaced shard has other keys. Readers take no
 lock: if a frame is missing, cut off or damaged, it is fetched. When a new frame would exceed the bound, the least
 recently used frames are removed until a tenth of the bound is free. After a kill, the count in `size` can only be too
-high; the next listing of all frames corrects it. The cache touches no other file and follows no symbolic link. A frame
-is not cached while another process holds the lock, or when the disk is full.
+high; the next listing of all frames corrects it. The cache on disk touches no other file and follows no symbolic link.
+A frame is not cached while another process holds the lock, or when the disk is full.
 
 fsspec's caches (`blockcache::`, `filecache::`, `simplecache::`) have no bound.
 """
@@ -18,20 +21,72 @@ from __future__ import annotations
 
 import os
 import re
+from collections import OrderedDict
+from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import xxhash
 
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.own_file import open_own
 from pilekit.errors import PilekitError, message_logger, shortened, visible
+from pilekit.shards.index.format import ShardIndex
+from pilekit.shards.read.open import MAX_DOCUMENT_BYTES
 
 logger = message_logger(__name__)
 
+HELD_BYTES = 64 << 20
+WHOLE_BYTES = 128 << 20
+"""Corpora up to this size, decoded, are held whole for repeated reads."""
+BYTES_PER_LINE = 8
+"""The memory that a decoded frame takes for the place of each line, besides its text."""
+
 _IS_FRAME = re.compile(r"[0-9a-f]{32}\.frame").fullmatch
 _SUM_BYTES = 16
+
+
+def frames_fit(index: ShardIndex, held_bytes: int = HELD_BYTES, max_document_bytes: int = MAX_DOCUMENT_BYTES) -> bool:
+    """Whether the shard's frames are small enough to be decoded whole.
+
+    The measure is the size of the frame in which a byte of text lies, averaged over all bytes. A single long document
+    hardly changes it, but no frame may be longer than the longest document.
+    """
+    sizes = np.diff(index.frames.text_offset, append=index.header.content_bytes).astype(np.float64)
+    sizes += BYTES_PER_LINE * np.diff(index.frames.line, append=index.header.lines)
+    # The sum of squares by the sum is that average.
+    fit = float(np.square(sizes).sum()) <= held_bytes * float(sizes.sum())
+    return fit and sizes.max(initial=0) <= max_document_bytes
+
+
+class FrameLRU:
+    """The most recently used frames of one or several shards, together at most `held_bytes`.
+
+    whole   whether the corpus has at most `WHOLE_BYTES` of text, so that all of its frames are held
+    """
+
+    def __init__(self, held_bytes: int = HELD_BYTES, *, whole: bool = False) -> None:
+        self.held_bytes, self.whole = held_bytes, whole
+        self._frames: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: Hashable) -> Any:
+        """The frame of that key; None if it is not held."""
+        if key not in self._frames:
+            return None
+        self._frames.move_to_end(key)
+        return self._frames[key][0]
+
+    def add(self, key: Hashable, frame: object, size: int) -> None:
+        """Hold a frame of `size` bytes, and drop the least recently used frames if there are too many bytes."""
+        self._frames[key] = (frame, size)
+        self._bytes += size
+        while self._bytes > (WHOLE_BYTES if self.whole else self.held_bytes):
+            _, (_, dropped) = self._frames.popitem(last=False)
+            self._bytes -= dropped
 
 
 @dataclass(frozen=True)
@@ -108,10 +163,10 @@ class FrameCache:
             total = -1
         if not 0 <= total <= self.most - size:
             with os.scandir(self.folder) as entries:
-                found = [(entry, entry.stat(follow_symlinks=False)) for entry in entries if _IS_FRAME(entry.name)]
-            total = sum(about.st_size for _, about in found)
+                frames = [(entry, entry.stat(follow_symlinks=False)) for entry in entries if _IS_FRAME(entry.name)]
+            total = sum(about.st_size for _, about in frames)
             room = min(self.most - size, self.most - self.most // 10) if total + size > self.most else total
-            for entry, about in sorted(found, key=lambda frame: frame[1].st_mtime_ns):
+            for entry, about in sorted(frames, key=lambda frame: frame[1].st_mtime_ns):
                 if total <= room:
                     break
                 Path(entry).unlink(missing_ok=True)

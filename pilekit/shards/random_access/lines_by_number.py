@@ -18,8 +18,7 @@ import numpy.typing as npt
 from pilekit.corpus.shard import is_url
 from pilekit.errors import PilekitError, counted
 from pilekit.shards.index.format import ShardIndex
-from pilekit.shards.random_access.frame_cache import FrameCache
-from pilekit.shards.random_access.frame_lru import BYTES_PER_LINE, FrameLRU
+from pilekit.shards.random_access.frame_cache import BYTES_PER_LINE, FrameCache, FrameLRU
 from pilekit.shards.read.blocks import gunzipped, located_errors, shard_blocks
 from pilekit.shards.read.lines import Line, RowBlock, numbered_parts
 from pilekit.shards.read.open import MAX_DOCUMENT_BYTES, ReadOptions, open_stored
@@ -50,14 +49,14 @@ class LinesByNumber:
     """The lines of one shard that is not Parquet and has an index.
 
     lines   how many lines the shard has
-    held    holds the decoded frames
+    frames  holds the decoded frames
     cache   keeps the stored bytes of a remote shard's frames
 
     `read_at_once` bounds the stored bytes of neighbouring frames that are read with one call (one request to a store).
     """
 
-    def __init__(self, path: str, index: ShardIndex, held: FrameLRU, cache: FrameCache | None = None):
-        self.path, self.index, self.held = path, index, held
+    def __init__(self, path: str, index: ShardIndex, frames: FrameLRU, cache: FrameCache | None = None):
+        self.path, self.index, self.frames = path, index, frames
         self.cache = cache if is_url(path) else None
         self.read_at_once, self.max_document_bytes = READ_AT_ONCE, MAX_DOCUMENT_BYTES
         self.lines = index.header.lines
@@ -76,7 +75,7 @@ class LinesByNumber:
     def line(self, number: int) -> Line:
         """This line, without its newline; 0 <= number < lines. Its frame is held."""
         frame = self.index.frames.of(number)
-        text: FrameText | None = self.held.get((self.path, frame))
+        text: FrameText | None = self.frames.get((self.path, frame))
         if text is None:
             with located_errors(self.path, lambda: number):
                 text = self._text(frame)
@@ -95,13 +94,14 @@ class LinesByNumber:
         # A frame in which no line begins has the number of the next line, so the search takes the last of equal
         # numbers.
         of_each = np.searchsorted(self.index.frames.line, numbers, side="right") - 1
+        # A border lies where the frame changes, and at both ends.
         borders = np.flatnonzero(np.diff(of_each, prepend=-1, append=len(self._sizes))).tolist()
         frames = of_each[borders[:-1]].tolist()
         stored: dict[int, memoryview] = {}
         for place, (begin, end) in enumerate(pairwise(borders)):
             frame = frames[place]
             with located_errors(self.path, partial(int, numbers[begin]), self.max_document_bytes):
-                if frame not in stored and self.held.get((self.path, frame)) is None:
+                if frame not in stored and self.frames.get((self.path, frame)) is None:
                     stored = self._read(frames[place:])
                 text = self._text(frame, stored.pop(frame, None), hold=False)
                 lines = self._lines(frame, text, numbers[begin:end] - self._first[frame])
@@ -133,7 +133,7 @@ class LinesByNumber:
 
     def _text(self, frame: int, stored: memoryview | None = None, *, hold: bool = True) -> FrameText:
         """The text of a frame: from memory, or decoded and compared with the index."""
-        text: FrameText | None = self.held.get((self.path, frame))
+        text: FrameText | None = self.frames.get((self.path, frame))
         if text is not None:
             return text
         stored = self._read([frame]).get(frame) if stored is None else stored
@@ -142,8 +142,8 @@ class LinesByNumber:
         text = FrameText(data, self._begins(frame, data))
         if self.cache is not None and stored is not None and whole is not None:
             self.cache.used(self._key(frame), stored)
-        if hold or len(data) > SMALL_FRAME or self.held.whole:
-            self.held.add((self.path, frame), text, len(data) + BYTES_PER_LINE * len(text.begins))
+        if hold or len(data) > SMALL_FRAME or self.frames.whole:
+            self.frames.add((self.path, frame), text, len(data) + BYTES_PER_LINE * len(text.begins))
         return text
 
     def _begins(self, frame: int, data: bytes) -> Int64:
@@ -208,15 +208,15 @@ class LinesByNumber:
         elif self.index.header.storage == "gzip":
             self._opened().seek(0)
             pieces = gunzipped(self._opened())
-        held, left = [], int(self._sizes[frame])
+        texts, missing = [], int(self._sizes[frame])
         for piece in pieces:
-            left -= len(piece)
-            if left < 0:
+            missing -= len(piece)
+            if missing < 0:
                 break
-            held.append(piece)
-        if left:
+            texts.append(piece)
+        if missing:
             raise self._misfit(f"frame {frame} has another size")
-        return b"".join(held)
+        return b"".join(texts)
 
     def _misfit(self, why: str) -> PilekitError:
         return PilekitError(

@@ -23,7 +23,7 @@ from pilekit.errors import PilekitError, counted, shortened
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.index.format import ShardIndex, warn_of_bad_lines
 from pilekit.shards.random_access.document_reader import OpenReaders
-from pilekit.shards.random_access.frame_lru import HELD_BYTES, frames_fit
+from pilekit.shards.random_access.frame_cache import HELD_BYTES, frames_fit
 from pilekit.shards.random_access.selected_lines import CorpusBitmap, lines_of_subsets
 
 
@@ -66,12 +66,12 @@ class PileDocuments(NearestNames, AbstractContextManager["PileDocuments"]):
         Needs all documents: `subsets` must be None.
         """
         part = copy(self)
-        part._selected = CorpusBitmap([lines_of_subsets(one, label.__eq__) for one in self._readers.indexes])
+        part._selected = CorpusBitmap([lines_of_subsets(index, label.__eq__) for index in self._readers.indexes])
         return part
 
     def document(self, shard: str, number: int) -> Document:
         """The document with that identity; `PilekitError` if there is none."""
-        names = [one.name for one in self.corpus.shards]
+        names = [known.name for known in self.corpus.shards]
         if shard not in names:
             raise PilekitError(f"{shortened(shard, 200)}: is no shard of this corpus")
         return self._readers.of(names.index(shard)).document(number)
@@ -94,8 +94,8 @@ class PileDocuments(NearestNames, AbstractContextManager["PileDocuments"]):
         """The documents at these positions, in their order; torch fetches whole batches by this name."""
         places = [self._place(position) for position in positions]
         # In the corpus's order, so that each frame is decoded once.
-        found = {place: self[place] for place in sorted(set(places))}
-        return [found[place] for place in places]
+        documents = {place: self[place] for place in sorted(set(places))}
+        return [documents[place] for place in places]
 
     def batches(self, start: int, size: int) -> Iterator[DocumentBatch]:
         """The documents from position `start` on, up to `size` at a time, each batch of one shard, without metadata.

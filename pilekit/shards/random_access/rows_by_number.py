@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pilekit.documents import RecordFormat
-from pilekit.shards.random_access.frame_lru import FrameLRU
+from pilekit.shards.random_access.frame_cache import FrameLRU
 from pilekit.shards.read.lines import LineCount
 from pilekit.shards.read.open import MAX_DOCUMENT_BYTES, open_stored
 from pilekit.shards.read.parquet import RowBlocks, decoded_rows, format_of, located_rows, open_table
@@ -29,15 +29,15 @@ class RowsByNumber:
     all_fit   whether all row groups can be held, by the sizes in the footer
     """
 
-    def __init__(self, path: str, wanted: RecordFormat, held: FrameLRU):
-        self.path, self.held = path, held
+    def __init__(self, path: str, wanted: RecordFormat, frames: FrameLRU):
+        self.path, self.frames = path, frames
         self._file: BinaryIO = open_stored(path, scattered=True)[0]
         with located_rows(path, lambda: 0):
             self._table = open_table(self._file, self._file.seek(0, 2))
             self.format = format_of(self._table, wanted, path)
         metadata = self._table.metadata
         groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
-        self.all_fit = all(group.total_byte_size <= held.held_bytes for group in groups)
+        self.all_fit = all(group.total_byte_size <= frames.held_bytes for group in groups)
         self._begins = np.cumsum([0, *(group.num_rows for group in groups)])
         self.lines = int(self._begins[-1])
         # A record needs text, label and "meta"; without "meta" it needs all fields.
@@ -55,14 +55,14 @@ class RowsByNumber:
         """
         of_each = np.searchsorted(self._begins, numbers, side="right") - 1
         for group in np.unique(of_each).tolist():
-            some = numbers[of_each == group]
-            with located_rows(self.path, partial(int, some[0])):
-                yield from self._records_of(group, some - self._begins[group])
+            in_group = numbers[of_each == group]
+            with located_rows(self.path, partial(int, in_group[0])):
+                yield from self._records_of(group, in_group - self._begins[group])
 
     def _records_of(self, group: int, places: Int64) -> Iterator[object]:
-        held = self.held.get((self.path, group))
-        if held is not None:
-            yield from decoded_rows(held.take(places))
+        table = self.frames.get((self.path, group))
+        if table is not None:
+            yield from decoded_rows(table.take(places))
             return
         read = size = 0
         tables: list[pa.Table] = []
@@ -70,7 +70,7 @@ class RowsByNumber:
             rows = pa.Table.from_batches(block).combine_chunks()
             yield from decoded_rows(rows.take(places[(places >= read) & (places < read + len(rows))] - read))
             read, size = read + len(rows), size + rows.nbytes
-            if size <= self.held.held_bytes:
+            if size <= self.frames.held_bytes:
                 tables.append(rows)
                 continue
             tables.clear()
@@ -79,4 +79,4 @@ class RowsByNumber:
         if read <= places[-1]:
             raise pa.ArrowInvalid(f"row group {group} has fewer rows than it should")
         if tables:
-            self.held.add((self.path, group), pa.concat_tables(tables), size)
+            self.frames.add((self.path, group), pa.concat_tables(tables), size)

@@ -47,11 +47,12 @@ class LineBitmap:
     def where(cls, lines: int, numbers: Iterable[Int64]) -> LineBitmap:
         """The lines of these numbers, each at most once and below `lines`; each array increases."""
         bits = np.zeros(-(-lines // 8), dtype=np.uint8)
-        for some in numbers:
-            if len(some):
-                places = some >> 3
+        for part in numbers:
+            if len(part):
+                places = part >> 3
+                # Numbers of one byte follow each other, so a reduction from the first of each gives the byte.
                 first = np.flatnonzero(np.diff(places, prepend=-1))
-                bits[places[first]] |= np.bitwise_or.reduceat(np.uint8(1) << (some & 7).astype(np.uint8), first)
+                bits[places[first]] |= np.bitwise_or.reduceat(np.uint8(1) << (part & 7).astype(np.uint8), first)
         return cls(lines, bits)
 
     def __len__(self) -> int:
@@ -75,9 +76,9 @@ class LineBitmap:
             return np.zeros(0, dtype=np.int64)
         first = int(np.searchsorted(self._before, begin, side="right")) - 1
         last = int(np.searchsorted(self._before, end, side="left"))
-        found = np.flatnonzero(np.unpackbits(self.bits[first * _BLOCK : last * _BLOCK], bitorder="little"))
+        places = np.flatnonzero(np.unpackbits(self.bits[first * _BLOCK : last * _BLOCK], bitorder="little"))
         before = int(self._before[first])
-        return found[begin - before : end - before] + first * _BLOCK * 8
+        return places[begin - before : end - before] + first * _BLOCK * 8
 
     def ranks(self, numbers: Int64) -> Int64:
         """The ranks of these chosen lines, int64; `numbers` increase."""
@@ -85,8 +86,10 @@ class LineBitmap:
             return numbers
         first = int(numbers[0]) // (8 * _BLOCK)
         bits = np.unpackbits(self.bits[first * _BLOCK : (int(numbers[-1]) >> 3) + 1], bitorder="little")
-        found: Int64 = np.cumsum(bits, dtype=np.int64)[numbers - first * 8 * _BLOCK] - 1 + self._before[first]
-        return found
+        # The rank of a chosen line is the number of chosen lines up to it, less itself: those of its run of blocks, and
+        # those before.
+        ranks: Int64 = np.cumsum(bits, dtype=np.int64)[numbers - first * 8 * _BLOCK] - 1 + self._before[first]
+        return ranks
 
 
 class CorpusBitmap:
@@ -112,7 +115,9 @@ class CorpusBitmap:
             begin, shard = until, shard + 1
 
 
-def lines_of_subsets(index: ShardIndex, wanted: Callable[[str], bool] | None) -> LineBitmap:
+def lines_of_subsets(
+    index: ShardIndex, wanted: Callable[[str], bool] | None, most_lines: int = MOST_LINES
+) -> LineBitmap:
     """The lines that are documents and, where `wanted` is given, whose label is wanted.
 
     No rows are read where the index's header says that all lines are chosen. `PilekitError` for damaged rows.
@@ -120,10 +125,10 @@ def lines_of_subsets(index: ShardIndex, wanted: Callable[[str], bool] | None) ->
     header = index.header
     if wanted is None and header.documents == header.lines:
         return LineBitmap(header.lines)
-    if header.lines > MOST_LINES:
+    if header.lines > most_lines:
         raise PilekitError(
             f"{index.path}: its shard has {header.lines:,} lines, more than can be chosen from "
-            f"({MOST_LINES:,}); write its documents without blank lines, with `pilekit select`"
+            f"({most_lines:,}); write its documents without blank lines, with `pilekit select`"
         )
 
     def numbers() -> Iterator[Int64]:

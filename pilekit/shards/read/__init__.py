@@ -1,5 +1,5 @@
-"""From stored bytes to documents: `read` opens a shard, decompresses it in a thread, cuts the text into lines, and
-parses the lines into batches. Each step is a generator in its own file: open (with change_check), zstd_frames,
-prefetch, lines, json_records; reader joins them. A Parquet shard goes from open through parquet to json_records.
-records gives all fields of both. read_errors has the bad lines and the damage that they find.
+"""From stored bytes to documents. `shard_blocks` (blocks.py) is the one way from a shard to blocks of its lines or
+rows: it opens the shard (open, change_check), decompresses it in a thread (zstd_frames, prefetch) and cuts lines
+(lines), or decodes rows (parquet). json_records parses blocks into batches, which `read` (reader) gives; the index's
+`document_rows` makes rows of them. read_errors has the bad lines and the damage that they find.
 """

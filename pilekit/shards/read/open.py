@@ -126,8 +126,8 @@ class _StoredFile(io.RawIOBase):
         if self.file.tell() != self.position:
             self.file.seek(self.position)
         data = self.file.read(size)
-        left = max(0, self.size - self.position)
-        if len(data) < (left if size < 0 else min(size, left)):
+        rest = max(0, self.size - self.position)
+        if len(data) < (rest if size < 0 else min(size, rest)):
             raise ConnectionError(f"{len(data):,} bytes came where {size:,} were asked for")
         return data
 
@@ -178,10 +178,10 @@ class _StoredFile(io.RawIOBase):
 def _check_start(data: bytes, storage: Storage) -> None:
     """Raise `ShardDamage` if a file that begins with `data` is known to be stored in another way than its name says."""
     start = data[:8].lstrip()
-    for magic, found, remedy in _MAGICS:
+    for magic, kind, remedy in _MAGICS:
         begins = start.startswith(magic) or (len(start) == 2 and magic.startswith(start))  # gzip's first read is short
-        if begins and found != storage:
-            what, named = _SHOWN.get(found, found), _SHOWN.get(storage, storage)
+        if begins and kind != storage:
+            what, named = _SHOWN.get(kind, kind), _SHOWN.get(storage, storage)
             raise ShardDamage(f"is {what}, not {named}; {remedy}", frame=None, byte=0)
 
 

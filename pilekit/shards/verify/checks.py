@@ -30,7 +30,7 @@ class UnknownLabels:
     def __init__(self, manifest: Manifest):
         self.manifest, self.label_path = visible(manifest.name, 60), visible(manifest.label_path, 60)
         self.known, self.names = {subset.name for subset in manifest.subsets}, subset_names(manifest)
-        self.found: dict[str, list[int]] = {}  # for a hundred labels: the first document's number, and the count
+        self.counts: dict[str, list[int]] = {}  # for a hundred labels: the first document's number, and the count
         self.others = 0
 
     def see(self, rows: DocumentRows) -> None:
@@ -41,15 +41,15 @@ class UnknownLabels:
         places = np.flatnonzero(unknown[rows.codes])
         for number, code in zip(rows.numbers[places].tolist(), rows.codes[places].tolist(), strict=True):
             label = rows.labels[code][:KEPT_CHARACTERS]
-            if label in self.found or len(self.found) < MOST_FINDINGS:
-                self.found.setdefault(label, [number, 0])[1] += 1
+            if label in self.counts or len(self.counts) < MOST_FINDINGS:
+                self.counts.setdefault(label, [number, 0])[1] += 1
             else:
                 self.others += 1
 
     def findings(self, shard: str, below: int | None) -> list[Finding]:
         """A finding for each label, at its first line; with `below`, only for labels that occur before it."""
         findings = []
-        for label, (number, documents) in self.found.items():
+        for label, (number, documents) in self.counts.items():
             if below is not None and number >= below:
                 continue
             many = counted(documents)

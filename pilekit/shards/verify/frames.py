@@ -70,8 +70,8 @@ def check_frames(file: BinaryIO, frames: list[KnownFrame], first: int, damage: F
     for number, frame in enumerate(frames[first:], first):
         try:
             decoded = sum(map(len, decompress_frame_at(file, frame.offset, number=number)))
-        except ShardDamage as found:
-            damage.add(found.reason, frame=number, line=frame.line, byte=frame.offset)
+        except ShardDamage as error:
+            damage.add(error.reason, frame=number, line=frame.line, byte=frame.offset)
         else:
             if frame.size not in (None, decoded):
                 other.add(_wrong_size(number, decoded, frame.size), frame=number, line=frame.line, byte=frame.offset)
@@ -81,15 +81,15 @@ def compare_table(file: BinaryIO, table: SeekTable, scan: ShardScan, findings: F
     """Add the first frame that differs from its entry in the seek table."""
     sizes = [end - begin for begin, end in pairwise([*scan.frames.text_offset.tolist(), scan.content_bytes])]
     read = zip(scan.frames.offset.tolist(), sizes, strict=True)
-    for number, (listed, found) in enumerate(zip_longest(_listed(file, table), read)):
-        if listed == found:
+    for number, (listed, decoded) in enumerate(zip_longest(_listed(file, table), read)):
+        if listed == decoded:
             continue
-        if listed and found and listed[0] == found[0]:
-            what = _wrong_size(number, found[1], listed[1])
+        if listed and decoded and listed[0] == decoded[0]:
+            what = _wrong_size(number, decoded[1], listed[1])
         else:
             what = f"frame {number} is not where the seek table says; write the file again with pilekit reframe"
-        line = int(scan.frames.line[number]) + 1 if found else None
-        findings.add(what, frame=number, line=line, byte=min(frame[0] for frame in (listed, found) if frame))
+        line = int(scan.frames.line[number]) + 1 if decoded else None
+        findings.add(what, frame=number, line=line, byte=min(frame[0] for frame in (listed, decoded) if frame))
         return
 
 

@@ -99,11 +99,11 @@ def _parse(line: bytes) -> tuple[str, str]:
     if match["escaped"]:
         if b"\\" in _ESCAPE.sub(b"", stored):
             raise ValueError("an unknown escape in the name")
-        stored = _ESCAPE.sub(lambda found: _ESCAPED[found[0]], stored)
-    given = stored.decode(errors="surrogateescape")
-    name = "/".join(part for part in given.split("/") if part not in ("", "."))  # ./00.jsonl.zst
-    if given.startswith("/") or ".." in given.split("/") or "\0" in given or not name:
-        raise ValueError(f'"{visible(given, 200)}" is no path below the corpus root (absolute, or with ..)')
+        stored = _ESCAPE.sub(lambda match: _ESCAPED[match[0]], stored)
+    listed = stored.decode(errors="surrogateescape")
+    name = "/".join(part for part in listed.split("/") if part not in ("", "."))  # ./00.jsonl.zst
+    if listed.startswith("/") or ".." in listed.split("/") or "\0" in listed or not name:
+        raise ValueError(f'"{visible(listed, 200)}" is no path below the corpus root (absolute, or with ..)')
     return name, match["digits"].decode().lower()
 
 

@@ -134,14 +134,14 @@ class ShardCheck:
             comparison.conclude(scan, self.whole, whole=error is None, suspect_from=suspect)
         sha256 = self._sum()
         bad_lines, labels = self._bad_lines(suspect), self.labels.findings(self.shard.name, suspect)
-        found = [*self.damage.findings(), *self.whole.findings(), *bad_lines, *labels]
+        unplaced = [*self.damage.findings(), *self.whole.findings(), *bad_lines, *labels]
         unjudged: tuple[str, ...] = ()
         if error is not None:
             unjudged = ("unread",)
         elif comparison is None and self.expected is None:
             unjudged = self._unguarded()
         unjudged += ("fields",) * other_fields
-        findings = [self._placed(finding, whole=error is None) for finding in found]
+        findings = [self._placed(finding, whole=error is None) for finding in unplaced]
         return Verdict(findings, self.now.size, sha256, unjudged)
 
     def _load_index(self) -> ShardIndex | None:
@@ -253,13 +253,13 @@ class ShardCheck:
         except ShardDamage as damage:
             self.damage.add(damage.reason, byte=damage.byte)
             return None
-        found = self.hash.hexdigest()
-        if self.expected is not None and found != self.expected.sha256:
+        digest = self.hash.hexdigest()
+        if self.expected is not None and digest != self.expected.sha256:
             self.whole.add(
-                f"its SHA-256 is {found[:12]}…, {self.expected.source} says {self.expected.sha256[:12]}…; fetch it "
+                f"its SHA-256 is {digest[:12]}…, {self.expected.source} says {self.expected.sha256[:12]}…; fetch it "
                 "again or, if it was changed on purpose, correct the sum"
             )
-        return found
+        return digest
 
     def _unguarded(self) -> tuple[str, ...]:
         """The kinds of damage that go unnoticed when the shard is read to its end without index and sum."""

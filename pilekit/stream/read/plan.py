@@ -22,7 +22,7 @@ from pilekit.corpus.shuffle import Int64
 from pilekit.errors import message_logger, visible
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.index.format import ShardIndex, bad_lines, find_indexes
-from pilekit.shards.random_access.frame_lru import HELD_BYTES
+from pilekit.shards.random_access.frame_cache import HELD_BYTES
 from pilekit.shards.read.blocks import gunzipped, located_errors
 from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.open import open_stored, storage_of

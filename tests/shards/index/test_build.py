@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from pilekit.artifacts.file_lock import locked
 from pilekit.corpus import Corpus, shard_of
 from pilekit.errors import PilekitError
-from pilekit.shards.index import build as building
 from pilekit.shards.index.build import index_corpus, index_of
 from pilekit.shards.index.format import INDEX_SUFFIX, find_index
 from pilekit.shards.read.open import ReadOptions
@@ -124,13 +123,12 @@ def test_bad_lines_and_damage_are_errors_and_leave_what_was_there(tmp_path: Path
     assert not (tmp_path / "folder").exists()
 
 
-def test_rows_are_in_groups_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(building, "ROWS_PER_GROUP", 1000)
+def test_rows_are_in_groups_of_bounded_size(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.zst"
     labels = [f"label {number}" for number in range(300)]
     text = b"".join(record(str(number), labels[number * number % 300]) + b"\n" for number in range(1300))
     path.write_bytes(zstd_frame(text))
-    index = index_of(shard_of(str(path)))
+    index = index_with_marks(path, rows_per_group=1000)
     assert [len(table) for table in index.row_groups()] == [1000, 300]
     assert rows_of(index) == slow_rows(text).rows
     assert index.columns(["text_bytes"]).column_names == ["text_bytes"]

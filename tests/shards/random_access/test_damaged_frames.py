@@ -18,7 +18,7 @@ from pilekit.shards.fingerprint import fingerprint
 from pilekit.shards.index.build import index_of
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access.document_reader import DocumentReader, read_documents
-from pilekit.shards.random_access.frame_lru import FrameLRU
+from pilekit.shards.random_access.frame_cache import FrameLRU
 from pilekit.shards.random_access.lines_by_number import LinesByNumber
 from pilekit.shards.read.change_check import ShardChanged
 from pilekit.shards.read.reader import read
@@ -62,7 +62,7 @@ def test_a_file_that_became_shorter(tmp_path: Path) -> None:
             path = tmp_path / name
             index = index_with_marks(write_shard(path, some_lines(3000), 100_000), 100_000)
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-            with closing(DocumentReader(shard_of(str(path)), index, held=FrameLRU(held_bytes))) as reader:
+            with closing(DocumentReader(shard_of(str(path)), index, frames=FrameLRU(held_bytes))) as reader:
                 for _ in range(2):
                     with pytest.raises(
                         ShardChanged, match=r"since its index was made: .* was made of a shard of [\d,]+ b"

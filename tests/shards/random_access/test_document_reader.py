@@ -24,7 +24,7 @@ from pilekit.shards.index.build import index_of
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access import lines_by_number
 from pilekit.shards.random_access.document_reader import DocumentReader, read_documents
-from pilekit.shards.random_access.frame_lru import FrameLRU, frames_fit
+from pilekit.shards.random_access.frame_cache import FrameLRU, frames_fit
 from pilekit.shards.random_access.lines_by_number import READ_AT_ONCE, LinesByNumber
 from pilekit.shards.random_access.pile_documents import PileDocuments
 from pilekit.shards.read.zstd_frames import decompress_whole
@@ -60,7 +60,7 @@ def read_documents_with(
 ) -> list[Document]:
     """What `read_documents` gives, with other bounds of memory and of requests."""
     shard = shard_of(str(path))
-    with closing(DocumentReader(shard, index_of(shard, on_error="skip"), held=FrameLRU(held_bytes))) as reader:
+    with closing(DocumentReader(shard, index_of(shard, on_error="skip"), frames=FrameLRU(held_bytes))) as reader:
         if isinstance(reader._stored, LinesByNumber):
             reader._stored.read_at_once = read_at_once
         return list(reader.read(numbers))
@@ -214,7 +214,7 @@ def test_a_shard_of_long_frames_is_read_once_in_order(tmp_path: Path) -> None:
     path.write_bytes(b"".join(zstd_frame(b"\n".join(part) + b"\n") for part in (some[:4000], some[4000:])))
     shard, amounts = shard_of(str(path)), list[int]()
     for known in (index_of(shard), None):
-        with closing(DocumentReader(shard, known, held=FrameLRU(100_000), advance=amounts.append)) as reader:
+        with closing(DocumentReader(shard, known, frames=FrameLRU(100_000), advance=amounts.append)) as reader:
             for asked in ([7000, 20, 7999, 21, 3999, 4000, 20], list(range(7999, -1, -7))):
                 amounts.clear()
                 assert list(reader.read(asked)) == [slow_document(some[number], number) for number in asked]

@@ -18,7 +18,6 @@ from pilekit.corpus import Corpus, shard_of
 from pilekit.documents import Document
 from pilekit.errors import PilekitError
 from pilekit.shards.index.build import index_corpus, index_of
-from pilekit.shards.random_access import selected_lines
 from pilekit.shards.random_access.document_reader import OPEN_SHARDS
 from pilekit.shards.random_access.pile_documents import PileDocuments
 from pilekit.shards.random_access.selected_lines import Int64, LineBitmap, lines_of_subsets
@@ -229,7 +228,7 @@ def test_all_lines_are_arithmetic() -> None:
     assert selected.numbers(10**11, 10**11 + 3).tolist() == [10**11, 10**11 + 1, 10**11 + 2]
 
 
-def test_lines_of_subsets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_of_subsets(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"\n".join(record(str(i), LABELS[i % 3]) if i % 7 else b"" for i in range(100)))
     index = index_of(shard_of(str(path)))
@@ -239,6 +238,5 @@ def test_lines_of_subsets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         expected = [i for i in documents if LABELS[i % 3] == label]
         selected = lines_of_subsets(index, label.__eq__)
         assert selected.numbers(0, len(selected)).tolist() == expected
-    monkeypatch.setattr(selected_lines, "MOST_LINES", 99)
     with pytest.raises(PilekitError, match=r"its shard has 100 lines, more than can be chosen from \(99\)"):
-        lines_of_subsets(index, None)
+        lines_of_subsets(index, None, most_lines=99)
