@@ -33,7 +33,7 @@ import numpy as np
 
 from pilekit.artifacts.sort.external_sort import RowSort, Table, whole_runs, with_first
 from pilekit.artifacts.sort.repeated_values import repeated_bytes, repeated_rows
-from pilekit.artifacts.sort.scratch_files import scratch_array
+from pilekit.artifacts.sort.scratch_files import Scratch, scratch_array
 from pilekit.dedup.document_table import REMOVABLE, DocumentTable, Flags, Ranks, ids_of
 from pilekit.dedup.sketch.shingles import Int64, UInt64, mixed
 from pilekit.dedup.sketch.sketch_format import key_column
@@ -85,8 +85,7 @@ def find_candidates(
     document_table: DocumentTable,
     bands: Sequence[int],
     copies: Flags,
-    folder: Path,
-    memory: int,
+    scratch: Scratch,
     *,
     jobs: int | None = None,
     advance: Advance = lambda amount: None,
@@ -94,12 +93,13 @@ def find_candidates(
     """Find all documents that share a key of one of `bands` with another. Close `rows` of the result when done.
 
     copies     a flag for each document, by id: exact copies, which take no part
-    memory     bytes to use, besides the flags
+    scratch    flags are in addition to its memory
     jobs       number of threads; None: the usable CPUs
     advance    receives the number of further keys read, of 2 * documents * bands in all
     """
     # Three eighths for the rows found, a half for bands, an eighth for the runs seen last and tables in flight.
-    documents, for_bands = document_table.documents, memory // 2
+    documents, (folder, memory) = document_table.documents, scratch
+    for_bands = memory // 2
     threads = max(1, min(usable_cpus() if jobs is None else jobs, len(bands), for_bands // _LEAST_MEMORY))
     candidates = Candidates(documents, folder, 3 * memory // 8)
     remembered = max(1, min(documents, memory // 128))
@@ -113,11 +113,11 @@ def find_candidates(
 
     def find(group: Int64) -> None:
         columns = [[key_column(band)] for band in group.tolist()]
-        for rows in repeated_rows(chunks, columns, documents, folder, per_thread // len(columns)):
+        for rows in repeated_rows(chunks, columns, documents, Scratch(folder, per_thread // len(columns))):
             for keys, ranks in whole_runs(rows, LONGEST_RUN):
-                found = _candidates_in(keys, ranks, seen)
+                new_rows = _candidates_in(keys, ranks, seen)
                 with lock:
-                    candidates.add(found)
+                    candidates.add(new_rows)
 
     def chunks(columns: Sequence[str]) -> Iterator[tuple[Ranks, dict[str, UInt64]]]:
         """Ranks and keys of all documents except exact copies."""
@@ -209,9 +209,7 @@ def _pairs(ranks: UInt64, begins: Int64, lengths: Int64) -> Table:
     return out[:, :count]
 
 
-def find_exact(
-    document_table: DocumentTable, folder: Path, memory: int, part: tuple[int, int] = (0, 1)
-) -> Iterator[Table]:
+def find_exact(document_table: DocumentTable, scratch: Scratch, part: tuple[int, int] = (0, 1)) -> Iterator[Table]:
     """All copies, as tables of (rank of the document that stands for the text, rank of the copy).
 
     Copies among fixed documents are included: they take no part in matching, but are not removed.
@@ -220,12 +218,13 @@ def find_exact(
     """
 
     def chunks(columns: Sequence[str]) -> Iterator[tuple[Ranks, dict[str, UInt64]]]:
-        for ranks, found in document_table.chunks(columns):
-            some = (found["hash_low"] >> np.uint64(32)) * np.uint64(part[1]) >> np.uint64(32) == part[0]
-            yield ranks[some], {name: column[some] for name, column in found.items()}
+        for ranks, values in document_table.chunks(columns):
+            # The high half of the hash, as a fraction of all, falls in one of n equal ranges.
+            in_range = (values["hash_low"] >> np.uint64(32)) * np.uint64(part[1]) >> np.uint64(32) == part[0]
+            yield ranks[in_range], {name: column[in_range] for name, column in values.items()}
 
-    columns, memory = [["hash_low", "hash_high"]], 3 * memory // 4
-    given, documents = document_table.chunks if part[1] == 1 else chunks, -(-document_table.documents // part[1])
-    for tables in repeated_rows(given, columns, documents, folder, memory):
+    columns, sorting = [["hash_low", "hash_high"]], Scratch(scratch.folder, 3 * scratch.memory // 4)
+    read, documents = document_table.chunks if part[1] == 1 else chunks, -(-document_table.documents // part[1])
+    for tables in repeated_rows(read, columns, documents, sorting):
         for rows, first in with_first(tables, 2):
             yield np.stack([first[2], rows[2]])[:, first[2] != rows[2]]

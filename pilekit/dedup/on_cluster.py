@@ -20,7 +20,7 @@ import numpy as np
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.sort.external_sort import Table
-from pilekit.artifacts.sort.scratch_files import read_flags, write_flags
+from pilekit.artifacts.sort.scratch_files import Scratch, read_flags, write_flags
 from pilekit.dedup.document_table import DocumentTable, Flags
 from pilekit.dedup.matching import Candidates, find_candidates, find_exact
 from pilekit.dedup.output.removed_table import Decided, Decisions
@@ -29,7 +29,7 @@ from pilekit.shards.folder_job import FolderJob
 from pilekit.workers import Advance, Ray, imap_shards, scratch_folder
 
 _Make = Callable[[Path], DocumentTable]
-_Decide = Callable[[DocumentTable, Decisions, Candidates, Path, int, Advance], Decided]
+_Decide = Callable[[DocumentTable, Decisions, Candidates, Scratch, Advance], Decided]
 _COPIES = "copies-"
 
 
@@ -127,12 +127,10 @@ def _write_tables(
         return
     with write_atomically(path) as file, ExitStack() as resources:
         if copies is None:
-            tables = find_exact(document_table, own, share.memory, part)
+            tables = find_exact(document_table, Scratch(own, share.memory), part)
         else:
-            flags = read_flags(copies, 0, document_table.documents)
-            candidates = find_candidates(
-                document_table, part, flags, own, share.memory, jobs=share.threads, advance=advance
-            )
+            flags, sorting = read_flags(copies, 0, document_table.documents), Scratch(own, share.memory)
+            candidates = find_candidates(document_table, part, flags, sorting, jobs=share.threads, advance=advance)
             tables = resources.enter_context(candidates.rows).chunks()
         for table in tables:
             np.save(file, table)
@@ -150,4 +148,4 @@ def _decide(
             take = decisions.add_copies if path.name.startswith(_COPIES) else candidates.add
             for table in _tables_in(path):
                 take(table)
-        return decide(document_table, decisions, candidates, own, memory, advance)
+        return decide(document_table, decisions, candidates, Scratch(own, memory), advance)

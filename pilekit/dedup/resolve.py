@@ -23,7 +23,6 @@ Decisions depend on the candidates and the threshold alone, not on memory.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -72,15 +71,12 @@ def resolve(
     store: ShingleStore,
     threshold: float,
     folder: Path,
-    memory: int,
     add: Callable[[Table], None],
-    *,
     advance: Advance = lambda amount: None,
 ) -> ComparisonCounts:
     """Decide all candidates; returns how much was compared.
 
     folder    for flags and representatives, in files without names
-    memory    bytes of the store that may be mapped
     add       receives the edges: (rank of the removed document, rank of a kept one, bits of the float64 similarity),
               ascending
     advance   receives the number of further candidates that were decided
@@ -92,7 +88,7 @@ def resolve(
     words = np.minimum(hot_runs[1, first], 1 + MOST_REPRESENTATIVES)
     begins = (np.cumsum(words) - words).astype(np.int64)
     representatives = scratch_array(folder, np.uint64, int(words.sum()))
-    left, unmapped = candidates.count, _mapped_bytes()
+    undecided = candidates.count
     for ranks, run_hashes, others in whole_runs(candidates.rows.chunks()):
         # A row of a member of a hot run gets the place of the run's words, and their number.
         places = np.full(len(ranks), -1)
@@ -102,20 +98,12 @@ def resolve(
         counts[_ROWS] = 0
         while counts[_ROWS] < len(ranks):
             counts[_TOUCHED] = 0
-            sets, most = store.mapped, _MOST_TOUCHED
-            add(_decide_rows(ranks, places, others, sets, threshold, representatives, removed, most, counts))
-            if _mapped_bytes() - unmapped > memory:
-                store.release()
-                unmapped = _mapped_bytes()
-        left -= len(ranks)
+            add(_decide_rows(ranks, places, others, store.mapped, threshold, representatives, removed, counts))
+            store.release_if_full()
+        undecided -= len(ranks)
         advance(len(ranks))
-    advance(left)  # `count` counts a row each time it was found; each was decided once
+    advance(undecided)  # `count` counts a row each time it was found; each was decided once
     return ComparisonCounts(*counts[[_COMPARED, _HOT_RUNS, _HOT_DOCUMENTS]].tolist())
-
-
-def _mapped_bytes() -> int:
-    """Bytes of mapped files in this process's memory."""
-    return mmap.PAGESIZE * int(Path("/proc/self/statm").read_text(encoding="ascii").split()[2])
 
 
 @compiled()
@@ -157,7 +145,6 @@ def _decide_rows(
     threshold: float,
     representatives: UInt64,
     removed: Flags,
-    most_touched: int,
     counts: Int64,
 ) -> Table:
     """Decide documents; returns (rank, rank of a kept document, bits of the similarity) of each removed document.
@@ -166,15 +153,15 @@ def _decide_rows(
     runs              -1 for a pair, or the begin of the run in `representatives`
     others            the earlier rank of a pair, or the words of the run
     removed           a flag for each id
-    most_touched      return when about this many bytes of sets were read
-    counts            `_ROWS`: how many rows are decided; `_TOUCHED`: bytes of sets read
+    counts            `_ROWS`: how many rows are decided; `_TOUCHED`: bytes of sets read. Returns early when these are
+                      about 16 MB, so that the mapped memory is checked
     """
     end = counts[_ROWS]
     edges = np.empty((3, len(ranks) - end), dtype=np.uint64)
     similarities = edges[2].view(np.float64)
     lately, lately_for = np.zeros(_LATELY, dtype=np.uint64), np.zeros(_LATELY, dtype=np.uint64)
     found = 0
-    while counts[_TOUCHED] < most_touched and end < len(ranks):
+    while counts[_TOUCHED] < _MOST_TOUCHED and end < len(ranks):
         begin, rank = end, ranks[end]
         while end < len(ranks) and ranks[end] == rank:
             end += 1

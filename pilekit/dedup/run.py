@@ -26,7 +26,7 @@ from pilekit.artifacts.atomic_write import write_json
 from pilekit.artifacts.checked import checked
 from pilekit.artifacts.folders import bytes_below, check_free_disk
 from pilekit.artifacts.job_folder import Output
-from pilekit.artifacts.sort.scratch_files import scratch_array
+from pilekit.artifacts.sort.scratch_files import Scratch, scratch_array
 from pilekit.corpus import Corpus, Described, HeldOutShards, Manifest, Shard, Source, resolve_subsets
 from pilekit.corpus.job_shards import CLEAN
 from pilekit.corpus.shard import STANDARD_INPUT, check_stems, is_url, stem
@@ -34,7 +34,7 @@ from pilekit.dedup.document_table import DocumentTable, Keep, ids_of
 from pilekit.dedup.matching import find_candidates, find_exact
 from pilekit.dedup.on_cluster import ClusterSteps
 from pilekit.dedup.output.clean_shards import clean_shard, mask_shard
-from pilekit.dedup.output.removed_table import Decided, Decisions, decide
+from pilekit.dedup.output.removed_table import Decided, Deciding, Decisions, decide
 from pilekit.dedup.output.summary import summarize
 from pilekit.dedup.previous_runs import DONE, KIND, MASKS, RECORDS, SKETCHES, EarlierRun, earlier_runs
 from pilekit.dedup.result import REMOVED, SUMMARY, DedupResult
@@ -44,7 +44,7 @@ from pilekit.dedup.sketch.bands import Bands, choose_bands
 from pilekit.dedup.sketch.minhash import SEED
 from pilekit.dedup.sketch.sketch_format import SUFFIX as SKETCH_SUFFIX
 from pilekit.dedup.sketch.sketch_format import ShardSketch
-from pilekit.dedup.sketch.sketch_shard import is_fresh, sketch_shard
+from pilekit.dedup.sketch.sketch_shard import SketchSettings, is_fresh, sketch_shard
 from pilekit.errors import PilekitError
 from pilekit.shards.corpus_job import CorpusJob, Share, await_files
 from pilekit.shards.fingerprint import Inputs
@@ -193,16 +193,9 @@ class _DedupRun:
         folder, job = self.folder / SKETCHES, self.job
         if not all(is_fresh(folder / f"{shard.name}{SKETCH_SUFFIX}", shard) for shard in job.shards):
             shutil.rmtree(self.folder / SCRATCH, ignore_errors=True)
-        sketch = functools.partial(
-            sketch_shard,
-            bands=self.bands,
-            ngram=self.parameters["ngram"],
-            subsets=self.parameters["subsets"],
-            manifest=job.corpus.manifest,
-            on_error=job.on_error,
-            folder=folder,
-            inputs=job.inputs,
-        )
+        ngram, subsets = self.parameters["ngram"], self.parameters["subsets"]
+        settings = SketchSettings(self.bands, ngram, subsets, job.corpus.manifest, job.on_error)
+        sketch = functools.partial(sketch_shard, settings=settings, folder=folder, inputs=job.inputs)
         sketches = list(job.step("sketching", self.stored()).each(sketch, job.shards))
         await_files(Path(sketch.path) for sketch in sketches)
         return sketches
@@ -213,19 +206,19 @@ class _DedupRun:
 
     def decide(self, sketches: Sequence[ShardSketch]) -> tuple[DocumentTable, Decided]:
         """Find out which documents are removed, and why, and write `removed.parquet`."""
-        job, scratch = self.job, self.folder / SCRATCH
-        memory, cluster = job.memory, job.cluster
+        job, scratch, cluster = self.job, self.folder / SCRATCH, self.job.cluster
         scratch.mkdir(parents=True, exist_ok=True)
-        own = job.own_scratch(scratch)
+        own = Scratch(job.own_scratch(scratch), job.memory)
         keep, protected = self.parameters["keep"], len(self.protected)
         make = functools.partial(_document_table, sketches=sketches, keep=keep, before=self.before, protected=protected)
-        document_table = make(own)
+        document_table = make(own.folder)
         shards = [*(shard for run in self.before for shard in run.shards), *job.shards]
 
         steps = None if cluster is None else ClusterSteps(job, make, scratch / "matched", cluster)
-        decisions = Decisions(document_table.documents if steps is None else 0, own)  # A cluster's task has its own.
-        copies = scratch_array(own, np.bool_, document_table.documents)
-        for pairs in find_exact(document_table, own, memory) if steps is None else steps.find_exact():
+        # A cluster's task has decisions of its own.
+        decisions = Decisions(document_table.documents if steps is None else 0, own.folder)
+        copies = scratch_array(own.folder, np.bool_, document_table.documents)
+        for pairs in find_exact(document_table, own) if steps is None else steps.find_exact():
             if steps is None:
                 decisions.add_copies(pairs)
             copies[ids_of(pairs[1])] = True
@@ -233,7 +226,7 @@ class _DedupRun:
         bands = self.bands.bands
         keys = job.progress("matching", 2 * _KEY_BYTES * document_table.documents * bands, _KEY_BYTES)
         if steps is None:
-            candidates = find_candidates(document_table, range(bands), copies, own, memory, jobs=job.jobs, advance=keys)
+            candidates = find_candidates(document_table, range(bands), copies, own, jobs=job.jobs, advance=keys)
         else:
             candidates = steps.find_candidates(bands, copies, keys)
         with candidates.rows:
@@ -243,8 +236,7 @@ class _DedupRun:
             store_shingles(reading, document_table, shards, candidates.flagged, scratch / "sets")
             resolved = job.progress("comparing", _ROW_BYTES * candidates.count, _ROW_BYTES)
             subsets = job.corpus.manifest.subsets
-            decide_all = functools.partial(
-                decide,
+            settings = Deciding(
                 sets=scratch / "sets",
                 threshold=self.parameters["threshold"],
                 path=self.folder / REMOVED,
@@ -252,15 +244,16 @@ class _DedupRun:
                 repeated_labels={subset.name for subset in subsets if (subset.epochs or 0) > 1},
                 repeated_shards={shard.name for shard in job.shards if shard.split in ("train", None)},
             )
+            decide_all = functools.partial(decide, settings=settings)
             if steps is not None:
                 return document_table, steps.decide(decide_all, self.folder / REMOVED, resolved)
-            return document_table, decide_all(document_table, decisions, candidates, own, memory, resolved)
+            return document_table, decide_all(document_table, decisions, candidates, own, resolved)
 
     def record(
         self, sketches: Sequence[ShardSketch], document_table: DocumentTable, decided: Decided
     ) -> dict[str, Any]:
         """Write the masks, then check and note the summary."""
-        job, flags, removed = self.job, decided.flags, decided.removed
+        job, flags = self.job, decided.flags
         manifest, only = job.corpus.manifest, self.parameters["only"]
         masks = [_mask_file(job.output, shard) for shard in job.shards]
         ids = pairwise(document_table.base[len(document_table.sketches) - len(sketches) :].tolist())
@@ -268,17 +261,7 @@ class _DedupRun:
         mask = functools.partial(mask_shard, labels=document_table.labels, flags=flags, only=only, manifest=manifest)
         kept = sum(job.each(mask, items), np.zeros((2, len(document_table.labels)), np.int64))
         await_files(masks)
-        summary = summarize(
-            sketches,
-            document_table.labels,
-            kept,
-            removed,
-            only=only,
-            bands=self.bands,
-            threshold=self.parameters["threshold"],
-            compared=decided.compared,
-            protected=self.protected,
-        )
+        summary = summarize(sketches, document_table.labels, kept, decided, self.bands, self.parameters)
         bad_lines = [[place, *example] for place, sketch in enumerate(sketches) for example in sketch.header.examples]
         records = {"summary": summary, "bad_lines": bad_lines[:LISTED_BAD_LINES]}
         job.output.forget()  # Clean shards of earlier masks, before a shard was changed, are written again.

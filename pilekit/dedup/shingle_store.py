@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import functools
 import mmap
-from collections.abc import Callable, Generator, Iterator, Sequence
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -57,10 +58,15 @@ class MappedSets(NamedTuple):
 
 
 class ShingleStore:
-    """The shingle sets in a folder that `store_shingles` has written; `base` is that of the document table."""
+    """The shingle sets in a folder that `store_shingles` has written.
 
-    def __init__(self, folder: Path, base: Int64):
+    base      that of the document table
+    memory    bytes of the sets that may be mapped when `release_if_full` is called
+    """
+
+    def __init__(self, folder: Path, base: Int64, memory: int = sys.maxsize):
         self._maps: list[mmap.mmap] = []
+        self._memory, self._others = memory, _mapped_bytes()
         addresses = np.zeros((2, len(base) - 1), dtype=np.uint64)
         for place, documents in enumerate(np.diff(base).tolist()):
             ends = self._map(ends_file(folder, place), documents + 1)
@@ -81,10 +87,17 @@ class ShingleStore:
             raise PilekitError(f"{path}: cannot be read: {error.strerror}; run again") from error
         return np.frombuffer(self._maps[-1], dtype=np.uint64)
 
-    def release(self) -> None:
-        """Release the pages read from this process's memory; the system's page cache may keep them."""
-        for mapped in self._maps:
-            mapped.madvise(mmap.MADV_DONTNEED)
+    def release_if_full(self) -> None:
+        """Release the pages read if they exceed the memory; the system's page cache may keep them."""
+        if _mapped_bytes() - self._others > self._memory:
+            for mapped in self._maps:
+                mapped.madvise(mmap.MADV_DONTNEED)
+            self._others = _mapped_bytes()
+
+
+def _mapped_bytes() -> int:
+    """Bytes of mapped files in this process's memory."""
+    return mmap.PAGESIZE * int(Path("/proc/self/statm").read_text(encoding="ascii").split()[2])
 
 
 def sets_file(folder: Path, place: int) -> Path:
@@ -126,35 +139,45 @@ def find_set(mapped: MappedSets, id: int) -> UInt64:
     return _words_at(mapped.sets_at[place] + np.uint64(WORD) * ends[0], int(ends[1] - ends[0]))
 
 
-LIST_BYTES = 4 << 20
-"""UTF-8 bytes of the texts that are turned into sets together."""
-
 _WRITTEN = 1 << 13
 """Values written at once. The system caches one write as one piece, and maps the whole piece."""
 
 
 def store_shingles(
-    job: CorpusJob, document_table: DocumentTable, shards: Sequence[Shard], flagged: Flags, folder: Path
+    job: CorpusJob,
+    document_table: DocumentTable,
+    shards: Sequence[Shard],
+    flagged: Flags,
+    folder: Path,
+    *,
+    list_bytes: int = 4 << 20,
 ) -> ShingleStore:
     """Read the shards again and write the shingle sets of the flagged documents.
 
-    job       how the work on the shards runs
-    shards    the shards of `document_table.sketches`, in the same order
-    flagged   a flag for each id
-    folder    the folder of the files; complete files of the same run are reused
+    job          how the work on the shards runs
+    shards       the shards of `document_table.sketches`, in the same order
+    flagged      a flag for each id
+    folder       the folder of the files; complete files of the same run are reused
+    list_bytes   UTF-8 bytes of the texts that are turned into sets together
 
     `PilekitError` for a shard that differs from the sketched shard.
     """
     ids = pairwise(document_table.base.tolist())
     items = list(zip(shards, document_table.sketches, range(len(shards)), ids, strict=True))
-    store = functools.partial(_store_shard, folder=folder, flags=write_flags(folder, flagged))
+    store = functools.partial(_store_shard, folder=folder, flags=write_flags(folder, flagged), list_bytes=list_bytes)
     list(job.each(store, items))
     await_files(file(folder, place) for place in range(len(shards)) for file in (sets_file, ends_file))
     return ShingleStore(folder, document_table.base)
 
 
 def _store_shard(
-    item: tuple[Shard, ShardSketch, int, tuple[int, int]], advance: Advance, *, folder: Path, flags: Path, share: Share
+    item: tuple[Shard, ShardSketch, int, tuple[int, int]],
+    advance: Advance,
+    *,
+    folder: Path,
+    flags: Path,
+    list_bytes: int,
+    share: Share,
 ) -> None:
     (shard, sketch, place, ids), threads = item, share.threads
     if ends_file(folder, place).exists():
@@ -173,49 +196,58 @@ def _store_shard(
     # The ends are written last: if they exist, so do the sets.
     with write_atomically(ends_file(folder, place)) as ends_out, write_atomically(sets_file(folder, place)) as sets_out:
         sizes = np.zeros(sketch.documents, dtype=np.int64)
-        found = []
+        flagged_sizes = [np.zeros(0, np.int64)]
         texts = _candidate_texts(shard, sketch, numbers[flagged].astype(np.int64), advance, ahead=threads > 1)
-        for _, some in map_in_threads(sets, texts, threads - 1, size_of=lambda texts: sum(map(len, texts))):
-            for begin in range(0, len(some.values), _WRITTEN):
-                sets_out.write(some.values[begin : begin + _WRITTEN].data)
-            found.append(some.sizes)
-            del some
-        sizes[flagged] = np.concatenate([np.zeros(0, np.int64), *found])
+        lists = _lists_of(texts, list_bytes)
+        for _, listed in map_in_threads(sets, lists, threads - 1, size_of=lambda texts: sum(map(len, texts))):
+            for begin in range(0, len(listed.values), _WRITTEN):
+                sets_out.write(listed.values[begin : begin + _WRITTEN].data)
+            flagged_sizes.append(listed.sizes)
+            del listed
+        sizes[flagged] = np.concatenate(flagged_sizes)
         ends_out.write(np.cumsum(np.append(0, sizes)).data)
         check_unchanged(shard, sketch)
 
 
 def _candidate_texts(
     shard: Shard, sketch: ShardSketch, numbers: Int64, advance: Advance, *, ahead: bool
-) -> Iterator[list[bytes]]:
-    """The texts of the documents with these ascending numbers, as lists of about 4 MB of UTF-8."""
-    told = 0
+) -> Iterator[bytes]:
+    """The texts of the documents with these ascending numbers, in UTF-8."""
+    reported = 0
 
-    def tell(amount: int) -> None:
-        nonlocal told
-        told += amount
+    def report(amount: int) -> None:
+        nonlocal reported
+        reported += amount
         advance(amount)
 
     header = sketch.header
     format = RecordFormat(header.text_field, tuple(header.label_path.split(".")))
     parser = LineParser(shard.path, shard.name, format, None, SkippedLines())
-    held: list[bytes] = []
-    size = found = 0
-    with closing(_texts(shard, parser, numbers, ReadOptions(tell, ahead))) as lists:
-        while found < len(numbers):
+    count = 0
+    with closing(_texts(shard, parser, numbers, ReadOptions(report, ahead))) as lists:
+        while count < len(numbers):
             texts = next(lists, None)
             if texts is None:
                 raise shard_changed(shard)
-            found += len(texts)
+            count += len(texts)
             while texts:  # Popped, because a long text must not be held twice.
-                held.append(texts.pop().encode())
-                size += len(held[-1])
-                if size >= LIST_BYTES:
-                    yield held
-                    held, size = [], 0
-    if held:
-        yield held
-    advance(header.size - told)
+                yield texts.pop().encode()
+    advance(header.size - reported)
+
+
+def _lists_of(texts: Iterable[bytes], list_bytes: int) -> Iterator[list[bytes]]:
+    """The texts in lists of about this many bytes."""
+    gathered: list[bytes] = []
+    size = 0
+    for text in texts:
+        gathered.append(text)
+        size += len(text)
+        del text  # A long text must not be held while its set is made.
+        if size >= list_bytes:
+            yield gathered
+            gathered, size = [], 0
+    if gathered:
+        yield gathered
 
 
 def _texts(shard: Shard, parser: LineParser, numbers: Int64, options: ReadOptions) -> Generator[list[str], None, None]:

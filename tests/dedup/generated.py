@@ -23,6 +23,7 @@ from types import SimpleNamespace
 import numpy as np
 import numpy.typing as npt
 
+from pilekit.artifacts.sort.scratch_files import Scratch
 from pilekit.dedup.document_table import DocumentTable, ids_of
 from pilekit.dedup.matching import find_candidates, find_exact
 from pilekit.dedup.output.removed_table import Decisions
@@ -108,7 +109,7 @@ def _fill_sets(documents: Int64, of_all: int, out: UInt64, sizes: Int64) -> None
             out[i, place] = _hash(document if own else common, 4000 + place)
 
 
-def write_store(folder: Path, documents: int, flagged: npt.NDArray[np.bool_]) -> ShingleStore:
+def write_store(folder: Path, documents: int, flagged: npt.NDArray[np.bool_], memory: int) -> ShingleStore:
     """The shingle sets of the flagged documents on disk; parts as in `generated_table`."""
     folder.mkdir(parents=True, exist_ok=True)
     borders = _borders(documents)
@@ -121,7 +122,7 @@ def write_store(folder: Path, documents: int, flagged: npt.NDArray[np.bool_]) ->
         of_all = np.zeros(end - begin, dtype=np.int64)
         of_all[chosen] = sizes
         write_flat_sets(folder, place, values[there], of_all)
-    return ShingleStore(folder, np.array(borders))
+    return ShingleStore(folder, np.array(borders), memory)
 
 
 def decide_generated(folder: Path, documents: int, memory: int) -> tuple[Decisions, ComparisonCounts]:
@@ -129,13 +130,13 @@ def decide_generated(folder: Path, documents: int, memory: int) -> tuple[Decisio
     folder.mkdir()
     document_table = generated_table(documents, folder)
     decisions, copies = Decisions(documents, folder), np.zeros(documents, dtype=np.bool_)
-    for pairs in find_exact(document_table, folder, memory):
+    for pairs in find_exact(document_table, Scratch(folder, memory)):
         decisions.add_copies(pairs)
         copies[ids_of(pairs[1])] = True
-    candidates = find_candidates(document_table, range(BANDS), copies, folder, memory, jobs=2)
+    candidates = find_candidates(document_table, range(BANDS), copies, Scratch(folder, memory), jobs=2)
     with candidates.rows:
-        store = write_store(folder / "sets", documents, candidates.flagged)
-        counts = resolve(candidates, store, THRESHOLD, folder, memory // 4, decisions.add_near)
+        store = write_store(folder / "sets", documents, candidates.flagged, memory // 4)
+        counts = resolve(candidates, store, THRESHOLD, folder, decisions.add_near)
     return decisions, counts
 
 

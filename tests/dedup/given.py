@@ -17,7 +17,7 @@ from pilekit.dedup.resolve import ComparisonCounts
 from pilekit.dedup.shingle_store import ShingleStore, ends_file, sets_file
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.sketch_format import ShardSketch
-from pilekit.dedup.sketch.sketch_shard import sketch_shard
+from pilekit.dedup.sketch.sketch_shard import SketchSettings, sketch_shard
 from pilekit.shards.corpus_job import Share
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.read.change_check import version_of
@@ -30,11 +30,9 @@ OWN = 1 << 63
 
 def sketch(path: Path, folder: Path, **settings: Any) -> ShardSketch:
     """The sketch of the shard at `path`, written into `folder`."""
-    defaults: dict[str, Any] = {"bands": Bands(5, 3), "ngram": 3, "subsets": None, "manifest": None}
-    defaults |= {"on_error": "raise", "advance": lambda amount: None}
-    share = Share(ahead=True, threads=settings.pop("threads", 2))
-    shard = shard_of(str(path))
-    return sketch_shard(shard, folder=folder, inputs=inputs_of(shard), share=share, **(defaults | settings))
+    share, shard = Share(ahead=True, threads=settings.pop("threads", 2)), shard_of(str(path))
+    how = SketchSettings(**{"bands": Bands(5, 3), "ngram": 3} | settings)
+    return sketch_shard(shard, lambda amount: None, settings=how, folder=folder, inputs=inputs_of(shard), share=share)
 
 
 def inputs_of(shard: Shard) -> Inputs:
@@ -115,7 +113,9 @@ def write_flat_sets(folder: Path, place: int, values: Values, sizes: npt.NDArray
     ends_file(folder, place).write_bytes(np.insert(sizes.cumsum(), 0, 0).data)
 
 
-def given_store(folder: Path, sets: Sequence[Iterable[int] | Values], *, shards: int = 1) -> ShingleStore:
+def given_store(
+    folder: Path, sets: Sequence[Iterable[int] | Values], *, shards: int = 1, memory: int = 1 << 28
+) -> ShingleStore:
     """A store of these shingle sets, of documents 0, 1, ..., in this many shards."""
     folder.mkdir(parents=True, exist_ok=True)
     base = np.linspace(0, len(sets), shards + 1).astype(np.int64)
@@ -123,13 +123,13 @@ def given_store(folder: Path, sets: Sequence[Iterable[int] | Values], *, shards:
         values = [np.unique(np.array(list(some), dtype=np.uint64)) for some in sets[base[place] : base[place + 1]]]
         flat = np.concatenate([np.empty(0, dtype=np.uint64), *values])
         write_flat_sets(folder, place, flat, np.array([len(some) for some in values], dtype=np.int64))
-    return ShingleStore(folder, base)
+    return ShingleStore(folder, base, memory)
 
 
-def resolve(candidates: Candidates, store: ShingleStore, threshold: float, folder: Path, memory: int) -> Resolved:
+def resolve(candidates: Candidates, store: ShingleStore, threshold: float, folder: Path) -> Resolved:
     """All edges and the counts."""
     tables: list[Values] = []
-    counts = module.resolve(candidates, store, threshold, folder, memory, tables.append)
+    counts = module.resolve(candidates, store, threshold, folder, tables.append)
     edges = [
         Edge(removed, kept, float(np.uint64(similarity).view(np.float64)))
         for table in tables
@@ -150,5 +150,5 @@ def resolve_given(
 ) -> Resolved:
     """Resolve candidates among documents with these shingle sets; the low half of a rank is the document's number."""
     candidates = given_candidates(folder, len(sets), pairs, runs)
-    store = given_store(folder / "store", sets, shards=shards)
-    return resolve(candidates, store, threshold, folder, memory)
+    store = given_store(folder / "store", sets, shards=shards, memory=memory)
+    return resolve(candidates, store, threshold, folder)

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.dedup import matching as candidates_module
-from pilekit.dedup.matching import Candidates, find_candidates, find_exact
+from pilekit.artifacts.sort.scratch_files import Scratch
+from pilekit.dedup.matching import LONGEST_RUN, Candidates, find_candidates, find_exact
 from pilekit.errors import PilekitError
 from tests.dedup.given import OWN, ListedDocuments, ranks_of_lengths
 
@@ -72,7 +72,7 @@ def found(
     flags[[*copies]] = True
     counted: list[int] = []
     how: dict[str, Any] = {"jobs": jobs, "advance": counted.append}
-    candidates = find_candidates(document_table, range(len(keys)), flags, folder, memory, **how)  # type: ignore[arg-type]
+    candidates = find_candidates(document_table, range(len(keys)), flags, Scratch(folder, memory), **how)  # type: ignore[arg-type]
     documents = sum(len(some) for some, _ in document_table.chunks([]))
     assert sum(counted) == 2 * len(keys) * documents
     return read(candidates)
@@ -104,7 +104,7 @@ def test_runs_of_every_length_around_the_limit(tmp_path: Path) -> None:
         assert (len(pairs), len(hot)) == ((length * (length - 1) // 2, 0) if length <= 64 else (0, 1))
 
 
-def test_memory_and_threads_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_and_threads_change_nothing(tmp_path: Path) -> None:
     """Two bands have runs of 12,000 documents, a third has a run of 8,000; the sort holds 1,024 rows."""
     random = np.random.default_rng(5)
     count = 20_000
@@ -116,11 +116,12 @@ def test_memory_and_threads_change_nothing(tmp_path: Path, monkeypatch: pytest.M
     assert {8000, 12_000} <= set(map(len, expected[1]))
     for memory, jobs in [(1, 1), (1 << 20, 2), (1 << 30, 8)]:
         assert found(tmp_path, ranks, keys, memory=memory, jobs=jobs) == expected
-        with monkeypatch.context() as patch:  # Longer runs end after so many members.
-            patch.setattr(candidates_module, "LONGEST_RUN", 1000)
-            some = ranks_of_lengths([9] * 2500)
-            lists = {tuple(some[begin : begin + 1000]) for begin in (0, 1000, 2000)}
-            assert found(tmp_path, some, [[7] * 2500], memory=memory, jobs=jobs) == ([], lists)
+
+
+def test_a_run_of_more_documents_ends_and_another_begins(tmp_path: Path) -> None:
+    ranks = ranks_of_lengths([9] * (LONGEST_RUN + 100))
+    hot = found(tmp_path, ranks, [[7] * len(ranks)], memory=1 << 20)
+    assert hot == ([], {tuple(ranks[:LONGEST_RUN]), tuple(ranks[LONGEST_RUN:])})
 
 
 def test_a_failing_thread_ends_the_others(tmp_path: Path) -> None:
@@ -132,7 +133,7 @@ def test_a_failing_thread_ends_the_others(tmp_path: Path) -> None:
 
     document_table = Damaged(ranks_of_lengths([1] * 1000), {f"key_{band:03d}": list(range(1000)) for band in range(8)})
     with pytest.raises(PilekitError, match="sketches/x: is damaged"):
-        find_candidates(document_table, range(8), np.zeros(1000, dtype=np.bool_), tmp_path, 1 << 30, jobs=2)  # type: ignore[arg-type]
+        find_candidates(document_table, range(8), np.zeros(1000, dtype=np.bool_), Scratch(tmp_path, 1 << 30), jobs=2)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -146,7 +147,7 @@ def check(folder: Path, document_table: ListedDocuments, ranks: list[int], texts
         if (keeper := first.setdefault(texts[rank & 0xFFFFFFFF], rank)) != rank
     ]
     for memory, parts in ((1, 1), (1 << 16, 3), (1 << 24, 1), (1 << 24, 2)):
-        of_parts = [find_exact(document_table, folder, memory, (part, parts)) for part in range(parts)]  # type: ignore[arg-type]
+        of_parts = [find_exact(document_table, Scratch(folder, memory), (part, parts)) for part in range(parts)]  # type: ignore[arg-type]
         assert sorted(tuple(pair) for table in chain(*of_parts) for pair in table.T.tolist()) == sorted(expected)
     return len(expected)
 

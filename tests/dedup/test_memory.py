@@ -158,7 +158,7 @@ if step == "compare":
     job = CorpusJob(Corpus(shard.path), jobs=1)
     store = store_shingles(job, document_table, [shard], np.ones(2, dtype=bool), folder / "sets")
     stored = peak() - before
-    edges = resolve(candidates, store, 0.8, folder, 64 << 20).edges
+    edges = resolve(candidates, store, 0.8, folder).edges
     print(json.dumps([stored, peak() - before - stored, edges]))
 """
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from pilekit.artifacts.sort.scratch_files import Scratch
 from pilekit.dedup.document_table import DocumentTable, ids_of
 from pilekit.dedup.matching import find_candidates
 from pilekit.dedup.run import dedup_corpus
@@ -48,7 +49,7 @@ def outcomes(folder: Path, threshold: float, pairs: int) -> list[Outcome]:
     made = sketch(corpus / "00.jsonl.zst", folder / "sketches", bands=bands, ngram=NGRAM, threads=1)
     document_table = DocumentTable([made], "longest", folder)
     copies = np.zeros(document_table.documents, dtype=np.bool_)
-    found = find_candidates(document_table, range(bands.bands), copies, folder, 64 << 20, jobs=1)
+    found = find_candidates(document_table, range(bands.bands), copies, Scratch(folder, 64 << 20), jobs=1)
     assert not found.runs
     candidates = {frozenset(ids) for table in found.rows.chunks() for ids in ids_of(table[::2]).T.tolist()}
     dedup_corpus(corpus, threshold=threshold, out=folder / "out", write=False, jobs=1)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.dedup import resolve as module
+from pilekit.artifacts.sort.scratch_files import Scratch
 from pilekit.dedup.document_table import ranks_of
 from pilekit.dedup.matching import find_candidates
 from pilekit.dedup.resolve import MOST_REPRESENTATIVES as MOST
@@ -87,7 +87,7 @@ def test_pairs_and_runs_are_decided_as_all_pairs_one_at_a_time(
     assert resolved == one_at_a_time(sets, ranks, of_all, threshold)
 
 
-def test_memory_and_shards_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_and_shards_change_nothing(tmp_path: Path) -> None:
     """3,000 documents in clusters, with ranks in random order; some pairs are too unlike."""
     rng = np.random.default_rng(0)
     centres = rng.integers(0, 2**64, size=(600, 100), dtype=np.uint64)
@@ -97,7 +97,6 @@ def test_memory_and_shards_change_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     runs = [sorted(random.Random(seed).sample(ranks, 300)) for seed in range(5)]
     expected = resolve_given(tmp_path / "0", sets, pairs, runs)
     assert len(expected.edges) > 1000
-    monkeypatch.setattr(module, "_MOST_TOUCHED", 3000)
     assert resolve_given(tmp_path / "1", sets, pairs, runs, shards=7, memory=1) == expected
 
 
@@ -206,9 +205,9 @@ def test_small_clusters_under_one_header_are_found_in_spite_of_hot_runs(tmp_path
     columns: dict[str, Sequence[int]] = {key_column(band): column.tolist() for band, column in enumerate(keys)}
     document_table = ListedDocuments(longest_ranks(list(map(len, texts))).tolist(), columns)
     flags = np.zeros(len(texts), dtype=np.bool_)
-    candidates = find_candidates(document_table, range(bands.bands), flags, tmp_path, 1 << 28)  # type: ignore[arg-type]
+    candidates = find_candidates(document_table, range(bands.bands), flags, Scratch(tmp_path, 1 << 28))  # type: ignore[arg-type]
     assert candidates.runs
-    kept = kept_after(resolve(candidates, given_store(tmp_path / "store", sets), THRESHOLD, tmp_path, 1 << 28)[0], sets)
+    kept = kept_after(resolve(candidates, given_store(tmp_path / "store", sets), THRESHOLD, tmp_path)[0], sets)
 
     members = [np.flatnonzero(cluster == of).tolist() for of in range(1000)]
     pairs = [pair for some in members for pair in combinations(some, 2)]

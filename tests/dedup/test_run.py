@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilekit import PilekitError
-from pilekit.dedup.output import removed_table
+from pilekit.dedup.output.removed_format import ROWS_PER_GROUP
+from pilekit.dedup.output.removed_table import Decisions
 from pilekit.dedup.result import DedupResult
 from pilekit.dedup.run import dedup_corpus
-from pilekit.dedup.sketch import sketch_shard
 from pilekit.dedup.sketch.shingles import shingle_set
 from tests.dedup import reference
 from tests.dedup.checking import Identity, check, corpus_documents, removed_rows, write_corpus
@@ -142,12 +143,9 @@ def test_other_subsets_pass_through_or_are_left_out(tmp_path: Path, only: bool, 
     assert {documents[name].subset for name in removed} == {"ArXiv", "Pile-CC"}
 
 
-def test_more_documents_than_are_looked_up_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_documents_than_are_looked_up_at_a_time(tmp_path: Path) -> None:
     """Row groups, chunks and batches end in the middle; copies lie far from their originals."""
-    for module in (sketch_shard, removed_table):
-        monkeypatch.setattr(module, "ROWS_PER_GROUP", 4096)
-    monkeypatch.setattr(removed_table, "_AT_A_TIME", 3000)
-    count = 5000  # in each of two shards
+    count = ROWS_PER_GROUP + 5000  # in each of two shards
     of = [(31 * i) % 1875 if i % 3 else i for i in range(2 * count)]
     lines = lines_of([f"text {text}" for text in of])
     (tmp_path / "data").mkdir()
@@ -159,7 +157,7 @@ def test_more_documents_than_are_looked_up_at_a_time(tmp_path: Path, monkeypatch
     expected = [(i, first) for i, text in enumerate(of) if (first := first_of.setdefault(text, i)) != i]
     rows = result.removed.to_pylist()
     found = [tuple(count * int(row[f"{one}shard"][0]) + row[f"{one}number"] for one in ("", "kept_")) for row in rows]
-    assert len(expected) > 4096
+    assert len(expected) > ROWS_PER_GROUP
     assert found == expected
     assert [(row["subset"], row["kept_subset"]) for row in rows] == [
         (LABELS[i % 3], LABELS[first % 3]) for i, first in expected
@@ -168,6 +166,17 @@ def test_more_documents_than_are_looked_up_at_a_time(tmp_path: Path, monkeypatch
     kept = b"".join(making.unzstd(path) for path in sorted((tmp_path / "out" / "clean").glob("*.zst")))
     gone = {i for i, _ in expected}
     assert kept == b"".join(line + b"\n" for i, line in enumerate(lines) if i not in gone)
+
+
+@pytest.mark.parametrize("at_a_time", [1, 7, 100])
+def test_removals_come_in_groups_of_any_size(tmp_path: Path, at_a_time: int) -> None:
+    removed = np.flatnonzero(np.random.default_rng(0).random(90) < 0.4) + 1
+    decisions = Decisions(100, tmp_path, at_a_time)
+    decisions.add_copies(np.stack([np.zeros(len(removed)), removed]).astype(np.uint64) | np.uint64(1 << 63))
+    for size in (1, 3, 50):
+        groups = [ids.tolist() for ids, _ in decisions.removals(size)]
+        assert list(chain.from_iterable(groups)) == removed.tolist()
+        assert {len(group) for group in groups[:-1]} <= {size}
 
 
 def test_minhash_is_datasketch_s(corpus: Path, whole: DedupResult) -> None:

@@ -24,7 +24,6 @@ from pilekit.dedup.sketch.shingles import shingle_set
 from pilekit.errors import PilekitError
 from pilekit.shards import corpus_job
 from pilekit.shards.corpus_job import CorpusJob
-from pilekit.workers import in_threads
 from tests.dedup.given import sketch
 from tests.shards.making import LABELS, lines, slow_documents, some_lines, zstd_frame
 from tests.stopping import tree
@@ -74,13 +73,11 @@ def test_the_sets_of_flagged_documents_of_any_shard(
     flagged = data.draw(st.lists(st.booleans(), min_size=len(texts), max_size=len(texts)))
     told: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "LIST_BYTES", data.draw(st.integers(1, 100)))
-        patch.setattr(in_threads, "LARGE_BYTES", data.draw(st.sampled_from([1, 200, 1 << 20])))
-        patch.setattr(module, "_WRITTEN", data.draw(st.integers(1, 20)))
         patch.setattr(corpus_job, "usable_cpus", lambda: data.draw(st.integers(1, 3)))
         wanted = np.array(flagged, dtype=bool)
         job = CorpusJob(Corpus.of_shards(shards, load_manifest()), jobs=1, advance=told.append)
-        store = store_shingles(job, document_table, shards, wanted, folder / "sets")
+        list_bytes = data.draw(st.integers(1, 100))
+        store = store_shingles(job, document_table, shards, wanted, folder / "sets", list_bytes=list_bytes)
     for id, text in enumerate(texts):
         if flagged[id]:
             expected = shingle_set(np.frombuffer(text.encode(), dtype=np.uint8), ngram)
@@ -129,7 +126,7 @@ def test_complete_files_are_used_again(tmp_path: Path) -> None:
 def test_damaged_files_are_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "0.jsonl", b"\n".join(some_lines(20)))
     document_table, shards = document_table_of([path], tmp_path)
-    store_shingles(one_process(shards), document_table, shards, np.ones(20, dtype=bool), tmp_path).release()
+    store_shingles(one_process(shards), document_table, shards, np.ones(20, dtype=bool), tmp_path)
     content = sets_file(tmp_path, 0).read_bytes()
     sets_file(tmp_path, 0).write_bytes(content[:-8])
     with pytest.raises(PilekitError, match=r"0\.sets: is damaged"):

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from pilekit.artifacts.sort.external_sort import RowSort, Table
+from pilekit.artifacts.sort.scratch_files import Scratch
 from pilekit.workers.kernels import compiled
 
 UInt64 = npt.NDArray[np.uint64]
@@ -32,22 +32,22 @@ def repeated_rows(
     chunks: Callable[[Sequence[str]], Iterator[tuple[UInt64, dict[str, UInt64]]]],
     groups: Sequence[Sequence[str]],
     documents: int,
-    folder: Path,
-    memory: int,
+    scratch: Scratch,
 ) -> Iterator[Iterator[Table]]:
     """For each group of columns: (values, rank) of all documents that may share their values, ascending.
 
     chunks    ranks and these columns of all documents; the filter looks at the first column of each group
-    folder    for the sort
-    memory    bytes to use for each group
+    scratch   its memory is for each group
     """
-    size = min(repeated_bytes(documents), memory // 3)
+    size = min(repeated_bytes(documents), scratch.memory // 3)
     tables = [repeated_table(size) for _ in groups]
     for _, columns in chunks([group[0] for group in groups]):
         for group, table in zip(groups, tables, strict=True):
             note_values(table, columns[group[0]])
     with ExitStack() as stack:
-        sorts = [stack.enter_context(RowSort(folder, len(group) + 1, memory - size)) for group in groups]
+        sorts = [
+            stack.enter_context(RowSort(scratch.folder, len(group) + 1, scratch.memory - size)) for group in groups
+        ]
         for ranks, columns in chunks([name for group in groups for name in group]):
             for group, table, sort in zip(groups, tables, sorts, strict=True):
                 some = may_be_repeated(table, columns[group[0]])

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,13 @@ import xxhash
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.errors import PilekitError
+
+
+class Scratch(NamedTuple):
+    """Where a step sorts: a folder for files without a name, and the bytes of memory that the step may use."""
+
+    folder: Path
+    memory: int
 
 
 @contextmanager

@@ -14,6 +14,7 @@ removed. The document table turns ids into names.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pilekit.artifacts.sort.external_sort import Table
-from pilekit.artifacts.sort.scratch_files import scratch_array, write_flags
+from pilekit.artifacts.sort.scratch_files import Scratch, scratch_array, write_flags
 from pilekit.dedup.document_table import REMOVABLE, DocumentTable, Ids, ids_of
 from pilekit.dedup.matching import Candidates
 from pilekit.dedup.output.removed_format import CORPORA, REASONS, REMOVALS, ROWS_PER_GROUP, SCHEMA, RemovalsHeader
@@ -34,19 +35,22 @@ from pilekit.workers import Advance
 KEPT, EXACT, NEAR = range(3)
 
 _ROW = np.dtype([("reason", "u1"), ("kept", "<u4"), ("similarity", "<f8")])
-_AT_A_TIME = 1 << 20
 
 
 class Decisions:
-    """The removed documents and the reasons, for this many documents; `folder` is for scratch files."""
+    """The removed documents and the reasons, for this many documents.
 
-    def __init__(self, documents: int, folder: Path):
-        self._rows = scratch_array(folder, _ROW, documents)
+    folder      for scratch files
+    at_a_time   ids that are searched for removed documents at once
+    """
+
+    def __init__(self, documents: int, folder: Path, at_a_time: int = 1 << 20):
+        self._rows, self._at_a_time = scratch_array(folder, _ROW, documents), at_a_time
 
     def add_copies(self, pairs: Table) -> None:
         """Take exact copies: (rank of the document that stands for the text, rank of the copy)."""
-        some = pairs[:, pairs[1] >= REMOVABLE]
-        self._set(ids_of(some[1]), EXACT, ids_of(some[0]), np.ones(some.shape[1]))
+        removable = pairs[:, pairs[1] >= REMOVABLE]
+        self._set(ids_of(removable[1]), EXACT, ids_of(removable[0]), np.ones(removable.shape[1]))
 
     def add_near(self, edges: Table) -> None:
         """Take near-duplicates: (rank of a removed document, rank of a kept one, bits of the similarity)."""
@@ -59,21 +63,21 @@ class Decisions:
 
     def removed(self, begin: int, end: int) -> npt.NDArray[np.bool_]:
         """Whether each of these ids is removed."""
-        found: npt.NDArray[np.bool_] = self._rows["reason"][begin:end] != KEPT
-        return found
+        flags: npt.NDArray[np.bool_] = self._rows["reason"][begin:end] != KEPT
+        return flags
 
     def write(self, folder: Path) -> Path:
         """Write a flag for each id, whether it is removed, for `read_flags`."""
         flags = scratch_array(folder, np.bool_, len(self._rows))
-        for begin in range(0, len(flags), _AT_A_TIME):
-            flags[begin : begin + _AT_A_TIME] = self.removed(begin, begin + _AT_A_TIME)
+        for begin in range(0, len(flags), self._at_a_time):
+            flags[begin : begin + self._at_a_time] = self.removed(begin, begin + self._at_a_time)
         return write_flags(folder, flags)
 
     def removals(self, size: int) -> Iterator[tuple[Int64, npt.NDArray[Any]]]:
         """(ids, a row for each with reason, kept id and similarity) of all removed documents, `size` at a time."""
         ids = np.empty(0, dtype=np.int64)
-        for begin in range(0, len(self._rows), _AT_A_TIME):
-            ids = np.append(ids, begin + np.flatnonzero(self.removed(begin, begin + _AT_A_TIME)))
+        for begin in range(0, len(self._rows), self._at_a_time):
+            ids = np.append(ids, begin + np.flatnonzero(self.removed(begin, begin + self._at_a_time)))
             while len(ids) >= size:
                 yield ids[:size], self._reasons(ids[:size])
                 ids = ids[size:]
@@ -106,33 +110,39 @@ class RemovedCounts(NamedTuple):
     repeated: int
 
 
-def write_removed(
-    path: Path,
-    document_table: DocumentTable,
-    decisions: Decisions,
-    *,
-    header: Mapping[str, Any],
-    repeated_labels: Collection[str],
-    repeated_shards: Collection[str],
-) -> RemovedCounts:
-    """Write all removals to `path`.
+@dataclass(frozen=True)
+class Deciding:
+    """The settings of `decide`.
 
+    sets               the folder of the shingle sets
+    threshold          the least similarity of a removed document
+    path               of `removed.parquet`
     header             the fields of its `RemovalsHeader`
     repeated_labels    copies with these labels in `repeated_shards` are intended
     """
+
+    sets: Path
+    threshold: float
+    path: Path
+    header: Mapping[str, Any]
+    repeated_labels: Collection[str]
+    repeated_shards: Collection[str]
+
+
+def write_removed(document_table: DocumentTable, decisions: Decisions, settings: Deciding) -> RemovedCounts:
+    """Write all removals to `settings.path`."""
     shards = [sketch.header.shard for sketch in document_table.sketches]
     codes = {shard: code for code, shard in enumerate(dict.fromkeys(shards))}
     names, name_of = list(codes), np.array([codes[shard] for shard in shards])
     labels = document_table.labels
-    label_repeats = np.array([label in repeated_labels for label in labels], dtype=bool)
-    shard_repeats = np.array([shard in repeated_shards for shard in shards], dtype=bool)
+    label_repeats = np.array([label in settings.repeated_labels for label in labels], dtype=bool)
+    shard_repeats = np.array([shard in settings.repeated_shards for shard in shards], dtype=bool)
     counts, (text_bytes, held_out), repeated = *np.zeros((2, 2, len(labels)), np.int64), 0
-    with REMOVALS.writing_table(path, SCHEMA, RemovalsHeader(**header)) as writer:
+    with REMOVALS.writing_table(settings.path, SCHEMA, RemovalsHeader(**settings.header)) as writer:
         for ids, rows in decisions.removals(ROWS_PER_GROUP):
             document, kept = document_table.rows[ids], document_table.rows[rows["kept"]]
-            place, kept_place = (
-                np.searchsorted(document_table.base, some, "right") - 1 for some in (ids, rows["kept"])
-            )
+            # The shard of an id is the last that begins at it or before it.
+            place, kept_place = (np.searchsorted(document_table.base, of, "right") - 1 for of in (ids, rows["kept"]))
             corpus = np.searchsorted([document_table.first_own, document_table.first_removable], rows["kept"], "right")
             columns = [
                 _named(name_of[place], names),
@@ -159,7 +169,7 @@ def _named(codes: npt.NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
 
 
 class Decided(NamedTuple):
-    """The counts of the removed documents and of the comparison, and the file of flags, beside the shingle sets."""
+    """The counts of the removed documents and of the comparison, and the file of flags."""
 
     removed: RemovedCounts
     compared: ComparisonCounts
@@ -170,22 +180,12 @@ def decide(
     document_table: DocumentTable,
     decisions: Decisions,
     candidates: Candidates,
-    folder: Path,
-    memory: int,
+    scratch: Scratch,
     advance: Advance,
     *,
-    sets: Path,
-    threshold: float,
-    path: Path,
-    **about: Any,
+    settings: Deciding,
 ) -> Decided:
-    """Decide all candidates; `decisions` has the exact copies.
-
-    folder   for files without names
-    memory   bytes, of which a quarter maps shingle sets
-    sets     the folder of the shingle sets
-    path     of `removed.parquet`; `about`: further arguments of `write_removed`
-    """
-    store = ShingleStore(sets, document_table.base)
-    compared = resolve(candidates, store, threshold, folder, memory // 4, decisions.add_near, advance=advance)
-    return Decided(write_removed(path, document_table, decisions, **about), compared, decisions.write(sets))
+    """Decide all candidates; `decisions` has the exact copies. A quarter of the memory maps shingle sets."""
+    store = ShingleStore(settings.sets, document_table.base, scratch.memory // 4)
+    compared = resolve(candidates, store, settings.threshold, scratch.folder, decisions.add_near, advance)
+    return Decided(write_removed(document_table, decisions, settings), compared, decisions.write(settings.sets))

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pilekit.dedup.output.removed_table import RemovedCounts
-from pilekit.dedup.resolve import ComparisonCounts
+from pilekit.dedup.output.removed_table import Decided
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.shingles import Int64
 from pilekit.dedup.sketch.sketch_format import ShardSketch
@@ -27,21 +26,18 @@ def summarize(
     sketches: Iterable[ShardSketch],
     labels: Sequence[str],
     kept: Int64,
-    removed: RemovedCounts,
-    *,
-    only: bool,
+    decided: Decided,
     bands: Bands,
-    threshold: float,
-    compared: ComparisonCounts,
-    protected: Sequence[str] = (),
+    parameters: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The summary as `summary.json` holds it; `PilekitError` if the counts do not add up.
 
-    labels    in alphabetical order
-    kept      (documents, bytes of text) of each label, int64 [2, labels]
-    protected the names of held-out shards, which lose nothing; `like_held_out` then counts the documents that others
-              lose because these shards have them
+    labels      in alphabetical order
+    kept        (documents, bytes of text) of each label, int64 [2, labels]
+    parameters  those of the run. If it protects held-out shards, `like_held_out` counts the documents that others lose
+                because these shards have them
     """
+    only, protected, removed = parameters["only"], parameters.get("held_out", ()), decided.removed
     read, place_of = np.zeros_like(kept), {label: place for place, label in enumerate(labels)}
     skipped, selected, held_out = 0, None, 0
     for sketch in sketches:
@@ -58,31 +54,32 @@ def summarize(
         documents, read_bytes, stay, kept_bytes, exact, near, removed_bytes, like = rows[place].tolist()
         if documents:
             label = labels[place]
-            one = {"read": documents, "kept": stay, "removed": exact + near, "exact": exact, "near": near, "skipped": 0}
+            counts = {"read": documents, "kept": stay, "removed": exact + near, "exact": exact, "near": near}
+            counts["skipped"] = 0
             if only:
-                one["left_out"] = 0 if selected is None or label in selected else documents
+                counts["left_out"] = 0 if selected is None or label in selected else documents
             if protected:
-                one["like_held_out"] = like
-            subsets[label] = {**one, "bytes": {"read": read_bytes, "kept": kept_bytes, "removed": removed_bytes}}
+                counts["like_held_out"] = like
+            subsets[label] = {**counts, "bytes": {"read": read_bytes, "kept": kept_bytes, "removed": removed_bytes}}
             _check(subsets[label], f"subset {visible(label)}")
 
     more = [*["left_out"] * only, *["like_held_out"] * bool(protected)]
     total: dict[str, Any] = {
-        count: sum(one[count] for one in subsets.values())
+        count: sum(counts[count] for counts in subsets.values())
         for count in ("read", "kept", "removed", "exact", "near", "skipped", *more)
     }
     total["read"] += skipped
     total["skipped"] += skipped
     _check(total, "all")
     total["bytes"] = {
-        count: sum(one["bytes"][count] for one in subsets.values()) for count in ("read", "kept", "removed")
+        count: sum(counts["bytes"][count] for counts in subsets.values()) for count in ("read", "kept", "removed")
     }
     if protected:
         total["held_out"] = {"shards": [*protected], "documents": held_out}
     total["subsets"] = subsets
-    total["matching"] = {"bands": bands.bands, "rows": bands.rows, "recall": bands.probability(threshold)}
-    if compared.hot_documents:
-        total["hot"] = {"runs": compared.hot_runs, "documents": compared.hot_documents}
+    total["matching"] = {"bands": bands.bands, "rows": bands.rows, "recall": bands.probability(parameters["threshold"])}
+    if decided.compared.hot_documents:
+        total["hot"] = {"runs": decided.compared.hot_runs, "documents": decided.compared.hot_documents}
     if removed.repeated:
         total["up_sampled"] = removed.repeated
     return total

@@ -7,6 +7,7 @@ decompressed and decoded: 430 MB/s on two cores, 230 on one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,32 +48,37 @@ MAX_THREADS = 2
 """Threads for signatures: two keep up with the reading of one shard on any machine."""
 
 
+@dataclass(frozen=True)
+class SketchSettings:
+    """How a shard is sketched.
+
+    subsets          their documents are sketched, others only counted; in any spelling that the manifest knows
+    rows_per_group   documents in a row group of the sketch
+    """
+
+    bands: Bands
+    ngram: int
+    subsets: Sequence[str] | None = None
+    manifest: Manifest | None = None
+    on_error: OnError = "raise"
+    rows_per_group: int = ROWS_PER_GROUP
+
+
 def sketch_shard(
-    shard: Shard,
-    advance: Advance,
-    *,
-    bands: Bands,
-    ngram: int,
-    subsets: Sequence[str] | None,
-    manifest: Manifest | None,
-    on_error: OnError,
-    folder: Path,
-    inputs: Inputs,
-    share: Share,
+    shard: Shard, advance: Advance, *, settings: SketchSettings, folder: Path, inputs: Inputs, share: Share
 ) -> ShardSketch:
     """Read the shard once and write its sketch into `folder`, or take the sketch of an earlier run.
 
     advance    receives further amounts of stored bytes
-    subsets    their documents are sketched, others only counted; in any spelling that the manifest knows
     inputs     the job's inputs: `ShardChanged` if the shard has changed since the job began
     share      the sketch does not depend on it
 
     The folder belongs to a job (`output_folder`), so a sketch in it was made of this shard with these settings.
     """
-    place = folder / f"{shard.name}{SUFFIX}"
+    place, bands, manifest = folder / f"{shard.name}{SUFFIX}", settings.bands, settings.manifest
     if is_fresh(place, shard):
         sketch = load_sketch(place)
-        if on_error == "raise" and sketch.header.skipped:
+        if settings.on_error == "raise" and sketch.header.skipped:
             line, reason = sketch.header.examples[0]
             raise bad_line_error(BadLine(shard.path, line, visible(reason)))
         advance(sketch.header.size)
@@ -80,6 +86,7 @@ def sketch_shard(
 
     threads = share.threads
     now, format = fingerprint(shard.path), RecordFormat.of(manifest)
+    subsets = settings.subsets
     selected = None if subsets is None else sorted(resolve_subsets(*subsets, manifest=manifest))
     counts = Counts()
     with (
@@ -93,11 +100,11 @@ def sketch_shard(
             write_page_checksum=True,
         ) as writer,
     ):
-        with read(shard, None, on_error, manifest=manifest, advance=advance, ahead=threads > 1) as reader:
+        with read(shard, None, settings.on_error, manifest=manifest, advance=advance, ahead=threads > 1) as reader:
             texts = _Texts(reader, counts, selected)
             # In whole groups of one chunk, a sketch does not depend on the batches that were read.
-            for table in in_row_groups(_rows(texts, bands, ngram, threads), ROWS_PER_GROUP):
-                writer.write_table(table.combine_chunks(), row_group_size=ROWS_PER_GROUP)
+            for table in in_row_groups(_rows(texts, bands, settings.ngram, threads), settings.rows_per_group):
+                writer.write_table(table.combine_chunks(), row_group_size=settings.rows_per_group)
         inputs.check(shard)
         documents = counts.lengths.sum(axis=1).tolist()
         header = SketchHeader(
@@ -108,7 +115,7 @@ def sketch_shard(
             text_field=format.text_field,
             label_path=".".join(format.label_path),
             subsets=selected,
-            ngram=ngram,
+            ngram=settings.ngram,
             bands=bands.bands,
             lines=texts.lines,
             skipped=reader.skipped.count,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.corpus import Manifest
-from pilekit.dedup.sketch import sketch_shard as sketching
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.minhash import band_keys, permutations, signatures
 from pilekit.dedup.sketch.sketch_format import ShardSketch, key_column, load_sketch
@@ -94,11 +92,9 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(shard: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardSketch]:
+def made(shard: Path, tmp_path_factory: pytest.TempPathFactory) -> ShardSketch:
     """A sketch with row groups of 6,553 rows."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sketching, "ROWS_PER_GROUP", 6553)
-        yield sketch(shard, tmp_path_factory.mktemp("made"))
+    return sketch(shard, tmp_path_factory.mktemp("made"), rows_per_group=6553)
 
 
 def test_storage_and_threads_change_nothing_but_the_fingerprint(shard: Path, made: ShardSketch, tmp_path: Path) -> None:
@@ -108,7 +104,7 @@ def test_storage_and_threads_change_nothing_but_the_fingerprint(shard: Path, mad
     frames.write_bytes(b"".join(zstd_frame(b"\n".join(content[i : i + 999]) + b"\n") for i in range(0, 15_000, 999)))
     pq.write_table(pa.Table.from_pylist([json.loads(line) for line in content]), parquet, row_group_size=5000)
     for path in (frames, parquet):
-        other = sketch(path, tmp_path / "sketches", threads=1)
+        other = sketch(path, tmp_path / "sketches", threads=1, rows_per_group=6553)
         with pq.ParquetFile(made.path) as one, pq.ParquetFile(other.path) as two:
             assert one.metadata.num_row_groups == two.metadata.num_row_groups == 3
             for group in range(3):
