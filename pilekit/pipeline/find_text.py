@@ -27,7 +27,7 @@ from pilekit.shards.read.reader import Reading, read
 from pilekit.shards.work import Work, takes
 from pilekit.workers import Advance
 
-Search = Callable[[Shard, "Counts", Advance | None, Share], Iterator["FoundText"]]
+Search = Callable[[Shard, "Counts", Reading], Iterator["FoundText"]]
 
 CONTEXT = 200
 """The most characters kept of a match, and of its line on either side."""
@@ -77,23 +77,23 @@ def find_text(
 ) -> Generator[FoundText, None, None]:
     """Yield the documents whose text holds a match of the regular expression `pattern`, in the order of the corpus.
 
-    counts    receives the counts of each shard when it has been read; complete at the end
-    subsets   exact names; None: all
-    min_bytes documents with less text are not counted
+    counts    receives the counts of each shard when it has been read; it is complete at the end
+    subsets   are exact names; None: all are searched
+    min_bytes leaves out documents with less text
     work      on_error, jobs, advance, cluster: see `Work`
 
     Raises PilekitError for a pattern that is no regular expression, and for every error of `read`.
     """
     job = CorpusJob(corpus, **work)
     reading = functools.partial(read, subsets=subsets, on_error=job.on_error, manifest=corpus.manifest)
-    search = functools.partial(_search, pattern=Match(pattern).pattern, min_bytes=min_bytes, reading=reading)
+    search = functools.partial(_search, pattern=Match(pattern).pattern, min_bytes=min_bytes)
     if job.cluster is None and job.processes(job.shards) == 1:
-        share = job.share(job.shards)
+        reading = functools.partial(reading, advance=job.advance, ahead=job.share(job.shards).ahead)
         for shard in job.shards:
-            yield from search(shard, counts, job.advance, share)
+            yield from search(shard, counts, reading)
         return
     decoder = msgspec.json.Decoder(FoundText)
-    search_to_file = functools.partial(_search_to_file, search=search)
+    search_to_file = functools.partial(_search_to_file, search=search, reading=reading)
     with closing(job.each_file(search_to_file, job.shards, "grep")) as searched:
         for file, shard_counts in searched:
             counts.merge(shard_counts)
@@ -101,24 +101,19 @@ def find_text(
                 yield from map(decoder.decode, lines)
 
 
-def _search_to_file(shard: Shard, file: BinaryIO, advance: Advance, *, search: Search, share: Share) -> Counts:
+def _search_to_file(
+    shard: Shard, file: BinaryIO, advance: Advance, *, search: Search, reading: Reading, share: Share
+) -> Counts:
     """Search one shard, and write its matches to `file`."""
     counts = Counts()
     encoder = msgspec.json.Encoder()
-    for match in search(shard, counts, advance, share):
+    for match in search(shard, counts, functools.partial(reading, advance=advance, ahead=share.ahead)):
         file.write(encoder.encode(match) + b"\n")
     return counts
 
 
 def _search(
-    shard: Shard,
-    counts: Counts,
-    advance: Advance | None,
-    share: Share,
-    *,
-    pattern: re.Pattern[str],
-    min_bytes: int | None,
-    reading: Reading,
+    shard: Shard, counts: Counts, reading: Reading, *, pattern: re.Pattern[str], min_bytes: int | None
 ) -> Iterator[FoundText]:
     """The matches in one shard.
 
@@ -128,7 +123,7 @@ def _search(
     search = pattern.search
     plain = _IGNORED_CASE.fullmatch(pattern.pattern)
     word = plain[1].lower() if plain else ""
-    with reading(shard, advance=advance, ahead=share.ahead) as reader:
+    with reading(shard) as reader:
         for batch in reader if min_bytes is None else MinBytes(min_bytes)(reader):
             counts.read.update(batch.subsets)
             check_labels(counts.read)

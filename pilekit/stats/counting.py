@@ -26,6 +26,7 @@ from pilekit.shards.corpus_job import ShardWork, Share
 from pilekit.shards.index.document_rows import DocumentRows, document_rows
 from pilekit.shards.index.format import IndexDamage, ShardIndex, bad_lines
 from pilekit.shards.read.json_records import LineParser, OnError, bad_line_error
+from pilekit.shards.read.open import ReadOptions
 from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.stats.histogram import BINS, bin_of
 from pilekit.workers import Advance
@@ -110,25 +111,36 @@ def _unpickled(
     return counts
 
 
+@dataclass(frozen=True)
+class CountOptions:
+    """How shards are counted.
+
+    subsets     only their documents are counted; None: all
+    tokenizer   counts tokens too; None: none are counted
+    copies      whether the hashes of texts are wanted
+    stored      the stored bytes that a process reads, of all shards without an index
+    """
+
+    manifest: Manifest
+    subsets: Sequence[str] | None
+    tokenizer: Tokenizer | None
+    copies: bool
+    on_error: OnError
+    stored: int
+
+
 def count_shard(
-    item: tuple[Shard, ShardIndex | None],
-    advance: Advance,
-    *,
-    manifest: Manifest,
-    subsets: Sequence[str] | None,
-    tokenizer: Tokenizer | None,
-    copies: bool,
-    on_error: OnError,
-    share: Share,
+    item: tuple[Shard, ShardIndex | None], advance: Advance, *, options: CountOptions, share: Share
 ) -> tuple[Counts, TextHashes]:
-    """Count one shard, from its index if there is one; the second result is empty unless `copies`."""
-    shard, index = item
+    """Count one shard, from its index if there is one; the second result is empty unless copies are wanted."""
+    (shard, index), copies = item, options.copies
     if index is not None:
         counts = Counts(skipped=bad_lines(shard, index))
-        if counts.skipped.count and on_error != "skip":
+        if counts.skipped.count and options.on_error != "skip":
             raise bad_line_error(counts.skipped.examples[0])
+        rows = index.rows("subset", "text_bytes", *["text_hash"] * copies)
         try:
-            hashes = _count_all(index.rows("subset", "text_bytes", *["text_hash"] * copies), counts, copies, subsets)
+            hashes = _count_all(rows, counts, copies, options.subsets)
         except IndexDamage as damage:
             logger.warning("index not used: %s", damage)
         else:
@@ -136,17 +148,17 @@ def count_shard(
             counts.joined = {} if index.names is None else index.names.joined
             return counts, hashes
     counts = Counts()
-    parser = LineParser.of(shard, manifest, subsets, on_error, counts.skipped)
+    parser = LineParser.of(shard, options.manifest, options.subsets, options.on_error, counts.skipped)
 
     def count_tokens(batch: DocumentBatch) -> None:
-        assert tokenizer is not None
-        tokens = np.diff(tokenizer.encode_batch(batch.texts)[1])
+        assert options.tokenizer is not None
+        tokens = np.diff(options.tokenizer.encode_batch(batch.texts)[1])
         np.add.at(counts.tokens, counts.rows(batch.subsets), tokens)
 
-    see_batch = None if tokenizer is None else count_tokens
-    rows = document_rows(shard, parser, share.read_options(advance), hashed=copies, see_batch=see_batch)
-    with closing(rows):
-        hashes = _count_all(rows, counts, copies)
+    see_batch = None if options.tokenizer is None else count_tokens
+    read_options = ReadOptions(advance, share.ahead, options.stored)
+    with closing(document_rows(shard, parser, read_options, hashed=copies, see_batch=see_batch)) as rows_read:
+        hashes = _count_all(rows_read, counts, copies)
     names = parser.format.names
     counts.joined = {} if names is None else names.joined
     return counts, hashes

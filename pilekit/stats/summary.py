@@ -22,7 +22,7 @@ from pilekit.shards.corpus_job import CorpusJob
 from pilekit.shards.index.format import Frames, ShardIndex, find_index
 from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.work import Work, takes
-from pilekit.stats.counting import CopyCounter, Counts, count_into_file, count_shard, hashes_from_file
+from pilekit.stats.counting import CopyCounter, CountOptions, Counts, count_into_file, count_shard, hashes_from_file
 from pilekit.stats.histogram import quantile
 from pilekit.stats.result import CorpusStats, SubsetStats
 
@@ -43,10 +43,10 @@ def corpus_stats(
     """Count a corpus.
 
     corpus      a `Corpus`, or one or several paths, globs or URLs
-    subsets     only documents of these subsets, in any spelling the manifest knows; None: all
-    tokenizer   count tokens too; a `Tokenizer`, or an argument of `load_tokenizer`
-    copies      count the documents whose text occurred before (equal 64-bit hash); takes about 10 bytes of memory a
-                document; all other memory is constant. A cluster keeps hashes in the cache folder meanwhile
+    subsets     only their documents are counted, in any spelling the manifest knows; None: all
+    tokenizer   counts tokens too; a `Tokenizer`, or an argument of `load_tokenizer`
+    copies      also counts the documents whose text occurred before (equal 64-bit hash); takes about 10 bytes of memory
+                a document; all other memory is constant. A cluster keeps hashes in the cache folder meanwhile
     manifest    describes the corpus at a path, as for `Corpus`
     work        on_error, jobs, advance, cluster: see `Work`
 
@@ -66,14 +66,9 @@ def corpus_stats(
     to_read = [shard for shard, index in zip(corpus.shards, indexes, strict=True) if index is None]
     job = CorpusJob(corpus, **work)
     job = replace(job, jobs=job.processes(to_read))
-    count = functools.partial(
-        count_shard,
-        manifest=corpus.manifest,
-        subsets=subsets,
-        tokenizer=tokenizer,
-        copies=copies,
-        on_error=job.on_error,
-    )
+    stored = sum(shard.size or 0 for shard in to_read) // (job.jobs or 1)
+    options = CountOptions(corpus.manifest, subsets, tokenizer, copies, job.on_error, stored)
+    count = functools.partial(count_shard, options=options)
     counts = Counts()
     copy_counter = CopyCounter()
     no_frames = Frames(*[np.zeros(0, dtype=np.int64)] * 4)  # Counting needs none, and a shard of 43 GB has 1.4 MB.

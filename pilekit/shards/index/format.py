@@ -169,7 +169,7 @@ def find_index(
     """The shard's index, if one fits.
 
     tell    if indexes exist but none fits, warn why
-    whole   read all rows, and refuse an index with damaged rows
+    whole   also reads all rows, and refuses an index with damaged rows
     """
     now: Fingerprint | None = None
     reasons = []

@@ -228,7 +228,7 @@ class LinesInOrder:
     """The lines of a shard; each request reads from the beginning. The path `-` is standard input.
 
     lines     how many lines the shard has; None: not known
-    advance   called with the number of further stored bytes read
+    advance   is called with the number of further stored bytes read
     """
 
     def __init__(self, path: str, shown: str, lines: int | None = None, advance: Callable[[int], None] | None = None):

@@ -84,11 +84,11 @@ def read(
     subsets              only documents of these subsets, in any spelling the manifest knows; None: all
     on_error             "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
     manifest             where records keep text and label; the Pile's by default
-    start                the first document number in a single shard; earlier lines are decompressed but not parsed
+    start                is the first document number in a single shard; earlier lines are not parsed
     max_document_bytes   a longer line is an error (1 GiB)
     max_window           a zstd frame that needs a larger window is an error (128 MiB)
-    advance              called, from the decoding thread, with the number of stored bytes of each read
-    ahead                decompress in a thread; False is a few percent faster where every CPU has a process already
+    advance              is called, from the decoding thread, with the number of stored bytes of each read
+    ahead                decompresses in a thread; False is a few percent faster where every CPU has a process already
 
     Yields `DocumentBatch`es of about 1-4 MB of text. A truncated or damaged file, or a line that is too long, is a
     `PilekitError` with either `on_error`, because the rest of the shard is lost.

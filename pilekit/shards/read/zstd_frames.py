@@ -117,7 +117,7 @@ def decompress_frames(
     """Decompress all frames of `file`; yields pieces of at most 2 MiB.
 
     max_window   the largest window accepted, in bytes
-    on_frame     called with the number and the first byte of each frame, before its pieces are yielded
+    on_frame     is called with the number and the first byte of each frame, before its pieces are yielded
 
     Raises `ShardDamage` for anything that is not a sequence of complete frames, after all pieces before the damage.
     """

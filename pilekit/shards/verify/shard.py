@@ -57,7 +57,7 @@ def verify_shard(
     """Read a shard once and list its problems.
 
     task     the shard, and its expected sum, if known
-    hashed   compute its SHA-256 even if none is expected
+    hashed   whether its SHA-256 is computed even if none is expected
     """
     (shard, expected), told = task, 0
 

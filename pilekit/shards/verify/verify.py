@@ -84,8 +84,8 @@ def verify_corpus(
     corpus              a `Corpus`, or one or several paths, globs or URLs
     sums                a file of SHA-256 sums (path or URL), with names below the corpus root; None: `SHA256SUMS` or
                         `SHA256SUMS.txt` in that root, if there is one
-    write_sums          write such a file there, if nothing is wrong; lines for other files are kept
-    use_manifest_sums   apply the manifest's sums to all files; else only to files of exactly the listed size
+    write_sums          writes such a file there, if nothing is wrong; lines for other files are kept
+    use_manifest_sums   applies the manifest's sums to all files; else only to files of exactly the listed size
     whole               a listed file that is missing is a finding; None: if `corpus` is the path of a folder
     manifest            describes the corpus at a path, as for `Corpus`
     part                (I, N): only the shards of `corpus.part(part)`; part 1 finds the listed files that are missing
