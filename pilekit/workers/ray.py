@@ -21,6 +21,7 @@ import pickle
 import signal
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
@@ -35,6 +36,8 @@ from pilekit.workers.ray_worker import Driver, Progress, Report, run_task, versi
 T = TypeVar("T")
 R = TypeVar("R")
 
+TASK_BYTES, TASK_ITEMS = 256 << 20, 16
+"""The most stored bytes, and the most shards, of a task of several small shards."""
 MEMORY, MEMORY_PER_THREAD = 300 << 20, 100 << 20
 PROBE_SECONDS, STOP_SECONDS = 8.0, 2.0
 SETTINGS = {"NUM_REDIS_GET_RETRIES": "2", "py_gcs_connect_timeout_s": "3", "task_oom_retries": "3"}
@@ -130,24 +133,30 @@ class Ray(NearestNames):
         least = int(min(resources["memory"] for resources in self._resources()))
         memory = min(least, memory + MEMORY + threads * MEMORY_PER_THREAD)
         remote = ray.remote(num_cpus=threads, memory=memory, scheduling_strategy="SPREAD")(run_task)
-        work, running, news = ray.put(ray.cloudpickle.dumps(function)), dict[Any, int](), [self.progress.news.remote()]
+        work, news = ray.put(ray.cloudpickle.dumps(function)), [self.progress.news.remote()]
+        waiting, running = deque(gathered(items, jobs)), dict[Any, list[int]]()
+        window = 2 * jobs * max(map(len, waiting))
         results, errors, places = dict[int, bytes](), dict[int, Exception](), dict[int, str]()
-        done, shown, warned, begun, yielded = dict[int, int](), 0, set[str](), 0, 0
+        done, shown, warned, yielded = dict[int, int](), 0, set[str](), 0
         try:
             while yielded < len(items):
-                while len(running) < jobs and begun < min(len(items), yielded + 2 * jobs):
-                    item = ray.cloudpickle.dumps(items[begun])
-                    running[remote.remote(driver, work, item, (call, begun), self.progress)] = begun
-                    begun += 1
+                while waiting and len(running) < jobs and waiting[0][0] < yielded + window:
+                    numbers = waiting.popleft()
+                    payloads = [ray.cloudpickle.dumps(items[number]) for number in numbers]
+                    running[remote.remote(driver, work, payloads, (call, numbers[0]), self.progress)] = numbers
                 (ready,), _ = ray.wait([*running, *news])
                 if ready in running:
-                    number = running.pop(ready)
+                    numbers = running.pop(ready)
                     report = self._report(ready)
-                    done[number] = report.done
-                    if isinstance(report.outcome, bytes):
-                        results[number] = report.outcome
-                    else:
-                        errors[number], places[number] = report.outcome, report.node
+                    done[numbers[0]] = report.done
+                    if len(report.outcomes) < len(numbers):  # Only one of them may have killed the processes.
+                        waiting.extendleft([number] for number in reversed(numbers))
+                        continue
+                    for number, outcome in zip(numbers, report.outcomes, strict=True):
+                        if isinstance(outcome, bytes):
+                            results[number] = outcome
+                        else:
+                            errors[number], places[number] = outcome, report.node
                     for name, level, text in report.warnings:
                         if text not in warned:
                             warned.add(text)
@@ -155,12 +164,8 @@ class Ray(NearestNames):
                 else:
                     news = []
                     with suppress(ray.exceptions.RayError):  # Without the collector, only the progress stands still.
-                        totals, active = ray.get(ready), running.values()
-                        done |= {
-                            item: total
-                            for (its_call, item), total in totals.items()
-                            if its_call == call and item in active
-                        }
+                        totals, tasks = ray.get(ready), {(call, numbers[0]) for numbers in running.values()}
+                        done |= {task[1]: total for task, total in totals.items() if task in tasks}
                         news = [self.progress.news.remote()]
                 if (total := sum(done.values())) != shown:
                     on_progress(total - shown)  # negative when a task is repeated
@@ -175,7 +180,7 @@ class Ray(NearestNames):
             self._stop(list(running))
 
     def _report(self, ref: Any) -> Report:
-        """The report of a task that has ended; `PilekitError` if its node cannot take part."""
+        """A task's report, or one failure if it gave none; raises `PilekitError` if its node cannot take part."""
         errors = self.ray.exceptions
         try:
             report: Report = self.ray.get(ref)
@@ -191,7 +196,7 @@ class Ray(NearestNames):
                 raise PilekitError(str(cause)) from error
             why = visible(str(error).strip().rpartition("\n")[2], 300)
             raise PilekitError(f"a node: {why}; install the same pilekit on all nodes") from error
-        return Report("", failure, 0, [])
+        return Report("", [failure], 0, [])
 
     def _stop(self, refs: list[Any]) -> None:
         """Cancel running tasks, and kill those that have not ended after two seconds."""
@@ -201,6 +206,22 @@ class Ray(NearestNames):
                     self.ray.cancel(ref, force=force)
             if refs and not force:
                 refs = self.ray.wait(refs, num_returns=len(refs), timeout=STOP_SECONDS)[1]
+
+
+def gathered(items: Sequence[Any], jobs: int) -> list[list[int]]:
+    """The item numbers of each task, in order; eight tasks per job if possible, so that jobs end together."""
+    # An item is a shard, or a tuple that begins with one.
+    sizes = [getattr(item[0] if isinstance(item, tuple) else item, "size", None) or TASK_BYTES for item in items]
+    most = min(TASK_BYTES, sum(sizes) // (8 * jobs))
+    tasks: list[list[int]] = []
+    task_bytes = 0
+    for number, size in enumerate(sizes):
+        if not tasks or task_bytes + size > most or len(tasks[-1]) == TASK_ITEMS:
+            tasks.append([])
+            task_bytes = 0
+        tasks[-1].append(number)
+        task_bytes += size
+    return tasks
 
 
 def _checked(address: str | None) -> str:

@@ -33,7 +33,7 @@ from pilekit.workers.cluster import Advance
 from pilekit.workers.worker import picklable
 
 Task = tuple[int, int]
-"""The number of a call of `imap_shards`, and that of its item."""
+"""The number of a call of `imap_shards`, and that of the task's first item."""
 
 PROGRESS_SECONDS = 0.5
 LATE_SECONDS = 90.0
@@ -51,10 +51,10 @@ class Driver(NamedTuple):
 
 
 class Report(NamedTuple):
-    """A task's report to the driver: its node, the pickled result or the exception, bytes done, and the warnings."""
+    """A task's report to the driver; `outcomes`: for each item, the pickled result, or the exception."""
 
     node: str
-    outcome: bytes | Exception
+    outcomes: list[bytes | Exception]
     done: int
     warnings: list[tuple[str, int, str]]
 
@@ -90,8 +90,8 @@ def versions() -> dict[str, str]:
     return {"pilekit": __version__, "Python": ".".join(python), "libzstd": ".".join(libzstd), **others}
 
 
-def run_task(driver: Driver, function: bytes, item: bytes, task: Task, progress: Any) -> Report:
-    """`function(item, advance)`. Raises `PilekitError` if this node cannot take part."""
+def run_task(driver: Driver, function: bytes, items: list[bytes], task: Task, progress: Any) -> Report:
+    """Work on the items in order; a failed item does not stop the others. `PilekitError` if the node is unfit."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # Ray cancels with SIGINT; a shell's `&` ignores it.
     node = f"node {importlib.import_module('ray').util.get_node_ip_address()}"
     lock, done, told = threading.Lock(), 0, 0.0
@@ -110,11 +110,11 @@ def run_task(driver: Driver, function: bytes, item: bytes, task: Task, progress:
     logging.getLogger("pilekit").addHandler(warned)
     try:
         check_node(driver, node)
-        outcome = _outcome(function, item, advance)
+        outcomes = [_outcome(function, item, advance) for item in items]
     finally:
         logging.getLogger("pilekit").removeHandler(warned)
     warnings = [(record.name, record.levelno, record.getMessage()) for record in warned.buffer]
-    return Report(node, outcome, done, warnings)
+    return Report(node, outcomes, done, warnings)
 
 
 def _outcome(function: bytes, item: bytes, advance: Advance) -> bytes | Exception:

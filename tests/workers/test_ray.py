@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 
 from pilekit.artifacts.file_lock import locked
+from pilekit.corpus import Shard
 from pilekit.errors import PilekitError
 from pilekit.workers import Advance, Ray, imap_shards, map_shards, ray_worker
 from pilekit.workers import ray as ray_module
+from pilekit.workers.ray import TASK_BYTES, gathered
 from pilekit.workers.ray_worker import Driver, check_node, versions
 from tests.workers.ray_cluster import TwoNodes, lone_node, pilekit, started
 
@@ -44,6 +46,16 @@ def test_an_address_that_leads_nowhere_is_told_in_one_line(monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(PilekitError, match=r"pip install 'pilekit\[ray\]'"), Ray("auto"):
         pass
+
+
+def test_small_shards_are_gathered_but_every_job_has_work() -> None:
+    def shards(*sizes: int | None) -> list[Shard]:
+        return [Shard(str(number), str(number), size) for number, size in enumerate(sizes)]
+
+    assert gathered(shards(*[TASK_BYTES // 4] * 32), 1) == [[n, n + 1, n + 2, n + 3] for n in range(0, 32, 4)]
+    assert gathered(shards(10, 10, 10, 10), 2) == [[0], [1], [2], [3]]
+    assert gathered(shards(None, 10, 10), 1) == [[0], [1, 2]]
+    assert [len(task) for task in gathered([(shard, None) for shard in shards(*[10] * 200)], 1)] == [16] * 12 + [8]
 
 
 def test_a_node_that_does_not_fit_the_driver_is_refused(
@@ -123,6 +135,11 @@ def fail(item: int, advance: Advance) -> bytes:
     return bytes(2 << 20) if item == 5 else b""
 
 
+def fail_by_name(shard: Shard, advance: Advance) -> None:
+    if shard.name == "4":
+        fail(4, advance)
+
+
 @pytest.mark.slow
 def test_the_contract_of_map_shards_holds_on_a_cluster(
     cluster: TwoNodes,
@@ -154,6 +171,9 @@ def test_the_contract_of_map_shards_holds_on_a_cluster(
         )
         with pytest.raises(PilekitError, match=killed):
             map_shards(fail, [4], cluster=ray, names=["4"])
+        small = [Shard(str(number), "", size=1) for number in range(16)]  # two of them share a task
+        with pytest.raises(PilekitError, match=r"^4: the process[^()]*$"):
+            map_shards(fail_by_name, small, cluster=ray, jobs=1)
         with monkeypatch.context() as other:
             other.setattr(ray_module, "versions", lambda: {**versions(), "libzstd": "0.1"})
             with pytest.raises(PilekitError, match=r"^node \S+ has libzstd \S+, the driver has 0.1; install the same"):
