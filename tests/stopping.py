@@ -18,12 +18,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 def partial_files(folder: Path) -> list[Path]:
     """The unfinished files below `folder`; unlike `rglob`, `os.walk` passes over a folder that is removed meanwhile."""
-    return [
-        Path(place, name)
-        for place, _, names in os.walk(folder)
-        for name in names
-        if name.endswith(".partial") and not name.startswith(".lock.")  # the latter: answers of a cluster's nodes
-    ]
+    return [Path(place, name) for place, _, names in os.walk(folder) for name in names if name.endswith(".partial")]
 
 
 def stop_when(
