@@ -80,7 +80,7 @@ class CorpusJob:
     """A corpus, and how the work on its shards runs: the options of work.py.
 
     report         receives the progress of a command of several steps
-    cpus_per_job   the CPUs that a process keeps busy, which decide the default number of processes
+    cpus_per_job   says how many CPUs a process keeps busy, which decides the default number of processes
     """
 
     corpus: Corpus
@@ -166,8 +166,8 @@ class CorpusJob:
     def each(self, work: ShardWork[T, R], items: Sequence[T], *, memory: int = 0) -> Generator[R, None, None]:
         """Yield the results of `work(item, advance, share=...)` in the order of the items.
 
-        items    shards, or tuples that begin with one
-        memory   bytes that the processes of a machine divide
+        items    are shards, or tuples that begin with one
+        memory   is the number of bytes that the processes of a machine divide
         """
         shards = [_shard_of(item) for item in items]
         share = self.share(shards, memory)

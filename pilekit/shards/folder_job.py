@@ -72,11 +72,12 @@ class FolderJob(CorpusJob):
 
         work     notes a shard's result under `note` + the shard's name. If lines were skipped and `on_error` is
                  "raise", the shard is processed again
-        shards   None: `self.shards`
-        whole    the name of a note about all shards together: if it exists and a shard is left, all are processed again
-        then     called with the name and the result of each shard, in order, while further shards are processed
-        room     (what is done, the least bytes that it writes for a byte of a compressed shard): a disk that has not
-                 that much free is an error before any work. Nothing is known of plain text, which may shrink to little
+        shards   are those of the job by default
+        whole    names a note about all shards together: if it exists and a shard is left, all are processed again
+        then     is called with the name and the result of each shard, in order, while further shards are processed
+        room     names what is done, and the least bytes that it writes for a byte of a compressed shard: a disk that
+                 has not that much free is an error before any work. Nothing is known of plain text, which may shrink to
+                 little
 
         If a shard cannot be read, the others are finished and kept before the error is raised.
         """
@@ -112,7 +113,7 @@ def corpus_folder(
 ) -> Iterator[FolderJob]:
     """The job with the `output_folder` at `out`; fields of the corpus's manifest become parameters.
 
-    others   more inputs; a slash precedes their names
+    others   are inputs in addition to the corpus; a slash precedes their names
     """
     _ = job.shards  # A wrong part is an error before the folder is made.
     more = [replace(shard, name=f"/{shard.name}") for shard in others]

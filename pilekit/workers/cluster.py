@@ -13,6 +13,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Advance = Callable[[int], None]
+"""Called with each further number of stored bytes that are done, from any thread."""
 
 
 class Cluster(Protocol):

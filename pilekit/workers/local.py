@@ -43,8 +43,6 @@ from pilekit.errors import PilekitError
 from pilekit.workers.cluster import Advance, Cluster, raise_first
 from pilekit.workers.worker import work
 
-"""Called with each further number of stored bytes that are done, from any thread."""
-
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -71,12 +69,12 @@ def map_shards(
 ) -> list[R]:
     """`[function(item, advance) for item in items]`, on several processes.
 
-    function      a picklable function; it calls its second argument with each further number of stored bytes done
-    jobs          the number of processes; None: the usable CPUs. Never more than items; 1 runs all in this process
-    names         the items' names in errors; by default their `name` or `str`
+    function      can be pickled; it calls its second argument with each further number of stored bytes done
+    jobs          limits the processes, by default to the usable CPUs; 1 runs all in this process
+    names         stand for the items in errors; by default their `name` or `str`
     on_progress   receives the numbers that the functions report
-    cluster        a cluster instead of local processes
-    lock          the locked file of the folder that the function writes into; all nodes of a cluster must see it
+    cluster       does the work instead of local processes
+    lock          is the locked file of the folder that the function writes into; all nodes of a cluster must see it
 
     After the last item, the first failure is raised, with the item's name in its message. It is a `PilekitError`
     for a `PilekitError`, an `OSError`, lack of memory or a dead worker, and a `RuntimeError` for anything else.
@@ -99,7 +97,7 @@ def imap_shards(
 ) -> Generator[R, None, None]:
     """Like `map_shards`, but yields each result as soon as it and all earlier results are ready.
 
-    memory   bytes that a task of a cluster needs more than reading a shard takes
+    memory   is what a task of a cluster needs in addition to reading a shard, in bytes
 
     At most two results per job are held. Nothing is yielded after a failed item. The failure is raised at the end.
     """
