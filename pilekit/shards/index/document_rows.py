@@ -76,7 +76,9 @@ def document_rows(
         for batch in parser.batches(numbered_parts(blocks)):
             if see_batch is not None:
                 see_batch(batch)
-            yield index_rows(batch, hashed=hashed)
+            rows = index_rows(batch, hashed=hashed)
+            del batch  # A long text must not be held while the next is read.
+            yield rows
 
 
 def index_rows(batch: DocumentBatch, *, hashed: bool = True) -> DocumentRows:
