@@ -18,10 +18,10 @@ from typing import Any, Unpack
 from pilekit.corpus import Corpus, Described, Source
 from pilekit.cutting.evaluation_texts import Texts
 from pilekit.cutting.hits import HITS, decide, find_hits
-from pilekit.cutting.job import EVALUATION_PATHS, CutJob, Remove, cut_corpus, places_of
+from pilekit.cutting.job import EVALUATION_PATHS, CutCommand, CutJob, Remove, cut_corpus, places_of
 from pilekit.cutting.ngrams import SHORTEST, NGrams
 from pilekit.cutting.result import DecontaminationResult
-from pilekit.cutting.shards import pieces_around, spans_of
+from pilekit.cutting.shards import CutScope, pieces_around, spans_of
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, counted
 from pilekit.pipeline.finished_run import FinishedRunStage
@@ -76,20 +76,11 @@ def decontaminate_corpus(
     parameters = {"fields": fields, "ngram": ngram, "common": common, "window": window, "remove": remove}
     find = partial(_find, evaluations=evaluations, fields=fields, ngram=ngram, common=common)
     cut_off = window if remove == "spans" else sys.maxsize  # all of a document
-    result = cut_corpus(
-        CorpusJob.of_steps(corpus, **work),
-        out,
-        kind=KIND,
-        parameters=parameters,
-        table=HITS,
-        find=find,
-        pieces=partial(pieces_around, window=cut_off),
-        subsets=subsets,
-        only=only,
-        write=write,
-        evaluations=evaluations,
+    job = CorpusJob.of_steps(corpus, **work)
+    command = CutCommand(KIND, HITS, find, partial(pieces_around, window=cut_off), write)
+    return DecontaminationResult(
+        *cut_corpus(job, out, command, parameters, CutScope.of(job, subsets, only), evaluations)
     )
-    return DecontaminationResult(*result)
 
 
 def _find(
@@ -104,7 +95,7 @@ def _find(
             f"none of {counted(len(texts.records), 'record')} has a text of {least} words to look for; name other "
             "--fields"
         )
-    search = partial(find_hits, ngrams=job.scratch, selection=job.selection)
+    search = partial(find_hits, ngrams=job.scratch, scope=job.scope)
     read = job.process_step("searching", "hits", search, ngrams.save(job.scratch))
     parts = {name: (path, read[name]["labels"]) for name, path in zip(read, job.files("hits"), strict=True)}
     counts, files = decide(job.folder, parts, ngrams, texts, common)

@@ -51,13 +51,13 @@ _TOO_SHORT = pa.schema({"evaluation": _TEXT, "record": _INT, "id": _TEXT, "field
 
 
 def find_hits(
-    shard: Shard, advance: Advance, *, path: Path, ngrams: Path, selection: CutScope, share: Share
+    shard: Shard, advance: Advance, *, path: Path, ngrams: Path, scope: CutScope, share: Share
 ) -> tuple[dict[str, Any], list[Path]]:
     """Write the hits of a shard to the file at `path`; `ngrams`: the folder of the `NGrams`."""
     known, counts, labels = NGrams.load(ngrams), dict[str, Any](), dict[str, int]()
     with write_atomically(path) as file:
-        for read_batch in selection.batches(shard, advance, counts, ahead=share.ahead):
-            batch = selection.compared(read_batch)
+        for read_batch in scope.batches(shard, advance, counts, ahead=share.ahead):
+            batch = scope.compared(read_batch)
             documents, word, begin, end, ngram = (found := known.find(batch)).T
             if not len(found):
                 continue

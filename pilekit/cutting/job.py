@@ -20,12 +20,12 @@ import msgspec
 from pilekit.artifacts.atomic_write import write_json
 from pilekit.artifacts.checked import checked
 from pilekit.artifacts.job_folder import Output
-from pilekit.corpus import Corpus, Shard, subsets_or_all
+from pilekit.corpus import Corpus, Shard
 from pilekit.corpus.job_shards import CLEAN
 from pilekit.corpus.shard import STANDARD_INPUT, check_stems, is_url, stem
 from pilekit.cutting.ngrams import LONGEST
 from pilekit.cutting.result import SUMMARY
-from pilekit.cutting.shards import CutScope, Spans, cut_shard
+from pilekit.cutting.shards import CutScope, CutShard, Spans
 from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.documents import add_counts, check_none_lost
 from pilekit.errors import PilekitError
@@ -73,7 +73,7 @@ class CutJob:
     """A run: its work on shards, and the documents to search."""
 
     folder_job: FolderJob
-    selection: CutScope
+    scope: CutScope
 
     @property
     def folder(self) -> Path:
@@ -112,73 +112,69 @@ class CutJob:
         return self.folder_job.step(step, self.stored).process_unfinished(noted_work, note=f"/{name}/")
 
 
-def cut_corpus(
-    job: CorpusJob,
-    out: str | Path,
-    *,
-    kind: str,
-    parameters: dict[str, Any],
-    table: str,
-    find: Callable[[CutJob], tuple[dict[str, Any], list[Path]]],
-    pieces: Callable[[str, Spans], list[str]],
-    subsets: str | Sequence[str] | None,
-    only: bool,
-    write: bool,
-    dedup: Path | None = None,
-    protected: Sequence[str] = (),
-    evaluations: Corpus | None = None,
-    counts: Sequence[str] = COUNTS,
-) -> tuple[Path, dict[str, Any], SkippedLines]:
-    """Run a command in the folder `out`; returns the folder, the summary and the bad lines.
+@dataclass(frozen=True)
+class CutCommand:
+    """What one of the two commands does.
 
-    job      the corpus, and how the work on its shards runs
+    kind     of its folder
     table    the name of the table of spans
     find     writes it; returns `read`, the counts of each shard, `summary`, more for the summary, and the paths written
     pieces   cuts the spans out of a text
+    write    write the clean shards; else only the tables and the summary
     counts   the counts of the summary
+    """
+
+    kind: str
+    table: str
+    find: Callable[[CutJob], tuple[dict[str, Any], list[Path]]]
+    pieces: Callable[[str, Spans], list[str]]
+    write: bool
+    counts: Sequence[str] = COUNTS
+
+
+def cut_corpus(
+    job: CorpusJob,
+    out: str | Path,
+    command: CutCommand,
+    parameters: dict[str, Any],
+    scope: CutScope,
+    evaluations: Corpus | None = None,
+) -> tuple[Path, dict[str, Any], SkippedLines]:
+    """Run a command in the folder `out`; returns the folder, the summary and the bad lines.
+
+    job          the corpus, and how the work on its shards runs
+    parameters   further settings that the output depends on
+    evaluations  more inputs
     """
     corpus = job.corpus
     checked({**parameters, "jobs": job.jobs, "on_error": job.on_error, "memory": job.memory}, _CutOptions)
-    if only and subsets is None:
-        raise PilekitError("`only` leaves out the documents of other subsets; name subsets too")
     if out == "":
         raise PilekitError("out is empty; name a folder")
     others = [] if evaluations is None else evaluations.shards
     if any(shard.path == STANDARD_INPUT for shard in (*corpus.shards, *others)):
         raise PilekitError("standard input (-) cannot be read again, as this command does; save it to a file first")
-    if write:
+    if command.write:
         check_stems(corpus.shards)
-    chosen = subsets_or_all([subsets] if isinstance(subsets, str) else subsets, corpus.manifest)
-    compared = None if chosen is None else sorted(chosen)
-    parameters = {**parameters, "subsets": compared, "only": only, "write": write}
-    if protected:
-        parameters["held_out"] = protected
-    selection = CutScope(compared, only, dedup, corpus.manifest, job.on_error, protected)
-    with corpus_folder(job, out, kind=kind, parameters=parameters, others=others) as folder_job:
-        cut_job, output = CutJob(folder_job, selection), folder_job.output
+    parameters = {**parameters, "subsets": scope.subsets, "only": scope.only, "write": command.write}
+    if scope.protected:
+        parameters["held_out"] = scope.protected
+    with corpus_folder(job, out, kind=command.kind, parameters=parameters, others=others) as folder_job:
+        cut_job, output = CutJob(folder_job, scope), folder_job.output
         for shard in corpus.shards:
-            if dedup is not None and shard.name not in protected:
-                DropDuplicates(dedup).mask(shard.name)  # Raises for a shard that was not deduplicated.
+            if scope.dedup is not None and shard.name not in scope.protected:
+                DropDuplicates(scope.dedup).mask(shard.name)  # Raises for a shard that was not deduplicated.
         if not output.finished:
             note = output.result(FOUND)
             if note is None:
-                note, files = find(cut_job)
+                note, files = command.find(cut_job)
                 output.note(FOUND, note | {PATHS: places_of(corpus)}, *files)
             shutil.rmtree(cut_job.scratch, ignore_errors=True)
             labels = {label for counts_of_shard in note["read"].values() for label in counts_of_shard["read"]}
-            check_label(corpus, labels, compared, discard=output.discard)
-            spans, before = output.folder / table, note["read"]
-            cut_spans = functools.partial(
-                cut_shard,
-                table=spans,
-                write=write,
-                before=before,
-                pieces=pieces,
-                check=folder_job.inputs.check,
-                selection=selection,
-            )
-            cut = cut_job.process_step("cutting", CLEAN, cut_spans, [spans])
-            summary = {**_summed(before, cut, counts), **note["summary"]}
+            check_label(corpus, labels, scope.subsets, discard=output.discard)
+            table, read = output.folder / command.table, note["read"]
+            work = CutShard(table, command.write, read, command.pieces, folder_job.inputs.check, scope)
+            cut = cut_job.process_step("cutting", CLEAN, work, [table])
+            summary = {**_summed(read, cut, command.counts), **note["summary"]}
             output.note("/summary", {}, write_json(output.folder / SUMMARY, summary))
         skipped = SkippedLines.of_shards(output.results()[FOUND]["read"], corpus.shards)
         if job.on_error == "raise" and skipped.count:  # An earlier run skipped lines that are errors now.
@@ -219,8 +215,8 @@ def _summed(
     before: Mapping[str, Mapping[str, Any]], cut: Mapping[str, Mapping[str, Any]], names: Sequence[str]
 ) -> dict[str, Any]:
     """The summary of all shards' counts, the largest subsets first; PilekitError if they do not add up."""
-    read = ({subset: {"read": documents} for subset, documents in of["read"].items()} for of in before.values())
-    sums = functools.reduce(add_counts, [*read, *(of["subsets"] for of in cut.values())])
+    read = ({subset: {"read": documents} for subset, documents in counts["read"].items()} for counts in before.values())
+    sums = functools.reduce(add_counts, [*read, *(counts["subsets"] for counts in cut.values())])
     largest = sorted(sums.items(), key=lambda item: (-item[1]["read"], item[0]))
     subsets = {subset: {name: counts.get(name, 0) for name in ("read", *names)} for subset, counts in largest}
     total = {name: sum(counts[name] for counts in subsets.values()) for name in ("read", *names)}

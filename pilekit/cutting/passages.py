@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,8 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 
 from pilekit.artifacts.sort.external_sort import RowSort, with_first
-from pilekit.corpus import Manifest, Shard
+from pilekit.artifacts.sort.scratch_files import Scratch
+from pilekit.corpus import Corpus
 from pilekit.shards.index.format import find_index
 from pilekit.shards.random_access.document_reader import DocumentReader
 
@@ -33,23 +33,15 @@ class FrequentPassage:
 
 
 def frequent_passages(
-    table: Path,
-    paths: Mapping[str, str],
-    manifest: Manifest,
-    *,
-    most: int,
-    rows: int,
-    scratch: Path,
-    memory: int,
-    subset: str | None = None,
+    table: Path, corpus: Corpus, *, most: int, rows: int, scratch: Scratch, subset: str | None = None
 ) -> list[FrequentPassage]:
-    """The `most` passages that occur most often, each with up to `rows` rows; `paths`: where each shard is.
+    """The `most` passages that occur most often, each with up to `rows` rows; `corpus` has the shards.
 
     subset   only cuts in its documents; exact name
     """
     codes, best = dict[str, int](), Counter[int]()  # best: rows of some passages, by the first row of each
     before, of_subset = 0, pc.scalar(True) if subset is None else pc.field("subset") == subset
-    with RowSort(scratch, 4, memory) as sort, pq.ParquetFile(table) as file:
+    with RowSort(scratch.folder, 4, scratch.memory) as sort, pq.ParquetFile(table) as file:
         for batch in file.iter_batches(1 << 14, columns=[*_PLACE, "subset"]):
             numbered = batch.append_column("row", pa.array(np.arange(before, before + len(batch))))
             before, chosen = before + len(batch), pa.table(numbered).filter(of_subset).to_pydict()
@@ -63,13 +55,13 @@ def frequent_passages(
             best = Counter({**dict(_largest(best)[:most]), last: best[last]})
     largest = _largest(best)[:most]
     dataset, held, texts = pyarrow.dataset.dataset(table, format="parquet"), [], dict[tuple[str, int], str]()
-    wanted = defaultdict[str, set[int]](set)
+    wanted, shard_of = defaultdict[str, set[int]](set), {shard.name: shard for shard in corpus.shards}
     for place in dataset.take([number for number, _ in largest], columns=_PLACE).to_pylist():
         fields = [pc.field(name) == value for name, value in place.items()]
         held.append(dataset.head(rows, filter=fields[0] & fields[1] & fields[2] & of_subset).to_pylist())
         wanted[held[-1][0]["shard"]].add(held[-1][0]["number"])
     for name, numbers in wanted.items():
-        shard = Shard(name, paths[name], None)
+        shard, manifest = shard_of[name], corpus.manifest
         with closing(DocumentReader(shard, find_index(shard, manifest), manifest=manifest)) as reader:
             texts.update(((name, document.number), document.text) for document in reader.read(sorted(numbers)))
     return [

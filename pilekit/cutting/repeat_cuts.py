@@ -17,6 +17,7 @@ import re
 from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.parquet_rows import required, write_rows
 from pilekit.artifacts.sort.external_sort import RowSort, with_first
 from pilekit.artifacts.sort.repeated_values import may_be_repeated, note_values, repeated_bytes, repeated_table
+from pilekit.artifacts.sort.scratch_files import Scratch
 from pilekit.corpus import Shard
 from pilekit.cutting.shards import CutScope, Spans, stored_rows
 from pilekit.cutting.windows import AT_A_TIME, anchor_bytes, find_anchors, find_windows, pieces, tables
@@ -43,53 +45,55 @@ of the first, and the characters before that place."""
 _NAME, _ONE = np.uint64(32), np.uint64(1)
 
 
-def scan(
-    shard: Shard,
-    advance: Advance,
-    *,
-    path: Path,
-    length: int,
-    selection: CutScope,
-    share: Share,
-    bases: Mapping[str, int] | None = None,
-    filter: Path | None = None,
-) -> tuple[dict[str, Any], list[Path]]:
-    """Write the rows of a shard's anchors, or with a `filter`, of its windows; returns counts.
+@dataclass(frozen=True)
+class Scan:
+    """Writes the rows of a shard's anchors, or with a `filter`, of its windows; returns counts.
 
     An anchor's row is the anchor and the document's number. `bases`: the name of each shard's document 0.
     """
-    counts, lines, rows = dict[str, Any](), 0, np.empty((WINDOW, 2 * AT_A_TIME), np.uint64)
-    anchors, at, of = np.empty(2 * AT_A_TIME, np.uint64), *np.empty((2, 2 * AT_A_TIME), np.int64)
-    table, part, base = tables(length), anchor_bytes(length), 0 if bases is None else bases[shard.name]
-    repeated = None if filter is None else np.load(filter, mmap_mode="r").view(np.ndarray)
-    with write_atomically(path) as file:
-        for read_batch in selection.batches(shard, advance, counts, ahead=share.ahead):
-            lines = int(read_batch.numbers[-1]) + 1 if len(read_batch) else lines
-            batch = selection.compared(read_batch)
-            text, counted = (*batch.utf8(), (batch.numbers + base).astype(np.uint64)), np.full(3, -1)
-            for group in pieces(text[1], length):
-                count = find_anchors(text[0], group, length, part, table, (anchors, at, of))
-                if repeated is None:
-                    found = np.stack([anchors[:count], text[2][group[2][of[:count]]]])
-                else:
-                    chosen = may_be_repeated(repeated, anchors[:count])
-                    some = anchors[:count], at[:count], of[:count]
-                    found = rows[:, : find_windows(text, group, length, table, some, chosen, counted, rows)]
-                file.write(np.ascontiguousarray(found.T).data)
-    return {**counts, "lines": lines}, [path]
+
+    length: int
+    scope: CutScope
+    bases: Mapping[str, int] | None = None
+    filter: Path | None = None
+
+    def __call__(
+        self, shard: Shard, advance: Advance, /, *, path: Path, share: Share
+    ) -> tuple[dict[str, Any], list[Path]]:
+        """Write the rows to the file at `path`."""
+        length, scope, counts, lines = self.length, self.scope, dict[str, Any](), 0
+        rows = np.empty((WINDOW, 2 * AT_A_TIME), np.uint64)
+        anchors, at, of = np.empty(2 * AT_A_TIME, np.uint64), *np.empty((2, 2 * AT_A_TIME), np.int64)
+        table, part, base = tables(length), anchor_bytes(length), 0 if self.bases is None else self.bases[shard.name]
+        repeated = None if self.filter is None else np.load(self.filter, mmap_mode="r").view(np.ndarray)
+        with write_atomically(path) as file:
+            for read_batch in scope.batches(shard, advance, counts, ahead=share.ahead):
+                lines = int(read_batch.numbers[-1]) + 1 if len(read_batch) else lines
+                batch = scope.compared(read_batch)
+                text, counted = (*batch.utf8(), (batch.numbers + base).astype(np.uint64)), np.full(3, -1)
+                for group in pieces(text[1], length):
+                    count = find_anchors(text[0], group, length, part, table, (anchors, at, of))
+                    if repeated is None:
+                        written = np.stack([anchors[:count], text[2][group[2][of[:count]]]])
+                    else:
+                        chosen = may_be_repeated(repeated, anchors[:count])
+                        places = anchors[:count], at[:count], of[:count]
+                        written = rows[:, : find_windows(text, group, length, table, places, chosen, counted, rows)]
+                    file.write(np.ascontiguousarray(written.T).data)
+        return {**counts, "lines": lines}, [path]
 
 
-def repeated_anchors(paths: Sequence[Path], advance: Advance, bases: Int64, scratch: Path, memory: int) -> UInt64:
+def repeated_anchors(paths: Sequence[Path], advance: Advance, bases: Int64, scratch: Scratch) -> UInt64:
     """The filter of the anchors in two documents; `paths`: the anchors of each shard, `bases`: its document 0.
 
     Sorting brings the documents of an anchor together. A first filter keeps anchors that occur once, which are most,
     out of the sort, and so cuts its time to a third.
     """
-    size = min(repeated_bytes(sum(path.stat().st_size for path in paths) // (8 * ANCHOR)), memory // 4)
+    size = min(repeated_bytes(sum(path.stat().st_size for path in paths) // (8 * ANCHOR)), scratch.memory // 4)
     twice, filter = repeated_table(size), repeated_table(size)
     for rows in chain.from_iterable(stored_rows(path, ANCHOR) for path in paths):
         note_values(twice, rows[:, 0])
-    with RowSort(scratch, ANCHOR, memory // 2) as sort:
+    with RowSort(scratch.folder, ANCHOR, scratch.memory // 2) as sort:
         for path, base in zip(paths, bases.astype(np.uint64), strict=False):
             for rows in stored_rows(path, ANCHOR):
                 sort.add(rows[may_be_repeated(twice, rows[:, 0])].T + np.array([[0], [base]], np.uint64))
@@ -104,9 +108,7 @@ def find_runs(
     advance: Advance,
     bases: Int64,
     path: Path,
-    scratch: Path,
-    length: int,
-    memory: int,
+    scratch: Scratch,
     protected: int = 0,
 ) -> list[int]:
     """Write the parts of all documents' runs in order; returns each shard's first part, and the number of parts.
@@ -115,12 +117,11 @@ def find_runs(
 
     paths     the windows of each shard
     bases     the name of each shard's document 0, and the end of all names
-    scratch   the folder for sorting
     protected the number of shards, the first ones, whose documents have no runs
     """
     starts, part = np.zeros(len(bases), np.int64), np.empty((PART, 0), np.uint64)
-    with RowSort(scratch, 3, memory // 3) as places, write_atomically(path) as file:
-        with RowSort(scratch, WINDOW, memory // 2) as windows:
+    with RowSort(scratch.folder, 3, scratch.memory // 3) as places, write_atomically(path) as file:
+        with RowSort(scratch.folder, WINDOW, scratch.memory // 2) as windows:
             for rows in chain.from_iterable(stored_rows(path, WINDOW) for path in paths):
                 windows.add(rows.T)
             for table, first in with_first(windows.chunks(), 2):
@@ -194,39 +195,41 @@ def cuts_of(text: str, parts: Sequence[Sequence[int]], length: int) -> Iterator[
             yield start, stop, first >> 32, before + max(0, start - characters[at])
 
 
-def locate_cuts(
-    shard: Shard,
-    advance: Advance,
-    *,
-    path: Path,
-    parts: Path,
-    starts: Sequence[int],
-    bases: Mapping[str, int],
-    length: int,
-    selection: CutScope,
-    share: Share,
-) -> tuple[dict[str, Any], list[Path]]:
-    """Write the table of a shard's cuts.
+@dataclass(frozen=True)
+class LocateCuts:
+    """Writes the table of a shard's cuts.
 
     parts    the file of the parts of all runs
     starts   where the parts of each shard begin in it
     bases    the name of each shard's document 0
-    share    unused, as few documents are read
+    length   the shortest run of bytes
     """
-    names, firsts, base = list(bases), list(bases.values()), bases[shard.name]
-    begin, end = starts[names.index(shard.name) :][:2]
-    rows = (
-        np.memmap(parts, np.uint64, "r").reshape(-1, PART)[begin:end] if begin < end else np.empty((0, PART), np.uint64)
-    )
-    numbers, begins = np.unique(rows[:, 0] >> np.uint64(32), return_index=True)
 
-    def cuts(reader: DocumentReader) -> Iterator[tuple[Any, ...]]:
-        documents = reader.increasing(numbers.astype(np.int64) - base)
-        for document, (first_row, last_row) in zip(documents, pairwise([*begins, len(rows)]), strict=True):
-            for start, stop, first, first_start in cuts_of(document.text, rows[first_row:last_row].tolist(), length):
-                of, size = bisect(firsts, first) - 1, len(document.text[start:stop].encode())
-                place = names[of], first - firsts[of], first_start
-                yield shard.name, document.number, document.subset, start, stop, *place, size
+    parts: Path
+    starts: Sequence[int]
+    bases: Mapping[str, int]
+    length: int
+    scope: CutScope
 
-    with closing(DocumentReader(shard, None, manifest=selection.manifest, advance=advance)) as reader:
-        return {}, [write_rows(path, ROWS, cuts(reader))]
+    def __call__(
+        self, shard: Shard, advance: Advance, /, *, path: Path, share: Share
+    ) -> tuple[dict[str, Any], list[Path]]:
+        """Write the table to the file at `path`. Few documents are read, so `share` is unused."""
+        names, firsts, base = list(self.bases), list(self.bases.values()), self.bases[shard.name]
+        begin, end = self.starts[names.index(shard.name) :][:2]
+        rows = np.empty((0, PART), np.uint64)
+        if begin < end:
+            rows = np.memmap(self.parts, np.uint64, "r").reshape(-1, PART)[begin:end]
+        numbers, begins = np.unique(rows[:, 0] >> np.uint64(32), return_index=True)
+
+        def cuts(reader: DocumentReader) -> Iterator[tuple[Any, ...]]:
+            documents = reader.increasing(numbers.astype(np.int64) - base)
+            for document, (first_row, last_row) in zip(documents, pairwise([*begins, len(rows)]), strict=True):
+                parts = rows[first_row:last_row].tolist()
+                for start, stop, first, first_start in cuts_of(document.text, parts, self.length):
+                    of, size = bisect(firsts, first) - 1, len(document.text[start:stop].encode())
+                    place = names[of], first - firsts[of], first_start
+                    yield shard.name, document.number, document.subset, start, stop, *place, size
+
+        with closing(DocumentReader(shard, None, manifest=self.scope.manifest, advance=advance)) as reader:
+            return {}, [write_rows(path, ROWS, cuts(reader))]

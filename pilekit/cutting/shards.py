@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow.compute as pc
 import pyarrow.dataset
 
 from pilekit.artifacts.sort.external_sort import Table
-from pilekit.corpus import Manifest, Shard
+from pilekit.corpus import Manifest, Shard, subsets_or_all
 from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.documents import DocumentBatch, check_labels
 from pilekit.errors import PilekitError
-from pilekit.shards.corpus_job import Share
+from pilekit.shards.corpus_job import CorpusJob, Share
 from pilekit.shards.random_access.document_reader import DocumentReader
 from pilekit.shards.read.reader import OnError, read
 from pilekit.shards.write.shard_writer import write_documents
@@ -52,6 +52,22 @@ class CutScope:
     manifest: Manifest
     on_error: OnError
     protected: Sequence[str] = ()
+
+    @classmethod
+    def of(
+        cls,
+        job: CorpusJob,
+        subsets: str | Sequence[str] | None,
+        only: bool,
+        dedup: Path | None = None,
+        protected: Sequence[str] = (),
+    ) -> Self:
+        """The documents of these subsets, in any spelling the manifest knows; PilekitError if `only` has none."""
+        if only and subsets is None:
+            raise PilekitError("`only` leaves out the documents of other subsets; name subsets too")
+        manifest = job.corpus.manifest
+        chosen = subsets_or_all([subsets] if isinstance(subsets, str) else subsets, manifest)
+        return cls(None if chosen is None else sorted(chosen), only, dedup, manifest, job.on_error, protected)
 
     def batches(
         self, shard: Shard, advance: Advance, counts: dict[str, Any], *, ahead: bool
@@ -112,56 +128,60 @@ def spans_of(table: Path, shard: str) -> Iterator[tuple[int, list[tuple[int, int
         yield number, sorted({(start, end) for _, start, end in of_document})
 
 
-def cut_shard(
-    shard: Shard,
-    advance: Advance,
-    *,
-    path: Path,
-    table: Path,
-    write: bool,
-    before: Mapping[str, Mapping[str, Any]],
-    pieces: Callable[[str, Spans], list[str]],
-    check: Callable[[Shard], None],
-    selection: CutScope,
-    share: Share,
-) -> tuple[dict[str, Any], list[Path]]:
-    """Write the shard at `path`; returns the counts of each subset, and the paths written.
+@dataclass(frozen=True)
+class CutShard:
+    """Writes a shard without the spans of a table; returns the counts of each subset, and the paths written.
 
+    table     the table of spans
     write     false: write nothing, and read only the documents with spans
     before    an earlier pass's counts of each shard
     pieces    cuts the spans out of a text; a document without pieces is dropped
     check     called before the file gets its name
     """
-    waiting, counts = spans_of(table, shard.name), defaultdict[str, Counter[str]](Counter)
-    number, spans = next(waiting, (-1, []))
 
-    def cut(subset: str, text: str) -> list[str]:
-        nonlocal number, spans
-        left = pieces(text, spans)
-        removed = {"characters_removed": len(text) - sum(map(len, left))}
-        removed["bytes_removed"] = len(text.encode()) - sum(len(piece.encode()) for piece in left)
-        counts[subset].update(removed, pieces=len(left), spans=len(spans), untouched=-1)
-        counts[subset]["cut" if left else "dropped"] += 1
+    table: Path
+    write: bool
+    before: Mapping[str, Mapping[str, Any]]
+    pieces: Callable[[str, Spans], list[str]]
+    check: Callable[[Shard], None]
+    scope: CutScope
+
+    def __call__(
+        self, shard: Shard, advance: Advance, /, *, path: Path, share: Share
+    ) -> tuple[dict[str, Any], list[Path]]:
+        """Write the shard at `path`."""
+        waiting, counts = spans_of(self.table, shard.name), defaultdict[str, Counter[str]](Counter)
         number, spans = next(waiting, (-1, []))
-        return left
 
-    def cut_batches() -> Iterator[DocumentBatch]:
-        for batch in selection.batches(shard, advance, seen, ahead=share.ahead):
-            at, replaced = {one: index for index, one in enumerate(batch.numbers.tolist())}, dict[int, list[str]]()
-            while (index := at.get(number)) is not None:
-                replaced[index] = cut(batch.subsets[index], batch.texts[index])
-            yield batch.with_pieces(replaced)
+        def cut(subset: str, text: str) -> list[str]:
+            nonlocal number, spans
+            pieces = self.pieces(text, spans)
+            removed = {"characters_removed": len(text) - sum(map(len, pieces))}
+            removed["bytes_removed"] = len(text.encode()) - sum(len(piece.encode()) for piece in pieces)
+            counts[subset].update(removed, pieces=len(pieces), spans=len(spans), untouched=-1)
+            counts[subset]["cut" if pieces else "dropped"] += 1
+            number, spans = next(waiting, (-1, []))
+            return pieces
 
-    seen, files = dict[str, Any](), list[Path]()
-    if write:
-        files = write_documents(path, cut_batches(), lambda: check(shard))
-    else:
-        seen, numbers = dict(before[shard.name]), np.array([one for one, _ in spans_of(table, shard.name)], np.int64)
-        with closing(DocumentReader(shard, None, manifest=selection.manifest, advance=advance)) as documents:
-            for document in documents.increasing(numbers):
-                cut(document.subset, document.text)
-    if number >= 0:
-        raise PilekitError(f"{shard.path}: changed while it was read; run the same command again")
-    for subset, count in seen["read"].items():
-        counts[subset]["untouched"] += count
-    return {"subsets": counts}, files
+        def cut_batches() -> Iterator[DocumentBatch]:
+            for batch in self.scope.batches(shard, advance, seen, ahead=share.ahead):
+                index_of = {number: index for index, number in enumerate(batch.numbers.tolist())}
+                replaced = dict[int, list[str]]()
+                while (index := index_of.get(number)) is not None:
+                    replaced[index] = cut(batch.subsets[index], batch.texts[index])
+                yield batch.with_pieces(replaced)
+
+        seen, files = dict[str, Any](), list[Path]()
+        if self.write:
+            files = write_documents(path, cut_batches(), lambda: self.check(shard))
+        else:
+            seen = dict(self.before[shard.name])
+            numbers = np.array([number for number, _ in spans_of(self.table, shard.name)], np.int64)
+            with closing(DocumentReader(shard, None, manifest=self.scope.manifest, advance=advance)) as documents:
+                for document in documents.increasing(numbers):
+                    cut(document.subset, document.text)
+        if number >= 0:
+            raise PilekitError(f"{shard.path}: changed while it was read; run the same command again")
+        for subset, count in seen["read"].items():
+            counts[subset]["untouched"] += count
+        return {"subsets": counts}, files

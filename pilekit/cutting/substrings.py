@@ -21,11 +21,13 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.folders import bytes_below, check_free_disk
 from pilekit.artifacts.parquet_rows import join_tables
 from pilekit.artifacts.sort import MAX_DOCUMENTS
+from pilekit.artifacts.sort.scratch_files import Scratch
 from pilekit.corpus import Corpus, Described, HeldOutShards, Source
-from pilekit.cutting.job import COUNTS, CutJob, cut_corpus, places_of
+from pilekit.cutting.job import COUNTS, CutCommand, CutJob, cut_corpus
 from pilekit.cutting.passages import frequent_passages
-from pilekit.cutting.repeat_cuts import ROWS, find_runs, locate_cuts, repeated_anchors, scan, without
+from pilekit.cutting.repeat_cuts import ROWS, LocateCuts, Scan, find_runs, repeated_anchors, without
 from pilekit.cutting.result import REPEATS, SubstringResult
+from pilekit.cutting.shards import CutScope
 from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.errors import PilekitError
 from pilekit.shards.corpus_job import CorpusJob
@@ -75,47 +77,30 @@ def substrings_corpus(
     corpus, protected = Corpus.of(corpus, manifest).comparable(held_out)
     removed = None if dedup is None else Path(dedup)
     parameters = {"min_bytes": min_bytes, "dedup": None if removed is None else DropDuplicates(removed).identity}
-    result = cut_corpus(
-        CorpusJob.of_steps(corpus, **work),
-        out,
-        kind=KIND,
-        parameters=parameters,
-        table=REPEATS,
-        find=partial(_find, length=min_bytes),
-        pieces=without,
-        subsets=subsets,
-        only=only,
-        write=write,
-        dedup=removed,
-        protected=protected,
-        counts=(*COUNTS, "bytes_removed"),
-    )
-    return SubstringResult(*result)
+    job, find = CorpusJob.of_steps(corpus, **work), partial(_find, length=min_bytes)
+    command = CutCommand(KIND, REPEATS, find, without, write, (*COUNTS, "bytes_removed"))
+    scope = CutScope.of(job, subsets, only, removed, protected)
+    return SubstringResult(*cut_corpus(job, out, command, parameters, scope))
 
 
 def _find(job: CutJob, length: int) -> tuple[dict[str, Any], list[Path]]:
     """Find all repeats, and write the table."""
-    folder, scratch, own, memory = job.folder, job.scratch, job.own_scratch, job.folder_job.memory
+    folder, scratch, own = job.folder, job.scratch, Scratch(job.own_scratch, job.folder_job.memory)
     check_free_disk(folder, _SCRATCH_BYTES * job.stored - bytes_below(folder), "comparing")
-    scan_shard = partial(scan, length=length, selection=job.selection)
-    read = job.process_step("reading", "anchors", scan_shard)
+    read = job.process_step("reading", "anchors", Scan(length, job.scope))
     bases = np.cumsum([0, *(counts["lines"] for counts in read.values())])
     if bases[-1] >= MAX_DOCUMENTS:
         raise PilekitError(f"{bases[-1]:,} documents are more than can be compared at once; take fewer shards")
     first_names, filter, parts = dict(zip(read, bases.tolist(), strict=False)), scratch / "filter.npy", scratch / "runs"
     with write_atomically(filter) as file:
-        np.save(file, repeated_anchors(*_sorting(job, "sorting", "anchors"), bases, own, memory))
-    job.process_step("comparing", "windows", partial(scan_shard, filter=filter, bases=first_names), [filter])
-    protected = job.selection.protected
-    runs = find_runs(*_sorting(job, "sorting again", "windows"), bases, parts, own, length, memory, len(protected))
-    locate = partial(locate_cuts, parts=parts, starts=runs, bases=first_names, length=length, selection=job.selection)
-    job.process_step("locating", "cuts", locate, [parts])
+        np.save(file, repeated_anchors(*_sorting(job, "sorting", "anchors"), bases, own))
+    job.process_step("comparing", "windows", Scan(length, job.scope, first_names, filter), [filter])
+    protected = job.scope.protected
+    starts = find_runs(*_sorting(job, "sorting again", "windows"), bases, parts, own, len(protected))
+    job.process_step("locating", "cuts", LocateCuts(parts, starts, first_names, length, job.scope), [parts])
     table = join_tables(folder / REPEATS, ROWS, job.files("cuts"))
-    corpus = job.folder_job.corpus
-    most = frequent_passages(
-        table, places_of(corpus), corpus.manifest, most=PASSAGES, rows=1, scratch=own, memory=memory
-    )
-    passages = [{"count": one.count, "text": one.text[:PASSAGE_CHARACTERS]} for one in most]
+    most = frequent_passages(table, job.folder_job.corpus, most=PASSAGES, rows=1, scratch=own)
+    passages = [{"count": passage.count, "text": passage.text[:PASSAGE_CHARACTERS]} for passage in most]
     summary: dict[str, Any] = {"passages": passages}
     if protected:
         documents = sum(sum(read[name]["read"].values()) for name in protected)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -107,13 +107,18 @@ def _show_passages(cuts: CutFolder, subset: str | None, count: int, as_json: boo
     """Print the passages that `pilekit substrings` cut most often, and the documents that held them."""
     import tempfile
 
+    from pilekit.artifacts.sort.scratch_files import Scratch
+    from pilekit.corpus import Corpus, Shard
     from pilekit.cutting.cut_folder import how
     from pilekit.cutting.cut_texts import passages
     from pilekit.cutting.passages import frequent_passages
 
+    corpus = Corpus.of_shards([Shard(name, path, None) for name, path in cuts.paths.items()], cuts.manifest)
     with tempfile.TemporaryDirectory() as scratch:
-        sizes: dict[str, Any] = {"most": count, "rows": SHOWN_DOCUMENTS, "scratch": Path(scratch), "memory": SORTING}
-        frequent = frequent_passages(cuts.table, cuts.paths, cuts.manifest, subset=subset, **sizes)
+        sorting = Scratch(Path(scratch), SORTING)
+        frequent = frequent_passages(
+            cuts.table, corpus, most=count, rows=SHOWN_DOCUMENTS, scratch=sorting, subset=subset
+        )
     if printed([{"count": one.count, "documents": one.rows} for one in frequent], as_json):
         return
     texts = passages(cuts, [one.rows[0] for one in frequent])
