@@ -109,8 +109,10 @@ def takes_settings(kind: Callable[P, S]) -> _Taking[P, S]:
             check_settings(settings)
             return function(*arguments[:owners], settings)
 
-        return described(call, "settings", settings_of(cast("type[msgspec.Struct]", kind)))
+        return described(call, "settings", settings_of(fields))
 
+    fields = cast("type[msgspec.Struct]", kind)
+    plain_types(fields)  # here, so that the first call does not pay for it
     return decorate
 
 

@@ -1,10 +1,10 @@
 """Bits per byte: how well a model predicts text, per subset.
 
-`bits_per_byte.py` scores a corpus. Before weights are read, `plan.py` checks the options, and describes everything that
-a figure depends on. `scoring_run.py` scores the documents that `select_documents.py` picks for each rank, and
-`score_ranks.py` lets each rank work alone and wait. `training_copies.py` counts scored documents that are in training
-shards too. `embed_corpus.py` makes a vector for each document by the same steps, and `embeddings.py` holds and searches
-them.
+`bits_per_byte.py` scores a corpus. Before weights are read, `score_plan.py` checks the settings (`settings.py`), and
+describes everything that a figure depends on. `scoring_run.py` scores the documents that `select_documents.py` picks
+for each rank, and `score_ranks.py` lets each rank work alone and wait. `training_copies.py` counts scored documents
+that are in training shards too. `embed_corpus.py` makes a vector for each document by the same steps, and
+`embeddings.py` holds and searches them.
 
 score/     the window rule, batches of windows, and their negative log-likelihoods, or a masked model's pseudo ones
 results/   records on disk, perhaps with numbers of each document; figures, intervals and comparisons; published figures

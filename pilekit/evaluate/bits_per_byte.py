@@ -21,7 +21,6 @@ from transformers import PreTrainedModel
 from pilekit.artifacts.settings import takes_settings
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError, message_logger, shortened
-from pilekit.evaluate.plan import MLM_SEED, Plan, prepare
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.results.result_folder import check_out, write_result
 from pilekit.evaluate.results.scores import Cost
@@ -29,6 +28,7 @@ from pilekit.evaluate.results.write_items import token_losses, write_tokens
 from pilekit.evaluate.score.batching import Passes, Scoring
 from pilekit.evaluate.score.causal_nll import causal_scoring
 from pilekit.evaluate.score.pseudo_nll import masked_scoring
+from pilekit.evaluate.score_plan import MLM_SEED, Plan, prepare
 from pilekit.evaluate.score_ranks import ranks_of_job, single_rank
 from pilekit.evaluate.scoring_run import scoring_run
 from pilekit.evaluate.settings import BitsPerByteSettings, ScoreSettings

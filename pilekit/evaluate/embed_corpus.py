@@ -24,7 +24,6 @@ from pilekit.corpus import Corpus, Described
 from pilekit.display.progress import Scored
 from pilekit.errors import PilekitError, shortened
 from pilekit.evaluate.embeddings import Embeddings, write_embeddings
-from pilekit.evaluate.plan import Plan, prepare
 from pilekit.evaluate.results.result_folder import read_numbers, record_key, records_folder
 from pilekit.evaluate.score.batching import (
     Float64,
@@ -34,6 +33,7 @@ from pilekit.evaluate.score.batching import (
     Windows,
     usual_batch_tokens,
 )
+from pilekit.evaluate.score_plan import Plan, prepare
 from pilekit.evaluate.score_ranks import ranks_of_job
 from pilekit.evaluate.scoring_run import scoring_run
 from pilekit.evaluate.settings import Data, ScoreSettings

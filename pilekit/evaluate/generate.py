@@ -25,7 +25,7 @@ from pilekit.corpus import Corpus, Described, subsets_or_all
 from pilekit.corpus.shuffle import mix
 from pilekit.display.progress import Reached
 from pilekit.errors import PilekitError, counted, shortened
-from pilekit.evaluate.plan import prefix_token
+from pilekit.evaluate.score_plan import prefix_token
 from pilekit.evaluate.score_ranks import single_rank
 from pilekit.evaluate.settings import Data
 from pilekit.models.causal import CausalLM, as_causal_lm, check_vocabulary, load_causal_lm, predicting

@@ -23,10 +23,10 @@ from typing import Any
 from pilekit.display.progress import Scored
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, counted, message_logger, shortened
-from pilekit.evaluate.plan import Plan
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result_folder import held_folder, record_file, records_folder, scored_before
 from pilekit.evaluate.score.batching import Scoring, TokenizedDocument, score_rows
+from pilekit.evaluate.score_plan import Plan
 from pilekit.evaluate.score_ranks import ending_together
 from pilekit.evaluate.select_documents import Recorded, assign_to_rank, selected, text_bytes_selected, tokenized
 from pilekit.shards.read.absent_label import check_label

@@ -19,9 +19,9 @@ from pilekit.corpus import Shard
 from pilekit.corpus.shard import STANDARD_INPUT, is_url
 from pilekit.documents import DocumentBatch, check_labels
 from pilekit.errors import PilekitError, shortened
-from pilekit.evaluate.plan import Plan
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.score.batching import TokenizedDocument
+from pilekit.evaluate.score_plan import Plan
 from pilekit.shards.index.document_rows import DocumentRows, index_rows
 from pilekit.shards.index.format import ShardIndex, find_indexes
 from pilekit.shards.read.change_check import check_version

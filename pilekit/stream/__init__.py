@@ -7,7 +7,7 @@ read/    selects the documents, and reads a lane's documents from any place, und
 pack/    turns a lane's documents into tokens, windows and rows
 batch/   turns rows of several lanes into a `Batch`; also masks, untokenized documents, and `peek`
 
-`pile_stream.py` puts them together and iterates, `finite_pass.py` makes the batches of a pass that ends, and
-`loader.py` is a DataLoader. `record.py` records which batches were handed out, and `state.py` writes the record as JSON
-and checks whether a state fits a stream.
+`settings.py` describes each setting of a stream. `pile_stream.py` puts the folders together and iterates,
+`finite_pass.py` makes the batches of a pass that ends, and `loader.py` is a DataLoader. `record.py` records which
+batches were handed out, and `state.py` writes the record as JSON and checks whether a state fits a stream.
 """

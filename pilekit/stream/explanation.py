@@ -41,7 +41,7 @@ class Explanation(dict[str, Any]):
         grad_accums = (f"{', '.join(map(str, valid))} with {world}" for world, valid in self["accumulations"].items())
         parts = [] if self["documents"] is None else [counted(self["documents"])]
         parts += [] if self["window"] is None else [f"windows of {counted(self['window'])}"]
-        held, done = ("documents", "read") if self["window"] is None else ("windows", "tokenized")
+        kind, done = ("documents", "read") if self["window"] is None else ("windows", "tokenized")
         again = counted(self["restore_documents"], "document is", "documents are")
         memory = f"{self['memory_per_rank'] / 1e6:,.0f} MB"
         sizes = "batch_size {batch_size} x grad_accum {grad_accum} x world_size {world_size}"
@@ -55,7 +55,7 @@ class Explanation(dict[str, Any]):
             ("world sizes", told["world_sizes"]),
             ("accumulations", "; ".join(grad_accums)),
             ("workers", told["worker_counts"] or "any number"),
-            ("memory", f"about {memory} of {held} on each rank, among its workers"),
+            ("memory", f"about {memory} of {kind} on each rank, among its workers"),
             ("restoring", f"at most {again} {done} again on each rank"),
         ]
 
@@ -79,8 +79,8 @@ def explain(selected: StreamDocuments, share: Share, unit: int, window: int | No
     indexes = selected.plan.indexes
     documents = sum(index.header.documents for index in indexes)
     text = sum(index.header.text_bytes for index in indexes) / documents if documents else 6000
-    held = unit * text if window is None else 4 * min(MOST_TOKENS, window * text / _BYTES_PER_TOKEN)
-    held += 0 if selected.block is None else min(MOST_CHARACTERS, selected.block * text)
+    lane_bytes = unit * text if window is None else 4 * min(MOST_TOKENS, window * text / _BYTES_PER_TOKEN)
+    lane_bytes += 0 if selected.block is None else min(MOST_CHARACTERS, selected.block * text)
     return Explanation(
         plan=grid.plan,
         reason=selected.plan.reason,
@@ -101,6 +101,6 @@ def explain(selected: StreamDocuments, share: Share, unit: int, window: int | No
         accumulations={world: grid.accumulations(world) for world in grid.world_sizes()},
         worker_counts=share.worker_counts(),
         lanes_per_rank=lanes,
-        memory_per_rank=int(lanes * held),
+        memory_per_rank=int(lanes * lane_bytes),
         restore_documents=lanes * (unit if window is None else 1 if packing == "concat" else window),
     )

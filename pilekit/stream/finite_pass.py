@@ -68,12 +68,12 @@ def pass_part(
     """The remaining batches of this worker's part. Batch `first` of the rank begins at `place`.
 
     begin   where the pass begins in lane 0
-    again   if no rank and worker has a batch left, start the pass again
+    again   whether the pass begins once more if neither a rank nor a worker has a batch left
     """
     numbers = part.numbers(first)
     behind = numbers.start - part.workers if part.made else first - 1
-    found = yield from pass_batches(builder, share, begin, place, behind, numbers, passes.drop_last)
-    if not found and again and behind >= 0:
+    has_more = yield from pass_batches(builder, share, begin, place, behind, numbers, passes.drop_last)
+    if not has_more and again and behind >= 0:
         numbers = part._replace(made=0).numbers(0)
         yield from pass_batches(builder, share, begin, begin, -1, numbers, passes.drop_last)
 
@@ -106,15 +106,15 @@ def pass_batches(
                 break
             for number in of_step:
                 wanted = _first_row(share, number)
-                given = rows_between(rows, wanted - first, wanted - first + share.batch_size)
+                windows = rows_between(rows, wanted - first, wanted - first + share.batch_size)
                 after = lane.place
-                if given and (number + 1) % accumulation:
-                    after = Place(*given[-1].after[-1].tolist())
-                missing = share.batch_size - rows_in(given)
+                if windows and (number + 1) % accumulation:
+                    after = Place(*windows[-1].after[-1].tolist())
+                missing = share.batch_size - rows_in(windows)
                 if missing and builder.writer is None:  # untokenized: the first documents of the pass again
                     row = wanted + share.batch_size - missing
-                    given += _rows_again(builder, begin, row % at if at > resumed_at else row, missing)
-                yield builder.batch(share, number, given, np.zeros(1, np.int64), np.array([after], np.int64))
+                    windows += _rows_again(builder, begin, row % at if at > resumed_at else row, missing)
+                yield builder.batch(share, number, windows, np.zeros(1, np.int64), np.array([after], np.int64))
         return at >= (next_step + 1) * size if drop_last else at > next_step * size
 
 
@@ -133,12 +133,12 @@ def _first_row(share: Share, number: int) -> int:
 
 def _rows_again(builder: BatchBuilder, begin: Place, row: int, count: int) -> list[Window]:
     """`count` rows of the pass from number `row` on; the first row follows the last."""
-    found: list[Window] = []
+    windows: list[Window] = []
     while count:
         with builder.lane(0, begin, 0) as lane:
-            passed, given = lane.skip(row), lane.give(count)
-        if not passed and not given:
+            passed, next_windows = lane.skip(row), lane.give(count)
+        if not passed and not next_windows:
             raise PilekitError("the documents of the pass cannot be read again; give drop_last=True, or save them")
-        found += given
-        count, row = count - rows_in(given), row - passed
-    return found
+        windows += next_windows
+        count, row = count - rows_in(next_windows), row - passed
+    return windows

@@ -44,8 +44,8 @@ from pilekit.stream.pack.window import Layout, Place, Window
 from pilekit.stream.read.document_selection import StreamDocuments, checked_filters
 from pilekit.stream.read.lane_documents import LaneSource
 from pilekit.stream.read.mixture import exact_mixture
-from pilekit.stream.read.plan import choose_plan
 from pilekit.stream.read.random_access import RandomAccess
+from pilekit.stream.read.read_plan import choose_plan
 from pilekit.stream.read.sequential import Sequential, default_grid
 from pilekit.stream.read.token_files import TokenCorpus, TokenIndex, corpus_of
 from pilekit.stream.record import HandedOut, Record, WorkerPart, remove_state, state_of
@@ -193,7 +193,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
 
     def _resume_from(self, record: Record, loaded: bool = False) -> None:
         """Resume from this record."""
-        step, inside = divmod(record.batch, self.grad_accum)
+        step, inside = divmod(record.batch, self.share.grad_accum)
         # The places of all lanes before a step; `peek` can count from there.
         self._known = None if inside else (step, record.places.copy())
         self._handed_out = HandedOut(record, None if self._passes is None else self._lane_starts(), loaded)
@@ -203,7 +203,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
 
     def _lane_starts(self) -> Int64:
         """The places at which all lanes begin, int64 [L, 3]."""
-        places = self._selected.first(self.grid.lanes)
+        places = self._selected.first(self.share.grid.lanes)
         if self._passes is not None:
             places[0, 0] = self._passes.borders(self._selected.positions(self._unit))[0]
         return places

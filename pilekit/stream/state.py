@@ -101,22 +101,22 @@ def read_state(state: object, *, of_worker: bool = False) -> StreamState:
 
     of_worker   whether it may be the state of a DataLoader's worker
     """
-    found = STATE.open_dict(_GIVEN, state, StreamState)
-    if found.worker is not None and not of_worker:
+    opened = STATE.open_dict(_GIVEN, state, StreamState)
+    if opened.worker is not None and not of_worker:
         raise PilekitError(
             "this is the state of one worker of a DataLoader, which knows only its own part; load the loader's state "
             "into the StatefulDataLoader that it was taken from, or use stream.loader() and its state"
         )
     try:
-        found.plan.grid.share(0, found.world_size, found.grad_accum)
-        if len(found.lanes) != 24 * found.plan.grid.lanes or (found.rank or 0) >= found.world_size:
+        opened.plan.grid.share(0, opened.world_size, opened.grad_accum)
+        if len(opened.lanes) != 24 * opened.plan.grid.lanes or (opened.rank or 0) >= opened.world_size:
             raise ValueError("its lanes and ranks do not fit its grid")
-        places = found.places()
-        if places.min() < 0 or places.max() > _MOST_PLACE or found.batch >= found.grad_accum:
+        places = opened.places()
+        if places.min() < 0 or places.max() > _MOST_PLACE or opened.batch >= opened.grad_accum:
             raise ValueError("its places are impossible")
     except ValueError as error:
         raise STATE.damaged(_GIVEN, error) from error
-    return found
+    return opened
 
 
 def merge(states: Sequence[object]) -> StreamState:

@@ -28,7 +28,7 @@ from pilekit.shards.read.open import _StoredFile
 from pilekit.shards.read.parquet import RowBlocks
 from pilekit.shards.verify.verify import verify_corpus
 from pilekit.shards.write.reframe import reframe_corpus
-from pilekit.stream.read import plan
+from pilekit.stream.read import read_plan as plan
 from pilekit.tokenize.training import train_tokenizer
 
 LINES = [

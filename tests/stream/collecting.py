@@ -43,8 +43,8 @@ def read_in_turn(on: bool = True) -> Iterator[None]:
     """Tiny shards are treated like the Pile's: not kept in memory, and read without seeking, so one after another."""
     with pytest.MonkeyPatch.context() as patch:
         if on:
-            patch.setattr("pilekit.stream.read.plan.HELD_BYTES", 0)
-            patch.setattr("pilekit.stream.read.plan.MOST_DECODED", 0)
+            patch.setattr("pilekit.stream.read.read_plan.HELD_BYTES", 0)
+            patch.setattr("pilekit.stream.read.read_plan.MOST_DECODED", 0)
         yield
 
 

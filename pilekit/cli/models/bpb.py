@@ -135,13 +135,13 @@ def command(
             with progress("indexing", rules["train"].size) as advance:
                 index_corpus(rules["train"], on_error=rules["on_error"], advance=advance)
     if comparing:
-        found: BitsPerByte | Comparison | None = _compare(models, to_score, corpus, rules, out, by)
+        result: BitsPerByte | Comparison | None = _compare(models, to_score, corpus, rules, out, by)
     else:
-        found = scored(model_dir, corpus, rules, out, "scoring")
+        result = scored(model_dir, corpus, rules, out, "scoring")
         with report_once():
-            found = found if by is None else found.by(by)
-    if found is not None and not rank():
-        _show(found, as_json, plot, None if comparing else out)
+            result = result if by is None else result.by(by)
+    if result is not None and not rank():
+        _show(result, as_json, plot, None if comparing else out)
 
 
 def _compare(
@@ -169,8 +169,8 @@ def _compare(
             results[model] = scored(model, corpus, rules, folders[place], f"scoring {letter}")
             _say_written(folders[place])
     with report_once():
-        given = [results[model] if by is None else results[model].by(by) for model in models]
-    return None if rank() else compare(given, folders)
+        shown = [results[model] if by is None else results[model].by(by) for model in models]
+    return None if rank() else compare(shown, folders)
 
 
 def scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: Path | None, what: str) -> BitsPerByte:
@@ -180,36 +180,36 @@ def scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: Pa
         from pilekit.models.load import MASKED, kind_of
 
     assert corpus is not None
-    given = {name: value for name, value in rules.items() if value is not None}
+    options = {name: value for name, value in rules.items() if value is not None}
     figure = "pseudo-bits per byte" if kind_of(model_dir) is MASKED else "bits per byte"
     with scoring(what, None if rules.get("paper") else figure) as report:
-        found = bits_per_byte(model_dir, corpus, out=out, report=report, **given)
-    if found.cost is not None and not rank():
+        result = bits_per_byte(model_dir, corpus, out=out, report=report, **options)
+    if result.cost is not None and not rank():
         from pilekit.display.fitted_table import rounded_bytes
         from pilekit.models.load import weight_files
 
-        speed, weights = found.cost.tokens_per_second, rounded_bytes(found.cost.weight_bytes)
+        speed, weights = result.cost.tokens_per_second, rounded_bytes(result.cost.weight_bytes)
         stored = rounded_bytes(sum(file.stat().st_size for file in weight_files(model_dir)))
         size = f"{weights} of weights in memory, {stored} on disk"
         click.echo(f"{visible(model_dir)}: {speed:,.0f} tokens/s, {size}", err=True)
-    return found
+    return result
 
 
-def _show(found: BitsPerByte | Comparison, as_json: bool, plot: str | None, out: Path | None) -> None:
+def _show(result: BitsPerByte | Comparison, as_json: bool, plot: str | None, out: Path | None) -> None:
     """Print a result or a comparison, and draw it if asked."""
     from pilekit.evaluate.results.result import BitsPerByte
     from pilekit.evaluate.show.output import comparison_output, result_output
     from pilekit.evaluate.show.plot import write_figure
 
     if as_json:
-        click.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False))
+        click.echo(json.dumps(result.to_dict(), indent=2, allow_nan=False))
     else:
-        width = terminal(_ALL_COLUMNS if isinstance(found, BitsPerByte) else 80).width
-        output = result_output(found, width) if isinstance(found, BitsPerByte) else comparison_output(found)
+        width = terminal(_ALL_COLUMNS if isinstance(result, BitsPerByte) else 80).width
+        output = result_output(result, width) if isinstance(result, BitsPerByte) else comparison_output(result)
         print_fitted(output, width)
     _say_written(out)
     if plot is not None:
-        write_figure(found, plot)
+        write_figure(result, plot)
         click.echo(f"drawn: {visible(plot)}", err=True)
 
 
@@ -220,16 +220,18 @@ def _say_written(out: Path | None) -> None:
 
 def _models(first: str, others: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     """(models, paths): the folders of models and results come first after --compare."""
-    given = [first, *others]
+    arguments = [first, *others]
     models = 0
-    while models < len(given) and (_is_result(given[models]) or (Path(given[models]) / "config.json").exists()):
+    for path in arguments:
+        if not (_is_result(path) or (Path(path) / "config.json").exists()):
+            break
         models += 1
     if models < 2:
         raise PilekitError(
-            f"{given[min(models, len(given) - 1)]}: --compare takes two or more folders, before any PATH: of "
+            f"{arguments[min(models, len(arguments) - 1)]}: --compare takes two or more folders, before any PATH: of "
             "results (with a result.json, from --out) or of models (with a config.json)"
         )
-    return given[:models], tuple(given[models:])
+    return arguments[:models], tuple(arguments[models:])
 
 
 def _is_result(path: str) -> bool:

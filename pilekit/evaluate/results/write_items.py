@@ -32,8 +32,8 @@ from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result_folder import read_numbers, records_folder
 
 if TYPE_CHECKING:
-    from pilekit.evaluate.plan import Plan  # imports torch
     from pilekit.evaluate.score.batching import TokenizedDocument
+    from pilekit.evaluate.score_plan import Plan  # imports torch
 
 Items = npt.NDArray[Any]
 _NAMES = pa.dictionary(pa.int32(), pa.string())

@@ -54,9 +54,9 @@ def _segments(batch: Mapping[str, Tensor]) -> Tensor:
     """int64 [batch, T]: one number for all tokens of a document in its row, and a unique one for each padding token."""
     name = next((name for name in ("doc_ids", "position_ids") if name in batch), None)
     if name is None:
-        held = visible(", ".join(map(str, batch)), 200)
+        columns = visible(", ".join(map(str, batch)), 200)
         raise PilekitError(
-            f"document_mask needs doc_ids or position_ids, and the batch has {held}: ask for one in the stream's "
+            f"document_mask needs doc_ids or position_ids, and the batch has {columns}: ask for one in the stream's "
             '"outputs"'
         )
     column = batch[name]

@@ -83,19 +83,20 @@ class Batch(NearestNames, dict[str, torch.Tensor]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle narrowed arrays, unless the user has put anything but integers on the CPU into the batch."""
-        if not all(isinstance(one, torch.Tensor) and (one.device, one.dtype) in _NARROWED for one in self.values()):
+        tensors = [tensor for tensor in self.values() if isinstance(tensor, torch.Tensor)]
+        if len(tensors) < len(self) or not all((tensor.device, tensor.dtype) in _NARROWED for tensor in tensors):
             return Batch, (dict(self), self._pieces, self._shard_names)
-        columns = {name: _narrowed(one.numpy()) for name, one in self.items()}
+        columns = {name: _narrowed(tensor.numpy()) for name, tensor in self.items()}
         return _unpickled, (columns, self._pieces, self._shard_names)
 
     def __copy__(self) -> Batch:
         return Batch(self, self._pieces, self._shard_names)
 
     def __repr__(self) -> str:
-        def shape(one: object) -> str:
-            return f"{str(one.dtype)[6:]}{list(one.shape)}" if isinstance(one, torch.Tensor) else repr(one)
+        def shape(tensor: object) -> str:
+            return f"{str(tensor.dtype)[6:]}{list(tensor.shape)}" if isinstance(tensor, torch.Tensor) else repr(tensor)
 
-        return f"Batch({', '.join(f'{name}={shape(one)}' for name, one in self.items())})"
+        return f"Batch({', '.join(f'{name}={shape(tensor)}' for name, tensor in self.items())})"
 
     def _repr_html_(self) -> str:
         columns = [
@@ -103,7 +104,7 @@ class Batch(NearestNames, dict[str, torch.Tensor]):
             Column("Type", lambda row: str(row[1].dtype)[6:], justify="left"),
             Column("Shape", lambda row: str(list(row[1].shape)), justify="left"),
         ]
-        return FittedTable([one for one in self.items() if isinstance(one[1], torch.Tensor)], columns)._repr_html_()
+        return FittedTable([item for item in self.items() if isinstance(item[1], torch.Tensor)], columns)._repr_html_()
 
     def __missing__(self, key: object) -> NoReturn:
         raise wrong_key(self, key)
@@ -112,7 +113,11 @@ class Batch(NearestNames, dict[str, torch.Tensor]):
         """The batch with its tensors on `device`, like `Tensor.to`; keeps its documents, and `stream_state` unmoved."""
         moved = self.__copy__()
         moved.update(
-            {name: one.to(device, non_blocking=non_blocking) for name, one in self.items() if name != "stream_state"}
+            {
+                name: tensor.to(device, non_blocking=non_blocking)
+                for name, tensor in self.items()
+                if name != "stream_state"
+            }
         )
         return moved
 
@@ -145,12 +150,12 @@ default_collate_fn_map[Batch] = _refuse_to_collate
 
 def checked_outputs(outputs: Sequence[str]) -> tuple[str, ...]:
     """`outputs` as a tuple; PilekitError if it is empty, or if a name is not in `OUTPUTS` or occurs twice."""
-    found = (outputs,) if isinstance(outputs, str) else tuple(outputs)
-    wrong = [name for name in found if name not in OUTPUTS]
-    if wrong or not found or len(set(found)) < len(found):
-        what = f"not {visible(repr(wrong[0]), 80)}" if wrong else f"each once, not {visible(repr(found), 200)}"
+    names = (outputs,) if isinstance(outputs, str) else tuple(outputs)
+    wrong = [name for name in names if name not in OUTPUTS]
+    if wrong or not names or len(set(names)) < len(names):
+        what = f"not {visible(repr(wrong[0]), 80)}" if wrong else f"each once, not {visible(repr(names), 200)}"
         raise PilekitError(f"outputs names what a batch holds, some of {', '.join(OUTPUTS)}, {what}")
-    return found
+    return names
 
 
 @dataclass(frozen=True)

@@ -67,16 +67,16 @@ class BatchBuilder:
     def lane(self, lane: int, place: Place, before: int) -> Iterator[Lane]:
         """The lane from `place`, which follows its first `before` rows; at the end its files are closed."""
         with closing(self.source.documents(lane, place.position, place.document)) as documents:
-            some = encoded(documents, self.layout.window, self.tokenizer, self.token_files)
-            yield Lane(some, lane, place, self.layout, Turns(before, self.per_visit))
+            tokenized = encoded(documents, self.layout.window, self.tokenizer, self.token_files)
+            yield Lane(tokenized, lane, place, self.layout, Turns(before, self.per_visit))
 
-    def batch(self, share: Share, number: int, given: Sequence[Window], lanes: Int64, places: Int64) -> Item:
+    def batch(self, share: Share, number: int, windows: Sequence[Window], lanes: Int64, places: Int64) -> Item:
         """Batch `number` of the rows given, with its `stream_state`. Rows without documents fill it up.
 
         lanes, places   int64 [k], [k, 3]: the lanes it read, and their places after it
         """
-        rows = rows_in(given)
-        parts = [*given, padding(share.batch_size - rows)] if rows < share.batch_size else given
+        rows = rows_in(windows)
+        parts = [*windows, padding(share.batch_size - rows)] if rows < share.batch_size else windows
         pieces = pieces_of(parts)
         begun = pieces.table[pieces.begin == 0]
         tokens = np.bincount(pieces.table[:, SUBSET], pieces.length * (self.writer is not None)).astype(np.int64)
@@ -84,22 +84,22 @@ class BatchBuilder:
         used = np.flatnonzero(counts.any(axis=1))
         state = batch_state(number, lanes, places, rows, int(begun[:, SKIPPED].sum()), used, counts[used])
         if self.writer is None:
-            return _raw_item(given, share.batch_size, state)
+            return _raw_item(windows, share.batch_size, state)
         batch = self.writer.batch(parts, pieces, self.shard_names)
         batch["stream_state"] = torch.from_numpy(state)
         return batch
 
-    def named(self, given: Sequence[Window]) -> list[list[tuple[str, int]]]:
+    def named(self, windows: Sequence[Window]) -> list[list[tuple[str, int]]]:
         """For each row, the (shard name, document number) of its documents."""
-        return pieces_of([padding(0), *given]).documents(self.shard_names)
+        return pieces_of([padding(0), *windows]).documents(self.shard_names)
 
 
-def _raw_item(given: Sequence[Window], batch_size: int, state: Int64) -> RawDocument | RawBatch:
+def _raw_item(windows: Sequence[Window], batch_size: int, state: Int64) -> RawDocument | RawBatch:
     """Each row is one document."""
     documents = [
-        some.documents.stored[document]
-        for some in given
-        for document in some.rows.document[some.rows.start[:-1]].tolist()
+        window.documents.stored[document]
+        for window in windows
+        for document in window.rows.document[window.rows.start[:-1]].tolist()
     ]
     item = RawDocument(*documents[0]) if batch_size == 1 else RawBatch(documents)
     item.stream_state = state
@@ -115,15 +115,15 @@ def build_batches(builder: BatchBuilder, share: Share, places: Int64, numbers: r
     with ExitStack() as opened:
         for number in numbers:
             read = share.read_by(number)
-            given: list[Window] = []
+            windows: list[Window] = []
             after = []
             for lane in read.tolist():
                 if lane not in lanes:
                     begun = builder.lane(lane, Place(*places[lane].tolist()), share.rows_before(number))
                     lanes[lane] = opened.enter_context(begun)
-                given += lanes[lane].give(share.per_lane)
+                windows += lanes[lane].give(share.per_lane)
                 after.append(lanes[lane].place)
-            yield builder.batch(share, number, given, read, np.array(after, np.int64).reshape(-1, 3))
+            yield builder.batch(share, number, windows, read, np.array(after, np.int64).reshape(-1, 3))
 
 
 def rows_of_step(
@@ -145,14 +145,14 @@ def rows_of_step(
     at, places = max(usable, key=lambda pair: pair[0])
     column = step % grid.columns
     before, until = (len(range(column, border, grid.columns)) * grid.per_visit for border in (at, step))
-    found: list[Window] = []
+    windows: list[Window] = []
     done, total = 0, (until - before) * grid.rows
     for number in range(column, grid.lanes, grid.columns):
         with builder.lane(number, Place(*places[number].tolist()), before) as lane:
-            left = until - before
-            while left > 0 and (passed := lane.skip(min(left, 64))):
-                left, done = left - passed, done + passed
+            remaining = until - before
+            while remaining > 0 and (passed := lane.skip(min(remaining, 64))):
+                remaining, done = remaining - passed, done + passed
                 if reached is not None:
                     reached(done, total)
-            found += lane.give(grid.per_visit)
-    return found
+            windows += lane.give(grid.per_visit)
+    return windows

@@ -193,8 +193,11 @@ def batch_sizes(
 
 def divisors(n: int) -> list[int]:
     """The divisors of n >= 1, increasing."""
-    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
-    return sorted({*small, *(n // d for d in small)})
+    numbers = set[int]()
+    for small in range(1, int(n**0.5) + 1):
+        if n % small == 0:
+            numbers |= {small, n // small}
+    return sorted(numbers)
 
 
 def _accumulated(grad_accum: int) -> str:

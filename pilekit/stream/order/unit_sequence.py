@@ -15,8 +15,7 @@ epoch other documents get the additional copy.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -88,12 +87,6 @@ class Sequence:
 def _order_of_units(n: int, seed: int, epoch: int) -> Int64:
     """Kept for two epochs of two streams: near an epoch's end some lanes are in the next. 8 bytes per unit and copy."""
     return permutation(n, seed, _UNITS, epoch)
-
-
-def copies(repeats: Mapping[str, float], subsets: Iterable[str] | None) -> int:
-    """Copies of each unit per epoch: the largest factor, rounded up; with `subsets` None (all) at least 1."""
-    factors = [repeats.get(name, 1.0) for name in subsets] if subsets is not None else [1.0, *repeats.values()]
-    return max(1, math.ceil(max(factors)))
 
 
 def staying(

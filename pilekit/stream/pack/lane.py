@@ -41,22 +41,22 @@ class Lane:
 
     def give(self, count: int) -> list[Window]:
         """The lane's next `count` rows, from one window or more. Fewer only if the documents end."""
-        given = []
+        windows = []
         while count > 0 and (window := self._window or self._next()) is not None:
             begin, rows = self._given, len(window.rows)
             end = min(begin + count, rows)
-            given.append(window.part(begin, end))
+            windows.append(window.part(begin, end))
             self._window, self._given = (window, end) if end < rows else (None, 0)
             self.place = Place(*window.after[end - 1].tolist())
             count -= end - begin
-        return given
+        return windows
 
     def skip(self, count: int) -> int:
         """Skip the lane's next `count` rows. Returns the number skipped, which is smaller if the documents end."""
-        left = count
-        while left > 0 and (given := self.give(min(left, 64))):  # few at a time, so that old windows are freed
-            left -= rows_in(given)
-        return count - left
+        remaining = count
+        while remaining > 0 and (windows := self.give(min(remaining, 64))):  # few at a time, to free old windows
+            remaining -= rows_in(windows)
+        return count - remaining
 
     def _next(self) -> Window | None:
         """The next window that has rows. None at the documents' end."""
@@ -76,20 +76,20 @@ class Lane:
         return None
 
 
-def rows_in(given: Sequence[Window]) -> int:
+def rows_in(windows: Sequence[Window]) -> int:
     """The number of rows in these windows."""
-    return sum(len(some.rows) for some in given)
+    return sum(len(window.rows) for window in windows)
 
 
-def rows_between(given: Sequence[Window], begin: int, end: int) -> list[Window]:
+def rows_between(windows: Sequence[Window], begin: int, end: int) -> list[Window]:
     """Rows `begin` .. `end` of these windows, or fewer if they end before."""
-    found = []
-    for some in given:
-        first, last = max(begin, 0), min(end, len(some.rows))
+    parts = []
+    for window in windows:
+        first, last = max(begin, 0), min(end, len(window.rows))
         if first < last:
-            found.append(some.part(first, last))
-        begin, end = begin - len(some.rows), end - len(some.rows)
-    return found
+            parts.append(window.part(first, last))
+        begin, end = begin - len(window.rows), end - len(window.rows)
+    return parts
 
 
 def encoded(
@@ -107,9 +107,9 @@ def encoded(
                 yield TokenizedDocuments(nothing, np.zeros(len(piece) + 1, np.int64), piece.table, piece.texts)
         return
     for parts in gathered(pieces, _characters, window):
-        made = [_tokenized(parts, tokenizer, token_files)]
+        tokenized = [_tokenized(parts, tokenizer, token_files)]
         parts.clear()
-        yield made.pop()
+        yield tokenized.pop()
 
 
 def _characters(piece: LaneDocuments) -> Int64:

@@ -64,9 +64,9 @@ class Layout:
     append_eod: bool
     seed: int
 
-    def lengths(self, some: TokenizedDocuments) -> Int64:
+    def lengths(self, documents: TokenizedDocuments) -> Int64:
         """Tokens of each document, its EOD counted, int64 [documents]."""
-        return some.offsets[1:] - some.offsets[:-1] + self.append_eod
+        return documents.offsets[1:] - documents.offsets[:-1] + self.append_eod
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ class Window:
 
     def part(self, begin: int, end: int) -> Window:
         """The window with only the rows `begin` .. `end`, as views."""
-        some = slice(begin, end)
-        return Window(self.documents, self.rows.part(begin, end), self.row_keys[some], self.after[some])
+        chosen = slice(begin, end)
+        return Window(self.documents, self.rows.part(begin, end), self.row_keys[chosen], self.after[chosen])
 
 
 class Pieces(NamedTuple):
@@ -132,19 +132,19 @@ class Pieces(NamedTuple):
     def documents(self, shard_names: Sequence[str] | Mapping[int, str]) -> list[list[tuple[str, int]]]:
         """For each row, (shard name, document number) of its pieces."""
         names = (shard_names[shard] for shard in self.table[:, SHARD].tolist())
-        found = zip(names, self.table[:, NUMBER].tolist(), strict=True)
-        return [list(islice(found, count)) for count in self.per_row.tolist()]
+        identities = zip(names, self.table[:, NUMBER].tolist(), strict=True)
+        return [list(islice(identities, count)) for count in self.per_row.tolist()]
 
 
 def pieces_of(parts: Sequence[Window]) -> Pieces:
     """The pieces of the rows of `parts`, which has at least one entry."""
-    found = []
+    columns = []
     for part in parts:
         rows, start = part.rows, part.rows.start
         pieces = slice(start[0], start[-1])
         table = part.documents.table[rows.document[pieces]]
-        found.append((start[1:] - start[:-1], rows.length[pieces], rows.begin[pieces], table))
-    return Pieces(*map(np.concatenate, zip(*found, strict=True)))
+        columns.append((start[1:] - start[:-1], rows.length[pieces], rows.begin[pieces], table))
+    return Pieces(*map(np.concatenate, zip(*columns, strict=True)))
 
 
 def padding(count: int) -> Window:
@@ -182,21 +182,21 @@ def gathered(parts: Iterable[D], sizes: Callable[[D], Int64], most: int) -> Iter
     While a lane waits, its generators should keep alive only the documents that it still needs. So a list is handed out
     by `pop`, and the caller drops it.
     """
-    found: list[D] = []
+    group: list[D] = []
     documents = total = 0
     for part in parts:
         while len(part):
             size = sizes(part)
             room = min(most - documents, int(np.searchsorted(total + np.cumsum(size) - size, MOST_TOKENS)))
-            found.append(part.part(0, room))
+            group.append(part.part(0, room))
             documents, total = documents + room, total + int(size[:room].sum())
             part = part.part(room, len(part))
             if documents == most or total >= MOST_TOKENS:
-                full = [found]
-                found, documents, total = [], 0, 0
+                full = [group]
+                group, documents, total = [], 0, 0
                 yield full.pop()
-    if found:
-        yield found
+    if group:
+        yield group
 
 
 def windows(
@@ -206,17 +206,17 @@ def windows(
     if layout.packing == "concat":
         yield from _running_windows(documents, lane, place, layout)
         return
-    begin, given = place, place.offset_in_window
-    before = turns.before - given
+    begin, rows_given = place, place.offset_in_window
+    before = turns.before - rows_given
     for parts in gathered(documents, layout.lengths, layout.window):
-        some = joined(parts)
+        gathered_documents = joined(parts)
         parts.clear()
-        lengths = layout.lengths(some)
+        lengths = layout.lengths(gathered_documents)
         if layout.packing == "none" and (in_rows := lengths > 1).any():
             # The first document that gets a row counts the bad lines before those of the window that get none.
-            some.table[np.argmax(in_rows), SKIPPED] += some.table[~in_rows, SKIPPED].sum()
+            gathered_documents.table[np.argmax(in_rows), SKIPPED] += gathered_documents.table[~in_rows, SKIPPED].sum()
         rows = (best_fit if layout.packing == "best_fit" else separate)(lengths, layout.seq_len)
-        keys = _row_keys(some, rows, lane, layout.seed)
+        keys = _row_keys(gathered_documents, rows, lane, layout.seed)
         # Best fit makes the fullest rows first, so rows are shuffled by their keys.
         order = (
             np.argsort(keys, kind="stable")
@@ -227,23 +227,26 @@ def windows(
         after = np.empty((len(rows), 3), np.int64)
         after[:, :2] = begin[:2]
         after[:, 2] = np.arange(1, len(rows) + 1)
-        begin = Place(int(some.table[-1, POSITION]), int(some.table[-1, ORDER]) + 1)
+        begin = Place(int(gathered_documents.table[-1, POSITION]), int(gathered_documents.table[-1, ORDER]) + 1)
         after[-1:] = begin
-        if given:
-            if given >= len(rows):
+        if rows_given:
+            if rows_given >= len(rows):
                 raise _changed(place)
-            order, after, given = order[given:], after[given:], 0
-        yield Window(some, rows.take(order), keys[order], after)
+            order, after, rows_given = order[rows_given:], after[rows_given:], 0
+        yield Window(gathered_documents, rows.take(order), keys[order], after)
 
 
 def _by_turn(rows: Rows, keys: UInt64, before: int, layout: Layout, turns: Turns) -> Int64:
-    """The order of a window's rows for "none": the k-th shortest takes the k-th of the window's turns in hashed order.
+    """The order of a window's rows for "none": rows by length are given to the window's turns by hash.
 
-    Turns of one visit have one hash, so the rows of a visit have similar lengths. All lanes hash a turn alike, so
-    the lanes that a step reads give rows of similar rank by length in their windows.
+    The shortest row gets the turn with the lowest hash, the next longer row the next turn. Turns of one visit have one
+    hash, so the rows of a visit have similar lengths. All lanes hash a turn alike, so the lanes that a step reads give
+    rows of similar rank by length in their windows.
     """
     turn = np.arange(before, before + len(rows))
     order = np.empty(len(rows), np.int64)
+    # Left, the places of the turns by hash; right, the rows by length. Equal ones are ordered by turn and by key, so
+    # that every process finds one order.
     order[np.lexsort((turn, mix(layout.seed, _TURNS, turn // turns.per_visit)))] = np.lexsort((keys, rows.length))
     return order
 
@@ -254,11 +257,11 @@ def _running_windows(
     rest: list[TokenizedDocuments] = []
     begin = place.offset_in_window  # tokens of the first document that are in earlier rows
     resumed = begin > 0
-    for some in documents:
-        if resumed and (tuple(some.table[0, :2].tolist()) != place[:2] or layout.lengths(some)[0] <= begin):
+    for part in documents:
+        if resumed and (tuple(part.table[0, :2].tolist()) != place[:2] or layout.lengths(part)[0] <= begin):
             raise _changed(place)
         resumed = False
-        whole = joined([*rest, some])
+        whole = joined([*rest, part])
         rows = concat(layout.lengths(whole), layout.seq_len, begin)
         yield _running_window(whole, rows, lane, layout)
         document, begin = unused(layout.lengths(whole), begin + len(rows) * layout.seq_len)
@@ -270,13 +273,13 @@ def _running_windows(
         yield _running_window(rest[0], rows, lane, layout)
 
 
-def _running_window(some: TokenizedDocuments, rows: Rows, lane: int, layout: Layout) -> Window:
+def _running_window(documents: TokenizedDocuments, rows: Rows, lane: int, layout: Layout) -> Window:
     last = rows.start[1:] - 1
     document, used = rows.document[last], rows.begin[last] + rows.length[last]
-    whole = used == layout.lengths(some)[document]
-    table = some.table[document]
+    whole = used == layout.lengths(documents)[document]
+    table = documents.table[document]
     after = np.stack((table[:, POSITION], table[:, ORDER] + whole, np.where(whole, 0, used)), axis=1)
-    return Window(some, rows, _row_keys(some, rows, lane, layout.seed), after)
+    return Window(documents, rows, _row_keys(documents, rows, lane, layout.seed), after)
 
 
 def _row_keys(documents: TokenizedDocuments, rows: Rows, lane: int, seed: int) -> UInt64:

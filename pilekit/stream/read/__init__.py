@@ -1,6 +1,7 @@
 """Reading a lane's documents.
 
-`plan.py` decides between random access and reading shard after shard. `document_selection.py` numbers the documents to
-read. `lane_source.py` chooses the lanes' source: `random_access.py`, which uses the shards' indexes, or
-`sequential.py`. Both give `LaneDocuments`, documents with their place in the lane.
+`read_plan.py` decides between random access and reading shard after shard, and `mixture.py` how often the documents of
+a subset are used. `document_selection.py` numbers the documents to read. `random_access.py` reads them through the
+shards' indexes, and `sequential.py` shard after shard. Both give `LaneDocuments`, documents with their place in the
+lane.
 """

@@ -11,6 +11,7 @@ It also computes the lanes' first places and the fingerprint of the documents.
 from __future__ import annotations
 
 import json
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,10 +35,9 @@ from pilekit.shards.random_access.selected_lines import CorpusBitmap, LineBitmap
 from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.change_check import version_of
 from pilekit.shards.read.reader import OnError
-from pilekit.stream.order.unit_sequence import copies
 from pilekit.stream.read.lane_documents import LaneDocuments, document_table
 from pilekit.stream.read.mixture import exact_repeats, repeats_of_weights
-from pilekit.stream.read.plan import Plan
+from pilekit.stream.read.read_plan import Plan
 from pilekit.stream.read.token_files import TokenCorpus, TokenIndex
 from pilekit.tokenize import Tokenizer
 
@@ -122,33 +122,33 @@ class StreamDocuments:
                 f"weights need random access to draw documents, and the plan is sequential: {self.plan.reason}; write "
                 "the corpus again with `pilekit reframe`, or give repeats"
             )
-        found = repeats_of_weights(
+        factors = repeats_of_weights(
             shares, self.corpus, self.plan.indexes, self.documents.lines, tokenizer, append_eod=append_eod
         )
-        self.repeats = exact_repeats(found, self.subsets, self.corpus.manifest)
+        self.repeats = exact_repeats(factors, self.subsets, self.corpus.manifest)
         return dict(self.repeats)
 
     def _selected_lines(self) -> list[LineBitmap]:
         """The selected lines of each shard."""
         wanted = None if self.subsets is None and 0 not in self.repeats.values() else self.selects
-        found = []
+        by_shard = []
         for shard, index in zip(self.corpus.shards, self.plan.indexes, strict=True):
-            some = lines_of_subsets(index, wanted)
+            selected = lines_of_subsets(index, wanted)
             if self.dedup is not None:
                 mask = self.dedup.mask(shard.name)
                 bits = mask.bits
                 if isinstance(index, TokenIndex):
                     bits = index.kept(mask, self.dedup.folder)
-                elif not some.end <= mask.header.lines <= some.lines:
+                elif not selected.end <= mask.header.lines <= selected.lines:
                     raise PilekitError(
-                        f"{shard.path}: has {counted(some.lines, 'line')}, but what was deduplicated in "
+                        f"{shard.path}: has {counted(selected.lines, 'line')}, but what was deduplicated in "
                         f"{self.dedup.folder} under its name has {mask.header.lines:,}; run `pilekit dedup` on "
                         "it"
                     )
                 # A mask ends with the last document; blank lines may follow it in the shard.
-                some = some.and_bits(np.pad(bits, (0, -(-some.lines // 8) - len(bits))))
-            found.append(some)
-        return found
+                selected = selected.and_bits(np.pad(bits, (0, -(-selected.lines // 8) - len(bits))))
+            by_shard.append(selected)
+        return by_shard
 
     def _some_of_each(self) -> Iterator[DocumentBatch]:
         """The first selected documents of each shard."""
@@ -209,8 +209,9 @@ class StreamDocuments:
 
     @property
     def copies(self) -> int:
-        """Copies of each unit per epoch."""
-        return copies(self.repeats, self.subsets)
+        """Copies of each unit per epoch: the largest factor, rounded up; at least 1."""
+        labels = self.repeats if self.subsets is None else self.subsets
+        return max(1, math.ceil(max(self.repeats.get(label, 1.0) for label in labels) if labels else 1))
 
     def first(self, lanes: int) -> Int64:
         """The places at which all lanes begin, int64 [L, 3]."""
@@ -240,12 +241,12 @@ class StreamDocuments:
         """
         listed = [subset.name for subset in self.corpus.manifest.subsets]
         if self.subsets is not None:
-            found = set(self.subsets)
+            labels = set(self.subsets)
         elif self.count is not None:
-            found = {name for index in self.plan.indexes for name in index.subsets}
+            labels = {name for index in self.plan.indexes for name in index.subsets}
         else:
-            found = {UNLABELLED, *self.repeats}
-        others = found.difference(listed, [OTHER])
+            labels = {UNLABELLED, *self.repeats}
+        others = labels.difference(listed, [OTHER])
         check_labels(others)
         return {name: number for number, name in enumerate([*listed, *sorted(others), OTHER])}
 
@@ -257,11 +258,11 @@ class StreamDocuments:
         if self.count is not None:
             # Recompressing does not change it. A Parquet shard's index has no hash of the text, so its file is hashed
             # instead (size and sample).
-            of = [
-                [shard.name, one.header.documents, one.header.content_hash or [one.header.size, one.header.sample]]
-                for shard, one in zip(self.corpus.shards, self.plan.indexes, strict=True)
+            identities = [
+                [shard.name, header.documents, header.content_hash or [header.size, header.sample]]
+                for shard, header in zip(self.corpus.shards, (index.header for index in self.plan.indexes), strict=True)
             ]
-            content = xxhash.xxh3_128_hexdigest(json.dumps(of).encode())
+            content = xxhash.xxh3_128_hexdigest(json.dumps(identities).encode())
             # Only labels that occur: a state from before labels were joined fits where none is.
             if joined := {label: name for index in self.plan.indexes for label, name in index.joined.items()}:
                 record["joined"] = joined

@@ -74,24 +74,24 @@ def exact_repeats(
             f'repeats is a dict from subset to factor, such as {{"ArXiv": 2.0}}, not {shortened(repr(repeats), 80)}'
         )
     rule = f"no factor; give a number from 0, which leaves it out, to {MOST:,}; 1 is every document once"
-    found: dict[str, float] = {}
+    factors: dict[str, float] = {}
     for name, factor in numbers_of_subsets("repeats", repeats, manifest, lambda factor: 0 <= factor <= MOST, rule):
         if subsets is not None and name not in subsets:
             raise PilekitError(
                 f"repeats names {shortened(name, 80)}, which subsets leaves out; select it too, or drop its factor"
             )
-        found[name] = factor
-    if subsets is not None and all(found.get(name) == 0 for name in subsets):
+        factors[name] = factor
+    if subsets is not None and all(factors.get(name) == 0 for name in subsets):
         raise PilekitError("repeats is 0 for every selected subset, so nothing is left; give one of them more than 0")
-    return {name: factor for name, factor in sorted(found.items()) if factor != 1}
+    return {name: factor for name, factor in sorted(factors.items()) if factor != 1}
 
 
 def numbers_of_subsets(
-    argument: str, given: Mapping[str, float], manifest: Manifest, is_right: Callable[[float], bool], rule: str
+    argument: str, numbers: Mapping[str, float], manifest: Manifest, is_right: Callable[[float], bool], rule: str
 ) -> Iterator[tuple[str, float]]:
     """(exact name, number) of each entry; PilekitError for a wrong number, by the `rule`, or a subset named twice."""
     met: set[str] = set()
-    for typed, number in given.items():
+    for typed, number in numbers.items():
         (name,) = resolve_subsets(typed, manifest=manifest)
         if isinstance(number, bool) or not isinstance(number, int | float) or not is_right(number):
             raise PilekitError(f"{argument} of {shortened(name, 80)}: {shortened(repr(number), 80)} is {rule}")
@@ -109,9 +109,9 @@ def exact_weights(weights: Mapping[str, float], manifest: Manifest) -> dict[str,
             f"{shortened(repr(weights), 80)}"
         )
     rule = "no share; give a number above 0, and leave out subsets that have no part"
-    found = dict(numbers_of_subsets("weights", weights, manifest, lambda weight: 0 < weight < math.inf, rule))
-    total = sum(found.values())
-    return {name: weight / total for name, weight in sorted(found.items())}
+    shares = dict(numbers_of_subsets("weights", weights, manifest, lambda weight: 0 < weight < math.inf, rule))
+    total = sum(shares.values())
+    return {name: weight / total for name, weight in sorted(shares.items())}
 
 
 def repeats_of_weights(
@@ -133,8 +133,8 @@ def repeats_of_weights(
     documents: Counter[str] = Counter()
     text_bytes: Counter[str] = Counter()
     lowest: dict[str, list[tuple[int, int, int]]] = {name: [] for name in weights}
-    for shard, (index, some) in enumerate(zip(indexes, lines, strict=True)):
-        chosen = some.numbers(0, len(some))
+    for shard, (index, readable) in enumerate(zip(indexes, lines, strict=True)):
+        chosen = readable.numbers(0, len(readable))
         for rows in index.rows("number", "subset", "text_bytes"):
             begin, end = np.searchsorted(chosen, [rows.numbers[0], rows.numbers[-1] + 1])  # both ascend
             is_chosen = np.isin(rows.numbers, chosen[begin:end], assume_unique=True)
@@ -174,7 +174,7 @@ def _tokens_per_byte(
     readers = OpenReaders(corpus, indexes)
     tokens = size = 0
     for shard in sorted({shard for _, shard, _ in drawn}):
-        numbers = np.array(sorted(number for _, of, number in drawn if of == shard), dtype=np.int64)
+        numbers = np.array(sorted(number for _, owner, number in drawn if owner == shard), dtype=np.int64)
         texts = [text[:SAMPLED_CHARACTERS] for text in readers.of(shard).batch(numbers).texts]
         tokens += len(tokenizer.encode_batch(texts)[0])
         size += sum(len(text.encode()) for text in texts)

@@ -10,7 +10,7 @@ its shards, even if a lane begins inside the unit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Generator, Iterator
 
 import numpy as np
 
@@ -69,15 +69,15 @@ class RandomAccess:
         order = self.sequence.order(unit)
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
-        found, begin = [LaneDocuments(document_table(0), [])], 0
+        parts, begin = [LaneDocuments(document_table(0), [])], 0
         for shard, lines in self.selected.documents.locate(unit.begin, unit.end):
             for kept in self._kept(unit, shard, lines):
                 at = np.minimum(np.searchsorted(lines, kept.numbers), len(lines) - 1)
                 if not np.array_equal(lines[at], kept.numbers):
                     raise self._made_up()
-                found.append(self.selected.placed(kept, shard, position, rank[begin + at]))
+                parts.append(self.selected.placed(kept, shard, position, rank[begin + at]))
             begin += len(lines)
-        table, texts = np.concatenate([some.table for some in found]), [text for some in found for text in some.texts]
+        table, texts = np.concatenate([part.table for part in parts]), [text for part in parts for text in part.texts]
         in_order = np.argsort(table[:, ORDER])
         if (np.diff(table[:, ORDER][in_order]) == 0).any():
             raise self._made_up()
@@ -86,24 +86,20 @@ class RandomAccess:
 
     def _kept(self, unit: Unit, shard: int, lines: Int64) -> Iterator[DocumentBatch]:
         """The documents of these lines that this copy of the unit keeps, after the filters."""
-        # Only the first copy has all subsets.
-        labels = {label for label, factor in self.selected.repeats.items() if factor > unit.copy} if unit.copy else None
-        batch = self._batch(shard, lines, labels)
-        batch = staying(batch, self.selected.repeats, self.sequence.seed, unit.epoch, unit.copy, shard)
-        return iter(self._filters([batch]) if len(batch) else ())
-
-    def _batch(self, shard: int, lines: Int64, labels: Collection[str] | None) -> DocumentBatch:
-        index = self.selected.plan.indexes[shard]
+        selected, index = self.selected, self.selected.plan.indexes[shard]
         if isinstance(index, TokenIndex):
-            return index.batch(lines)
-        batch = self._readers.of(shard).batch(lines, labels)
-        if not all(map(self.selected.selects, set(batch.subsets))):
-            path = self.selected.corpus.shards[shard].path
-            raise PilekitError(
-                f"{index.path}: does not fit {path} (documents have other subsets); remove it and "
-                "make a new one with `pilekit index`"
-            )
-        return batch
+            batch = index.batch(lines)
+        else:
+            # Only the first copy has all subsets.
+            labels = {label for label, factor in selected.repeats.items() if factor > unit.copy} if unit.copy else None
+            batch = self._readers.of(shard).batch(lines, labels)
+            if not all(map(selected.selects, set(batch.subsets))):
+                raise PilekitError(
+                    f"{index.path}: does not fit {selected.corpus.shards[shard].path} (documents have other subsets); "
+                    "remove it and make a new one with `pilekit index`"
+                )
+        batch = staying(batch, selected.repeats, self.sequence.seed, unit.epoch, unit.copy, shard)
+        return iter(self._filters([batch]) if len(batch) else ())
 
     def _made_up(self) -> PilekitError:
         return PilekitError(

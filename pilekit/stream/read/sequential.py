@@ -141,12 +141,12 @@ class Sequential:
                         "stages may drop documents and change their text"
                     )
                 document = int(batch.numbers[-1]) + 1
-                found = self._selected.placed(batch, index, position, batch.numbers)
+                documents = self._selected.placed(batch, index, position, batch.numbers)
                 while bad and bad[0] < document:
                     line = bad.popleft()
                     if not 0 <= line < counted_from:
-                        found.table[np.searchsorted(batch.numbers, line), SKIPPED] += 1
-                yield found
+                        documents.table[np.searchsorted(batch.numbers, line), SKIPPED] += 1
+                yield documents
 
     def _wanted(self, copy: int) -> tuple[str, ...] | None:
         """The subsets that have documents in this copy, at least one; None: all subsets."""

@@ -31,34 +31,34 @@ def shuffled_blocks(
     permute   (documents, order of the first) -> the order in which a block's documents are given, int64 [documents]
     most      characters at which a block ends
     """
-    held: list[LaneDocuments] = []
+    block_pieces: list[LaneDocuments] = []
     characters, block = 0, -1
     for piece in pieces:
         orders = piece.table[:, ORDER]
         sizes = np.cumsum(np.fromiter(map(_characters, piece.texts), np.int64, len(piece)))
         begin = passed = 0
         while begin < len(piece):
-            if held and orders[begin] // lines != block:
-                yield _permuted(held, permute)
+            if block_pieces and orders[begin] // lines != block:
+                yield _permuted(block_pieces, permute)
                 characters = 0
             block = orders[begin] // lines
             full = np.searchsorted(sizes, passed + most - characters) + 1  # with the document that reaches `most`
             end = int(min(np.searchsorted(orders, (block + 1) * lines), full))
-            held.append(piece.part(begin, end))
+            block_pieces.append(piece.part(begin, end))
             characters += int(sizes[end - 1]) - passed
             begin, passed = end, int(sizes[end - 1])
             if characters >= most:
-                yield _permuted(held, permute)
+                yield _permuted(block_pieces, permute)
                 characters = 0
-    if held:
-        yield _permuted(held, permute)
+    if block_pieces:
+        yield _permuted(block_pieces, permute)
 
 
-def _permuted(held: list[LaneDocuments], permute: Callable[[int, int], Int64]) -> LaneDocuments:
+def _permuted(pieces: list[LaneDocuments], permute: Callable[[int, int], Int64]) -> LaneDocuments:
     """The documents held, which are no longer held. Positions, orders and skipped lines belong to the places."""
-    table = np.concatenate([piece.table for piece in held])
-    texts = [text for piece in held for text in piece.texts]
-    held.clear()
+    table = np.concatenate([piece.table for piece in pieces])
+    texts = [text for piece in pieces for text in piece.texts]
+    pieces.clear()
     order = permute(len(texts), int(table[0, ORDER]))
     identity = [SHARD, NUMBER, SUBSET]
     table[:, identity] = table[order][:, identity]

@@ -31,7 +31,7 @@ from pilekit.shards.index.format import Frames, IndexHeader, ShardIndex
 from pilekit.shards.index.metadata import INDEX
 from pilekit.shards.keep_mask import KeepMask
 from pilekit.shards.random_access.selected_lines import MOST_LINES, LineBitmap
-from pilekit.stream.read.plan import Plan
+from pilekit.stream.read.read_plan import Plan
 from pilekit.stream.settings import StreamSettings
 from pilekit.tokenize import Tokenizer
 from pilekit.tokenize.files.token_file import TokenFile, index_paths
@@ -107,7 +107,7 @@ class TokenCorpus(Corpus):
 
     def __init__(self, source: Source, manifest: Described = None) -> None:
         sources = [source] if isinstance(source, str | Path) else source
-        self.files = [TokenFile(path) for one in sources for path in token_files(one)]
+        self.files = [TokenFile(path) for prefix in sources for path in token_files(prefix)]
         self.root = os.path.commonpath([os.path.abspath(file.path.parent) for file in self.files])  # noqa: PTH100
         self.manifest = load_manifest(manifest)
         self.names = subset_names(self.manifest)
@@ -126,7 +126,7 @@ class TokenCorpus(Corpus):
             lines = LineBitmap(len(numbers)) if every else LineBitmap.where(int(numbers[-1]) + 1, [numbers])
             self._found[name] = first, lines, codes
             first += len(numbers)
-        sources_of = {name: given for file in self.files for name, given in file.shards.items()}
+        sources_of = {name: shard for file in self.files for name, shard in file.shards.items()}
         # A shard without tokens counts too, because the order depends on a shard's place among all.
         self._sources: dict[str, Any] = (
             sources_of if self._found.keys() <= sources_of.keys() else {name: [0, ""] for name in self._found}
@@ -139,8 +139,8 @@ class TokenCorpus(Corpus):
         PilekitError for settings that token files do not allow, and for a tokenizer that did not make the files.
         """
         if tokenizer is None or settings.filters:
-            given = "tokenizer=None asks for texts" if tokenizer is None else "filters judge texts"
-            raise PilekitError(f"{self.files[0].path}: {given}, and a token file has none; give the shards")
+            reason = "tokenizer=None asks for texts" if tokenizer is None else "filters judge texts"
+            raise PilekitError(f"{self.files[0].path}: {reason}, and a token file has none; give the shards")
         for name in ("subsets", "repeats", "weights", "dedup"):
             if getattr(settings, name):
                 self.needs_table(name)
@@ -200,20 +200,20 @@ class TokenCorpus(Corpus):
             subsets=list(self.labels),
         )
         frames = Frames(_NONE, _NONE, _NONE, _NONE)
-        found: dict[str, Any] = {"parts": parts, "present": present, "codes": codes}
-        return TokenIndex(str(self.files[0].path), header, frames, self.names, **found)
+        places: dict[str, Any] = {"parts": parts, "present": present, "codes": codes}
+        return TokenIndex(str(self.files[0].path), header, frames, self.names, **places)
 
 
 def corpus_of(data: Source | Corpus | None, manifest: Described = None) -> Corpus:
     """The corpus of token files, or of shards without the held-out shards."""
-    found = None if isinstance(data, Corpus) else token_corpus(data, manifest)  # false if its files have no documents
-    return (Corpus.of(data, manifest) if found is None else found).without_held_out()
+    corpus = None if isinstance(data, Corpus) else token_corpus(data, manifest)  # false if its files have no documents
+    return (Corpus.of(data, manifest) if corpus is None else corpus).without_held_out()
 
 
 def token_corpus(source: Source | None, manifest: Described = None) -> TokenCorpus | None:
     """The corpus at `source` if it names token files; None for anything else. PilekitError for a mixture."""
     sources: Sequence[Any] = source if isinstance(source, list | tuple) else [source]
-    others = [one for one in sources if not isinstance(one, str | Path) or not token_files(one)]
+    others = [path for path in sources if not isinstance(path, str | Path) or not token_files(path)]
     if len(others) == len(sources):
         return None
     if others:
@@ -244,8 +244,8 @@ def _ending(file: TokenFile, tokenizer: Tokenizer, append_eod: bool) -> int | No
 
 def _ids(parts: Parts, ranks: Int64) -> list[npt.NDArray[Any]]:
     """The ids of the documents of these increasing ranks, without EOD."""
-    found = []
+    documents = []
     for begin, file, ending in parts:
         ids = file.take(ranks[(ranks >= begin) & (ranks < begin + len(file))] - begin)
-        found += [one[:-1] if len(one) and one[-1] == ending else one for one in ids]
-    return found
+        documents += [tokens[:-1] if len(tokens) and tokens[-1] == ending else tokens for tokens in ids]
+    return documents

@@ -32,12 +32,12 @@ def backend_settings(config: TrainConfig, world_size: int) -> dict[str, Any]:
     """
     settings = read_backend_file(config)
     if config.parallel.backend == "deepspeed":
-        made = deepspeed_config(config, world_size)
-        decided = _decided_for_deepspeed(config) | {path: (value,) for path, value in made.items()}
+        decided_values = deepspeed_config(config, world_size)
+        decided = _decided_for_deepspeed(config) | {path: (value,) for path, value in decided_values.items()}
         _check_decided(settings, decided, config)
         settings = {"steps_per_print": None} | _without_auto(settings)
         settings.pop("optimizer", None)
-        for path, value in made.items():
+        for path, value in decided_values.items():
             part, (*above, last) = settings, path.split(".")
             for name in above:
                 part[name] = part.get(name) or {}
@@ -68,7 +68,7 @@ def read_backend_file(config: TrainConfig) -> dict[str, Any]:
 def deepspeed_config(config: TrainConfig, world_size: int) -> dict[str, Any]:
     """The settings for `deepspeed.initialize` that `config` decides, by their path in the file."""
     train, parallel = config.train, config.parallel
-    made: dict[str, Any] = {
+    values: dict[str, Any] = {
         "train_batch_size": train.global_batch_size,
         "train_micro_batch_size_per_gpu": train.micro_batch_size,
         "gradient_accumulation_steps": train.global_batch_size // world_size // train.micro_batch_size,
@@ -77,13 +77,13 @@ def deepspeed_config(config: TrainConfig, world_size: int) -> dict[str, Any]:
         "zero_force_ds_cpu_optimizer": False,  # torch's AdamW steps there too
     }
     if parallel.offload:
-        made["zero_optimization.offload_optimizer.device"] = "cpu"
+        values["zero_optimization.offload_optimizer.device"] = "cpu"
         if parallel.zero == 3:
-            made["zero_optimization.offload_param.device"] = "cpu"
+            values["zero_optimization.offload_param.device"] = "cpu"
     if config.precision.dtype == "bf16":
-        made |= {"bf16.enabled": True, "bf16.check_grad_overflow": True}
-        made |= {"data_types.grad_accum_dtype": "fp32", "communication_data_type": "fp32"}
-    return made
+        values |= {"bf16.enabled": True, "bf16.check_grad_overflow": True}
+        values |= {"data_types.grad_accum_dtype": "fp32", "communication_data_type": "fp32"}
+    return values
 
 
 def _decided_for_deepspeed(config: TrainConfig) -> Decided:
@@ -127,16 +127,16 @@ def _check_decided(settings: Mapping[str, Any], decided: Decided, config: TrainC
     """Refuse the first setting that has another value than the run."""
     file = visible(config.parallel.backend_config or "")
     for path, possible in decided.items():
-        given: Any = settings
+        value: Any = settings
         *above, last = path.split(".")
         for name in above:
-            given = given.get(name) or {}
-            if not isinstance(given, Mapping):
-                raise PilekitError(f"{file}: {name} = {shown(given)}: must hold settings by name")
-        given = given.get(last)
-        if given is not None and given != AUTO and given not in possible:
+            value = value.get(name) or {}
+            if not isinstance(value, Mapping):
+                raise PilekitError(f"{file}: {name} = {shown(value)}: must hold settings by name")
+        value = value.get(last)
+        if value is not None and value != AUTO and value not in possible:
             wanted = "none" if possible[0] is None else shown(possible[0])
-            raise PilekitError(f"{file}: {path} = {shown(given)}, but the run asks for {wanted}; change one of them")
+            raise PilekitError(f"{file}: {path} = {shown(value)}, but the run asks for {wanted}; change one of them")
 
 
 def _without_auto(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,11 +44,11 @@ def check(config: TrainConfig) -> None:
 
     Each single value has passed `typed` already. A config without a model passes: `Trainer` may get it as an object.
     """
-    held = dict(values(config))
+    by_field = dict(values(config))
     _check_sources(config)
     for name, holds, rule in _rules(config):
         if not holds:
-            raise wrong(name, held[name], rule)
+            raise wrong(name, by_field[name], rule)
 
 
 def typed(name: str, value: Any) -> Any:
@@ -77,7 +77,7 @@ _EXAMPLES = {
 def _example(name: str) -> str:
     """A right value of the field `name`, as TOML: its default, if it has one."""
     section, _, field = name.partition(".")
-    default = next(one.default for one in msgspec.structs.fields(SECTIONS[section]) if one.name == field)
+    default = next(other.default for other in msgspec.structs.fields(SECTIONS[section]) if other.name == field)
     hint = f"{field} {fields(section)[field]!r}"
     return shown(default) if default is not None else next(_EXAMPLES[part] for part in _EXAMPLES if part in hint)
 
@@ -94,14 +94,14 @@ def wrong(name: str, value: Any, rule: str) -> PilekitError:
     return PilekitError(f"{name} = {shown(value)}: {rule}")
 
 
-def check_model(config: TrainConfig, given: object = None) -> None:
+def check_model(config: TrainConfig, model: object = None) -> None:
     """Raise PilekitError unless there is one model: `given`, or the one that `[model]` names."""
     named = _named_models(config)
-    if given is not None and named:
+    if model is not None and named:
         raise wrong(f"model.{named[0]}", getattr(config.model, named[0]), "a model object is given too; leave one out")
-    if given is not None and config.model.freeze:
+    if model is not None and config.model.freeze:
         raise wrong("model.freeze", config.model.freeze, "set requires_grad of the model object's parameters instead")
-    if given is None and not named:
+    if model is None and not named:
         raise PilekitError(
             "model has neither preset nor config nor path nor from_teacher: give exactly one of them, such as preset = "
             f'"{next(iter(PRESETS))}", or give `Trainer` a model object'
@@ -220,10 +220,10 @@ def _backend_rules(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
             possible["parallel.zero"] = (1, 2, 3)
         if parallel.zero == 3:
             possible |= {"train.eval_every": (0,), "log.samples_every": (0,)}
-    held = dict(values(config))
+    by_field = dict(values(config))
     for name, choices in possible.items():
         rule = f'with parallel.backend = "{parallel.backend}" it must be {either(choices)}; "native" can do more'
-        yield name, held[name] in choices, rule
+        yield name, by_field[name] in choices, rule
 
 
 def check_world(config: TrainConfig, world_size: int) -> None:
@@ -273,9 +273,9 @@ def manifest_of(data: DataConfig) -> Manifest:
     """The manifest of `[data]`, or that of its `text_field` and `label`; a PilekitError names the field."""
     from pilekit.stream.read.token_files import token_files  # imports pyarrow
 
-    given = [name for name in ("text_field", "label") if getattr(data, name) is not None]
+    names = [name for name in ("text_field", "label") if getattr(data, name) is not None]
     paths = [data.path] if isinstance(data.path, str) else data.path or []
-    if given and any(map(token_files, paths)):
-        raise PilekitError(f"data.{given[0]}: token files have no fields; leave it out")
+    if names and any(map(token_files, paths)):
+        raise PilekitError(f"data.{names[0]}: token files have no fields; leave it out")
     with naming_field("data" if data.manifest is None else "data.manifest"):
         return load_manifest(data.manifest, text_field=data.text_field, label=data.label)

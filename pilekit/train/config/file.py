@@ -44,7 +44,7 @@ def load_config(
     check_versions()  # here, because the error names no file
     is_file = isinstance(source, str | Path)
     place = name = visible(str(source)) if is_file else "config"
-    given: dict[str, Any] = {}
+    by_field: dict[str, Any] = {}
     try:
         for section, table in _tables(source).items():
             _check_name("section", section, SECTIONS)
@@ -52,47 +52,47 @@ def load_config(
                 raise PilekitError(f"{section} must be a section, which begins with [{section}]")
             for field, value in table.items():
                 _check_name(f"key of {section}", field, fields(section))
-                given[f"{section}.{field}"] = typed(f"{section}.{field}", value)
+                by_field[f"{section}.{field}"] = typed(f"{section}.{field}", value)
         place = by = "changes" if isinstance(changes, Mapping) else "--set"
-        before, changed = _config(given).steps, set[str]()
+        before, changed = _config(by_field).steps, set[str]()
         for change in changes.items() if isinstance(changes, Mapping) else changes:
             field, value = _change(change)
             for group in _ALTERNATIVES:
                 for other in group if field in group and value is not None else ():
-                    given.pop(other, None)
-            given[field] = value
+                    by_field.pop(other, None)
+            by_field[field] = value
             changed.add(field)
         place = f"{name} with {by}" if changes else name
         if "schedule.warmup" not in changed:
-            _shorten_warmup(given, before)
-        check(config := _with_objective(_config(given)))
+            _shorten_warmup(by_field, before)
+        check(config := _with_objective(_config(by_field)))
     except PilekitError as error:
         raise PilekitError(f"{place}: {error}") from None
     return config
 
 
-def _config(given: Mapping[str, Any]) -> TrainConfig:
+def _config(by_field: Mapping[str, Any]) -> TrainConfig:
     """The config with these values by `section.field`, unchecked."""
     tables: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
-    for field, value in given.items():
+    for field, value in by_field.items():
         section, _, key = field.partition(".")
         tables[section][key] = value
     sections: dict[str, Any] = {section: kind(**tables[section]) for section, kind in SECTIONS.items()}
     return TrainConfig(**sections)
 
 
-def _shorten_warmup(given: dict[str, Any], before: int) -> None:
+def _shorten_warmup(by_field: dict[str, Any], before: int) -> None:
     """Shorten the warmup in proportion if it fits the `before` steps of the file, and not the fewer steps of changes.
 
     Any other warmup stays, so that a longer run, or one that resumes with more steps, has the same rates as before.
     """
-    config = _config(given)
+    config = _config(by_field)
     warmup, steps, schedule = config.schedule.warmup, config.steps, config.schedule
     if most_warmup(steps, schedule) < warmup <= most_warmup(before, schedule):
-        given["schedule.warmup"] = min(warmup * steps // before, most_warmup(steps, schedule))
+        by_field["schedule.warmup"] = min(warmup * steps // before, most_warmup(steps, schedule))
         logger.warning(
             "schedule.warmup = %d instead of %d, in proportion to %s instead of %s; set it to have another",
-            given["schedule.warmup"],
+            by_field["schedule.warmup"],
             warmup,
             counted(steps, "step"),
             f"{before:,}",

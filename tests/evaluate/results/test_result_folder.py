@@ -23,7 +23,6 @@ from pilekit.corpus import Corpus, load_manifest
 from pilekit.errors import PilekitError
 from pilekit.evaluate import bits_per_byte as module
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.evaluate.plan import prepare
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.results.result_folder import (
@@ -34,6 +33,7 @@ from pilekit.evaluate.results.result_folder import (
     record_line,
     records_folder,
 )
+from pilekit.evaluate.score_plan import prepare
 from pilekit.evaluate.settings import ScoreSettings
 from pilekit.models import causal as causal_lm
 from pilekit.shards.read.reader import read_corpus

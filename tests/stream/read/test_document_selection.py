@@ -16,7 +16,7 @@ from pilekit.dedup.run import dedup_corpus
 from pilekit.shards.keep_mask import read_mask
 from pilekit.stream.pile_stream import PileStream
 from pilekit.stream.read.document_selection import StreamDocuments
-from pilekit.stream.read.plan import choose_plan
+from pilekit.stream.read.read_plan import choose_plan
 from tests.refusing import refused
 from tests.stream.collecting import read_in_turn
 from tests.stream.corpora import made, record, text, write_shard

@@ -15,7 +15,7 @@ import torch
 import zstandard
 
 from pilekit.errors import PilekitError
-from pilekit.stream.read import plan
+from pilekit.stream.read import read_plan as plan
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.checkpoint.manifest import read_state
 from pilekit.train.config.file import load_config

@@ -15,8 +15,8 @@ from pilekit.corpus import Corpus
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.read import open as opening
 from pilekit.shards.write.reframe import reframe_corpus
-from pilekit.stream.read import plan
-from pilekit.stream.read.plan import MOST_DECODED, choose_plan
+from pilekit.stream.read import read_plan as plan
+from pilekit.stream.read.read_plan import MOST_DECODED, choose_plan
 from tests.refusing import refused
 from tests.stream.corpora import record, write_shard
 

@@ -62,14 +62,14 @@ def choose_plan(corpus: Corpus, *, on_error: OnError = "raise", advance: Advance
     """
     if any(shard.path == STANDARD_INPUT for shard in corpus.shards):
         return Plan("sequential", "standard input can only be read as it comes")
-    found = find_indexes(corpus)
+    known = find_indexes(corpus)
     # Text is not shorter than its stored form: a corpus whose stored form is too large does not fit in memory.
-    may_be_held = sum(map(_stored_size, corpus.shards, found)) <= HELD_BYTES
-    if not may_be_held and (reason := _too_long(corpus, found)):
+    may_be_held = sum(map(_stored_size, corpus.shards, known)) <= HELD_BYTES
+    if not may_be_held and (reason := _too_long(corpus, known)):
         return Plan("sequential", reason)
-    if missing := found.count(None):
-        logger.info("indexing %d of %d shards, which is done once", missing, len(found))
-    indexes = tuple(index_corpus(corpus, on_error=on_error, advance=advance, whole=False, found=found))
+    if missing := known.count(None):
+        logger.info("indexing %d of %d shards, which is done once", missing, len(known))
+    indexes = tuple(index_corpus(corpus, on_error=on_error, advance=advance, whole=False, found=known))
     for shard, index in zip(corpus.shards, indexes, strict=True):
         if on_error == "raise" and index.header.skipped:
             raise bad_line_error(bad_lines(shard, index).examples[0])
