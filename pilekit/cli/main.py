@@ -72,12 +72,13 @@ GROUPS = {
 
 COMMANDS = {name: help for group in GROUPS.values() for name, help in group.items()}
 
-ROOMS = {
-    **dict.fromkeys(("head", "sample", "grep", "show", "duplicates", "explore", "report"), "look"),
-    **dict.fromkeys(("bpb", "embed", "generate", "prune", "train"), "models"),
-    **dict.fromkeys(("tokenize", "merge", "train-tokenizer"), "tokens"),
+MODULES = {
+    **dict.fromkeys(("head", "sample"), "look.documents"),
+    **{name: f"look.{name}" for name in ("grep", "show", "duplicates", "explore", "report")},
+    **{name: f"models.{name}" for name in ("bpb", "embed", "generate", "prune", "train")},
+    **{name: f"tokens.{name}" for name in ("tokenize", "merge", "train-tokenizer")},
 }
-"""The folders of commands whose module is not `pilekit.cli.<name>`."""
+"""The modules of commands that are not in `pilekit.cli.<name>`."""
 
 RESUMED = (
     *("index", "reframe", "select", "assemble", "dedup", "clean", "decontaminate", "substrings"),
@@ -101,11 +102,11 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command's module and return its `command`."""
+        """Import the command's module and return its `command`, or the command of this name if it has several."""
         if cmd_name not in COMMANDS:
             return None
-        parts = ["pilekit.cli", ROOMS.get(cmd_name), cmd_name.replace("-", "_")]
-        command: click.Command = importlib.import_module(".".join(filter(None, parts))).command
+        module = importlib.import_module(f"pilekit.cli.{MODULES.get(cmd_name, cmd_name)}".replace("-", "_"))
+        command: click.Command = getattr(module, "command" if hasattr(module, "command") else cmd_name)
         return command
 
     def resolve_command(

@@ -1,17 +1,21 @@
-"""Output that several commands share: tables on stdout, skipped lines on stderr."""
+"""Output that several commands share: tables on stdout, skipped lines on stderr; and the output of rank 0 alone."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pilekit.cli.standard_streams import wrapped
-from pilekit.errors import counted, visible, visible_lines
+from pilekit.display.progress import Advance, Scored, byte_progress, score_progress, waiting
+from pilekit.errors import AlreadyReported, PilekitError, counted, visible, visible_lines
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -104,3 +108,37 @@ def report_skipped(skipped: SkippedLines | None) -> None:
         click.echo(f"skipped: {visible(str(bad), 500)}", err=True)
     if skipped.count > SHOWN_BAD_LINES:
         click.echo(f"skipped: {counted(skipped.count - SHOWN_BAD_LINES, 'line')} more", err=True)
+
+
+def rank() -> int:
+    """This process's rank in its job."""
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isdecimal() and os.environ.get("WORLD_SIZE", "1") != "1" else 0
+
+
+def rank_progress(what: str, total: int | None) -> AbstractContextManager[Advance]:
+    """The progress line, shown only by rank 0."""
+    return nullcontext(lambda amount: None) if rank() else byte_progress(what, total)
+
+
+def rank_score_progress(what: str, figure: str | None = None) -> AbstractContextManager[Scored | None]:
+    """The line of scored bytes and the figure so far, shown only by rank 0 and of its own documents."""
+    ranks = os.environ.get("WORLD_SIZE", "1")
+    unit = figure and f"{figure} so far{'' if ranks == '1' else ' on rank 0'}"
+    return nullcontext() if rank() or not sys.stderr.isatty() else score_progress(what, unit)
+
+
+def rank_waiting(what: str) -> AbstractContextManager[None]:
+    """The line of work without progress reports, shown only by rank 0."""
+    return nullcontext() if rank() else waiting(what)
+
+
+@contextmanager
+def report_once() -> Iterator[None]:
+    """Errors outside the process group occur on every rank; one rank per machine prints them."""
+    try:
+        yield
+    except (PilekitError, click.UsageError) as error:
+        if rank() and os.environ.get("LOCAL_RANK", "0") != "0":
+            raise AlreadyReported(str(error)) from error
+        raise

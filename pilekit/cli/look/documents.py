@@ -1,4 +1,4 @@
-"""The options of `head` and `sample`, and how both print documents: as text under a heading, or as lines of JSON."""
+"""`pilekit head` and `pilekit sample`: the first documents of a corpus, or random ones, as text or as lines of JSON."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any
 import click
 import orjson
 
-from pilekit.cli.display.output import print_text
-from pilekit.cli.options import corpus_argument, on_error_option, open_subsets, together
+from pilekit.cli.display.output import print_text, report_skipped
+from pilekit.cli.options import cluster_option, corpus_argument, jobs_option, on_error_option, open_subsets, together
+from pilekit.display.progress import byte_progress
 from pilekit.errors import counted, visible
-
-LONGEST = 2000
-"""Characters of a text that a terminal shows without --full."""
 
 if TYPE_CHECKING:
     from pilekit.corpus import Corpus
     from pilekit.documents import DocumentBatch
     from pilekit.pipeline.pipeline import Stage
+    from pilekit.shards.read.reader import OnError
+
+LONGEST = 2000
+"""Characters of a text that a terminal shows without --full."""
 
 min_bytes_option = click.option(
     "--min-bytes", type=click.IntRange(0, 2**30), metavar="N", help="N bytes of text or more."
@@ -37,7 +39,67 @@ document_options = together(
 """Adds `paths`, `subsets`, `manifest`, `count`, `match`, `min_bytes`, `on_error`, `full` and `as_json` to a command."""
 
 
-def chosen(paths: Sequence[str], options: dict[str, Any]) -> tuple[Corpus, tuple[str, ...] | None, list[Stage]]:
+@click.command()
+@document_options
+def head(paths: tuple[str, ...], count: int, on_error: OnError, as_json: bool, full: bool, **options: Any) -> None:
+    """Print the first documents that pass all conditions.
+
+    Reading stops there. A file or a pipe gets each text byte for byte below its heading. A terminal gets its first
+    2,000 characters, unless --full is given, with control characters spelt out. `-` reads standard input.
+
+    \b
+    Example:
+      pilekit head 00.jsonl.zst
+      pilekit head data/ --subsets ArXiv -n 3
+      pilekit head data/ --match '(?i)theorem' --json > theorems.jsonl
+    """
+    from pilekit.pipeline.pipeline import Pipeline
+    from pilekit.shards.read.reader import read_corpus
+
+    corpus, names, stages = _selection(paths, options)
+    remaining, labels = count, set[str]()
+    with read_corpus(corpus, names, on_error) as reader:
+        for batch in Pipeline(stages)(reader):
+            first = batch.take(range(min(remaining, len(batch))))
+            _print_documents(first, as_json=as_json, full=full)
+            labels.update(first.subsets)
+            remaining -= len(first)
+            if not remaining:
+                break
+    _tell_if_none(labels, corpus, names)
+    report_skipped(reader.skipped)
+
+
+@click.command()
+@document_options
+@click.option("--seed", type=int, default=0, help="Another seed draws other documents.")
+@jobs_option
+@cluster_option
+def sample(paths: tuple[str, ...], as_json: bool, full: bool, **options: Any) -> None:
+    """Print documents drawn at random from the whole corpus, in its order.
+
+    Every document that passes all conditions is equally likely. The same seed draws the same documents, and a larger
+    sample holds a smaller one. All shards are read. To write a share of a corpus as shards, use `select --sample`. A
+    terminal gets the first 2,000 characters of each text, unless --full is given.
+
+    \b
+    Example:
+      pilekit sample 00.jsonl.zst -n 3
+      pilekit sample data/ --subsets GitHub --min-bytes 1000 --seed 7
+      pilekit sample data/ -n 1000 --json > sample.jsonl
+    """
+    from pilekit.pipeline.sample_documents import sample_documents
+
+    corpus, names, stages = _selection(paths, options)
+    with byte_progress("drawing", corpus.size) as advance:
+        documents, skipped = sample_documents(corpus, subsets=names, stages=stages, advance=advance, **options)
+    for document in documents:
+        _print_documents(document, as_json=as_json, full=full)
+    _tell_if_none({name for document in documents for name in document.subsets}, corpus, names)
+    report_skipped(skipped)
+
+
+def _selection(paths: Sequence[str], options: dict[str, Any]) -> tuple[Corpus, tuple[str, ...] | None, list[Stage]]:
     """The corpus, the exact subsets, and the stages of --min-bytes and --match; takes their options out."""
     from pilekit.pipeline.stages import Match, MinBytes
 
@@ -47,7 +109,7 @@ def chosen(paths: Sequence[str], options: dict[str, Any]) -> tuple[Corpus, tuple
     return corpus, names, stages + ([] if match is None else [Match(match)])
 
 
-def tell_if_none(labels: Collection[str], corpus: Corpus, subsets: Collection[str] | None) -> None:
+def _tell_if_none(labels: Collection[str], corpus: Corpus, subsets: Collection[str] | None) -> None:
     """Say on stderr that nothing was found, because an empty output could be taken for a failure, or no label.
 
     labels   the subsets of the documents that were printed
@@ -59,7 +121,7 @@ def tell_if_none(labels: Collection[str], corpus: Corpus, subsets: Collection[st
         click.echo("no document passes all conditions", err=True)
 
 
-def print_documents(batch: DocumentBatch, *, as_json: bool, full: bool) -> None:
+def _print_documents(batch: DocumentBatch, *, as_json: bool, full: bool) -> None:
     """Print all documents of `batch`. JSON lines keep the record byte for byte, so pilekit reads them as a shard.
 
     full   a terminal too gets texts of over `LONGEST` characters whole

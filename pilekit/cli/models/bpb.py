@@ -14,8 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, terminal
-from pilekit.cli.models.ranks import progress, rank, report_once, scoring, waits
+from pilekit.cli.display.output import (
+    print_fitted,
+    rank,
+    rank_progress,
+    rank_score_progress,
+    rank_waiting,
+    report_once,
+    terminal,
+)
 from pilekit.cli.options import (
     ByteSize,
     Described,
@@ -132,7 +139,7 @@ def command(
             from pilekit.shards.index.build import index_corpus
 
             rules["train"] = open_corpus([train], manifest).without_held_out()
-            with progress("indexing", rules["train"].size) as advance:
+            with rank_progress("indexing", rules["train"].size) as advance:
                 index_corpus(rules["train"], on_error=rules["on_error"], advance=advance)
     if comparing:
         result: BitsPerByte | Comparison | None = _compare(models, to_score, corpus, rules, out, by)
@@ -175,14 +182,14 @@ def _compare(
 
 def scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: Path | None, what: str) -> BitsPerByte:
     """Score a model, and print its speed and the size of its weights on stderr."""
-    with waits("loading torch"):
+    with rank_waiting("loading torch"):
         from pilekit.evaluate.bits_per_byte import bits_per_byte
         from pilekit.models.load import MASKED, kind_of
 
     assert corpus is not None
     options = {name: value for name, value in rules.items() if value is not None}
     figure = "pseudo-bits per byte" if kind_of(model_dir) is MASKED else "bits per byte"
-    with scoring(what, None if rules.get("paper") else figure) as report:
+    with rank_score_progress(what, None if rules.get("paper") else figure) as report:
         result = bits_per_byte(model_dir, corpus, out=out, report=report, **options)
     if result.cost is not None and not rank():
         from pilekit.display.fitted_table import rounded_bytes

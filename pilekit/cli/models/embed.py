@@ -9,9 +9,8 @@ from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted
+from pilekit.cli.display.output import print_fitted, rank, rank_score_progress, rank_waiting, report_once
 from pilekit.cli.display.tables import near_table
-from pilekit.cli.models.ranks import rank, report_once, scoring, waits
 from pilekit.cli.options import Described, adapter_option, corpus_argument, exact_subsets, on_error_option, open_corpus
 from pilekit.errors import PilekitError, shortened, visible
 
@@ -86,9 +85,9 @@ def command(
             tokenizer_file(model_dir)
             corpus = open_corpus(paths, manifest).only_held_out()
             rules["subsets"] = exact_subsets(subsets, corpus)
-        with waits("loading torch"):
+        with rank_waiting("loading torch"):
             from pilekit.evaluate.embed_corpus import embed_corpus
-        with scoring("embedding") as report:
+        with rank_score_progress("embedding") as report:
             found = embed_corpus(model_dir, corpus, out, report=report, **rules)
         if not rank():
             click.echo(f"{len(found):,} vectors of {found.width:,} numbers: {visible(out)}", err=True)

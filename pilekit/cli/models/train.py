@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilekit.cli.display.output import print_fitted, say
-from pilekit.cli.models.ranks import waits
+from pilekit.cli.display.output import print_fitted, rank_waiting, say
 from pilekit.errors import AlreadyReported, PilekitError, counted, visible
 
 if TYPE_CHECKING:
@@ -139,7 +138,7 @@ def command(
     if estimate:
         _print_estimate(config, world_size, as_json=as_json)
     elif dry_run:
-        with waits("checking the run"):
+        with rank_waiting("checking the run"):
             plan = _plan(config, run, world_size)
         for topic, text in plan:
             say(f"{topic:<11}{text}", " " * 11)
@@ -234,7 +233,7 @@ def _train_as_rank(config_file: str, changes: tuple[str, ...], out: str | None) 
     from pilekit.train.launch.interrupt import ended_by_sigterm, interrupted_by, unhandled_signals
 
     with unhandled_signals():
-        with waits("loading torch"):
+        with rank_waiting("loading torch"):
             from pilekit.workers.ranks import join
 
         ranks = join()
@@ -265,12 +264,12 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
 
     with ended_by_sigterm():
         # Importing torch takes seconds, which a wrong config should not cost.
-        with held_signals(), waits("loading torch"):
+        with held_signals(), rank_waiting("loading torch"):
             from pilekit.train.launch.environment import described
             from pilekit.train.trainer import Trainer
             from pilekit.workers.ranks import join
         ranks = join()
-        with waits("preparing the model and its data"):
+        with rank_waiting("preparing the model and its data"):
             trainer = Trainer(config, run.path)
         if not ranks.is_first:
             trainer.fit()
@@ -306,7 +305,7 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
 def _print_estimate(config: TrainConfig, world_size: int, *, as_json: bool) -> None:
     import msgspec
 
-    with waits("loading torch"):
+    with rank_waiting("loading torch"):
         from pilekit.train.estimate import estimate, table
 
         plan = estimate(config, world_size)

@@ -7,10 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from pilekit.cli import machine
-from pilekit.cli.machine import packages
+from pilekit.cli.doctor import machine, required_packages
 from tests.cli.running import run, run_json
 from tests.tokenize.making import byte_level_bpe, saved
 
@@ -36,9 +33,9 @@ def test_the_report_has_one_line_for_each_fact_and_fits_a_terminal() -> None:
 
 def test_a_bad_tokenizer_is_named(tmp_path: Path) -> None:
     (tmp_path / "none.json").write_text("{}")
-    *_, fact = machine.machine(str(tmp_path / "none.json"))
-    assert fact.bad
-    assert "is not a tokenizer.json" in fact.found
+    *_, backend = machine(str(tmp_path / "none.json"))
+    assert backend.is_fault
+    assert "is not a tokenizer.json" in backend.finding
 
 
 BROKEN = """
@@ -74,9 +71,7 @@ def test_broken_missing_and_old_packages_are_named_and_the_rest_is_said(tmp_path
     assert said["machine"]["cores"]
 
 
-def test_a_missing_package_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.metadata, "requires", lambda name: ["nothing-like-this>=1", "nor-this; extra == 'x'"])
-    *own, fact, extra = packages()
-    assert [one.name for one in own] == ["pilekit", "Python", "system"]
-    assert fact == ("nothing-like-this", "missing; run `pip install .` again", True)
+def test_a_missing_package_is_named_with_the_remedy() -> None:
+    missing, extra = required_packages(["nothing-like-this>=1", "nor-this; extra == 'x'"])
+    assert missing == ("nothing-like-this", "missing; run `pip install .` again", True)
     assert extra == ("nor-this", "not installed; pip install '.[x]'", False)
