@@ -25,7 +25,7 @@ import xxhash
 from pilekit.corpus.manifest import Described, load_manifest
 from pilekit.corpus.names import MAX_SUBSETS, UNLABELLED, SubsetNames, subset_names
 from pilekit.display.wrong_names import NearestNames, nearest, wrong_attribute
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted, shortened, visible
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -200,7 +200,7 @@ class DocumentBatch(NearestNames):
         from pilekit.display.fitted_table import Column, FittedTable
 
         columns = [Column[Document]("Number", lambda one: f"{one.number:,}"), Column("Subset", lambda one: one.subset)]
-        columns.append(Column("Text", lambda one: visible(one.text, 80), justify="left"))
+        columns.append(Column("Text", lambda one: shortened(one.text, 80), justify="left"))
         return FittedTable(self[:20], columns, notes=[repr(self)])._repr_html_()
 
     @cached_property

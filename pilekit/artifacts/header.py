@@ -16,7 +16,7 @@ import xxhash
 from pilekit.artifacts.atomic_write import write_json
 from pilekit.artifacts.checked import reason_of_damage
 from pilekit.artifacts.own_file import read_own
-from pilekit.errors import PilekitError, shortened, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.version import __version__
 
 HEADER_FILE = "pilekit.json"
@@ -74,21 +74,20 @@ def write_header(
 def read_header(folder: str | Path, kind: str | None = None, name: str = HEADER_FILE) -> Header:
     """The header `name` in `folder`; raises PilekitError if it is missing, damaged, newer, or of another kind."""
     path = Path(folder) / name
-    shown = visible(path)
     try:
-        header = decode_header(read_own(path), shown)
+        header = decode_header(read_own(path), path)
     except FileNotFoundError:
-        why = f"was not written by pilekit (it has no {visible(name)})"
+        why = f"was not written by pilekit (it has no {name})"
         why = why if Path(folder).is_dir() else "there is no such folder; check the path"
         raise PilekitError(f"{folder}: {why}") from None
     except OSError as error:
-        raise PilekitError(f"{shown}: cannot be read: {error.strerror}") from error
+        raise PilekitError(f"{path}: cannot be read: {error.strerror}") from error
     if kind is not None and header.kind != kind:
-        raise PilekitError(f'{shown}: is the header of kind "{shortened(header.kind, 60)}", not "{kind}"')
+        raise PilekitError(f'{path}: is the header of kind "{shortened(header.kind, 60)}", not "{kind}"')
     return header
 
 
-def decode_header(encoded: bytes, shown: str) -> Header:
+def decode_header(encoded: bytes, shown: str | Path) -> Header:
     """The header of a file's bytes; raises PilekitError, which calls the file `shown`, if it is damaged or newer."""
     try:
         header = msgspec.json.decode(encoded, type=Header)
@@ -106,8 +105,9 @@ def finished_header(folder: str | Path, kind: str, command: str) -> Header:
     """The header of the finished run in `folder`; PilekitError names the `command` that resumes it."""
     header = read_header(folder)
     if header.kind != kind:
-        found = visible(header.kind, 60)
-        raise PilekitError(f'{folder}: holds a "{found}", not a "{kind}"; name a folder that `{command}` wrote')
+        raise PilekitError(
+            f'{folder}: holds a "{shortened(header.kind, 60)}", not a "{kind}"; name a folder that `{command}` wrote'
+        )
     if not header.finished:
         raise PilekitError(f"{folder}: is not finished; run the same `{command}` again to resume it")
     return header

@@ -33,7 +33,7 @@ from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.folders import refuse_linked_folders
 from pilekit.artifacts.header import HEADER_FILE, Header, read_header, write_header
 from pilekit.artifacts.own_file import read_own
-from pilekit.errors import PilekitError, message_logger, visible
+from pilekit.errors import PilekitError, message_logger, shortened
 
 logger = message_logger(__name__)
 
@@ -87,8 +87,9 @@ class Output:
         try:
             encoded = msgspec.json.encode(note)
         except UnicodeEncodeError as error:
-            path = visible(error.object)
-            raise PilekitError(f"{path}: is not valid UTF-8, so it cannot be recorded; rename that folder") from error
+            raise PilekitError(
+                f"{error.object}: is not valid UTF-8, so it cannot be recorded; rename that folder"
+            ) from error
         # A power cut may take the last notes of shards: those shards are done again. A slash precedes other notes.
         with write_atomically(self._note_path(note.name), flushed=note.name.startswith("/")) as file:
             file.write(encoded)
@@ -190,7 +191,7 @@ def output_folder(
                 for note in _notes_of(header) if header is not None and header.finished else []:
                     output.write_note(note)
                 if header is not None and not header.finished:
-                    others = [visible(name) for name, given in _as_json(inputs).items() if header.inputs[name] != given]
+                    others = [name for name, given in _as_json(inputs).items() if header.inputs[name] != given]
                     some = ", ".join(others[:5]) + ", ..." * (len(others) > 5)
                     logger.warning("%s: read again, because they have changed since: %s", folder, some)
                 write_header(folder, kind=kind, parameters=parameters, inputs=inputs, finished=False)
@@ -216,14 +217,14 @@ _OPTIONS = {"eod": "append_eod"}
 
 
 def check_same_job(
-    shown: str, header: Header, parameters: Mapping[str, Any], inputs: Mapping[str, Any], remedy: str
+    shown: str | Path, header: Header, parameters: Mapping[str, Any], inputs: Mapping[str, Any], remedy: str
 ) -> None:
     """Raise PilekitError if `header` is of a job with other parameters or inputs; messages call its folder `shown`."""
     parameters, inputs = _as_json(parameters), _as_json(inputs)
     for name in {**header.parameters, **parameters}:
         there, here = (_shown(name, found.get(name)) for found in (header.parameters, parameters))
         if there != here:
-            told = f"{_OPTIONS.get(name, name)} is {visible(there, 200)} there, {visible(here, 200)} here"
+            told = f"{_OPTIONS.get(name, name)} is {shortened(there, 200)} there, {shortened(here, 200)} here"
             raise PilekitError(f"{shown}: was made with other settings: {told}; {remedy}")
     for name in {**header.inputs, **inputs}:
         if header.inputs.get(name) != inputs.get(name):
@@ -243,23 +244,22 @@ def _shown(name: str, value: Any) -> str:
 
 def _earlier_header(folder: Path, kind: str, parameters: Mapping[str, Any], inputs: Mapping[str, Any]) -> Header | None:
     """The header that an earlier run of the same job left; None if the folder is new or empty."""
-    shown = visible(folder)
     try:
         names = os.listdir(folder)  # noqa: PTH208
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:  # ValueError: a null character
         why = error.strerror if isinstance(error, OSError) else error
-        raise PilekitError(f"{shown}: cannot be used as a folder: {why}; {_OTHER_FOLDER}") from error
+        raise PilekitError(f"{folder}: cannot be used as a folder: {why}; {_OTHER_FOLDER}") from error
     if all(name == LOCK_FILE or (name.startswith(HEADER_FILE) and name.endswith(PARTIAL)) for name in names):
         return None
     try:
         header = read_header(folder, kind)
     except PilekitError as error:
-        raise PilekitError(f"{shown}: is not empty, and not of this command ({error}); {_OTHER_FOLDER}") from error
+        raise PilekitError(f"{folder}: is not empty, and not of this command ({error}); {_OTHER_FOLDER}") from error
     # Notes are valid for one version of a shard, so an unfinished job resumes with other versions of the same shards.
     is_same = not header.finished and header.inputs.keys() == inputs.keys()
-    check_same_job(shown, header, parameters, header.inputs if is_same else inputs, _REMEDY)
+    check_same_job(folder, header, parameters, header.inputs if is_same else inputs, _REMEDY)
     return header
 
 

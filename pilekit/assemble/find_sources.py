@@ -18,7 +18,7 @@ import xxhash
 
 from pilekit.corpus import Manifest, Shard, Subset, local, warn_of_left_out
 from pilekit.corpus.shard import HELD_OUT, is_url, looks_like_shard, make_shard, split_of
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.shards.fingerprint import Inputs, changed_at, fingerprint
 from pilekit.shards.read.change_check import ShardChanged
 
@@ -72,8 +72,9 @@ def find_sources(manifest: Manifest, path: str | Path, out: Path) -> list[Source
             if place.is_relative_to(target):
                 raise PilekitError(f"{path}: lies in {out}; name another folder with --out")
             if (owner := owners.setdefault(place, subset.name)) != subset.name:
-                both = f"{visible(owner)} and {visible(subset.name)}"
-                raise PilekitError(f"{path}: is a source of two subsets, {both}; give it to one of them")
+                raise PilekitError(
+                    f"{path}: is a source of two subsets, {owner} and {subset.name}; give it to one of them"
+                )
             identity = _identity(path, folder)
             if (other := places.setdefault(identity, place)) != place:
                 raise PilekitError(
@@ -114,20 +115,19 @@ def _files_of(subset: Subset, folder: Path, left_out: list[str]) -> Iterator[tup
 
     `left_out` receives the paths of held-out shards among others.
     """
-    shown = visible(subset.name)
     if not subset.sources:
-        raise PilekitError(f"the subset {shown} has no sources; name its files, folders or globs in the manifest")
+        raise PilekitError(f"the subset {subset.name} has no sources; name its files, folders or globs in the manifest")
     for pattern in subset.sources:
         if is_url(pattern):
-            raise PilekitError(f"the subset {shown}: {pattern} is a URL; download it first")
+            raise PilekitError(f"the subset {subset.name}: {pattern} is a URL; download it first")
         path = str(folder / Path(pattern).expanduser())
         try:
             found = local.search(path, every=True)
         except PilekitError as error:
-            raise PilekitError(f"the subset {shown}, source {pattern}: {error}") from error
+            raise PilekitError(f"the subset {subset.name}, source {pattern}: {error}") from error
         named = Path(path)
         if named.exists() and not (named.is_file() or named.is_dir()):
-            raise PilekitError(f"the subset {shown}: {pattern} is no file and cannot be read twice; copy it")
+            raise PilekitError(f"the subset {subset.name}: {pattern} is no file and cannot be read twice; copy it")
         # A folder gives its shards only, if it has any. Files that the pattern itself names or matches are all taken.
         depth = 0 if named.is_dir() else len(named.parts) - len(Path(found.root).parts)
         folders: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
@@ -146,8 +146,8 @@ def _files_of(subset: Subset, folder: Path, left_out: list[str]) -> Iterator[tup
         left_out += [file for file, _ in taken if others and file in held_out]
         yield from others or taken
         if not found.files:
-            ours = f"; {visible(found.ours[0])} is a link or by pilekit, name it to read it" if found.ours else ""
-            raise PilekitError(f"the subset {shown}: {pattern} finds no file{ours}")
+            ours = f"; {found.ours[0]} is a link or by pilekit, name it to read it" if found.ours else ""
+            raise PilekitError(f"the subset {subset.name}: {pattern} finds no file{ours}")
 
 
 def _batched(subset: int, files: dict[str, tuple[str, int]]) -> Iterator[Source]:

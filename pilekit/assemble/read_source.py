@@ -160,17 +160,16 @@ class SourceReader:
 
     def _text_of(self, path: str) -> str | None:
         """The text of a file; None if it is skipped."""
-        shown = visible(path)
         try:
             if Path(path).stat().st_size > MAX_DOCUMENT_BYTES:
-                raise PilekitError(f"{shown}: is longer than {MAX_DOCUMENT_BYTES:,} bytes; split it")
+                raise PilekitError(f"{path}: is longer than {MAX_DOCUMENT_BYTES:,} bytes; split it")
             return Path(path).read_bytes().decode()
         except OSError as error:
-            raise PilekitError(f"{shown}: cannot be read ({error.strerror})") from error
+            raise PilekitError(f"{path}: cannot be read ({error.strerror})") from error
         except UnicodeDecodeError as error:
             if self.job.on_error == "raise":
                 raise PilekitError(
-                    f"{shown}: is not valid UTF-8 (byte {error.start:,}); remove it from the sources, or skip such "
+                    f"{path}: is not valid UTF-8 (byte {error.start:,}); remove it from the sources, or skip such "
                     "files with --on-error skip"
                 ) from error
             self.skipped.add(BadLine(path, 1, f"is not valid UTF-8 (byte {error.start:,} of the file)"))

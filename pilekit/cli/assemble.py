@@ -11,7 +11,6 @@ from pilekit.artifacts.sort.memory_limit import sorting_memory
 from pilekit.cli.display.output import print_result, say
 from pilekit.cli.options import ByteSize, out_option, run_options
 from pilekit.display.progress import step_progress
-from pilekit.errors import visible
 
 
 @click.command()
@@ -49,7 +48,7 @@ def command(manifest: Path, as_json: bool, **options: Any) -> None:
     summary = assembled.summary
     say(assembled.sum())
     what = f"{summary['shards']:,} train shards, shuffled with seed {summary['seed']}"
-    there = visible(assembled.folder)
+    there = assembled.folder
     if assembled.written:
         say(f"{what}, in {there}")
     else:

@@ -13,7 +13,7 @@ import click
 from pilekit.cli.display.output import print_fitted, report_skipped, say, sum_of
 from pilekit.cli.options import Described, Similarity, corpus_and_only, folder_option, open_subsets, run_options
 from pilekit.display.progress import byte_progress
-from pilekit.errors import visible
+from pilekit.errors import shortened, visible
 
 if TYPE_CHECKING:
     from pilekit.pipeline.cleaner import CleanResult
@@ -118,7 +118,7 @@ def command(
     for example in shown:
         _print_example(example, show)
     if show is not None and not shown:
-        say(f"no document fails {visible(show, 80)} alone")
+        say(f"no document fails {shortened(show, 80)} alone")
 
 
 def _print_cleaned(cleaned: CleanResult) -> None:
@@ -129,12 +129,12 @@ def _print_cleaned(cleaned: CleanResult) -> None:
     say(sum_of(counts, "kept", "dropped"))
     if counts["edited"]:
         edited = {name: one["edited"] for name, one in counts["subsets"].items() if one["edited"]}
-        of_subsets = ", ".join(f"{visible(name, 40)} {number:,}" for name, number in edited.items())
+        of_subsets = ", ".join(f"{shortened(name, 40)} {number:,}" for name, number in edited.items())
         say(f"{counts['edited']:,} of the kept ones changed: {of_subsets}")
     for label, documents in sorted(counts.get("languages", {}).items(), key=lambda item: -item[1])[:10]:
-        say(f"language {visible(label, 20) or '(none)'}: {documents:,}")
+        say(f"language {shortened(label, 20) or '(none)'}: {documents:,}")
     if cleaned.folder is not None:
-        say(f"shards and dropped.parquet in {visible(cleaned.folder)}")
+        say(f"shards and dropped.parquet in {cleaned.folder}")
 
 
 def _print_example(example: dict[str, Any], rule: str | None) -> None:

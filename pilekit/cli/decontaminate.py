@@ -9,7 +9,7 @@ import click
 from pilekit.cli.display.output import print_fitted, print_result, say, sum_of
 from pilekit.cli.options import Described, corpus_and_only, folder_option, open_subsets, run_options
 from pilekit.display.progress import step_progress
-from pilekit.errors import counted, visible
+from pilekit.errors import counted
 
 _AGAINST = "Evaluations, up to the next option: JSON lines, Parquet or Pile shards."
 
@@ -73,4 +73,4 @@ def command(
     print_fitted(found.table())
     say(f"{sum_of(summary, 'untouched', 'cut', 'dropped')}; {counted(summary['pieces'], 'piece')}")
     written = "" if no_write else "clean shards, "
-    say(f"{written}hits.parquet and evaluations.parquet in {visible(found.folder)}")
+    say(f"{written}hits.parquet and evaluations.parquet in {found.folder}")

@@ -17,7 +17,7 @@ from pilekit.cli.options import (
     sort_options,
 )
 from pilekit.display.progress import step_progress
-from pilekit.errors import counted, visible
+from pilekit.errors import counted
 
 
 def _no_parts(context: click.Context, option: click.Parameter, typed: str | None) -> None:
@@ -73,7 +73,7 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
     if print_result(found, as_json):
         say(sum_of(summary, *(name for name in ("kept", "removed", "skipped", "left_out") if name in summary)))
         written = "" if no_write or not summary["kept"] else "clean shards, "
-        say(f"{written}masks and removed.parquet in {visible(found.folder)}")
+        say(f"{written}masks and removed.parquet in {found.folder}")
     if "held_out" in summary:
         report_protected(summary["held_out"], f"{summary['like_held_out']:,} of the removed documents are like these")
     if "hot" in summary:

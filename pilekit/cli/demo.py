@@ -116,7 +116,7 @@ def command(out: Path) -> None:
     if out.is_dir() and any(out.iterdir()) and not sources.is_dir():
         raise PilekitError(f"{out} is not empty and holds no demo; name another folder with --out")
     made = write_demo_sources(sources)
-    say(f"{visible(sources)}: {'made from' if made else 'kept; it holds'} text that this Python ships")
+    say(f"{sources}: {'made from' if made else 'kept; it holds'} text that this Python ships")
     demo = ("--manifest", "demo")
     run("assemble", sources / "demo.toml", "--out", corpus)
     reframed, damaged = out / "reframed", out / "damaged" / "00.jsonl.zst"
@@ -155,7 +155,8 @@ def command(out: Path) -> None:
         run("bpb", score.parent / "model", *held_out, "--out", score, "--plot", score.parent / "bpb.png")
     run("bpb", "--compare", *scores, "--plot", out / "gain.png")
     run("report", corpus, out, *demo, "--tokenizer", tokenizer, "--out", out / "report.html")
-    say(f"\nEverything is in {visible(out)}; take any command from above and change it.")
+    click.echo()
+    say(f"Everything is in {out}; take any command from above and change it.")
 
 
 def _damage(shard: Path, copy: Path) -> None:
@@ -167,7 +168,8 @@ def _damage(shard: Path, copy: Path) -> None:
     write_header(copy.parent, kind="damaged copy", parameters={"byte": middle, "bit": 0}, inputs={"shard": str(shard)})
     with write_atomically(copy) as file:
         file.write(stored)
-    say(f"\n{visible(copy)}: a copy of {visible(shard)} with one bit of byte {middle:,} flipped")
+    click.echo()
+    say(f"{copy}: a copy of {shard} with one bit of byte {middle:,} flipped")
 
 
 def _compare_steps(script: Path) -> None:

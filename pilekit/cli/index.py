@@ -10,7 +10,7 @@ from pilekit.cli.display.output import print_fitted, printed, report_skipped, sa
 from pilekit.cli.display.tables import index_table
 from pilekit.cli.options import Described, on_error_option, open_corpus, paths_argument, shard_options
 from pilekit.display.progress import byte_progress
-from pilekit.errors import counted, visible
+from pilekit.errors import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,5 +60,4 @@ def tell_places(what: str, paths: Sequence[str], *, err: bool = False) -> None:
     """Print where indexes are: the first of these paths, and the number of the others."""
     if paths:
         others = f" and {counted(len(paths) - 1, 'other')}" if len(paths) > 1 else ""
-        place = f"{what}: {visible(paths[0])}{others}"
-        click.echo(place, err=True) if err else say(place)
+        say(f"{what}: {paths[0]}{others}", err=err)

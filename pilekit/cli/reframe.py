@@ -11,7 +11,7 @@ from pilekit.cli.display.output import print_fitted, printed, say
 from pilekit.cli.display.tables import reframe_table
 from pilekit.cli.options import ByteSize, Described, open_corpus, out_option, paths_argument, shard_options
 from pilekit.display.progress import byte_progress
-from pilekit.errors import counted, visible
+from pilekit.errors import counted
 
 
 @click.command()
@@ -54,4 +54,4 @@ def command(paths: tuple[str, ...], manifest: Described, out: Path, as_json: boo
     if printed({"shards": [shard.to_dict() for shard in reframed]}, as_json, corpus, part):
         return
     print_fitted(reframe_table(reframed))
-    say(f"{counted(len(reframed), 'shard')} in {visible(out)}")
+    say(f"{counted(len(reframed), 'shard')} in {out}")

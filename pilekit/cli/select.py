@@ -10,7 +10,7 @@ import click
 from pilekit.cli.display.output import print_result, say
 from pilekit.cli.options import Described, corpus_argument, on_error_option, open_subsets, out_option, shard_options
 from pilekit.display.progress import byte_progress
-from pilekit.errors import counted, visible
+from pilekit.errors import counted
 
 CONDITIONS = ("subsets", "sample", "match", "min_bytes", "format")
 
@@ -58,6 +58,6 @@ def command(paths: tuple[str, ...], manifest: Described, out: Path, as_json: boo
     from pilekit.shards.verify.findings import some_names
 
     empty = selected.summary["empty"]
-    say(f"{counted(len(corpus) - len(empty), 'shard')} in {visible(out)}")
+    say(f"{counted(len(corpus) - len(empty), 'shard')} in {out}")
     if empty:
         say(f"nothing in {some_names(empty)}")

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_result
+from pilekit.cli.display.output import print_result, say
 from pilekit.cli.options import Described, corpus_argument, open_subsets, run_options
 from pilekit.display.progress import byte_progress
-from pilekit.errors import counted, visible
+from pilekit.errors import counted
 
 
 @click.command()
@@ -50,4 +50,4 @@ def command(
         click.echo(f"{counted(stats.skipped.count, 'bad line')} skipped.")
     if plot is not None:
         save_figure(draw(stats), Path(plot))
-        click.echo(f"drawn: {visible(plot)}", err=True)
+        say(f"drawn: {plot}", err=True)

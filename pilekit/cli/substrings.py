@@ -58,4 +58,4 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
     for passage in summary["passages"][:3]:
         click.echo(f"{passage['count']:,} times: {visible(' '.join(passage['text'].split()), 60)}")
     written = "" if no_write else "clean shards and "
-    say(f"{written}repeats.parquet in {visible(found.folder)}")
+    say(f"{written}repeats.parquet in {found.folder}")

@@ -11,7 +11,7 @@ import click
 from pilekit.cli.display.output import print_fitted, printed, say
 from pilekit.cli.options import Described, open_corpus, paths_argument, shard_options
 from pilekit.display.progress import byte_progress
-from pilekit.errors import counted, visible
+from pilekit.errors import counted
 
 if TYPE_CHECKING:
     from pilekit.corpus import Part
@@ -99,4 +99,4 @@ def _verify_token_files(paths: tuple[str, ...], as_json: bool) -> None:
             click.echo(json.dumps(told))
             continue
         ids = "no header tells the vocabulary, so ids were not compared with it" if vocabulary is None else "all right"
-        say(f"{visible(path)}: {counted(len(file))}, {counted(file.tokens, 'token')}: {ids}")
+        say(f"{path}: {counted(len(file))}, {counted(file.tokens, 'token')}: {ids}")

@@ -152,20 +152,19 @@ def _bundled(name: str) -> Manifest:
 
 
 def _load(path: Path) -> Manifest:
-    shown = visible(path)
     try:
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
-            raise PilekitError(f"{shown}: is longer than {_MOST_BYTES >> 20} MiB, which no manifest is")
+            raise PilekitError(f"{path}: is longer than {_MOST_BYTES >> 20} MiB, which no manifest is")
         read = tomllib.loads(content.decode())
     except FileNotFoundError:
-        raise PilekitError(f"{shown}: no such manifest; check the path") from None
+        raise PilekitError(f"{path}: no such manifest; check the path") from None
     except OSError as error:
-        raise PilekitError(f"{shown}: cannot be read: {error.strerror}") from error
+        raise PilekitError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or brackets nested too deeply
-        raise PilekitError(f"{shown}: is not TOML: {shortened(error, 200)}") from error
+        raise PilekitError(f"{path}: is not TOML: {shortened(error, 200)}") from error
     try:
         return checked(read, Manifest)
     except PilekitError as error:
-        raise PilekitError(f"{shown}: {error}") from error
+        raise PilekitError(f"{path}: {error}") from error

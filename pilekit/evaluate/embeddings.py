@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pilekit.display.wrong_names import NearestNames
-from pilekit.errors import PilekitError, shortened, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.evaluate.results.write_items import PLACE, Items, item_rows, write_items
 
@@ -67,7 +67,7 @@ class Embeddings(NearestNames):
             try:
                 table = self._file.read_row_group(group)
             except (OSError, pa.ArrowException) as error:
-                why = visible(error, 200)
+                why = shortened(error, 200)
                 raise PilekitError(f"{self.path}: cannot be read: {why}; remove it, and embed again") from error
             column = table.column("embedding").combine_chunks()
             flat = np.nan_to_num(column.values.to_numpy(zero_copy_only=False).astype(np.float32))
@@ -88,8 +88,8 @@ class Embeddings(NearestNames):
             nearest = np.argsort(-similar, kind="stable")[: count + 1]
             rows = table.take(nearest).to_pylist()
             best += [{**row, "similarity": float(similar[at])} for row, at in zip(rows, nearest, strict=True)]
-            best = [one for one in best if (one["shard"], one["number"]) != (shard, number)]
-            best = sorted(best, key=lambda one: -one["similarity"])[:count]
+            best = [other for other in best if (other["shard"], other["number"]) != (shard, number)]
+            best = sorted(best, key=lambda other: -other["similarity"])[:count]
         return best
 
     def _vector(self, shard: str, number: int) -> npt.NDArray[np.float32]:
@@ -100,9 +100,9 @@ class Embeddings(NearestNames):
             for row in np.flatnonzero(same):
                 if not vectors[row].any():
                     raise PilekitError(f"{shortened(shard, 200)}, document {number}: has no token, so it has no vector")
-                found: npt.NDArray[np.float32] = vectors[row]
-                return found
-        known = visible(", ".join(sorted(shards)), 200)
+                vector: npt.NDArray[np.float32] = vectors[row]
+                return vector
+        known = shortened(", ".join(sorted(shards)), 200)
         raise PilekitError(f"{self.path}: has no document {number} of {shortened(shard, 200)}; its shards are {known}")
 
 

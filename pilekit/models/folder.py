@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -24,28 +24,27 @@ def check_folder(folder: str | Path, adapter: str | Path | None = None) -> None:
     if adapter is not None:
         _check_adapter(Path(adapter))
     folder = Path(folder)
-    shown = visible(folder)
     if not folder.is_dir():
         raise PilekitError(
-            f"{shown}: there is no such model; give a local folder with config.json, {WEIGHTS} and tokenizer.json "
+            f"{folder}: there is no such model; give a local folder with config.json, {WEIGHTS} and tokenizer.json "
             "(nothing is downloaded)"
         )
     if (folder / "config.json").is_file():
         if not any((folder / name).is_file() for name in (WEIGHTS, INDEX)):
             raise PilekitError(
-                f"{shown}: has no weights ({WEIGHTS}). Other formats are not read, as they could run code; "
+                f"{folder}: has no weights ({WEIGHTS}). Other formats are not read, as they could run code; "
                 "save_pretrained(folder) of transformers converts a model that you trust"
             )
         return
     if (folder / "model" / "config.json").is_file():
-        raise PilekitError(f"{shown}: is a run; its model is {folder / 'model'}")
+        raise PilekitError(f"{folder}: is a run; its model is {folder / 'model'}")
     for path in (folder, folder / "adapter"):
         if (path / ADAPTER_CONFIG).is_file():
             raise PilekitError(
                 f"{path}: is an adapter, without the model; name the folder of its model, and give this one "
                 "with --adapter (in a config of train: model.adapter)"
             )
-    raise PilekitError(f"{shown}: has no config.json, so it is no model; give a folder in Hugging Face format")
+    raise PilekitError(f"{folder}: has no config.json, so it is no model; give a folder in Hugging Face format")
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -78,7 +77,7 @@ def check_sizes(content: dict[str, Any], what: str, seq_len: int | None, tokeniz
 def few_rows(what: str, rows: int, tokenizer: Path, ids: int) -> str:
     """The error of a model with fewer embeddings than the tokenizer has ids."""
     return (
-        f"{what}: vocabulary larger than the embeddings: the tokenizer {visible(tokenizer)} has {ids:,} ids and the "
+        f"{what}: vocabulary larger than the embeddings: the tokenizer {tokenizer} has {ids:,} ids and the "
         f"model {rows:,}; use the tokenizer that the model was made for"
     )
 

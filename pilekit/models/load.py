@@ -76,10 +76,9 @@ def load_model(
     The weights may be stored in any precision. Those of `adapter`, a folder as peft saves it, are added to them.
     """
     config = outline(folder, kind, adapter).config
-    shown = visible(folder)
     if adapter is None and (Path(folder) / ADAPTER_CONFIG).exists():
         what = "an adapter lies beside the weights, and is left out; to add it, name it (--adapter, or model.adapter)"
-        logger.warning("%s: %s", shown, what)
+        logger.warning("%s: %s", folder, what)
     try:
         with quiet():
             model, report = kind.auto.from_pretrained(
@@ -95,7 +94,7 @@ def load_model(
                 output_loading_info=True,
             )
     except Exception as error:  # transformers may raise any class of error
-        raise PilekitError(f"{shown}: cannot be loaded as a {kind.name}: {_reason(error)}") from error
+        raise PilekitError(f"{folder}: cannot be loaded as a {kind.name}: {_reason(error)}") from error
     known = {re.sub(r"\d+", "#", name) for name in model.state_dict()}
     unused = sorted(report["unexpected_keys"])
     problems = [
@@ -105,10 +104,10 @@ def load_model(
     ]
     if problems:
         more = f" ({len(problems) - 1:,} more)" if len(problems) > 1 else ""
-        raise PilekitError(f"{shown}: the weights do not fit config.json: {shortened(problems[0], 300)}{more}")
+        raise PilekitError(f"{folder}: the weights do not fit config.json: {shortened(problems[0], 300)}{more}")
     if unused:
-        names = visible(", ".join(unused), 200)
-        logger.warning("%s: %d stored tensors are not part of the %s: %s", shown, len(unused), kind.name, names)
+        names = shortened(", ".join(unused), 200)
+        logger.warning("%s: %d stored tensors are not part of the %s: %s", folder, len(unused), kind.name, names)
     if adapter is not None:
         model = adapted(model, adapter)
     return cast("PreTrainedModel", model.to(device))

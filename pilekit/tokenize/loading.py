@@ -18,7 +18,7 @@ import numpy as np
 import orjson
 import tokenizers
 
-from pilekit.errors import PilekitError, message_logger, shortened, visible
+from pilekit.errors import PilekitError, message_logger, shortened
 from pilekit.tokenize.probe import check_growth, probe_texts
 from pilekit.tokenize.tokenizer import (
     Backend,
@@ -67,11 +67,10 @@ def load_tokenizer(
     if special_tokens not in ("text", "parse"):
         raise PilekitError(f"special_tokens={special_tokens!r} is neither 'text' nor 'parse'")
     path = tokenizer_file(tokenizer)
-    shown = visible(path)
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise PilekitError(f"cannot read the tokenizer {shown}: {error.strerror or error}") from error
+        raise PilekitError(f"cannot read the tokenizer {path}: {error.strerror or error}") from error
     try:
         content = plain_content(orjson.loads(raw))
         plain = orjson.dumps(content).decode()
@@ -86,16 +85,16 @@ def load_tokenizer(
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
             raise
         raise PilekitError(
-            f"{shown} is not a tokenizer.json that the tokenizers library can read ({shortened(error, 200)}); give "
+            f"{path} is not a tokenizer.json that the tokenizers library can read ({shortened(error, 200)}); give "
             "a tokenizer.json or a Hugging Face tokenizer folder"
         ) from error
 
     ids = [*reference.get_vocab(with_added_tokens=True).values(), *(one["id"] for one in content["added_tokens"])]
     if max(ids) >= MOST_IDS:  # fastokens allocates a place for each id up to the largest, and aborts if it cannot
-        raise PilekitError(f"{shown}: has the id {max(ids):,}; ids up to {MOST_IDS - 1:,} are possible")
+        raise PilekitError(f"{path}: has the id {max(ids):,}; ids up to {MOST_IDS - 1:,} are possible")
     longest = max((len(one["content"]) for one in content["added_tokens"]), default=0)
     if longest > LONGEST_TOKEN:  # the probe strings repeat them
-        raise PilekitError(f"{shown}: has an added token of {longest:,} characters; {LONGEST_TOKEN:,} are possible")
+        raise PilekitError(f"{path}: has an added token of {longest:,} characters; {LONGEST_TOKEN:,} are possible")
     encode = reference_encoder(reference)
     chosen: Backend = "tokenizers"
     if backend != "tokenizers":
@@ -103,12 +102,12 @@ def load_tokenizer(
         if not isinstance(fast, str):
             encode, chosen = fast, "fastokens"
         elif backend == "fastokens":
-            raise PilekitError(f"fastokens cannot serve the tokenizer {shown}: {fast}; use backend='tokenizers'")
+            raise PilekitError(f"fastokens cannot serve the tokenizer {path}: {fast}; use backend='tokenizers'")
         else:
-            _warn_once(f"{shown}: fastokens {fast}; using tokenizers: the same ids, but slower")
+            _warn_once(f"{path}: fastokens {fast}; using tokenizers: the same ids, but slower")
     if special_tokens == "text":
         with naming_failures(path):
-            _warn_of_reachable_special_tokens(shown, reference)
+            _warn_of_reachable_special_tokens(path, reference)
     eos_id, bos_id, pad_id, mask_id = _special_ids(path, reference)
     fingerprint = hashlib.sha256(raw).hexdigest()
     return Tokenizer._of(path, chosen, special_tokens, fingerprint, eos_id, bos_id, pad_id, mask_id, encode, reference)
@@ -153,7 +152,7 @@ def _agreed_fast_encoder(content: str, special_tokens: SpecialTokens) -> EncodeB
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a Rust panic is a BaseException
-        return f"does not know this kind of tokenizer ({visible(error, 100)})"
+        return f"does not know this kind of tokenizer ({shortened(error, 100)})"
     if not (np.array_equal(offsets, expected_offsets) and np.array_equal(ids, expected_ids)):
         return "gives other ids than tokenizers on the probe set"
 
@@ -180,14 +179,14 @@ def _special_ids(path: Path, reference: tokenizers.Tokenizer) -> list[int | None
     return ids
 
 
-def _warn_of_reachable_special_tokens(shown: str, reference: tokenizers.Tokenizer) -> None:
+def _warn_of_reachable_special_tokens(shown: Path, reference: tokenizers.Tokenizer) -> None:
     """Warn if the text of a special token, encoded as ordinary text, still gives the token's id."""
     special = {token.content: number for number, token in reference.get_added_tokens_decoder().items() if token.special}
     encodings = reference.encode_batch_fast(list(special), add_special_tokens=False)
     reached = [name for (name, number), one in zip(special.items(), encodings, strict=True) if number in one.ids]
     if reached:
         _warn_once(
-            f"{shown}: the text {visible(reached[0], 40)!r} in a document becomes that control token, because the "
+            f"{shown}: the text {shortened(reached[0], 40)!r} in a document becomes that control token, because the "
             "tokenizer's model holds it as an ordinary word too"
         )
 

@@ -15,7 +15,7 @@ import click
 
 from pilekit.cli.standard_streams import wrapped
 from pilekit.display.progress import Advance, Scored, byte_progress, score_progress, waiting
-from pilekit.errors import AlreadyReported, PilekitError, counted, visible, visible_lines
+from pilekit.errors import AlreadyReported, PilekitError, counted, shortened, visible, visible_lines
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -43,9 +43,10 @@ def print_fitted(table: RenderableType, piped_width: int = 80) -> None:
     sys.stdout.write(re.sub(" +\n", "\n", captured.get()))
 
 
-def say(sentence: str, indent: str = "") -> None:
-    """Print a sentence on standard output; a terminal gets it broken at spaces, with further lines indented."""
-    click.echo(wrapped(sentence, sys.stdout, indent))
+def say(sentence: str, indent: str = "", *, err: bool = False) -> None:
+    """Print a sentence with control characters spelt out; a terminal gets it broken at spaces, and indented."""
+    sentence = visible(sentence)
+    click.echo(sentence if err else wrapped(sentence, sys.stdout, indent), err=err)
 
 
 def print_text(text: str, *, ending: bool) -> None:
@@ -96,8 +97,7 @@ def sum_of(counts: dict[str, Any], *parts: str) -> str:
 
 def report_protected(held_out: dict[str, Any], lost: str) -> None:
     """Say which held-out shards nothing was taken from, and what others lost because of them."""
-    names = ", ".join(map(visible, held_out["shards"]))
-    click.echo(f"protected: {names}, {counted(held_out['documents'])}; {lost}", err=True)
+    say(f"protected: {', '.join(held_out['shards'])}, {counted(held_out['documents'])}; {lost}", err=True)
 
 
 def report_skipped(skipped: SkippedLines | None) -> None:
@@ -105,7 +105,7 @@ def report_skipped(skipped: SkippedLines | None) -> None:
     if skipped is None:
         return
     for bad in skipped.examples[:SHOWN_BAD_LINES]:
-        click.echo(f"skipped: {visible(str(bad), 500)}", err=True)
+        say(f"skipped: {shortened(bad, 500)}", err=True)
     if skipped.count > SHOWN_BAD_LINES:
         click.echo(f"skipped: {counted(skipped.count - SHOWN_BAD_LINES, 'line')} more", err=True)
 

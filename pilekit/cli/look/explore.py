@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pilekit.cli.display.output import say
 from pilekit.cli.options import Described, folder_option, open_corpus, paths_argument
 from pilekit.display.progress import byte_progress
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 
 if TYPE_CHECKING:
     from pilekit.report.collect import Artefact
@@ -105,5 +106,5 @@ def _first(kind: str, results: Sequence[Artefact]) -> Path | None:
     """The folder of the result whose documents are listed; each of the others has only its page."""
     if len(results) > 1:
         told = f"{results[0].path} is listed by document; --{kind} names another"
-        click.echo(visible(f"several folders of {kind}: {told}"), err=True)
+        say(f"several folders of {kind}: {told}", err=True)
     return Path(results[0].path) if results else None

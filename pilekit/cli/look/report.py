@@ -7,7 +7,6 @@ import click
 from pilekit.cli.display.output import say
 from pilekit.cli.options import Described, manifest_option
 from pilekit.display.progress import step_progress
-from pilekit.errors import visible
 
 
 @click.command()
@@ -38,4 +37,4 @@ def command(
         sections = write_report(
             paths, out, manifest=manifest, tokenizer=tokenizer, title=title, date=date, advance=advance
         )
-    say(f"{visible(out)}: {', '.join(sections)}")
+    say(f"{out}: {', '.join(sections)}")

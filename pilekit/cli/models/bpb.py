@@ -21,6 +21,7 @@ from pilekit.cli.display.output import (
     rank_score_progress,
     rank_waiting,
     report_once,
+    say,
     terminal,
 )
 from pilekit.cli.options import (
@@ -33,7 +34,7 @@ from pilekit.cli.options import (
     open_corpus,
     setting_options,
 )
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.evaluate.settings import BitsPerByteSettings
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ def scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: Pa
         speed, weights = result.cost.tokens_per_second, rounded_bytes(result.cost.weight_bytes)
         stored = rounded_bytes(sum(file.stat().st_size for file in weight_files(model_dir)))
         size = f"{weights} of weights in memory, {stored} on disk"
-        click.echo(f"{visible(model_dir)}: {speed:,.0f} tokens/s, {size}", err=True)
+        say(f"{model_dir}: {speed:,.0f} tokens/s, {size}", err=True)
     return result
 
 
@@ -217,12 +218,12 @@ def _show(result: BitsPerByte | Comparison, as_json: bool, plot: str | None, out
     _say_written(out)
     if plot is not None:
         write_figure(result, plot)
-        click.echo(f"drawn: {visible(plot)}", err=True)
+        say(f"drawn: {plot}", err=True)
 
 
 def _say_written(out: Path | None) -> None:
     if out is not None and not rank():
-        click.echo(f"written: {visible(out / 'result.json')}", err=True)
+        say(f"written: {out / 'result.json'}", err=True)
 
 
 def _models(first: str, others: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, rank, rank_score_progress, rank_waiting, report_once
+from pilekit.cli.display.output import print_fitted, rank, rank_score_progress, rank_waiting, report_once, say
 from pilekit.cli.display.tables import near_table
 from pilekit.cli.options import Described, adapter_option, corpus_argument, exact_subsets, on_error_option, open_corpus
-from pilekit.errors import PilekitError, shortened, visible
+from pilekit.errors import PilekitError, shortened
 
 _COUNT = click.IntRange(min=1)
 
@@ -90,7 +90,7 @@ def command(
         with rank_score_progress("embedding") as report:
             found = embed_corpus(model_dir, corpus, out, report=report, **rules)
         if not rank():
-            click.echo(f"{len(found):,} vectors of {found.width:,} numbers: {visible(out)}", err=True)
+            say(f"{len(found):,} vectors of {found.width:,} numbers: {out}", err=True)
     if near is None or rank():
         return
     nearest = found.near(shard, number, count)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 import orjson
 
+from pilekit.cli.display.output import say
 from pilekit.cli.options import Described, exact_subsets, manifest_option, open_corpus
 from pilekit.display.progress import count_progress, waiting
 from pilekit.errors import PilekitError, visible, visible_lines
@@ -82,7 +83,7 @@ def command(
     if out is not None:
         with write_atomically(out) as target:
             target.write(b"".join(lines))
-        click.echo(f"{len(lines):,} continuations: {visible(out)}", err=True)
+        say(f"{len(lines):,} continuations: {out}", err=True)
     elif as_json:
         click.echo(b"".join(lines), nl=False)
     else:

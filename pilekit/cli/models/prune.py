@@ -8,12 +8,11 @@ from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted
+from pilekit.cli.display.output import print_fitted, say
 from pilekit.cli.display.tables import prune_table
 from pilekit.cli.models.bpb import scored
 from pilekit.cli.options import Described, adapter_option, corpus_argument, exact_subsets, open_corpus
 from pilekit.display.progress import waiting
-from pilekit.errors import visible
 
 
 @click.command()
@@ -84,4 +83,4 @@ def command(
     if comparison is not None:
         click.echo()
         print_fitted(comparison_output(comparison))
-    click.echo(f"written: {visible(out)}" + (f", heads {pruned.heads}" if pruned.heads else ""), err=True)
+    say(f"written: {out}" + (f", heads {pruned.heads}" if pruned.heads else ""), err=True)

@@ -10,7 +10,6 @@ import click
 from pilekit.cli.display.output import print_result, say
 from pilekit.cli.options import json_option, prefix, token_format_option
 from pilekit.display.progress import step_progress
-from pilekit.errors import visible
 
 
 @click.command()
@@ -39,4 +38,4 @@ def command(prefixes: tuple[str, ...], out: Path, as_json: bool, **options: Any)
     with step_progress() as advance:
         merged = merge_token_files(prefixes, out, advance=advance, **options)
     if print_result(merged, as_json):
-        say(f"{merged.summary['dtype']} ids in {visible(merged.summary['files'][0])}")
+        say(f"{merged.summary['dtype']} ids in {merged.summary['files'][0]}")

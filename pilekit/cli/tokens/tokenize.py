@@ -19,7 +19,7 @@ from pilekit.cli.options import (
     token_format_option,
 )
 from pilekit.display.progress import byte_progress
-from pilekit.errors import counted, visible
+from pilekit.errors import counted
 
 
 @click.command()
@@ -71,4 +71,4 @@ def command(
     summary = tokenized.summary
     if summary["empty"]:
         say(f"{counted(summary['empty'])} without tokens left out")
-    say(f"{summary['dtype']} ids in {visible(summary['files'][0])}")
+    say(f"{summary['dtype']} ids in {summary['files'][0]}")

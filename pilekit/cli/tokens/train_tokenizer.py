@@ -9,7 +9,6 @@ import click
 from pilekit.cli.display.output import say
 from pilekit.cli.options import ByteSize, Described, corpus_argument, open_subsets
 from pilekit.display.progress import step_progress
-from pilekit.errors import visible
 
 
 @click.command("train-tokenizer")
@@ -47,4 +46,4 @@ def command(
         click.echo(
             f"the sample has no more pairs to merge: {trained.vocab_size:,} ids instead of {vocab_size:,}", err=True
         )
-    say(f"wrote {visible(out)}: {trained.vocab_size:,} ids")
+    say(f"wrote {out}: {trained.vocab_size:,} ids")

@@ -28,7 +28,7 @@ from pilekit.dedup.output.removed_format import REMOVALS, RemovalsHeader
 from pilekit.dedup.previous_runs import EarlierRun, runs_before
 from pilekit.dedup.sketch.shingles import Int64, jaccard, shingle_set
 from pilekit.display.progress import Report
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.shards.index.format import find_index
 from pilekit.shards.random_access.document_reader import DocumentReader
 
@@ -137,7 +137,7 @@ def readable(path: Path, remedy: str) -> Iterator[pa.dataset.Dataset]:
     except FileNotFoundError:
         raise PilekitError(f"{path}: is not there; run {remedy}") from None
     except (pa.ArrowException, OSError, LookupError, TypeError, ValueError) as error:
-        reason = visible(str(error).split("\n", 1)[0], 200)
+        reason = shortened(str(error).split("\n", 1)[0], 200)
         raise PilekitError(f"{path}: cannot be read ({reason}); run {remedy}") from error
 
 

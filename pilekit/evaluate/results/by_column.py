@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pilekit.errors import PilekitError, shortened, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.evaluate.results.records import Records
 
 LENGTH = "length"
@@ -47,27 +47,26 @@ def open_column(by: str) -> tuple[Path, str] | None:
     name, _, column = by.rpartition(":")
     if not name or not column:
         raise PilekitError(f'by is length, or FILE:COLUMN as in facts.parquet:year, not "{shortened(by, 80)}"')
-    shown = visible(name)
     if not Path(name).is_file():
-        raise PilekitError(f"{shown}: there is no such file; --by FILE:COLUMN names a Parquet or Arrow file")
+        raise PilekitError(f"{name}: there is no such file; --by FILE:COLUMN names a Parquet or Arrow file")
     try:
         schema = _schema(Path(name))
         names = schema.names
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise PilekitError(f"{shown}: is no Parquet file, nor an Arrow file named {', '.join(_ARROW)}") from error
+        raise PilekitError(f"{name}: is no Parquet file, nor an Arrow file named {', '.join(_ARROW)}") from error
     for needed in ("shard", "number", column):
         if names.count(needed) != 1:
-            has = visible(", ".join(names), 300)
+            has = shortened(", ".join(names), 300)
             many = "several columns" if needed in names else "no column"
-            raise PilekitError(f"{shown}: has {many} {shortened(needed, 60)}, which --by needs; it has {has}")
+            raise PilekitError(f"{name}: has {many} {shortened(needed, 60)}, which --by needs; it has {has}")
     if not pa.types.is_integer(schema.field("number").type):
-        raise PilekitError(f"{shown}: its column number holds no integers, but a document's number is one")
+        raise PilekitError(f"{name}: its column number holds no integers, but a document's number is one")
     shard = schema.field("shard").type
     shard = shard.value_type if pa.types.is_dictionary(shard) else shard
     if not (pa.types.is_string(shard) or pa.types.is_large_string(shard) or pa.types.is_string_view(shard)):
-        raise PilekitError(f"{shown}: its column shard holds no strings, but a shard's name is one")
+        raise PilekitError(f"{name}: its column shard holds no strings, but a shard's name is one")
     if pa.types.is_nested(schema.field(column).type):
-        raise PilekitError(f"{shown}: each value of {shortened(column, 60)} holds several; --by needs plain values")
+        raise PilekitError(f"{name}: each value of {shortened(column, 60)} holds several; --by needs plain values")
     return Path(name), column
 
 
@@ -85,7 +84,7 @@ def grouped(records: Records, by: str) -> Records:
         try:
             values = _values(records, *opened)
         except (OSError, pa.ArrowException, ValueError, OverflowError) as error:  # also of values that Python lacks
-            why = visible(error, 300)
+            why = shortened(error, 300)
             raise PilekitError(f"{by}: cannot be read: {why}; write it again, with text or numbers") from error
         given = [value for value in dict.fromkeys(values) if value is not None]
         if len(given) > MOST_GROUPS:
@@ -107,7 +106,7 @@ def _values(records: Records, table: Path, column: str) -> list[Any]:
             if (row := rows.get((shard, number))) is not None and value is not None:
                 group = value if value == value else "nan"  # each NaN is unequal to all others
                 if values[row] not in (None, group):
-                    where = f"{visible(shard, 200)}, document {number}"
+                    where = f"{shortened(shard, 200)}, document {number}"
                     raise PilekitError(f"{where}: has two values of {shortened(column, 60)} in the table; give it one")
                 values[row] = group
     return values

@@ -107,7 +107,6 @@ def _publish(files: TokenFiles, output: Output, done: dict[str, Any]) -> None:
         if made.exists() and not path.exists():
             made.rename(path)
         elif not path.exists():
-            unfinished = visible(output.folder)
-            raise PilekitError(f"{path}: is gone; put it back, or remove {unfinished} and run again")
+            raise PilekitError(f"{path}: is gone; put it back, or remove {output.folder} and run again")
         elif made.exists() or path.stat().st_size != size:
             raise PilekitError(f"{path}: exists, and this job did not write it; remove it")
