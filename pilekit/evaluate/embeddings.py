@@ -112,10 +112,11 @@ def write_embeddings(
     width: int,
     item: npt.DTypeLike,
     protocol: dict[str, Any],
+    group_bytes: int = GROUP_BYTES,
 ) -> Embeddings:
     """Write the vectors of documents, `width` numbers of type `item` each; the whole file or none.
 
-    A document without a vector has NaN everywhere.
+    A document without a vector has NaN everywhere. A group of rows has about `group_bytes`.
     """
     number = pa.float16() if np.dtype(item) == np.float16 else pa.float32()
     metadata = {_PROTOCOL: json.dumps(protocol).encode()}
@@ -133,5 +134,5 @@ def write_embeddings(
             flat, mask = pa.array(vector.astype(item), number), pa.array([missing])
             yield item_rows(document, schema, pa.FixedSizeListArray.from_arrays(flat, width, mask=mask))
 
-    write_items(path, schema, batches(), max(1, GROUP_BYTES // (4 * width)), follow_links=True)
+    write_items(path, schema, batches(), max(1, group_bytes // (4 * width)), follow_links=True)
     return Embeddings(path)

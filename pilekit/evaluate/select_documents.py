@@ -132,17 +132,17 @@ class Recorded:
 
     def __init__(self, records: Records) -> None:
         self.records = records
-        self.missing = {(of.shard, of.number): of for of in records.documents()}
+        self.missing = {(document.shard, document.number): document for document in records.documents()}
 
     def without_recorded(self, batch: DocumentBatch) -> DocumentBatch:
         """The documents of `batch` that are not recorded; PilekitError if a record has another text or subset."""
-        found = [self.missing.pop((batch.shard, number), None) for number in batch.numbers.tolist()]
-        if not any(found):
+        earlier = [self.missing.pop((batch.shard, number), None) for number in batch.numbers.tolist()]
+        if not any(earlier):
             return batch
-        for of, text, subset in zip(found, batch.text_hashes()[1].tolist(), batch.subsets, strict=True):
-            if of is not None and (of.text, of.subset) != (text, subset):
-                raise _changed(batch.shard, of.number, "is not the text that was scored and recorded")
-        return batch.where([of is None for of in found])
+        for record, text, subset in zip(earlier, batch.text_hashes()[1].tolist(), batch.subsets, strict=True):
+            if record is not None and (record.text, record.subset) != (text, subset):
+                raise _changed(batch.shard, record.number, "is not the text that was scored and recorded")
+        return batch.where([record is None for record in earlier])
 
     def require_all_found(self) -> Records:
         """The records; PilekitError unless all their documents have been found in the corpus."""
@@ -160,13 +160,15 @@ def _changed(shard: str, number: int, how: str) -> PilekitError:
 
 def assign_to_rank(batches: Iterable[DocumentBatch], rank: int, world_size: int) -> Iterator[DocumentBatch]:
     """This rank's documents of all batches, which must be the same on every rank."""
-    loads = [(0, of) for of in range(world_size)]  # a heap: the least loaded rank first, among equals the lowest
+    loads = [
+        (0, any_rank) for any_rank in range(world_size)
+    ]  # a heap: the least loaded rank first, among equals the lowest
     for batch in batches:
         own = np.zeros(len(batch), dtype=np.bool_)
         for i, size in enumerate(batch.text_bytes().tolist()):
-            load, of = loads[0]
-            heapq.heapreplace(loads, (load + size + DOCUMENT_BYTES, of))
-            own[i] = of == rank
+            load, least = loads[0]
+            heapq.heapreplace(loads, (load + size + DOCUMENT_BYTES, least))
+            own[i] = least == rank
         yield batch.where(own)
 
 

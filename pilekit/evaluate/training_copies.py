@@ -45,11 +45,11 @@ def count_training_copies(records: Records, train: Corpus, *, on_error: OnError 
     """
     train = train.without_held_out()
     hashes, place = np.unique(records.text, return_inverse=True)
-    found = np.zeros(len(hashes), dtype=np.bool_)
+    copied_texts = np.zeros(len(hashes), dtype=np.bool_)
     for index in index_corpus(train, on_error=on_error, whole=False):
         for rows in index.row_groups(["text_hash"]):
             # The default way overflows on 64-bit hashes with numpy 2.0, and sorts in later versions too.
-            found |= np.isin(hashes, rows["text_hash"].to_numpy(), kind="sort")
-    copied = records.subset[found[place]]
+            copied_texts |= np.isin(hashes, rows["text_hash"].to_numpy(), kind="sort")
+    copied = records.subset[copied_texts[place]]
     subsets = {records.subsets[code]: int(np.sum(copied == code)) for code in np.unique(records.subset)}
     return TrainingCopies(len(copied), subsets, tuple(shard.name for shard in train.shards))

@@ -37,7 +37,9 @@ def compared_content(results: Sequence[BitsPerByte], path: str) -> dict[str, Any
     results = sorted(results, key=_step) if by_step else results
     names = dict.fromkeys(name for result in results for name in result.subsets)
     series = {"overall": [result.overall.bpb for result in results]}
-    series |= {name: [one.subsets[name].bpb if name in one.subsets else None for one in results] for name in names}
+    series |= {
+        name: [result.subsets[name].bpb if name in result.subsets else None for result in results] for name in names
+    }
     label, xlabel = f"Bits per byte over {len(results)} results, {path}", "step" if by_step else "result, as listed"
     content: dict[str, Any] = {
         "count": len(results),
@@ -67,5 +69,5 @@ def _drawn(figure: Any, label: str) -> tuple[Markup, str]:
 
 def _step(result: BitsPerByte) -> int:
     """The step in the model's path; -1 if it names none."""
-    found = re.findall(r"step-(\d{1,15})", str(result.protocol["model"]["path"]))
-    return int(found[-1]) if found else -1
+    steps = re.findall(r"step-(\d{1,15})", str(result.protocol["model"]["path"]))
+    return int(steps[-1]) if steps else -1

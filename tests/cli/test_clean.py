@@ -59,7 +59,6 @@ def test_the_tables_the_json_and_the_folder(data: Path, tmp_path: Path) -> None:
 def test_documents_are_shown_with_the_value_that_failed(data: Path) -> None:
     shown = run("clean", data, "--rules", "c4", "--show", "c4.curly_bracket", exit_code=0).stdout
     assert shown.startswith("==> 00.jsonl 1 | Pile-CC | c4.curly_bracket = 1 <==\nLine 0 of 0 is here")
-    assert "\x1b" not in shown
     assert "characters)" in shown
     (document,) = run_json("clean", data, "--rules", "c4", "--show", "c4.sentences", "-n", "1")["shown"]
     assert document == {"shard": "00.jsonl", "number": 2, "subset": "Pile-CC", "value": 0, "text": "Some badgers."}

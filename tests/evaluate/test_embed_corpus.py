@@ -117,13 +117,12 @@ def test_any_ranks_resume_with_the_same_vectors(
         embed_corpus(model_dir, corpus, out, pool="last", float32=True)
 
 
-def test_neighbours_are_those_of_all_cosines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embeddings, "GROUP_BYTES", 4 * 8 * 7)  # seven rows in a group
+def test_neighbours_are_those_of_all_cosines(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(60, 8)).astype(np.float32)
     vectors[11], vectors[40] = 3 * vectors[5], np.nan
     rows = [(ScoredDocument(f"{row % 2}.jsonl", row, 0, "s", 0, 0, 0.0), one) for row, one in enumerate(vectors)]
-    found = write_embeddings(tmp_path / "x.parquet", rows, 8, np.float32, {})
+    found = write_embeddings(tmp_path / "x.parquet", rows, 8, np.float32, {}, group_bytes=4 * 8 * 7)  # seven rows
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     cosines = np.nan_to_num(unit @ unit[5])
     expected = [row for row in np.argsort(-cosines, kind="stable").tolist() if row != 5][:9]

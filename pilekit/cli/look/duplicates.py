@@ -12,7 +12,7 @@ import click
 from pilekit.cli.display.output import print_fitted, printed, say, terminal
 from pilekit.cli.options import Similarity, folder
 from pilekit.display.progress import step_progress
-from pilekit.errors import PilekitError, counted, shortened, visible
+from pilekit.errors import PilekitError, counted, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,7 +125,7 @@ def _show_passages(cuts: CutFolder, subset: str | None, count: int, as_json: boo
     for place, (one, both) in enumerate(zip(frequent, texts, strict=True), 1):
         _print_cut(f"{place} of {len(frequent)}: {one.count:,} times, {how(one.rows[0])}", both)
         for row in one.rows[1:]:
-            of = f"{visible(row['shard'], 100)} {row['number']:,}, {visible(row['subset'], 60)}"
+            of = f"{shortened(row['shard'], 100)} {row['number']:,}, {shortened(row['subset'], 60)}"
             say(f"cut too: {of} from {row['start']:,} to {row['end']:,}")
         more = one.count - 1 - len(one.rows)
         click.echo(f"and {more:,} more\n" if more else "")
@@ -140,7 +140,7 @@ def _print_cut(title: str, both: tuple[Passage, Passage]) -> None:
     before = [f"…{one.before[-60:].lstrip()}" if one.before.strip() else "" for one in both]
     after = [f"{one.after[:60].rstrip()}…" if one.after.strip() else "" for one in both]
     around = [(before[0], before[1]), (after[0], after[1])]
-    titles = (f"stays: {visible(stays.place, 200)}", f"cut: {visible(cut.place, 200)}")
+    titles = (f"stays: {shortened(stays.place, 200)}", f"cut: {shortened(cut.place, 200)}")
     _print_beside(title, word_diff(stays.text, cut.text), titles, around)
 
 
@@ -165,9 +165,9 @@ def _print(pairs: list[RemovedPair], texts: list[tuple[str, str]]) -> None:
 
     for place, (pair, both) in enumerate(zip(pairs, texts, strict=True), 1):
         how = "exact copy" if pair.reason == "exact" else f"similarity {pair.similarity:.4f}"
-        kept = f"kept: {visible(pair.kept_shard, 100)} {pair.kept_number:,}, {visible(pair.kept_subset, 60)}"
+        kept = f"kept: {shortened(pair.kept_shard, 100)} {pair.kept_number:,}, {shortened(pair.kept_subset, 60)}"
         kept += {"against": " (of an earlier run)", "held-out": " (held out)"}.get(pair.kept_corpus, "")
-        removed = f"removed: {visible(pair.shard, 100)} {pair.number:,}, {visible(pair.subset, 60)}"
+        removed = f"removed: {shortened(pair.shard, 100)} {pair.number:,}, {shortened(pair.subset, 60)}"
         _print_beside(f"{place} of {len(pairs)}: {how}", word_diff(*both), (kept, removed))
 
 

@@ -284,7 +284,7 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
             if interrupted_by() is signal.SIGINT and not os.environ.get("RANK"):
                 raise KeyboardInterrupt
             return
-    model = visible(str(finished.model))
+    model = finished.model
     loss = ""
     if finished.last is None:
         click.echo("already done: an earlier run trained all steps; to train again, name another --out", err=True)
@@ -294,7 +294,7 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
     if config.lora.rank and not config.lora.merge:
         say(f"the adapters are in {model}; the same command with --merge exports the whole model")
         return
-    score = f"; score it with: pilekit bpb {visible(shlex.quote(str(finished.model)))}"
+    score = f"; score it with: pilekit bpb {shlex.quote(str(finished.model))}"
     say(f"the model is in {model}{score if config.train.objective == 'clm' else ''}")
     if config.train.ema:
         from pilekit.train.run_folder import AVERAGED
@@ -340,9 +340,9 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
     ids, unused = f"{tokenizer.vocab_size:,} ids ({tokenizer.backend})", memory.rows - tokenizer.vocab_size
     if unused > PADDING * tokenizer.vocab_size:
         ids += f"; {unused:,} of the model's {memory.rows:,} rows are none of them: is it the model's tokenizer?"
-    name = visible(" + ".join(filter(None, (source.preset or source.config or source.path, source.adapter))))
+    name = " + ".join(filter(None, (source.preset or source.config or source.path, source.adapter)))
     size = "" if corpus.size is None else f", {decimal(corpus.size)} stored,"
-    subsets = "all subsets" if stream.subsets is None else ", ".join(map(visible, stream.subsets))
+    subsets = "all subsets" if stream.subsets is None else ", ".join(stream.subsets)
     others = [f"{ranks}" for ranks in restart_sizes(config, stream) if ranks != world_size][:20]
     batches = train.global_batch_size // world_size // train.micro_batch_size
     tokens = train.global_batch_size * config.data.seq_len
@@ -352,10 +352,10 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
         newest = int(checkpoint.name.removeprefix("step-"))
         start = f"resumes after step {newest:,}" if newest < config.steps else f"has done its {counted(newest, 'step')}"
     return [
-        ("run", f"{visible(run.path)} ({start})"),
-        ("data", f"{counted(len(corpus.shards), 'shard')}{size} in {visible(corpus.root)}: {subsets}"),
+        ("run", f"{run.path} ({start})"),
+        ("data", f"{counted(len(corpus.shards), 'shard')}{size} in {corpus.root}: {subsets}"),
         ("order", stream.order),
-        ("tokenizer", f"{visible(tokenizer.path)}, {ids}"),
+        ("tokenizer", f"{tokenizer.path}, {ids}"),
         ("model", f"{name}: {memory.parameters:,} parameters"),
         ("ranks", f"{world_size:,}; a restart may use {', '.join(others) or 'no other number'}"),
         (

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pilekit.dedup.show.word_diff import WordDiff, folded, words_in
-from pilekit.errors import counted, visible_lines
+from pilekit.errors import counted, visible, visible_lines
 
 MOST_WORDS = 250
 """About this many words of each text are shown."""
@@ -35,13 +35,13 @@ def side_by_side(
 ) -> RenderableType:
     """The kept document (`one` of the diff) on the left, the removed one on the right.
 
-    titles   headings of the two columns, with control characters made visible
+    titles   headings of the two columns
     colour   mark differences by colour, not by brackets in the text
     around   the text of both before the diff and behind it, which is not compared
     """
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1), expand=True)
     for title in titles:
-        table.add_column(Text(title), ratio=1, overflow="fold")
+        table.add_column(Text(visible(title)), ratio=1, overflow="fold")
     uncompared: list[tuple[Cell, Cell]] = [
         ([(_shown([one]), "left out")], [(_shown([two]), "left out")]) for one, two in around
     ]

@@ -70,10 +70,10 @@ def open_column(by: str) -> tuple[Path, str] | None:
     return Path(name), column
 
 
-def grouped(records: Records, by: str) -> Records:
+def grouped(records: Records, by: str, most_groups: int = MOST_GROUPS) -> Records:
     """The records by "length" or by `FILE:COLUMN`: their `subsets` are the groups.
 
-    PilekitError for a table that does not fit, and for more than 200 groups.
+    PilekitError for a table that does not fit, and for more than `most_groups` groups.
     """
     opened = open_column(by)
     names: Sequence[str]
@@ -86,10 +86,10 @@ def grouped(records: Records, by: str) -> Records:
         except (OSError, pa.ArrowException, ValueError, OverflowError) as error:  # also of values that Python lacks
             why = shortened(error, 300)
             raise PilekitError(f"{by}: cannot be read: {why}; write it again, with text or numbers") from error
-        given = [value for value in dict.fromkeys(values) if value is not None]
-        if len(given) > MOST_GROUPS:
-            raise PilekitError(f"{by}: has {len(given):,} different values, and at most {MOST_GROUPS} are shown")
-        names = [*map(str, sorted(given, key=lambda value: (str(type(value)), value))), NO_VALUE]
+        different = [value for value in dict.fromkeys(values) if value is not None]
+        if len(different) > most_groups:
+            raise PilekitError(f"{by}: has {len(different):,} different values, and at most {most_groups} are shown")
+        names = [*map(str, sorted(different, key=lambda value: (str(type(value)), value))), NO_VALUE]
         place = {name: code for code, name in enumerate(names)}
         codes = [place[NO_VALUE if value is None else str(value)] for value in values]
     return replace(records, subsets=tuple(names), subset=np.array(codes, dtype=np.int32))
@@ -97,12 +97,12 @@ def grouped(records: Records, by: str) -> Records:
 
 def _values(records: Records, table: Path, column: str) -> list[Any]:
     """Each document's value, or None."""
-    rows = {(of.shard, of.number): row for row, of in enumerate(records.documents())}
+    rows = {(document.shard, document.number): row for row, document in enumerate(records.documents())}
     values: list[Any] = [None] * len(records)
     for batch in _batches(table, ["shard", "number", column]):
-        columns = [_without_views(one) for one in batch.columns]
+        columns = [_without_views(column) for column in batch.columns]
         is_here = pc.is_in(columns[0].cast(pa.large_string()), pa.array(records.shards, pa.large_string()))
-        for shard, number, value in zip(*(one.filter(is_here).to_pylist() for one in columns), strict=True):
+        for shard, number, value in zip(*(column.filter(is_here).to_pylist() for column in columns), strict=True):
             if (row := rows.get((shard, number))) is not None and value is not None:
                 group = value if value == value else "nan"  # each NaN is unequal to all others
                 if values[row] not in (None, group):

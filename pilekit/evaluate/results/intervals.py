@@ -62,8 +62,8 @@ def split_sums(rows: Float64, name: str = "") -> Float64:
     draw = np.random.PCG64([SEED, zlib.crc32(name.encode(errors="surrogatepass"))])
     sums = np.zeros((len(rows), SPLITS))
     for begin in range(0, rows.shape[1], _AT_ONCE):
-        some = rows[:, begin : begin + _AT_ONCE]
-        eights = np.pad(some, ((0, 0), (0, -some.shape[1] % 8))).reshape(len(rows), -1, 8)
+        piece = rows[:, begin : begin + _AT_ONCE]
+        eights = np.pad(piece, ((0, 0), (0, -piece.shape[1] % 8))).reshape(len(rows), -1, 8)
         of_byte = np.zeros((*eights.shape[:2], 1))  # the sum over the documents whose bits are set, for each byte
         for document in range(8):
             of_byte = np.concatenate([of_byte, of_byte + eights[:, :, document, None]], axis=2)
@@ -82,8 +82,8 @@ def interval(sums: Float64, whole: Sequence[float]) -> tuple[float, float] | Non
     """
     low, high = _parts(sums, whole)
     end = int((1 - LEVEL) * (len(low) + 1)) - 1
-    found = float(np.partition(low, end)[end]), float(-np.partition(-high, end)[end])
-    return found if np.isfinite(found).all() else None
+    limits = float(np.partition(low, end)[end]), float(-np.partition(-high, end)[end])
+    return limits if np.isfinite(limits).all() else None
 
 
 def p_value(sums: Float64, whole: Sequence[float]) -> float:
@@ -112,7 +112,7 @@ class Resampled:
         """`numerators` and `denominators`: float64 [documents]."""
         units = min(UNITS, len(numerators))
         group = np.arange(len(numerators)) % units
-        top, size = (np.bincount(group, of, units).astype(np.float64) for of in (numerators, denominators))
+        top, size = (np.bincount(group, sums, units).astype(np.float64) for sums in (numerators, denominators))
         figure = total(top) / total(size)
         rest = top - figure * size
         columns = np.stack([rest, size, rest * rest, rest * size, size * size])
@@ -139,8 +139,8 @@ class Resampled:
         outside, beyond = (int(share * (len(self.quotients) + 1)) for share in (1 - LEVEL, (1 - LEVEL) / 2))
         both = np.sort(abs(self.quotients))[-outside]
         low, high = max(self.quotients[-beyond], both), min(self.quotients[beyond - 1], -both)
-        found = self.figure - float(low) * self.error, self.figure - float(high) * self.error
-        return found if np.isfinite(found).all() else None
+        limits = self.figure - float(low) * self.error, self.figure - float(high) * self.error
+        return limits if np.isfinite(limits).all() else None
 
     def p_value(self) -> float:
         """The p-value of 0, at most 0.05 exactly if the interval does not hold 0."""
@@ -158,12 +158,12 @@ class Resampled:
 def resamples(units: int) -> npt.NDArray[np.uint8]:
     """uint8 [units, SPLITS]: how often each unit is in each resample of as many, drawn with replacement."""
     draw = np.random.PCG64([SEED, units])
-    found = np.zeros((units, SPLITS), np.uint8)
+    counts = np.zeros((units, SPLITS), np.uint8)
     places = np.arange(SPLITS)
     for _ in range(units):
         drawn = draw.random_raw(SPLITS // 2).astype("<u8").view("<u4").astype(np.uint64)
-        found[(drawn * np.uint64(units) >> np.uint64(32)).astype(np.intp), places] += 1
-    return found
+        counts[(drawn * np.uint64(units) >> np.uint64(32)).astype(np.intp), places] += 1
+    return counts
 
 
 def total(values: Float64) -> float:

@@ -75,16 +75,16 @@ class Records:
         PilekitError for a document of another shard, and for two records of one document.
         """
         places = {name: place for place, name in enumerate(shards)}
-        found: dict[tuple[int, int], ScoredDocument] = {}
+        by_place: dict[tuple[int, int], ScoredDocument] = {}
         for document in documents:
             if document.shard not in places:
                 raise PilekitError(f"{shortened(document.shard, 200)}: is no shard of this corpus")
-            if found.setdefault((places[document.shard], document.number), document) is not document:
+            if by_place.setdefault((places[document.shard], document.number), document) is not document:
                 raise PilekitError(f"{shortened(document.shard, 200)}, document {document.number}: is recorded twice")
-        ordered = [document for _, document in sorted(found.items(), key=lambda item: item[0])]
-        met = dict.fromkeys(document.subset for document in ordered)
-        subsets = [subset.name for subset in manifest.subsets if subset.name in met]
-        subsets += [name for name in met if name not in subsets]
+        ordered = [document for _, document in sorted(by_place.items(), key=lambda item: item[0])]
+        labels = dict.fromkeys(document.subset for document in ordered)
+        subsets = [subset.name for subset in manifest.subsets if subset.name in labels]
+        subsets += [name for name in labels if name not in subsets]
         code = {name: place for place, name in enumerate(subsets)}
         columns = {name: [getattr(document, name) for document in ordered] for name in _COLUMNS}
         columns["shard"] = [places[name] for name in columns["shard"]]

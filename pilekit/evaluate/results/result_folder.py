@@ -100,12 +100,12 @@ def record_key(protocol: dict[str, Any]) -> str:
     All records under one key may form one table. The key does not depend on the paths of the model and its adapter, or
     on fields about the figures computed from records.
     """
-    of = {name: value for name, value in protocol.items() if name not in _NO_PART_OF_KEY}
-    of["model"] = {name: value for name, value in protocol["model"].items() if name != "path"}
-    if "adapter" in of["model"]:
-        of["model"]["adapter"] = of["model"]["adapter"]["files"]
-    of["prefix"] = protocol["prefix"]["id"]
-    return xxhash.xxh3_128_hexdigest(json.dumps(of, sort_keys=True).encode())
+    parts = {name: value for name, value in protocol.items() if name not in _NO_PART_OF_KEY}
+    parts["model"] = {name: value for name, value in protocol["model"].items() if name != "path"}
+    if "adapter" in parts["model"]:
+        parts["model"]["adapter"] = parts["model"]["adapter"]["files"]
+    parts["prefix"] = protocol["prefix"]["id"]
+    return xxhash.xxh3_128_hexdigest(json.dumps(parts, sort_keys=True).encode())
 
 
 def records_folder(out: str | Path, key: str) -> Path:
@@ -184,8 +184,8 @@ def read_records(folder: Path, shards: list[str], manifest: Manifest) -> Records
     """
 
     try:
-        every = (document for path in record_files(folder) for _, document in lines_in(path))
-        return Records.of(every, shards, manifest)
+        documents = (document for path in record_files(folder) for _, document in lines_in(path))
+        return Records.of(documents, shards, manifest)
     except OSError as error:
         raise PilekitError(f"{folder}: cannot be read: {error.strerror}") from error
     except PilekitError as error:

@@ -198,10 +198,10 @@ def chunk_rows(device: torch.device, vocabulary: int) -> int:
     return max(1, (CHUNK_BYTES if device.type == "cpu" else CHUNK_BYTES_ON_GPU) // (4 * vocabulary))
 
 
-def batches(held: Iterable[Row], scoring: Scoring) -> Iterator[Windows]:
+def batches(rows: Iterable[Row], scoring: Scoring) -> Iterator[Windows]:
     """Rows in batches of similar length, the longest first, so that a batch too large for memory fails at once."""
     batch: Windows = []
-    for row in sorted(held, key=lambda row: row.length, reverse=True):
+    for row in sorted(rows, key=lambda row: row.length, reverse=True):
         like = scoring.mixed or not batch or row.length == batch[0].length
         if batch and (len(batch) >= scoring.most_rows(batch[0].length) or not like):
             yield batch
@@ -224,8 +224,8 @@ def score_rows(documents: Iterable[TokenizedDocument], scoring: Scoring) -> Iter
         except (RuntimeError, IndexError, ValueError, MemoryError) as error:
             raise _failed(batch, error) from error
 
-    def score(held: Windows) -> Iterator[ScoredBatch]:
-        all_batches = list(batches(held, scoring))
+    def score(rows: Windows) -> Iterator[ScoredBatch]:
+        all_batches = list(batches(rows, scoring))
         for batch, numbers_of_rows in zip(all_batches, scoring.passes(all_batches, forward), strict=True):
             for row, numbers in zip(batch, numbers_of_rows, strict=True):
                 if not np.isfinite(numbers).all():
@@ -239,21 +239,21 @@ def score_rows(documents: Iterable[TokenizedDocument], scoring: Scoring) -> Iter
             ended = dict.fromkeys(row.document for row in batch if row.document.complete and not row.document.rows)
             yield ScoredBatch(sum(row.tokens for row in batch), list(ended))
 
-    held: Windows = []
+    waiting: Windows = []
     weight = 0
     for document in documents:
         for rows in scoring.windows_of(document):
             if weight >= scoring.look_ahead:
-                yield from score(held)
-                held, weight = [], 0
-            held += rows
+                yield from score(waiting)
+                waiting, weight = [], 0
+            waiting += rows
             document.rows += len(rows)
             document.tokens += sum(row.tokens for row in rows)
             weight += OBJECT_TOKENS + sum(row.length for row in rows)
         document.complete = True
         if not document.rows:
             yield ScoredBatch(0, [document])
-    yield from score(held)
+    yield from score(waiting)
 
 
 def _failed(batch: Windows, error: Exception) -> PilekitError:

@@ -46,10 +46,10 @@ def draw_result(result: BitsPerByte) -> Any:
         axes.barh(row, value, 0.62, color=OBSERVED, alpha=PALE if score.is_approximate else 1)
         axes.text(1.01, row, f"{value:.4f}", transform=axes.get_yaxis_transform(), va="center", color=INK, fontsize=9)
         _interval(axes, row, score.interval, INK)
-    for mean, one, style in (("pooled", result.overall, "--"), ("weighted", result.mixture, ":")):
-        if one is not None and one.bpb is not None:
-            label = f"overall, {mean} {one.bpb:.4f}"
-            axes.axvline(one.bpb, color=INK, linewidth=1.3, linestyle=style, label=label)
+    for mean, whole, style in (("pooled", result.overall, "--"), ("weighted", result.mixture, ":")):
+        if whole is not None and whole.bpb is not None:
+            label = f"overall, {mean} {whole.bpb:.4f}"
+            axes.axvline(whole.bpb, color=INK, linewidth=1.3, linestyle=style, label=label)
     if result.overall.interval is not None:
         axes.axvspan(*result.overall.interval, color=INK, alpha=0.12, linewidth=0)
     note = "pale: under 100 documents"
@@ -65,7 +65,7 @@ def draw_result(result: BitsPerByte) -> Any:
 def draw_comparison(comparison: Comparison) -> Any:
     """The matplotlib `Figure`: a row for each subset and one for all, each with a point for every further model."""
     first = comparison.against[0]
-    differing = {name: one.difference for name, one in first.subsets.items() if one.difference is not None}
+    differing = {name: subset.difference for name, subset in first.subsets.items() if subset.difference is not None}
     shown = sorted(differing, key=lambda name: differing[name])[:MOST_ROWS]
     letters = LETTERS[1 : len(comparison.models)]
     figure, axes = chart_rows([*shown, "Overall"], 0.22 + 0.08 * len(letters))
@@ -77,8 +77,8 @@ def draw_comparison(comparison: Comparison) -> Any:
     for place, (letter, against, offset) in enumerate(zip(letters, comparison.against, offsets, strict=True)):
         colour = SERIES[place % len(SERIES)]
         axes.plot([], [], "o", color=colour, label=f"{letter}: {model_name(comparison.models[place + 1])}")
-        for row, one in enumerate([*(against.subsets[name] for name in shown), against.overall]):
-            _point(axes, one, row + offset, colour)
+        for row, difference in enumerate([*(against.subsets[name] for name in shown), against.overall]):
+            _point(axes, difference, row + offset, colour)
     kind = "pseudo-bits" if comparison.kind == "masked" else "bits"
     better = letters if len(letters) == 1 else "the other"
     axes.set_xlabel(
@@ -89,15 +89,15 @@ def draw_comparison(comparison: Comparison) -> Any:
     return figure
 
 
-def _point(axes: Any, one: Difference, y: float, colour: str) -> None:
+def _point(axes: Any, difference: Difference, y: float, colour: str) -> None:
     """Draw the marker and the interval of a difference, if there is one."""
-    if one.difference is None:
+    if difference.difference is None:
         return
-    look: dict[str, Any] = {"marker": "x"} if one.interval is None else {"marker": "o"}
-    if one.verdict == UNCLEAR:
+    look: dict[str, Any] = {"marker": "x"} if difference.interval is None else {"marker": "o"}
+    if difference.verdict == UNCLEAR:
         look["markerfacecolor"] = "white"
-    axes.plot([one.difference], [y], linestyle="none", markersize=6, color=colour, **look)
-    _interval(axes, y, one.interval, colour)
+    axes.plot([difference.difference], [y], linestyle="none", markersize=6, color=colour, **look)
+    _interval(axes, y, difference.interval, colour)
 
 
 def _mark(axes: Any, shown: Sequence[str], columns: Sequence[PublishedResult]) -> None:

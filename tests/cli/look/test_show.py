@@ -57,7 +57,6 @@ def test_meta_and_json(shard: Path, tmp_path: Path) -> None:
     assert text == TEXTS[1].encode()
     output = run("show", shard, 2, "--json").stdout
     assert output.isascii()
-    assert "\x1b" not in output
     assert json.loads(output) == {**expected, "number": 2, "text": TEXTS[2]}
     bare = run_json("show", shard, 7)
     assert (bare["subset"], bare["meta"]) == ("(none)", {"url": "u"})

@@ -8,11 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 
+from pilekit.evaluate.results.by_column import grouped
 from pilekit.evaluate.results.compare import compare
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.show.output import comparison_output
@@ -91,9 +93,7 @@ def test_what_does_not_fit_is_one_line(whole: tuple[BitsPerByte, Path], tmp_path
     ):
         refused(message, result.by, by)
     many = write_facts(tmp_path / "many.parquet", rows)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pilekit.evaluate.results.by_column.MOST_GROUPS", 20)
-        refused("different values, and at most 20 are shown", result.by, f"{many}:year")
+    refused("different values, and at most 20 are shown", grouped, result.records, f"{many}:year", most_groups=20)
 
 
 def test_all_nan_are_one_group(whole: tuple[BitsPerByte, Path], tmp_path: Path) -> None:
@@ -101,10 +101,10 @@ def test_all_nan_are_one_group(whole: tuple[BitsPerByte, Path], tmp_path: Path) 
     rows = [{"shard": one["shard"], "number": one["document"], "year": math.nan} for one in lines(out)]
     rows[0]["year"] = 1.5
     facts = write_facts(tmp_path / "facts.parquet", [*rows, *rows])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pilekit.evaluate.results.by_column.MOST_GROUPS", 2)
-        found = result.by(f"{facts}:year")
-    assert {name: score.documents for name, score in found.subsets.items()} == {"1.5": 1, "nan": len(rows) - 1}
+    assert result.records is not None
+    groups = grouped(result.records, f"{facts}:year", most_groups=2)
+    counts = np.bincount(groups.subset, minlength=len(groups.subsets)).tolist()
+    assert dict(zip(groups.subsets, counts, strict=True)) == {"1.5": 1, "nan": len(rows) - 1, "(none)": 0}
 
 
 def test_what_cannot_be_read_is_one_line(whole: tuple[BitsPerByte, Path], tmp_path: Path) -> None:
