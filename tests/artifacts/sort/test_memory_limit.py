@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from pathlib import Path
 
-from pilekit import assemble_corpus, dedup_corpus, substrings_corpus
+from pilekit import Corpus
 from pilekit.artifacts.sort.memory_limit import machine_memory, memory_limit, sorting_memory
+from pilekit.shards.corpus_job import CorpusJob
 
 
 def test_the_lowest_limit_counts(tmp_path: Path) -> None:
@@ -36,5 +36,6 @@ def test_sorting_takes_4_gb_or_half_of_what_there_is(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text(f"{10**9}\n")
     assert sorting_memory(memory_limit(tmp_path, tmp_path / "none")) == 10**9 // 2
     assert sorting_memory() == min(4 * 10**9, memory_limit() // 2)
-    for command in (assemble_corpus, dedup_corpus, substrings_corpus):
-        assert inspect.signature(command).parameters["memory"].default == sorting_memory()
+    (tmp_path / "one.jsonl").write_text("")
+    corpus = Corpus(tmp_path / "one.jsonl")
+    assert CorpusJob(corpus).memory == CorpusJob.of_steps(corpus).memory == sorting_memory()
