@@ -82,7 +82,7 @@ def write_rows(path: Path, schema: pa.Schema, rows: Iterable[Sequence[Any]]) -> 
     return path
 
 
-def join_tables(path: Path, schema: pa.Schema, parts: Iterable[Path]) -> Path:
+def join_tables(path: Path, schema: pa.Schema, parts: Iterable[Path], *, rows_per_group: int = ROWS_PER_GROUP) -> Path:
     """Write the rows of other Parquet files of this schema; returns the path.
 
     Tables of few rows share a row group, because each group takes 500 bytes of the footer, which every reader reads.
@@ -91,9 +91,9 @@ def join_tables(path: Path, schema: pa.Schema, parts: Iterable[Path]) -> Path:
     def batches() -> Iterator[pa.RecordBatch]:
         for part in parts:
             with pq.ParquetFile(part) as table:
-                yield from table.iter_batches(ROWS_PER_GROUP)
+                yield from table.iter_batches(rows_per_group)
 
     with write_atomically(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        for group in in_row_groups(batches(), ROWS_PER_GROUP):
+        for group in in_row_groups(batches(), rows_per_group):
             writer.write_table(group)
     return path

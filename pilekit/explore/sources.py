@@ -116,12 +116,14 @@ class Sources:
         end = min(len(of), start + PAGE)
         return {"documents": [_listed(one) for one in of[start:end]], "start": start, "of": len(of)}
 
-    def search(self, text: str, start: int, subset: str | None = None) -> dict[str, Any]:
+    def search(
+        self, text: str, start: int, subset: str | None = None, *, seconds: float = SEARCH_SECONDS
+    ) -> dict[str, Any]:
         """Documents that hold `text`, in capital or small letters, from place `start` on: those found within a second.
 
         `next` is where to resume, None at the end.
         """
-        of, end, place = self._of(subset), time.monotonic() + SEARCH_SECONDS, start
+        of, end, place = self._of(subset), time.monotonic() + seconds, start
         found: list[dict[str, Any]] = []
         for batch in of.batches(start, AT_ONCE):
             holds = pc.match_substring(batch.text_column, text, ignore_case=True)
@@ -137,14 +139,14 @@ class Sources:
                 break
         return {"documents": found, "next": place if place < len(of) else None, "of": len(of)}
 
-    def document(self, shard: str, number: int) -> dict[str, Any]:
+    def document(self, shard: str, number: int, *, most_shown: int = MOST_SHOWN) -> dict[str, Any]:
         """A document, with its duplicates and cuts: its text, or its tokens as [text, id, bytes, bits].
 
         Bits are null where there are none.
         A text without tokens is shown as it is. `rate` is the bits per byte of a scored document.
         """
         document = self._documents.document(shard, number)
-        text = document.text[:MOST_SHOWN]
+        text = document.text[:most_shown]
         shown: dict[str, Any] = {**_listed(document), "characters": len(document.text), "shown": len(text)}
         shown["meta"] = {visible(key, 80): visible(value, 500) for key, value in document.meta.items()}
         shown["duplicates"] = None if self._removals is None else self._removals.of(shard, number)

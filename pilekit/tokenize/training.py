@@ -132,6 +132,7 @@ def sample_by_hash(
     subsets: Sequence[str] | None = None,
     seed: int = 0,
     advance: Callable[[int], None] = lambda stored: None,
+    offered_per_byte: int = OFFERED_PER_BYTE,
 ) -> list[bytes]:
     """Documents' texts in UTF-8, about `wanted` bytes, of `subsets` (exact names; None: all), ordered by their hashes.
 
@@ -143,7 +144,7 @@ def sample_by_hash(
     # A heap with the largest hash on top, hence negated. Shard and number make every entry distinct.
     heap: list[tuple[int, str, int, bytes]] = []
     held = 0
-    to_offer = wanted * OFFERED_PER_BYTE
+    to_offer = wanted * offered_per_byte
     for place, shard in enumerate(shards):
         rest = sum(sizes[place:])
         limit = to_offer * sizes[place] // rest if rest else to_offer // (len(shards) - place)

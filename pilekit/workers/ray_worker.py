@@ -7,7 +7,6 @@ driver together, because nobody sees a worker's stderr.
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import importlib
 import logging
@@ -71,6 +70,8 @@ class Progress:
 
     async def news(self) -> dict[Task, int]:
         """Wait for half a second, and return the changes since the last call."""
+        import asyncio  # 30 modules, which no other command needs
+
         await asyncio.sleep(PROGRESS_SECONDS)
         news, self._news = self._news, {}
         return news

@@ -12,7 +12,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.corpus import Corpus, load_manifest
+from pilekit.corpus import MAX_SUBSETS, Corpus, load_manifest
 from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.evaluate.results.compare import compare
 from pilekit.evaluate.results.records import Records, ScoredDocument
@@ -182,15 +182,15 @@ def test_bad_lines_are_skipped_and_counted_on_demand(
     assert "00.jsonl, line 2" in said
 
 
-def test_foreign_labels(tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_labels(tmp_path: Path, model_dir: Path) -> None:
     """The protocol lists 30 foreign labels, and there is a limit to labels."""
     labels = [*(f"label {n}" for n in range(100)), "Github", "ArXiv"]
     shard = write(tmp_path / "a.jsonl", [(label, "x") for label in labels])
     result = bits_per_byte(model_dir, shard, subsets=["Github"])
     assert (len(result.protocol["labels"]), result.overall.documents) == (32, 1)
     assert set(result.protocol["labels"]) == {*labels[:30], "Github", "ArXiv"}
-    monkeypatch.setattr("pilekit.documents.MAX_SUBSETS", 3)
-    refused("more than 3 different subset labels", bits_per_byte, model_dir, Corpus(shard, manifest_of()))
+    many = write(tmp_path / "b.jsonl", [(f"label {number}", "x") for number in range(MAX_SUBSETS + 1)])
+    refused("more than 4,096 different subset labels", bits_per_byte, model_dir, Corpus(many, manifest_of()))
 
 
 def test_published_figures_need_the_piles_labels(tmp_path: Path, model_dir: Path) -> None:

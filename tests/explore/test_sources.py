@@ -13,7 +13,6 @@ import pytest
 from pilekit.dedup.run import dedup_corpus
 from pilekit.errors import PilekitError, visible, visible_lines
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.explore import sources as module
 from pilekit.explore.sources import Sources
 from pilekit.tokenize import load_tokenizer
 from tests.cli.running import run
@@ -54,14 +53,13 @@ def test_subsets_and_pages_are_those_of_a_plain_loop(sources: Sources, every: Ev
 
 @pytest.mark.parametrize("seconds", [1.0, 0.0])
 def test_a_search_finds_what_a_plain_loop_finds_however_often_it_pauses(
-    sources: Sources, every: Every, seconds: float, monkeypatch: pytest.MonkeyPatch
+    sources: Sources, every: Every, seconds: float
 ) -> None:
-    monkeypatch.setattr(module, "SEARCH_SECONDS", seconds)
     for text, subset in [("zebra", None), ("WORD1", LABELS[1]), ("<script>", None), (".*", None), ("日本", None)]:
         found: list[int] = []
         place: int | None = 0
         while place is not None:
-            answer = sources.search(text, place, subset)
+            answer = sources.search(text, place, subset, seconds=seconds)
             found += [one["number"] for one in answer["documents"]]
             place = answer["next"]
         assert found == [
@@ -226,10 +224,9 @@ def _values(answer: object) -> list[str]:
     return [answer] if isinstance(answer, str) else []
 
 
-def test_a_long_text_is_cut_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_SHOWN", 100)
+def test_a_long_text_is_cut_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "x" * 1000, "meta": {"a\u202e": "\x07"}}) + "\n")
-    shown = Sources(tmp_path / "a.jsonl").document("a.jsonl", 0)
+    shown = Sources(tmp_path / "a.jsonl").document("a.jsonl", 0, most_shown=100)
     assert (shown["text"], shown["characters"], shown["shown"]) == ("x" * 100, 1000, 100)
     assert shown["meta"] == {"a\\u202e": "\\x07"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -67,17 +68,17 @@ def expected_sample(folder: Path, wanted: int, seed: int, subset: str | None = N
     return sample
 
 
-def test_the_documents_with_the_smallest_hashes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documents_with_the_smallest_hashes(folder: Path) -> None:
     corpus = Corpus(folder).without_held_out()
     sample = sample_by_hash(corpus, 3_000)
     assert 3_000 <= sum(map(len, sample)) < 3_500
     shards = {text.decode().rsplit(" ", 1)[1][:2] for text in sample}
     assert shards == {"s0", "s1", "s2"}, "every shard gives its share"
-    monkeypatch.setattr(training_module, "OFFERED_PER_BYTE", 10**9)
+    whole = functools.partial(sample_by_hash, corpus, offered_per_byte=10**9)
     for wanted, seed in [(1, 0), (100, 1), (40_000, 0), (10**9, 1)]:
-        sample = sample_by_hash(corpus, wanted, seed=seed)
+        sample = whole(wanted, seed=seed)
         assert sample == expected_sample(folder, wanted, seed)
-        only = sample_by_hash(corpus, wanted, seed=seed, subsets=["Github"])
+        only = whole(wanted, seed=seed, subsets=["Github"])
         assert only == expected_sample(folder, wanted, seed, "Github")
 
 

@@ -30,8 +30,8 @@ ROW_BYTES = 32
 class RowGroups:
     """Gathers documents into row groups of a file that `parquet_writer` opened."""
 
-    def __init__(self, writer: pq.ParquetWriter, format: RecordFormat):
-        self._writer, self._format = writer, format
+    def __init__(self, writer: pq.ParquetWriter, format: RecordFormat, group_bytes: int):
+        self._writer, self._format, self._group_bytes = writer, format, group_bytes
         self._texts: list[str] = []
         self._labels: list[str] = []
         self._held_bytes = 0
@@ -42,7 +42,7 @@ class RowGroups:
             self._texts.append(text)
             self._labels.append(label)
             self._held_bytes += size + ROW_BYTES
-            if self._held_bytes >= ROW_GROUP_BYTES:
+            if self._held_bytes >= self._group_bytes:
                 self.flush()
 
     def flush(self) -> None:
@@ -58,7 +58,9 @@ class RowGroups:
 
 
 @contextmanager
-def parquet_writer(path: str | Path, format: RecordFormat) -> Iterator[RowGroups]:
+def parquet_writer(
+    path: str | Path, format: RecordFormat, *, group_bytes: int = ROW_GROUP_BYTES
+) -> Iterator[RowGroups]:
     """Yield a `RowGroups` that writes documents to the Parquet file `path`, with the columns that `format` names.
 
     The file appears under its name when the block succeeds; nothing is left when it fails. Raises `PilekitError` if it
@@ -77,7 +79,7 @@ def parquet_writer(path: str | Path, format: RecordFormat) -> Iterator[RowGroups
             write_page_checksum=True,
         ) as writer,
     ):
-        rows = RowGroups(writer, format)
+        rows = RowGroups(writer, format, group_bytes)
         yield rows
         rows.flush()
 

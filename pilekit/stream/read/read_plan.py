@@ -53,10 +53,13 @@ class Plan:
     indexes: tuple[ShardIndex, ...] = ()
 
 
-def choose_plan(corpus: Corpus, *, on_error: OnError = "raise", advance: Advance | None = None) -> Plan:
+def choose_plan(
+    corpus: Corpus, *, on_error: OnError = "raise", advance: Advance | None = None, held_bytes: int = HELD_BYTES
+) -> Plan:
     """The plan for this corpus, the same for every process. Under random access, missing indexes are made.
 
-    advance   called with the number of stored bytes newly indexed
+    advance      called with the number of stored bytes newly indexed
+    held_bytes   a corpus with no more bytes of text is held whole in memory
 
     PilekitError for a damaged shard and, while indexing and unless `on_error` is "skip", for a bad line.
     """
@@ -64,7 +67,7 @@ def choose_plan(corpus: Corpus, *, on_error: OnError = "raise", advance: Advance
         return Plan("sequential", "standard input can only be read as it comes")
     known = find_indexes(corpus)
     # Text is not shorter than its stored form: a corpus whose stored form is too large does not fit in memory.
-    may_be_held = sum(map(_stored_size, corpus.shards, known)) <= HELD_BYTES
+    may_be_held = sum(map(_stored_size, corpus.shards, known)) <= held_bytes
     if not may_be_held and (reason := _too_long(corpus, known)):
         return Plan("sequential", reason)
     if missing := known.count(None):
@@ -73,8 +76,8 @@ def choose_plan(corpus: Corpus, *, on_error: OnError = "raise", advance: Advance
     for shard, index in zip(corpus.shards, indexes, strict=True):
         if on_error == "raise" and index.header.skipped:
             raise bad_line_error(bad_lines(shard, index).examples[0])
-    if may_be_held and sum(index.header.content_bytes for index in indexes) <= HELD_BYTES:
-        return Plan("random", f"the corpus's text, at most {HELD_BYTES >> 20} MiB, is held whole", indexes)
+    if may_be_held and sum(index.header.content_bytes for index in indexes) <= held_bytes:
+        return Plan("random", f"the corpus's text, at most {held_bytes >> 20} MiB, is held whole", indexes)
     if reason := _too_long(corpus, indexes):
         return Plan("sequential", reason)
     return Plan("random", "all shards have frames small enough to be decoded for a few documents", indexes)

@@ -19,7 +19,6 @@ from pilekit.errors import PilekitError
 from pilekit.shards.random_access.document_reader import read_documents
 from pilekit.shards.read.reader import read
 from pilekit.shards.read.zstd_frames import PIECE_BYTES
-from pilekit.shards.write import parquet_writer as parquet_writing
 from pilekit.shards.write.parquet_writer import parquet_writer
 from pilekit.shards.write.seekable_frames import seek_table
 from tests.shards.making import record, some_lines, unzstd, zstd_frame
@@ -252,10 +251,9 @@ def test_a_seek_table_that_lists_other_frames(tmp_path: Path) -> None:
     assert "add up" in only(listing(*right[:-1])).problem
 
 
-def test_a_flipped_bit_in_our_parquet_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_writing, "ROW_GROUP_BYTES", 200_000)
+def test_a_flipped_bit_in_our_parquet_is_found(tmp_path: Path) -> None:
     source, path = write(tmp_path / "source.jsonl.zst", some_lines(2000), 1 << 20), tmp_path / "00.parquet"
-    with parquet_writer(path, RecordFormat()) as rows, read(source) as batches:
+    with parquet_writer(path, RecordFormat(), group_bytes=200_000) as rows, read(source) as batches:
         for batch in batches:
             rows.write(batch)
     assert verify(path).notes == ()

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from pilekit import DocumentBatch, Manifest, read
 from pilekit.documents import RecordFormat
-from pilekit.shards.write import parquet_writer as parquet_writing
 from pilekit.shards.write.parquet_writer import parquet_writer
 from tests.shards import making
 
@@ -22,9 +21,9 @@ PILE = RecordFormat()
 documents = st.lists(st.tuples(making.tricky_texts, st.sampled_from([*making.LABELS, "(none)"])), max_size=30)
 
 
-def write(path: Path, pairs: list[tuple[str, str]], format: RecordFormat = PILE, size: int = 7) -> Path:
+def write(path: Path, pairs: list[tuple[str, str]], format: RecordFormat = PILE, size: int = 7, **options: int) -> Path:
     """Write the documents in batches of `size`."""
-    with parquet_writer(path, format) as writer:
+    with parquet_writer(path, format, **options) as writer:
         for start in range(0, len(pairs), size):
             part = pairs[start : start + size]
             texts, labels = [text for text, _ in part], [label for _, label in part]
@@ -59,15 +58,16 @@ def test_the_manifest_names_the_columns(tmp_path: Path) -> None:
         assert pairs_read(path, manifest=Manifest(name="mine", text_field="body", label_path=label_path)) == pairs
 
 
-def test_row_groups_are_bounded_in_text_and_in_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_writing, "ROW_GROUP_BYTES", 40_000)
+def test_row_groups_are_bounded_in_text_and_in_rows(tmp_path: Path) -> None:
     long, count = "é" * 3000, 40  # 6,000 bytes each
-    path = write(tmp_path / "long.parquet", [(f"{number}{long}", "Github") for number in range(count)])
+    path = write(
+        tmp_path / "long.parquet", [(f"{number}{long}", "Github") for number in range(count)], group_bytes=40_000
+    )
     table = pq.ParquetFile(path)
     rows = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
     assert sum(rows) == count
     assert {*rows[:-1]} == {-(-40_000 // len(f"0{long}".encode()))}
-    empty = write(tmp_path / "empty.parquet", [("", "Github")] * 1400, size=500)
+    empty = write(tmp_path / "empty.parquet", [("", "Github")] * 1400, size=500, group_bytes=40_000)
     assert pq.ParquetFile(empty).num_row_groups == 2
     assert len(pairs_read(empty)) == 1400
 

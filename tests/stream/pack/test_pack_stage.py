@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pilekit.corpus import MAX_SUBSETS
 from pilekit.stream.batch.batch import OUTPUTS, Batch
 from pilekit.stream.batch.mlm import Masking
 from pilekit.stream.pack.pack_stage import Pack
@@ -18,7 +19,7 @@ from tests.refusing import refused
 from tests.stream import reference
 from tests.stream.collecting import rows_of
 from tests.stream.pack.packing_reference import EOS, NAMES, PAD, documents_of, lengths, masked, plan, token_batches
-from tests.stream.reference import Row
+from tests.stream.reference import Document, Line, Row
 
 PACKINGS = ["best_fit", "concat", "none"]
 
@@ -108,11 +109,14 @@ def test_wrong_arguments_are_refused() -> None:
         refused(words, Pack, **{"seq_len": 4, "eos_id": EOS, **wrong})
 
 
-def test_too_many_labels_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilekit.documents.MAX_SUBSETS", 1)
-    few, many = (pack(4, subset_names=NAMES[:1])(token_batches(documents_of([3] * count))) for count in (2, 3))
-    assert len(list(few)) == 1
-    refused("more than 1 different subset labels; set label_path in a manifest", list, many)
+def test_too_many_labels_are_an_error() -> None:
+    documents = [
+        Document(0, 0, number, Line("00.jsonl", number, f"label {number}", ""), [10, EOS])
+        for number in range(MAX_SUBSETS + 1)
+    ]
+    few, many = (pack(4, subset_names=NAMES[:1])(token_batches(some)) for some in (documents[:-1], documents))
+    assert len(list(few)) > 0
+    refused("more than 4,096 different subset labels; set label_path in a manifest", list, many)
 
 
 @pytest.mark.parametrize("packing", PACKINGS)

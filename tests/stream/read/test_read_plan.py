@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import random
 from pathlib import Path
@@ -15,8 +16,8 @@ from pilekit.corpus import Corpus
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.read import open as opening
 from pilekit.shards.write.reframe import reframe_corpus
-from pilekit.stream.read import read_plan as plan
-from pilekit.stream.read.read_plan import MOST_DECODED, choose_plan
+from pilekit.stream.read import read_plan
+from pilekit.stream.read.read_plan import MOST_DECODED
 from tests.refusing import refused
 from tests.stream.corpora import record, write_shard
 
@@ -36,10 +37,8 @@ def single_frame(data: bytes, *, size_told: bool = False) -> bytes:
     return stream.compress(data) + stream.flush()
 
 
-@pytest.fixture(autouse=True)
-def no_text_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every corpus counts as too large for memory."""
-    monkeypatch.setattr(plan, "HELD_BYTES", 0)
+choose_plan = functools.partial(read_plan.choose_plan, held_bytes=0)
+"""Every corpus counts as too large for memory."""
 
 
 @pytest.fixture(scope="module")
@@ -80,20 +79,18 @@ def test_finding_out_reads_little_of_a_long_frame(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("held", [True, False])
 @pytest.mark.parametrize("form", ["frames", "single", "plain"])
-def test_small_frames_are_entered_anywhere_and_indexed(
-    tmp_path: Path, form: str, held: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plan, "HELD_BYTES", 64 << 20 if held else 0)
+def test_small_frames_are_entered_anywhere_and_indexed(tmp_path: Path, form: str, held: bool) -> None:
+    held_bytes = 64 << 20 if held else 0
     for number in range(3):
         write_shard(tmp_path / f"{number:02d}", [record("x", "ArXiv")] * 50, form)  # type: ignore[arg-type]
     corpus, told = Corpus(tmp_path), list[int]()
-    chosen = choose_plan(corpus, advance=told.append)
+    chosen = choose_plan(corpus, advance=told.append, held_bytes=held_bytes)
     assert chosen.name == "random"
     assert ("held whole" in chosen.reason) == held
     assert [index.header.documents for index in chosen.indexes] == [50] * 3
     assert all(index.built for index in chosen.indexes)
     assert sum(told) == corpus.size
-    again = choose_plan(corpus)
+    again = choose_plan(corpus, held_bytes=held_bytes)
     assert (again.name, again.reason) == (chosen.name, chosen.reason)
     assert [index.header for index in again.indexes] == [index.header for index in chosen.indexes]
     assert not any(index.built for index in again.indexes)
@@ -134,29 +131,26 @@ def test_gzip_has_one_frame_and_parquet_its_row_groups(tmp_path: Path, long_text
             assert (chosen.name, len(chosen.indexes)) == (name, name == "random")
 
 
-def test_text_that_cannot_be_held_however_small_when_stored(
-    tmp_path: Path, long_text: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plan, "HELD_BYTES", 2 * len(long_text))
+def test_text_that_cannot_be_held_however_small_when_stored(tmp_path: Path, long_text: bytes) -> None:
+    held_bytes = 2 * len(long_text)
     for number in range(3):
         (tmp_path / f"{number:02d}.jsonl.zst").write_bytes(single_frame(long_text))
     corpus = Corpus(tmp_path)
     assert corpus.size < len(long_text)
-    assert choose_plan(corpus).name == "sequential"
+    assert choose_plan(corpus, held_bytes=held_bytes).name == "sequential"
     (tmp_path / "00.jsonl.zst").unlink()
-    assert choose_plan(Corpus(tmp_path)).name == "random"
+    assert choose_plan(Corpus(tmp_path), held_bytes=held_bytes).name == "random"
 
 
 def test_standard_input_is_read_as_it_comes() -> None:
     assert choose_plan(Corpus("-")).name == "sequential"
 
 
-def test_bad_lines_and_damage_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_lines_and_damage_are_errors(tmp_path: Path) -> None:
     write_shard(tmp_path / "bad" / "00", [record("x", "ArXiv"), b"not json", record("y", "ArXiv")], "frames")
     for _ in range(2):  # the second time from the index that the call with "skip" made
         refused(r"00\.jsonl\.zst, line 2: is not JSON.*--on-error skip", choose_plan, Corpus(tmp_path / "bad"))
         assert choose_plan(Corpus(tmp_path / "bad"), on_error="skip").indexes[0].header.skipped == 1
     (tmp_path / "00.jsonl.zst").write_bytes(single_frame(text_of(1_000_000))[:-100])
     for held in (0, 64 << 20):
-        monkeypatch.setattr(plan, "HELD_BYTES", held)
-        refused(r"00\.jsonl\.zst: is cut off", choose_plan, Corpus(tmp_path / "00.jsonl.zst"))
+        refused(r"00\.jsonl\.zst: is cut off", choose_plan, Corpus(tmp_path / "00.jsonl.zst"), held_bytes=held)
