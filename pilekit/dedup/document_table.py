@@ -121,7 +121,7 @@ class DocumentTable:
                 begin += len(rows)
                 ranks = ranks_of(ids, rows["text_bytes"], self.keep, fixed=place < self._fixed)
                 if place < len(self._masks):
-                    kept = self._masks[place].keeps(rows["number"])
-                    ranks, chunk = ranks[kept], {name: column[kept] for name, column in chunk.items()}
+                    is_kept = self._masks[place].keeps(rows["number"])
+                    ranks, chunk = ranks[is_kept], {name: column[is_kept] for name, column in chunk.items()}
                 if len(ranks):
                     yield ranks, chunk

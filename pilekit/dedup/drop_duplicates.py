@@ -55,9 +55,9 @@ class DropDuplicates(FinishedRunStage):
                     f"{batch.shard}: has a document {last:,}, but {self._shown_mask(batch.shard)} is of a "
                     f"shard with {counted(mask.header.lines, 'line')}; run `pilekit dedup` on this one"
                 )
-            kept = batch.where(mask.keeps(batch.numbers))
-            if len(kept):
-                yield kept
+            documents = batch.where(mask.keeps(batch.numbers))
+            if len(documents):
+                yield documents
 
     def mask(self, shard: str) -> KeepMask:
         """The keep mask of the shard of this name."""
@@ -75,8 +75,8 @@ class DropDuplicates(FinishedRunStage):
         for rows in load_sketch(path).chunks(["number", "hash_high", "hash_low"]):
             _, here, there = np.intersect1d(batch.numbers, rows["number"], assume_unique=True, return_indices=True)
             for index, row in zip(here.tolist(), there.tolist(), strict=True):
-                known = int(rows["hash_high"][row]) << 64 | int(rows["hash_low"][row])
-                if index not in batch.edited and xxhash.xxh3_128_intdigest(batch.texts[index].encode()) != known:
+                sketched = int(rows["hash_high"][row]) << 64 | int(rows["hash_low"][row])
+                if index not in batch.edited and xxhash.xxh3_128_intdigest(batch.texts[index].encode()) != sketched:
                     raise self._another_shard(batch.shard, int(batch.numbers[index]))
             if rows["number"][-1] >= batch.numbers[-1]:
                 break

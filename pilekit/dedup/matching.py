@@ -103,7 +103,8 @@ def find_candidates(
     threads = max(1, min(usable_cpus() if jobs is None else jobs, len(bands), for_bands // _LEAST_MEMORY))
     candidates = Candidates(documents, folder, 3 * memory // 8)
     remembered = max(1, min(documents, memory // 128))
-    seen: UInt64 = np.zeros(1 << (remembered.bit_length() - 1), dtype=np.uint64)  # a power of two, for `_candidates_in`
+    # The size is a power of two, because `_candidates_in` takes the low bits of a hash as its place.
+    last_runs: UInt64 = np.zeros(1 << (remembered.bit_length() - 1), dtype=np.uint64)
     lock, stopped = threading.Lock(), threading.Event()
 
     per_thread, per_band = for_bands // threads, repeated_bytes(documents) + _SORTED_PER_DOCUMENT * documents + 1
@@ -115,7 +116,7 @@ def find_candidates(
         columns = [[key_column(band)] for band in group.tolist()]
         for rows in repeated_rows(chunks, columns, documents, Scratch(folder, per_thread // len(columns))):
             for keys, ranks in whole_runs(rows, LONGEST_RUN):
-                new_rows = _candidates_in(keys, ranks, seen)
+                new_rows = _candidates_in(keys, ranks, last_runs)
                 with lock:
                     candidates.add(new_rows)
 
@@ -133,8 +134,8 @@ def find_candidates(
     try:
         with ThreadPoolExecutor(threads) as pool:
             try:
-                for done in as_completed([pool.submit(find, group) for group in groups]):
-                    done.result()
+                for search in as_completed([pool.submit(find, group) for group in groups]):
+                    search.result()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 stopped.set()
@@ -149,15 +150,15 @@ class _OtherThreadFailed(Exception):
     """Another thread has failed, or the run is interrupted."""
 
 
-def _candidates_in(keys: UInt64, ranks: Ranks, seen: UInt64) -> Table:
+def _candidates_in(keys: UInt64, ranks: Ranks, last_runs: UInt64) -> Table:
     """The rows of whole runs, for `Candidates.add`; recently seen runs are left out."""
     begins, lengths = _runs_in(keys)
     has_removable = ranks[begins + lengths - 1] >= REMOVABLE  # The last member has the highest rank.
     begins, lengths = begins[has_removable], lengths[has_removable]
     hashes = _hashes(ranks, begins, lengths)
-    places = hashes & np.uint64(len(seen) - 1)
-    new = seen[places] != hashes
-    seen[places] = hashes
+    places = hashes & np.uint64(len(last_runs) - 1)
+    new = last_runs[places] != hashes
+    last_runs[places] = hashes
     begins, lengths, hashes = begins[new], lengths[new], hashes[new]
 
     hot = lengths > HOT
@@ -182,13 +183,13 @@ def _runs_in(keys: UInt64) -> tuple[Int64, Int64]:
 @compiled()
 def _hashes(ranks: UInt64, begins: Int64, lengths: Int64) -> UInt64:
     """A hash of each run, made of all its members."""
-    found = np.empty(len(begins), dtype=np.uint64)
+    hashes = np.empty(len(begins), dtype=np.uint64)
     for i in range(len(begins)):
         value = np.uint64(lengths[i])
         for rank in ranks[begins[i] : begins[i] + lengths[i]]:
             value = mixed(value ^ rank)
-        found[i] = value
-    return found
+        hashes[i] = value
+    return hashes
 
 
 @compiled()

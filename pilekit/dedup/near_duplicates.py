@@ -63,23 +63,23 @@ class NearDuplicates(DocumentStage):
         """The documents without an earlier near-duplicate; empty batches are dropped."""
         bands = choose_bands(self.threshold, NUM_PERM)
         a, b = permutations(bands.num_perm)
-        kept = _Kept(bands, self.threshold)
+        index = _Kept(bands, self.threshold)
         for batch in batches:
             data, offsets = batch.utf8()
             keys = band_keys(signatures(data, offsets, NGRAM, a, b), bands.bands, bands.rows)
             is_kept = []
             for document in range(len(batch)):
                 text = data[offsets[document] : offsets[document + 1]]
-                is_kept.append(kept.add(keys[:, document].tolist(), shingle_set(text)))
-                if kept.bytes > self.memory:
+                is_kept.append(index.add(keys[:, document].tolist(), shingle_set(text)))
+                if index.bytes > self.memory:
                     raise PilekitError(
-                        f"{batch.shard}: document {int(batch.numbers[document]):,}: the {len(kept.sets):,} "
+                        f"{batch.shard}: document {int(batch.numbers[document]):,}: the {len(index.sets):,} "
                         f"documents kept so far take NearDuplicates more than memory={self.memory:,} bytes; give it "
                         "more, or use `pilekit dedup`, which compares a corpus of any size in bounded memory"
                     )
-            rest = batch.where(is_kept)
-            if len(rest):
-                yield rest
+            documents = batch.where(is_kept)
+            if len(documents):
+                yield documents
 
 
 class _Kept:
@@ -121,12 +121,12 @@ class _Kept:
 
     def _candidates(self, keys: list[int]) -> set[int]:
         """The newest documents of each band that have the band's key."""
-        found: set[int] = set()
+        documents: set[int] = set()
         for band, key in enumerate(keys):
             document = self.newest.get(key, -1)
             for _ in range(NEWEST):
                 if document < 0:
                     break
-                found.add(document)
+                documents.add(document)
                 document = self.older[document * self.bands + band]
-        return found
+        return documents

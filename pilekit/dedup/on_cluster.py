@@ -120,16 +120,16 @@ def _write_tables(
     share: Share,
 ) -> None:
     """Write the exact copies of a part, or the candidates of some bands if a file tells which documents are copies."""
-    (part, path), own = item, scratch_folder(scratch)
-    document_table = make(own)
+    (part, path), folder = item, scratch_folder(scratch)
+    document_table = make(folder)
     if path.exists():
         advance(2 * document_table.documents * len(part))
         return
     with write_atomically(path) as file, ExitStack() as resources:
         if copies is None:
-            tables = find_exact(document_table, Scratch(own, share.memory), part)
+            tables = find_exact(document_table, Scratch(folder, share.memory), part)
         else:
-            flags, sorting = read_flags(copies, 0, document_table.documents), Scratch(own, share.memory)
+            flags, sorting = read_flags(copies, 0, document_table.documents), Scratch(folder, share.memory)
             candidates = find_candidates(document_table, part, flags, sorting, jobs=share.threads, advance=advance)
             tables = resources.enter_context(candidates.rows).chunks()
         for table in tables:
@@ -139,13 +139,13 @@ def _write_tables(
 def _decide(
     files: Sequence[Path], advance: Advance, *, make: _Make, scratch: Path | None, decide: _Decide, share: Share
 ) -> Decided:
-    own, memory = scratch_folder(scratch), share.memory
-    document_table = make(own)
-    decisions = Decisions(document_table.documents, own)
-    candidates = Candidates(document_table.documents, own, 3 * memory // 8)
+    folder, memory = scratch_folder(scratch), share.memory
+    document_table = make(folder)
+    decisions = Decisions(document_table.documents, folder)
+    candidates = Candidates(document_table.documents, folder, 3 * memory // 8)
     with candidates.rows:
         for path in files:
             take = decisions.add_copies if path.name.startswith(_COPIES) else candidates.add
             for table in _tables_in(path):
                 take(table)
-        return decide(document_table, decisions, candidates, Scratch(own, memory), advance)
+        return decide(document_table, decisions, candidates, Scratch(folder, memory), advance)

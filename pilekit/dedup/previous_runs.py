@@ -72,7 +72,7 @@ def earlier_runs(folder: str | Path, parameters: Mapping[str, Any]) -> list[Earl
 
 def runs_before(run: EarlierRun) -> list[EarlierRun]:
     """The runs that a run was made against, the first one first; PilekitError if one is gone or has changed."""
-    found: list[EarlierRun] = []
+    runs: list[EarlierRun] = []
     while run.against is not None:
         try:
             before = finished_run(run.against)
@@ -81,9 +81,9 @@ def runs_before(run: EarlierRun) -> list[EarlierRun]:
         # A run's identity contains that of the run before, so this ends.
         if before.identity != run.parameters["against"]:
             raise PilekitError(f"{run.against}: has changed since {run.folder} was made against it; restore it")
-        found.insert(0, before)
+        runs.insert(0, before)
         run = before
-    return found
+    return runs
 
 
 def finished_run(folder: str | Path) -> EarlierRun:
@@ -109,10 +109,10 @@ def _check_comparable(run: EarlierRun, parameters: Mapping[str, Any]) -> None:
                 "keep, n-grams and permutations for both"
             )
     compared: list[str] | None = run.parameters.get("subsets")
-    wanted: list[str] | None = parameters["subsets"]
-    if compared is not None and (wanted is None or not set(wanted) <= set(compared)):
+    subsets: list[str] | None = parameters["subsets"]
+    if compared is not None and (subsets is None or not set(subsets) <= set(compared)):
         raise PilekitError(
             f"{shown}: was made with subsets {shortened(', '.join(compared), 200)}, now they are "
-            f"{'all' if wanted is None else shortened(', '.join(wanted), 200)}; name no others, or run that one with "
+            f"{'all' if subsets is None else shortened(', '.join(subsets), 200)}; name no others, or run that one with "
             "these too"
         )

@@ -160,7 +160,7 @@ def _decide_rows(
     edges = np.empty((3, len(ranks) - end), dtype=np.uint64)
     similarities = edges[2].view(np.float64)
     lately, lately_for = np.zeros(_LATELY, dtype=np.uint64), np.zeros(_LATELY, dtype=np.uint64)
-    found = 0
+    edge_count = 0
     while counts[_TOUCHED] < _MOST_TOUCHED and end < len(ranks):
         begin, rank = end, ranks[end]
         while end < len(ranks) and ranks[end] == rank:
@@ -175,17 +175,17 @@ def _decide_rows(
             else:
                 run = representatives[runs[row] : runs[row] + np.int64(others[row])]
                 candidates = run[1 : 1 + np.int64(run[0] & _LOW)]
-            for other in candidates:
-                at = np.int64(other & np.uint64(_LATELY - 1))
-                if (lately[at] == other and lately_for[at] == rank) or removed[other & _LOW]:
+            for candidate in candidates:
+                at = np.int64(candidate & np.uint64(_LATELY - 1))
+                if (lately[at] == candidate and lately_for[at] == rank) or removed[candidate & _LOW]:
                     continue
-                lately[at], lately_for[at] = other, rank
-                similarity = _similarity(values, find_set(mapped, int(other & _LOW)), threshold, counts)
-                if similarity > best_similarity or (0 < similarity == best_similarity and other < best):
-                    best, best_similarity = other, similarity
+                lately[at], lately_for[at] = candidate, rank
+                similarity = _similarity(values, find_set(mapped, int(candidate & _LOW)), threshold, counts)
+                if similarity > best_similarity or (0 < similarity == best_similarity and candidate < best):
+                    best, best_similarity = candidate, similarity
         if best_similarity > 0:
-            edges[0, found], edges[1, found], similarities[found] = rank, best, best_similarity
-            found += 1
+            edges[0, edge_count], edges[1, edge_count], similarities[edge_count] = rank, best, best_similarity
+            edge_count += 1
             removed[rank & _LOW] = True
         unsure = False
         for row in range(begin, end):
@@ -197,33 +197,33 @@ def _decide_rows(
                     unsure |= _add(run, rank, removable, counts)
         counts[_HOT_DOCUMENTS] += int(unsure)
     counts[_ROWS] = end
-    return edges[:, :found]
+    return edges[:, :edge_count]
 
 
 @compiled()
 def _add(run: UInt64, rank: np.uint64, removable: bool, counts: Int64) -> bool:
     """Make a kept document a representative; returns whether it may resemble a dropped representative."""
-    held, state = int(run[0] & _LOW), run[0] >> _HALF
+    count, state = int(run[0] & _LOW), run[0] >> _HALF
     unsure = removable and state != np.uint64(0)
     if unsure:
         counts[_HOT_RUNS] += int(state == _LET_GO)
         state = _UNSURE
-    elif held == len(run) - 1:
+    elif count == len(run) - 1:
         state = max(state, _LET_GO)
-    held = min(held + 1, len(run) - 1)
-    for place in range(held, 1, -1):
+    count = min(count + 1, len(run) - 1)
+    for place in range(count, 1, -1):
         run[place] = run[place - 1]
     run[1] = rank
-    run[0] = np.uint64(held) | state << _HALF
+    run[0] = np.uint64(count) | state << _HALF
     return unsure
 
 
 @compiled()
 def _to_front(run: UInt64, rank: np.uint64) -> None:
     """Put a representative first, if it is one."""
-    for found in range(1, np.int64(run[0] & _LOW) + 1):
-        if run[found] == rank:
-            for place in range(found, 1, -1):
+    for old_place in range(1, np.int64(run[0] & _LOW) + 1):
+        if run[old_place] == rank:
+            for place in range(old_place, 1, -1):
                 run[place] = run[place - 1]
             run[1] = rank
             return

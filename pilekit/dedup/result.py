@@ -97,11 +97,11 @@ def removals_table(
     columns = [*count_columns("Subset", *names), saved]
     rows = summary["subsets"]
     if compared is not None:
-        others = [counts for name, counts in rows.items() if name not in compared]
+        uncompared = [counts for name, counts in rows.items() if name not in compared]
         rows = {name: counts for name, counts in rows.items() if name in compared}
-        if others:
-            removed = sum(counts["bytes"]["removed"] for counts in others)
-            sums = {name: sum(counts[name] for counts in others) for name in names}
+        if uncompared:
+            removed = sum(counts["bytes"]["removed"] for counts in uncompared)
+            sums = {name: sum(counts[name] for counts in uncompared) for name in names}
             rows[OTHERS] = {**sums, "bytes": {"removed": removed}}
     return FittedTable(list(rows.items()), columns, [("Total", summary)], ("Saved", "Read"))
 

@@ -208,17 +208,17 @@ class _DedupRun:
         """Find out which documents are removed, and why, and write `removed.parquet`."""
         job, scratch, cluster = self.job, self.folder / SCRATCH, self.job.cluster
         scratch.mkdir(parents=True, exist_ok=True)
-        own = Scratch(job.own_scratch(scratch), job.memory)
+        task_scratch = Scratch(job.own_scratch(scratch), job.memory)
         keep, protected = self.parameters["keep"], len(self.protected)
         make = functools.partial(_document_table, sketches=sketches, keep=keep, before=self.before, protected=protected)
-        document_table = make(own.folder)
+        document_table = make(task_scratch.folder)
         shards = [*(shard for run in self.before for shard in run.shards), *job.shards]
 
         steps = None if cluster is None else ClusterSteps(job, make, scratch / "matched", cluster)
         # A cluster's task has decisions of its own.
-        decisions = Decisions(document_table.documents if steps is None else 0, own.folder)
-        copies = scratch_array(own.folder, np.bool_, document_table.documents)
-        for pairs in find_exact(document_table, own) if steps is None else steps.find_exact():
+        decisions = Decisions(document_table.documents if steps is None else 0, task_scratch.folder)
+        copies = scratch_array(task_scratch.folder, np.bool_, document_table.documents)
+        for pairs in find_exact(document_table, task_scratch) if steps is None else steps.find_exact():
             if steps is None:
                 decisions.add_copies(pairs)
             copies[ids_of(pairs[1])] = True
@@ -226,7 +226,9 @@ class _DedupRun:
         bands = self.bands.bands
         keys = job.progress("matching", 2 * _KEY_BYTES * document_table.documents * bands, _KEY_BYTES)
         if steps is None:
-            candidates = find_candidates(document_table, range(bands), copies, own, jobs=job.jobs, advance=keys)
+            candidates = find_candidates(
+                document_table, range(bands), copies, task_scratch, jobs=job.jobs, advance=keys
+            )
         else:
             candidates = steps.find_candidates(bands, copies, keys)
         with candidates.rows:
@@ -247,7 +249,7 @@ class _DedupRun:
             decide_all = functools.partial(decide, settings=settings)
             if steps is not None:
                 return document_table, steps.decide(decide_all, self.folder / REMOVED, resolved)
-            return document_table, decide_all(document_table, decisions, candidates, own, resolved)
+            return document_table, decide_all(document_table, decisions, candidates, task_scratch, resolved)
 
     def record(
         self, sketches: Sequence[ShardSketch], document_table: DocumentTable, decided: Decided
@@ -259,9 +261,9 @@ class _DedupRun:
         ids = pairwise(document_table.base[len(document_table.sketches) - len(sketches) :].tolist())
         items = list(zip(job.shards, sketches, masks, ids, strict=True))
         mask = functools.partial(mask_shard, labels=document_table.labels, flags=flags, only=only, manifest=manifest)
-        kept = sum(job.each(mask, items), np.zeros((2, len(document_table.labels)), np.int64))
+        kept_counts = sum(job.each(mask, items), np.zeros((2, len(document_table.labels)), np.int64))
         await_files(masks)
-        summary = summarize(sketches, document_table.labels, kept, decided, self.bands, self.parameters)
+        summary = summarize(sketches, document_table.labels, kept_counts, decided, self.bands, self.parameters)
         bad_lines = [[place, *example] for place, sketch in enumerate(sketches) for example in sketch.header.examples]
         records = {"summary": summary, "bad_lines": bad_lines[:LISTED_BAD_LINES]}
         job.output.forget()  # Clean shards of earlier masks, before a shard was changed, are written again.

@@ -254,14 +254,14 @@ def _texts(shard: Shard, parser: LineParser, numbers: Int64, options: ReadOption
     """Lists of texts, each in reverse order, so that the caller can pop and free each text."""
     with shard_blocks(shard.path, options, columns=parser.format) as blocks:
         for part in numbered_parts(blocks):
-            wanted, chosen, _ = np.intersect1d(part.numbers, numbers, assume_unique=True, return_indices=True)
+            chosen_numbers, chosen, _ = np.intersect1d(part.numbers, numbers, assume_unique=True, return_indices=True)
             if isinstance(part, RowBlock):
                 records = [part.records[i] for i in chosen.tolist()]
-                texts = parser.parse_records(records, wanted, part.format).texts
+                texts = parser.parse_records(records, chosen_numbers, part.format).texts
             else:
-                texts = parser.parse([part.lines[i] for i in chosen.tolist()], wanted).texts
+                texts = parser.parse([part.lines[i] for i in chosen.tolist()], chosen_numbers).texts
             del part  # A long line must not be held while the next is read.
-            if len(texts) != len(wanted):
+            if len(texts) != len(chosen_numbers):
                 raise shard_changed(shard)
             texts.reverse()
             yield texts

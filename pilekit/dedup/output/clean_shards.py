@@ -62,16 +62,16 @@ def clean_shard(
         write_atomically(path) as file,
         read(shard, None, "skip", manifest=as_spelled, advance=advance, ahead=threads > 1) as reader,
     ):
-        kept = _KeptLines(reader, keep, FrameWriter(file, LEVEL), threads)
+        kept_lines = _KeptLines(reader, keep, FrameWriter(file, LEVEL), threads)
 
         def written() -> Fingerprint:
-            if kept.lines != keep.header.kept:
+            if kept_lines.lines != keep.header.kept:
                 raise shard_changed(shard)
             inputs.check(shard)
             file.flush()
             return fingerprint(file.name)
 
-        write_index(str(index), file.name, kept, kept, written)
+        write_index(str(index), file.name, kept_lines, kept_lines, written)
     return [path, index]
 
 
@@ -139,24 +139,24 @@ def mask_shard(
     header, code_of = sketch.header, {label: code for code, label in enumerate(labels)}
     passed = {name for name in header.counts if header.subsets is not None and name not in header.subsets}
     counts = np.zeros((2, len(labels)), dtype=np.int64)
-    kept = np.zeros(header.lines, dtype=np.bool_)
+    mask = np.zeros(header.lines, dtype=np.bool_)
     if passed and not only:
         for name in passed:
             counts[:, code_of[name]] = header.counts[name]
         if sum(documents for documents, _ in header.counts.values()) == header.lines:
-            kept[:] = True
+            mask[:] = True
         else:
             with read(shard, None, "skip", manifest=manifest, ahead=share.ahead) as reader:
                 for batch in reader:
-                    kept[batch.numbers] = True
+                    mask[batch.numbers] = True
     stays = ~read_flags(flags, begin, end)
     codes = np.array([code_of[label] for label in sketch.subset_names], dtype=np.int64)
     for rows in sketch.chunks(["number", "text_bytes", "subset"]):
-        some, stays = stays[: len(rows["number"])], stays[len(rows["number"]) :]
-        kept[rows["number"]] = some
-        of = codes[rows["subset"][some]]
-        np.add.at(counts[0], of, 1)
-        np.add.at(counts[1], of, rows["text_bytes"][some])
+        is_kept, stays = stays[: len(rows["number"])], stays[len(rows["number"]) :]
+        mask[rows["number"]] = is_kept
+        label_codes = codes[rows["subset"][is_kept]]
+        np.add.at(counts[0], label_codes, 1)
+        np.add.at(counts[1], label_codes, rows["text_bytes"][is_kept])
     check_unchanged(shard, sketch)
-    write_mask(path, shard.name, Fingerprint(header.size, header.sample), kept)
+    write_mask(path, shard.name, Fingerprint(header.size, header.sample), mask)
     return counts

@@ -56,9 +56,9 @@ class Decisions:
         """Take near-duplicates: (rank of a removed document, rank of a kept one, bits of the similarity)."""
         self._set(ids_of(edges[0]), NEAR, ids_of(edges[1]), edges[2].view(np.float64))
 
-    def _set(self, ids: Ids, reason: int, kept: Ids, similarity: npt.NDArray[np.float64]) -> None:
+    def _set(self, ids: Ids, reason: int, keepers: Ids, similarity: npt.NDArray[np.float64]) -> None:
         rows = np.empty(len(ids), dtype=_ROW)
-        rows["reason"], rows["kept"], rows["similarity"] = reason, kept, similarity
+        rows["reason"], rows["kept"], rows["similarity"] = reason, keepers, similarity
         self._rows[ids] = rows
 
     def removed(self, begin: int, end: int) -> npt.NDArray[np.bool_]:
@@ -140,17 +140,19 @@ def write_removed(document_table: DocumentTable, decisions: Decisions, settings:
     counts, (text_bytes, held_out), repeated = *np.zeros((2, 2, len(labels)), np.int64), 0
     with REMOVALS.writing_table(settings.path, SCHEMA, RemovalsHeader(**settings.header)) as writer:
         for ids, rows in decisions.removals(ROWS_PER_GROUP):
-            document, kept = document_table.rows[ids], document_table.rows[rows["kept"]]
+            document, keeper = document_table.rows[ids], document_table.rows[rows["kept"]]
             # The shard of an id is the last that begins at it or before it.
-            place, kept_place = (np.searchsorted(document_table.base, of, "right") - 1 for of in (ids, rows["kept"]))
+            place, kept_place = (
+                np.searchsorted(document_table.base, side, "right") - 1 for side in (ids, rows["kept"])
+            )
             corpus = np.searchsorted([document_table.first_own, document_table.first_removable], rows["kept"], "right")
             columns = [
                 _named(name_of[place], names),
                 pa.array(document["number"].astype(np.int64)),
                 _named(document["label"], labels),
                 _named(name_of[kept_place], names),
-                pa.array(kept["number"].astype(np.int64)),
-                _named(kept["label"], labels),
+                pa.array(keeper["number"].astype(np.int64)),
+                _named(keeper["label"], labels),
                 pa.array(rows["similarity"]),
                 _named(rows["reason"] - EXACT, REASONS),
                 _named(corpus, CORPORA),

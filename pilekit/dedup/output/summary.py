@@ -85,13 +85,13 @@ def summarize(
     return total
 
 
-def _check(counts: Mapping[str, Any], what: str) -> None:
+def _check(counts: Mapping[str, Any], name: str) -> None:
     out = counts["kept"] + counts["removed"] + counts["skipped"] + counts.get("left_out", 0)
     size = counts.get("bytes")
     lost = size is not None and not counts.get("left_out") and size["read"] != size["kept"] + size["removed"]
     if counts["read"] != out or lost:
         raise PilekitError(
-            f"documents got lost ({what}): {counts['read']:,} read, but {counts['kept']:,} kept, {counts['removed']:,} "
+            f"documents got lost ({name}): {counts['read']:,} read, but {counts['kept']:,} kept, {counts['removed']:,} "
             f"removed, {counts['skipped']:,} skipped, {counts.get('left_out', 0):,} left out; do not use the "
             "output, and please report this"
         )

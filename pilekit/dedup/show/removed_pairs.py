@@ -71,10 +71,10 @@ def spread_pairs(
     subset    the subset of the removed documents; exact name
     """
     columns = read_columns(*RemovedPair.__dataclass_fields__)
-    wanted = columns["similarity"] >= min_similarity
+    is_chosen = columns["similarity"] >= min_similarity
     if subset is not None:
-        wanted &= columns["subset"] == subset
-    near, exact = (wanted & (columns["reason"] != "exact"), wanted & (columns["reason"] == "exact"))
+        is_chosen &= columns["subset"] == subset
+    near, exact = (is_chosen & (columns["reason"] != "exact"), is_chosen & (columns["reason"] == "exact"))
     with removals(path) as removed:
         number, lowest, highest = 0, np.inf, -np.inf
         for batch in removed.to_batches(columns=["similarity"], filter=near):
@@ -82,14 +82,14 @@ def spread_pairs(
             number += len(batch)
             lowest, highest = similarity.min(initial=lowest), similarity.max(initial=highest)
         targets = np.linspace(lowest, highest, min(count, number)) if number else np.zeros(0)
-        held = removed.head(0, columns=columns)
+        nearest = removed.head(0, columns=columns)
         for batch in removed.to_batches(columns=columns, filter=near):
-            held = pa.concat_tables([held, pa.table(batch)])
-            held = held.take(_outermost(held["similarity"].to_numpy(), targets))
+            nearest = pa.concat_tables([nearest, pa.table(batch)])
+            nearest = nearest.take(_outermost(nearest["similarity"].to_numpy(), targets))
         exacts = removed.count_rows(filter=exact)
         copies, passed = min(exacts, count - len(targets)), 0
         places = (2 * np.arange(copies) + 1) * exacts // (2 * max(1, copies))
-        chosen = [held.take(_spread(held["similarity"].to_numpy(), targets))]
+        chosen = [nearest.take(_spread(nearest["similarity"].to_numpy(), targets))]
         for batch in removed.to_batches(columns=columns, filter=exact):
             here = places[(places >= passed) & (places < passed + len(batch))] - passed
             chosen.append(pa.table(batch).take(here))
@@ -147,21 +147,23 @@ def pair_texts(
     """(kept, removed) texts of each pair; long texts are cut to their beginning."""
     runs = [run, *(runs_before(run) if any(pair.kept_corpus == "against" for pair in pairs) else [])]
     keys = [[(0, pair.shard, pair.number), *_keepers(runs, pair)] for pair in pairs]
-    wanted = sorted({key for some in keys for key in some})
-    shards = {(place, shard.name): shard for place, one in enumerate(runs) for shard in one.shards}
-    total = sum(shards[key].size or 0 for key in {key[:2] for key in wanted})
+    all_keys = sorted({key for shard_keys in keys for key in shard_keys})
+    shards = {(place, shard.name): shard for place, earlier_run in enumerate(runs) for shard in earlier_run.shards}
+    total = sum(shards[key].size or 0 for key in {key[:2] for key in all_keys})
     texts: dict[_Key, str] = {}
-    for (place, name), some in groupby(wanted, itemgetter(0, 1)):
+    for (place, name), shard_keys in groupby(all_keys, itemgetter(0, 1)):
         manifest, shard = recorded_manifest(runs[place].parameters), shards[place, name]
-        options: dict[str, Any] = {"manifest": manifest, "advance": lambda done: advance("reading", done, total)}
+        options: dict[str, Any] = {"manifest": manifest, "advance": lambda amount: advance("reading", amount, total)}
         with closing(DocumentReader(shard, find_index(shard, manifest), **options)) as reader:
-            for document in reader.read([number for _, _, number in some]):
-                texts[place, name, document.number] = document.text[: MOST_HELD // len(wanted)]
-    found = []
-    for pair, (removed, *kept) in zip(pairs, keys, strict=True):
-        fitting = _most_fitting([texts[key] for key in kept], texts[removed], pair.similarity, run.parameters["ngram"])
-        found.append((fitting, texts[removed]))
-    return found
+            for document in reader.read([number for _, _, number in shard_keys]):
+                texts[place, name, document.number] = document.text[: MOST_HELD // len(all_keys)]
+    kept_and_removed = []
+    for pair, (removed, *keepers) in zip(pairs, keys, strict=True):
+        fitting = _most_fitting(
+            [texts[key] for key in keepers], texts[removed], pair.similarity, run.parameters["ngram"]
+        )
+        kept_and_removed.append((fitting, texts[removed]))
+    return kept_and_removed
 
 
 def _keepers(runs: list[EarlierRun], pair: RemovedPair) -> list[_Key]:
@@ -169,17 +171,18 @@ def _keepers(runs: list[EarlierRun], pair: RemovedPair) -> list[_Key]:
     key = (pair.kept_shard, pair.kept_number)
     if pair.kept_corpus != "against":
         return [(0, *key)]
-    found = []
+    keepers = []
     for place, run in enumerate(runs[1:], 1):
         for shard, mask in zip(run.shards, run.masks(), strict=True):
             if shard.name == pair.kept_shard and pair.kept_number < mask.header.lines:
-                found += [(place, *key)] * int(mask.keeps(np.array([pair.kept_number]))[0])
-    return found
+                keepers += [(place, *key)] * int(mask.keeps(np.array([pair.kept_number]))[0])
+    return keepers
 
 
-def _most_fitting(kept: list[str], removed: str, similarity: float, ngram: int) -> str:
+def _most_fitting(keepers: list[str], removed: str, similarity: float, ngram: int) -> str:
     """The kept text whose similarity to the removed one is `similarity`."""
-    if len(kept) == 1:
-        return kept[0]
-    sets = [shingle_set(np.frombuffer(text.encode(), dtype=np.uint8), ngram) for text in (removed, *kept)]
-    return min(zip(kept, sets[1:], strict=True), key=lambda one: abs(jaccard(one[1], sets[0]) - similarity))[0]
+    if len(keepers) == 1:
+        return keepers[0]
+    sets = [shingle_set(np.frombuffer(text.encode(), dtype=np.uint8), ngram) for text in (removed, *keepers)]
+    distances = [abs(jaccard(keeper, sets[0]) - similarity) for keeper in sets[1:]]
+    return keepers[distances.index(min(distances))]

@@ -74,16 +74,16 @@ def word_diff(one: str, other: str, most: int = MOST_CHARACTERS) -> WordDiff:
         before = max(0, min(before, len(one), len(other)) - _BACK)
     pieces = [text[before : before + most] for text in (one, other)]
     (ours, keys), (theirs, other_keys) = map(_words, pieces)
-    known = {key: place for place, key in enumerate(dict.fromkeys([*keys, *other_keys]))}
-    numbered = [np.array([known[key] for key in some], np.int64) for some in (keys, other_keys)]
+    numbers = {key: place for place, key in enumerate(dict.fromkeys([*keys, *other_keys]))}
+    numbered = [np.array([numbers[key] for key in text_keys], np.int64) for text_keys in (keys, other_keys)]
     parts = list(_parts(ours, theirs, _equal_runs(numbered[0], numbered[1])))
-    left = (len(one) - before, len(other) - before)
-    if len(parts) > 1 and not parts[-1].alike and left != (len(pieces[0]), len(pieces[1])):
+    sizes = (len(one) - before, len(other) - before)
+    if len(parts) > 1 and not parts[-1].alike and sizes != (len(pieces[0]), len(pieces[1])):
         parts.pop()  # The rest of one text may follow in the part of the other that was cut off.
     one_size, other_size = (
         sum(len(word) for part in parts for word in words(part)) for words in (attrgetter("one"), attrgetter("other"))
     )
-    return WordDiff(parts, before, (left[0] - one_size, left[1] - other_size))
+    return WordDiff(parts, before, (sizes[0] - one_size, sizes[1] - other_size))
 
 
 def folded(parts: Iterable[Part]) -> Iterator[tuple[Literal["alike", "differs", "folded"], list[str], list[str]]]:
@@ -128,8 +128,8 @@ def _equal_runs(one: Int64, other: Int64, runs: Sequence[int] = _RUNS) -> Iterat
     ends = len(one) - tail, len(other) - tail
     between = one[head : ends[0]], other[head : ends[1]]
     if head or tail:
-        known = [(head + at, head + there, words) for at, there, words in _equal_runs(*between, runs)]
-        yield from (run for run in [(0, 0, head), *known, (*ends, tail)] if run[2])
+        inner_runs = [(head + at, head + there, words) for at, there, words in _equal_runs(*between, runs)]
+        yield from (run for run in [(0, 0, head), *inner_runs, (*ends, tail)] if run[2])
     elif runs:
         i = j = 0
         for first, second, size in [*_unique_runs(one, other, runs[0]), (*ends, 0)]:
@@ -164,8 +164,8 @@ def _unique_runs(one: Int64, other: Int64, size: int) -> Iterator[tuple[int, int
     at, there = at[chosen], there[chosen]
     breaks = np.flatnonzero((np.diff(at) != 1) | (np.diff(there) != 1)) + 1
     i = j = 0
-    for some in np.split(np.arange(len(at)), breaks) if len(at) else []:
-        first, second, words = int(at[some[0]]), int(there[some[0]]), len(some) + size - 1
+    for run in np.split(np.arange(len(at)), breaks) if len(at) else []:
+        first, second, words = int(at[run[0]]), int(there[run[0]]), len(run) + size - 1
         inside = max(0, i - first, j - second)  # words of the run before
         first, second, words = first + inside, second + inside, words - inside
         if words > 0 and np.array_equal(one[first : first + words], other[second : second + words]):
@@ -202,10 +202,10 @@ def _longest_increasing(values: Sequence[int]) -> list[int]:
 
 def _words(text: str) -> tuple[list[str], list[str]]:
     """The words with the characters around them, and the keys by which words are equal."""
-    found = _WORD.findall(text)
-    if not found:
+    matches = _WORD.findall(text)
+    if not matches:
         return [text] * bool(text), [text] * bool(text)  # A text without words is compared by its raw text.
     # A space in the key ends a word: "ab" is another word than "a b".
-    keys = [(word.lower() if word.isascii() else word) + (" " if behind else "") for _, word, behind in found]
+    keys = [(word.lower() if word.isascii() else word) + (" " if behind else "") for _, word, behind in matches]
     keys[-1] = keys[-1].rstrip(" ") + " "
-    return ["".join(word) for word in found], keys
+    return ["".join(word) for word in matches], keys

@@ -34,8 +34,8 @@ class Bands:
 
     def curve(self) -> str:
         """The choice and its recall, in one line."""
-        found = ", ".join(f"{100 * self.probability(tenth / 10):.3g} % at {tenth / 10}" for tenth in range(5, 10))
-        return f"{self.bands} bands × {self.rows} rows: compares {found} similarity"
+        chances = ", ".join(f"{100 * self.probability(tenth / 10):.3g} % at {tenth / 10}" for tenth in range(5, 10))
+        return f"{self.bands} bands × {self.rows} rows: compares {chances} similarity"
 
 
 def choose_bands(threshold: float, num_perm: int) -> Bands:

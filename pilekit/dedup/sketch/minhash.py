@@ -57,9 +57,9 @@ def _take(hashes: UInt64, count: int, a: UInt32, b: UInt32, signature: UInt32) -
         first, second = _fmix32(np.uint32(hashes[i])), _fmix32(np.uint32(hashes[i + 1]))
         third, fourth = _fmix32(np.uint32(hashes[i + 2])), _fmix32(np.uint32(hashes[i + 3]))
         for k in range(len(a)):
-            one = min(np.uint32(a[k] * first + b[k]), np.uint32(a[k] * second + b[k]))
-            other = min(np.uint32(a[k] * third + b[k]), np.uint32(a[k] * fourth + b[k]))
-            signature[k] = min(signature[k], min(one, other))
+            first_pair = min(np.uint32(a[k] * first + b[k]), np.uint32(a[k] * second + b[k]))
+            second_pair = min(np.uint32(a[k] * third + b[k]), np.uint32(a[k] * fourth + b[k]))
+            signature[k] = min(signature[k], min(first_pair, second_pair))
         i += 4
     while i < count:
         value = _fmix32(np.uint32(hashes[i]))

@@ -102,11 +102,11 @@ def _word_bits(eight: np.uint64) -> np.uint8:
     """A bit for each of eight bytes, lowest first: whether it is part of a word."""
     low = eight & _LOW_BITS
     letters = low | _SPACES
-    found = (letters + _FROM_LOWER_A) & ~(letters + _BEHIND_LOWER_Z)
-    found |= (low + _FROM_0) & ~(low + _BEHIND_9)
-    found |= ~((low ^ _UNDERSCORES) + _LOW_BITS)
-    found |= eight
-    return np.uint8((((found & _HIGH_BITS) >> np.uint64(7)) * _GATHER) >> np.uint64(56))
+    is_word = (letters + _FROM_LOWER_A) & ~(letters + _BEHIND_LOWER_Z)
+    is_word |= (low + _FROM_0) & ~(low + _BEHIND_9)
+    is_word |= ~((low ^ _UNDERSCORES) + _LOW_BITS)
+    is_word |= eight
+    return np.uint8((((is_word & _HIGH_BITS) >> np.uint64(7)) * _GATHER) >> np.uint64(56))
 
 
 @compiled()
@@ -144,10 +144,10 @@ def _word_hash(data: Bytes, begin: np.uint64, end: np.uint64) -> np.uint64:
         begin += _EIGHT
     # The last eight bytes may reach beyond the data. Then the eight bytes before its end are taken and shifted.
     at = min(begin, np.uint64(len(data)) - _EIGHT)
-    rest = _whole_eight(data, at) >> (_EIGHT * (begin - at))
+    last_bytes = _whole_eight(data, at) >> (_EIGHT * (begin - at))
     # No word contains a zero byte, so the zeros after its end encode its length.
-    rest &= _ALL >> (_64 - _EIGHT * (end - begin))
-    return mixed(value ^ _lower(rest))
+    last_bytes &= _ALL >> (_64 - _EIGHT * (end - begin))
+    return mixed(value ^ _lower(last_bytes))
 
 
 @compiled()
@@ -288,12 +288,12 @@ def shared_if_enough(one: UInt64, other: UInt64, enough: int) -> int:
     """How many values two sorted sets share, or -1 if fewer than `enough`."""
     i = j = shared = 0
     while True:
-        left = min(len(one) - i, len(other) - j)
-        if shared + left < enough:
+        remaining = min(len(one) - i, len(other) - j)
+        if shared + remaining < enough:
             return -1
-        if left == 0:
+        if remaining == 0:
             return shared
-        for _ in range(min(_STEPS, left)):
+        for _ in range(min(_STEPS, remaining)):
             first, second = one[i], other[j]
             shared += int(first == second)
             i += int(first <= second)
