@@ -104,6 +104,6 @@ def inputs_for(folder: str | Path, shards: Iterable[Shard]) -> Inputs:
             continue
         if not is_url(shard.path) and Path(shard.path).resolve().is_relative_to(Path(folder).resolve()):
             raise PilekitError(f"{folder}: holds {shard.path}, which is to be read; name another folder with --out")
-        found = fingerprint(shard.path)
-        inputs.fingerprints[shard.name] = [found.size, found.sample]
+        size_and_sample = fingerprint(shard.path)
+        inputs.fingerprints[shard.name] = [size_and_sample.size, size_and_sample.sample]
     return inputs

@@ -48,10 +48,10 @@ class KeepMask:
 
     def keeps(self, numbers: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
         """Whether the documents with these numbers stay; bool [numbers]."""
-        kept: npt.NDArray[np.bool_] = numbers < self.header.lines
-        places = numbers[kept].astype(np.int64)
-        kept[kept] = self.bits[places >> 3] >> (places & 7).astype(np.uint8) & 1 == 1
-        return kept
+        keep_mask: npt.NDArray[np.bool_] = numbers < self.header.lines
+        places = numbers[keep_mask].astype(np.int64)
+        keep_mask[keep_mask] = self.bits[places >> 3] >> (places & 7).astype(np.uint8) & 1 == 1
+        return keep_mask
 
     def unpacked(self) -> npt.NDArray[np.bool_]:
         """One bool for each line."""
@@ -62,16 +62,16 @@ class KeepMask:
         return (self.header.size, self.header.sample) == (now.size, now.sample)
 
 
-def write_mask(path: Path, shard: str, of: Fingerprint, kept: npt.NDArray[np.bool_]) -> None:
-    """Write the mask of the shard with this name and the fingerprint `of`; `kept` is bool [lines]."""
-    bits = np.packbits(kept, bitorder="little")
+def write_mask(path: Path, shard: str, fingerprint: Fingerprint, keep_mask: npt.NDArray[np.bool_]) -> None:
+    """Write the mask of the shard with this name and `fingerprint`; `keep_mask` is bool [lines]."""
+    bits = np.packbits(keep_mask, bitorder="little")
     header = MaskHeader(
         format=MASK.format,
         shard=shard,
-        size=of.size,
-        sample=of.sample,
-        lines=len(kept),
-        kept=int(np.count_nonzero(kept)),
+        size=fingerprint.size,
+        sample=fingerprint.sample,
+        lines=len(keep_mask),
+        kept=int(np.count_nonzero(keep_mask)),
     )
     MASK.write(path, header, bits)
 

@@ -95,16 +95,16 @@ def run_task(driver: Driver, function: bytes, items: list[bytes], task: Task, pr
     """Work on the items in order; a failed item does not stop the others. `PilekitError` if the node is unfit."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # Ray cancels with SIGINT; a shell's `&` ignores it.
     node = f"node {importlib.import_module('ray').util.get_node_ip_address()}"
-    lock, done, told = threading.Lock(), 0, 0.0
+    lock, done, last_told = threading.Lock(), 0, 0.0
     warned = BufferingHandler(1 << 20)
     warned.setLevel(logging.WARNING)
 
     def advance(amount: int) -> None:
-        nonlocal done, told
+        nonlocal done, last_told
         with lock:
             done += amount
-            if (now := time.monotonic()) >= told + PROGRESS_SECONDS:
-                told = now
+            if (now := time.monotonic()) >= last_told + PROGRESS_SECONDS:
+                last_told = now
                 with suppress(Exception):  # The collector may be dead; the work continues.
                     progress.tell.remote(task, done)
 

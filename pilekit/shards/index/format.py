@@ -99,8 +99,8 @@ class ShardIndex(NearestNames):
         with _opened(self.path) as file:
             for group in range(file.metadata.num_row_groups):
                 try:
-                    wanted = None if names is None else list(names)
-                    table = file.read_row_group(group, columns=wanted, use_threads=False)
+                    columns = None if names is None else list(names)
+                    table = file.read_row_group(group, columns=columns, use_threads=False)
                     table = table.unify_dictionaries().combine_chunks()
                     first = _check_rows(table, first, self.header.lines)
                 except Exception as error:
@@ -159,8 +159,8 @@ def index_places(shard: Shard) -> list[str]:
     whole = shard.path if remote else os.path.abspath(shard.path)  # noqa: PTH100 (links are not followed)
     name = without_query(shard.path.partition("::")[0]).rpartition("/")[2]
     name = name if name not in ("", ".", "..") else "shard"
-    kept = cache_folder() / "index" / xxhash.xxh3_128_hexdigest(whole.encode(errors="surrogateescape"))
-    return [*beside, str(kept / (name + INDEX_SUFFIX))]
+    cache = cache_folder() / "index" / xxhash.xxh3_128_hexdigest(whole.encode(errors="surrogateescape"))
+    return [*beside, str(cache / (name + INDEX_SUFFIX))]
 
 
 def find_index(

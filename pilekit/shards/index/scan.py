@@ -184,12 +184,12 @@ class FrameLines:
             text, here = block.data, block.begin
             origin = at - here
             last = max(here, text.rfind(b"\n", here, block.end - 1) + 1)
-            while (wanted := self._next()) is not None and wanted - origin <= last:
-                if wanted - origin > here:
-                    begin = text.find(b"\n", wanted - origin - 1) + 1
+            while (frame_begin := self._next()) is not None and frame_begin - origin <= last:
+                if frame_begin - origin > here:
+                    begin = text.find(b"\n", frame_begin - origin - 1) + 1
                     between = np.frombuffer(text, dtype=np.uint8, count=begin - here, offset=here)
                     line, here = line + int(np.count_nonzero(between == ord("\n"))), begin  # 4 times .count's speed
-                self._resolve(wanted, line, origin + here)
+                self._resolve(frame_begin, line, origin + here)
             at = origin + block.end
         self._at = at
         return block
@@ -215,7 +215,7 @@ class FrameLines:
 
     def _resolve(self, up_to: int, line: int, begin: int) -> None:
         """For the frames that begin at or before `up_to`, `line` is the first line, and it begins at `begin`."""
-        while (wanted := self._next()) is not None and wanted <= up_to:
+        while (frame_begin := self._next()) is not None and frame_begin <= up_to:
             self._lines.append(line)
             self._begins.append(begin)
             if self.marks:

@@ -113,11 +113,11 @@ class DocumentReader:
 
     def read(self, numbers: Iterable[int]) -> Iterator[Document]:
         """Yield the documents of these numbers, in their order."""
-        known = map(self._known, numbers)
+        checked_numbers = map(self._known, numbers)
         if not self._in_order:
-            yield from map(self.document, known)
+            yield from map(self.document, checked_numbers)
             return
-        order = list(known)
+        order = list(checked_numbers)
         times = Counter(order)
         following = self.increasing(np.array(sorted(times), dtype=np.int64))
         waiting: dict[int, Document] = {}

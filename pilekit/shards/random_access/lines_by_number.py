@@ -172,10 +172,10 @@ class LinesByNumber:
             if frame != end or (end > first and self._offsets[end + 1] - self._offsets[first] > self.read_at_once):
                 break
             if self.cache is not None:
-                kept = self.cache.get(self._key(frame), int(self._offsets[frame + 1] - self._offsets[frame]))
-                if kept is not None and frame == first:
-                    return {frame: memoryview(kept)}
-                if kept is not None:
+                cached = self.cache.get(self._key(frame), int(self._offsets[frame + 1] - self._offsets[frame]))
+                if cached is not None and frame == first:
+                    return {frame: memoryview(cached)}
+                if cached is not None:
                     break
             end += 1
         file = self._opened()
@@ -246,11 +246,12 @@ class LinesInOrder:
                 here, lines, read = part
                 del part
                 end = int(np.searchsorted(numbers, read))
-                places, wanted = np.searchsorted(here, numbers[begin:end]).tolist(), numbers[begin:end].tolist()
+                block_numbers = numbers[begin:end]
+                places = np.searchsorted(here, block_numbers).tolist()
                 there = here.tolist()
                 yield from [
                     lines[place] if place < len(there) and there[place] == number else b""  # else the line is blank
-                    for place, number in zip(places, wanted, strict=True)
+                    for place, number in zip(places, block_numbers.tolist(), strict=True)
                 ]
                 del lines  # A long line must not be held while the next is read.
                 begin = end

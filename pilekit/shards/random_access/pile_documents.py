@@ -56,8 +56,8 @@ class PileDocuments(NearestNames, AbstractContextManager["PileDocuments"]):
         indexes = index_corpus(self.corpus, on_error="skip")
         for shard, index in zip(self.corpus.shards, indexes, strict=True):
             _check(shard, index)
-        wanted = None if self.subsets is None else set(self.subsets).__contains__
-        self._selected = CorpusBitmap([lines_of_subsets(index, wanted) for index in indexes])
+        is_chosen = None if self.subsets is None else set(self.subsets).__contains__
+        self._selected = CorpusBitmap([lines_of_subsets(index, is_chosen) for index in indexes])
         self._readers = OpenReaders(self.corpus, indexes)
 
     def labelled(self, label: str) -> PileDocuments:
@@ -71,7 +71,7 @@ class PileDocuments(NearestNames, AbstractContextManager["PileDocuments"]):
 
     def document(self, shard: str, number: int) -> Document:
         """The document with that identity; `PilekitError` if there is none."""
-        names = [known.name for known in self.corpus.shards]
+        names = [member.name for member in self.corpus.shards]
         if shard not in names:
             raise PilekitError(f"{shortened(shard, 200)}: is no shard of this corpus")
         return self._readers.of(names.index(shard)).document(number)

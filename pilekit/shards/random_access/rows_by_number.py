@@ -29,12 +29,12 @@ class RowsByNumber:
     all_fit   whether all row groups can be held, by the sizes in the footer
     """
 
-    def __init__(self, path: str, wanted: RecordFormat, frames: FrameLRU):
+    def __init__(self, path: str, expected: RecordFormat, frames: FrameLRU):
         self.path, self.frames = path, frames
         self._file: BinaryIO = open_stored(path, scattered=True)[0]
         with located_rows(path, lambda: 0):
             self._table = open_table(self._file, self._file.seek(0, 2))
-            self.format = format_of(self._table, wanted, path)
+            self.format = format_of(self._table, expected, path)
         metadata = self._table.metadata
         groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
         self.all_fit = all(group.total_byte_size <= frames.held_bytes for group in groups)

@@ -116,14 +116,14 @@ class CorpusBitmap:
 
 
 def lines_of_subsets(
-    index: ShardIndex, wanted: Callable[[str], bool] | None, most_lines: int = MOST_LINES
+    index: ShardIndex, is_chosen: Callable[[str], bool] | None, most_lines: int = MOST_LINES
 ) -> LineBitmap:
-    """The lines that are documents and, where `wanted` is given, whose label is wanted.
+    """The lines that are documents and, where `is_chosen` is given, whose label is chosen.
 
     No rows are read where the index's header says that all lines are chosen. `PilekitError` for damaged rows.
     """
     header = index.header
-    if wanted is None and header.documents == header.lines:
+    if is_chosen is None and header.documents == header.lines:
         return LineBitmap(header.lines)
     if header.lines > most_lines:
         raise PilekitError(
@@ -132,11 +132,11 @@ def lines_of_subsets(
         )
 
     def numbers() -> Iterator[Int64]:
-        for rows in index.rows("number", *([] if wanted is None else ["subset"])):
-            if wanted is None:
+        for rows in index.rows("number", *([] if is_chosen is None else ["subset"])):
+            if is_chosen is None:
                 yield rows.numbers
             else:
-                chosen = np.array([wanted(label) for label in rows.labels], dtype=bool)
+                chosen = np.array([is_chosen(label) for label in rows.labels], dtype=bool)
                 yield rows.numbers[chosen[rows.codes]]
 
     return LineBitmap.where(header.lines, numbers())

@@ -56,13 +56,13 @@ def check_label(
     named = path != Manifest(name="default").label_path
     first = "the first record has" if len(records) == 1 else f"the first {len(records):,} records have"
     which = f"{first} no" if judged else "no record has a"
-    what = f"{which} label at {path}{fields_of(records)}"
+    problem = f"{which} label at {path}{fields_of(records)}"
     if subsets is not None or (named and per_subset):
         discard()
         whose = "" if subsets is None else f"there are no documents of {shortened(', '.join(subsets), 400)}: "
-        raise PilekitError(f"{whose}{what}; name the field of the subset with --label, or label_path in a manifest")
+        raise PilekitError(f"{whose}{problem}; name the field of the subset with --label, or label_path in a manifest")
     if named or (per_subset and {*chain.from_iterable(map(paths_in, records[:1]))} - {corpus.manifest.text_field}):
-        logger.warning("%s; if another field names the subset, give it with --label", what)
+        logger.warning("%s; if another field names the subset, give it with --label", problem)
 
 
 def first_records(shards: Sequence[Shard]) -> list[Mapping[str, Any]]:

@@ -172,7 +172,7 @@ class LineParser:
         format    where these records keep text and label
         lines     the lines of the records, blank ones are skipped; None: the records come from a table
         """
-        texts, labels, kept = [], [], []
+        texts, labels, places = [], [], []
         for index, record in enumerate(records):
             try:
                 text, label = document_of(record, format)
@@ -183,11 +183,13 @@ class LineParser:
             if self.subsets is None or label in self.subsets:
                 texts.append(text)
                 labels.append(label)
-                kept.append(index)
+                places.append(index)
             else:
                 self.others += 1
-        raw = None if lines is None else [lines[i] for i in kept]
-        return DocumentBatch(texts, labels, self.shard, numbers[kept] if kept else numbers[:0], raw, format=self.format)
+        raw = None if lines is None else [lines[i] for i in places]
+        return DocumentBatch(
+            texts, labels, self.shard, numbers[places] if places else numbers[:0], raw, format=self.format
+        )
 
     def bad(self, number: int, reason: str) -> None:
         """Skip and count the bad line with document number `number`, or raise."""
@@ -212,10 +214,10 @@ def _ending_pattern(label_path: tuple[str, ...]) -> bytes:
     return rb"," + space + opening + space + rb":" + space + rb'"([^"\\]*)"' + closing + space + rb"\Z"
 
 
-def may_be_wanted(line: Line, ending: re.Pattern[bytes], wanted: Callable[[bytes], bool]) -> bool:
+def may_be_wanted(line: Line, ending: re.Pattern[bytes], is_chosen: Callable[[bytes], bool]) -> bool:
     """False only if the line's ending proves that it belongs to another subset."""
     match = ending.search(line, max(0, len(line) - ENDING_BYTES))
-    return match is None or wanted(match.group(1))
+    return match is None or is_chosen(match.group(1))
 
 
 def record_of(line: Line) -> object:
@@ -278,7 +280,7 @@ def _why_not_json(line: Line, error: orjson.JSONDecodeError) -> str:
         except UnicodeDecodeError as bad:
             return f"is not valid UTF-8 (byte {bad.start:,} of the line)"
     if "surrogate" in error.msg:
-        what = "holds a lone surrogate, which no UTF-8 text can"
+        reason = "holds a lone surrogate, which no UTF-8 text can"
     else:
-        what = f"is not JSON: {error.msg}"
-    return f"{what} (byte {len(error.doc[: error.pos].encode()):,} of the line)"
+        reason = f"is not JSON: {error.msg}"
+    return f"{reason} (byte {len(error.doc[: error.pos].encode()):,} of the line)"

@@ -181,8 +181,8 @@ def _check_start(data: bytes, storage: Storage) -> None:
     for magic, kind, remedy in _MAGICS:
         begins = start.startswith(magic) or (len(start) == 2 and magic.startswith(start))  # gzip's first read is short
         if begins and kind != storage:
-            what, named = _SHOWN.get(kind, kind), _SHOWN.get(storage, storage)
-            raise ShardDamage(f"is {what}, not {named}; {remedy}", frame=None, byte=0)
+            actual, named = _SHOWN.get(kind, kind), _SHOWN.get(storage, storage)
+            raise ShardDamage(f"is {actual}, not {named}; {remedy}", frame=None, byte=0)
 
 
 def open_stored(path: str, *, scattered: bool = False) -> tuple[BinaryIO, Storage]:

@@ -195,19 +195,19 @@ def open_table(file: BinaryIO, size: int) -> pq.ParquetFile:
     )
 
 
-def format_of(table: pq.ParquetFile, wanted: RecordFormat, path: str) -> RecordFormat:
+def format_of(table: pq.ParquetFile, expected: RecordFormat, path: str) -> RecordFormat:
     """Where the rows of this file keep text and label."""
     names = table.schema_arrow.names
-    if wanted.text_field not in names:
+    if expected.text_field not in names:
         remedy = "see text_field in manifests"
         if {"shard", "number"} <= set(names):
             remedy = "it is a table about documents, as of `pilekit embed`; move it out of the corpus"
-        raise PilekitError(f'{path}: has no column "{wanted.text_field}"; {remedy}')
-    flat = ".".join(wanted.label_path)
-    for name in (wanted.text_field, flat, wanted.label_path[0]):
+        raise PilekitError(f'{path}: has no column "{expected.text_field}"; {remedy}')
+    flat = ".".join(expected.label_path)
+    for name in (expected.text_field, flat, expected.label_path[0]):
         if names.count(name) > 1:
             raise PilekitError(f'{path}: has {names.count(name)} columns "{name}"; write it again with one of them')
-    return replace(wanted, label_path=(flat,)) if flat in names else wanted
+    return replace(expected, label_path=(flat,)) if flat in names else expected
 
 
 def decoded_rows(rows: pa.Table) -> list[object]:

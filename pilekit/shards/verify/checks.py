@@ -53,10 +53,12 @@ class UnknownLabels:
             if below is not None and number >= below:
                 continue
             many = counted(documents)
-            what = f'{many} labelled "{visible(label, 60)}", which the manifest {self.manifest} does not list'
+            problem = f'{many} labelled "{visible(label, 60)}", which the manifest {self.manifest} does not list'
             if label == UNLABELLED:
-                what = f'{many} without label, which the manifest {self.manifest} says is at "{self.label_path}"'
-            findings.append(Finding(shard, f"{what}; name the corpus's own manifest with --manifest", line=number + 1))
+                problem = f'{many} without label, which the manifest {self.manifest} says is at "{self.label_path}"'
+            findings.append(
+                Finding(shard, f"{problem}; name the corpus's own manifest with --manifest", line=number + 1)
+            )
         if self.others and below is None:
             more = f"{counted(self.others, 'more document')} with labels that the manifest {self.manifest} lacks"
             findings.append(Finding(shard, more))

@@ -85,11 +85,11 @@ def compare_table(file: BinaryIO, table: SeekTable, scan: ShardScan, findings: F
         if listed == decoded:
             continue
         if listed and decoded and listed[0] == decoded[0]:
-            what = _wrong_size(number, decoded[1], listed[1])
+            problem = _wrong_size(number, decoded[1], listed[1])
         else:
-            what = f"frame {number} is not where the seek table says; write the file again with pilekit reframe"
+            problem = f"frame {number} is not where the seek table says; write the file again with pilekit reframe"
         line = int(scan.frames.line[number]) + 1 if decoded else None
-        findings.add(what, frame=number, line=line, byte=min(frame[0] for frame in (listed, decoded) if frame))
+        findings.add(problem, frame=number, line=line, byte=min(frame[0] for frame in (listed, decoded) if frame))
         return
 
 

@@ -59,11 +59,11 @@ def verify_shard(
     task     the shard, and its expected sum, if known
     hashed   whether its SHA-256 is computed even if none is expected
     """
-    (shard, expected), told = task, 0
+    (shard, expected), read_bytes = task, 0
 
     def tell(amount: int) -> None:
-        nonlocal told
-        told += amount
+        nonlocal read_bytes
+        read_bytes += amount
         advance(amount)
 
     try:
@@ -79,7 +79,7 @@ def verify_shard(
         else:
             finding = Finding(shard.name, _without_place(error, shard))
         verdict, size = Verdict([finding]), shard.size or 0
-    advance(max(0, size - told))
+    advance(max(0, size - read_bytes))
     return verdict
 
 
@@ -196,18 +196,18 @@ class ShardCheck:
             no_footer = self.storage == "parquet" and not len(scan.frames)
             self.damage.add(_without_place(error, self.shard), line=line, byte=0 if no_footer else None)
             return None
-        known: list[KnownFrame] = []
+        frames: list[KnownFrame] = []
         if self.storage == "zstd":
             fits = self.index is not None and self.index.header.size == self.now.size
-            known = known_frames(self.file, self.table, self.index if fits else None)
-        begins = [frame.offset for frame in known] + ([sum(stored for stored, _ in self.table)] if self.table else [])
-        number, begin, problem, suspect = locate(damage, begins, len(scan.frames) if known else 0, scan.lines)
+            frames = known_frames(self.file, self.table, self.index if fits else None)
+        begins = [frame.offset for frame in frames] + ([sum(stored for stored, _ in self.table)] if self.table else [])
+        number, begin, problem, suspect = locate(damage, begins, len(scan.frames) if frames else 0, scan.lines)
         if suspect:
             line = int(scan.frames.line[number or 0]) + 1
         self.damage.add(problem, frame=number, line=line, byte=begin)
-        behind = number + 1 if number is not None else sum(frame.offset <= damage.byte for frame in known)
+        behind = number + 1 if number is not None else sum(frame.offset <= damage.byte for frame in frames)
         with open_stored(self.shard.path)[0] as file:
-            check_frames(file, known, behind, self.damage, self.whole)
+            check_frames(file, frames, behind, self.damage, self.whole)
         return int(scan.frames.line[number or 0]) if suspect else None
 
     def _placed(self, finding: Finding, *, whole: bool) -> Finding:

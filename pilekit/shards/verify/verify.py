@@ -201,7 +201,7 @@ def _missing(corpus: Corpus, listed_in: str, listed: dict[str, str]) -> list[Fin
 
 def _notes(corpus: Corpus, verdicts: dict[str, Verdict], listed_in: str | None, listed: dict[str, str]) -> list[str]:
     """The checks that were not possible, a line for each kind."""
-    told = {
+    texts = {
         "unlisted": "{}: no sum in " + visible(listed_in or ""),
         "cut": "{}: no seek table, index or sum: a cut exactly at the end of a frame or line would not show",
         "change": "{}: no checksums, index or sum: a changed byte may pass as text",
@@ -209,10 +209,12 @@ def _notes(corpus: Corpus, verdicts: dict[str, Verdict], listed_in: str | None, 
         "fields": "{}: the index is of another text_field or label_path than the manifest's: its documents were not "
         "compared",
     }
-    shards = {what: [shard.name for shard in corpus.shards if what in verdicts[shard.name].unjudged] for what in told}
+    shards = {
+        check: [shard.name for shard in corpus.shards if check in verdicts[shard.name].unjudged] for check in texts
+    }
     if listed_in is not None:
         shards["unlisted"] = [shard.name for shard in corpus.shards if stored_name(shard) not in listed]
-    notes = [text.format(some_names(shards[what])) for what, text in told.items() if shards[what]]
+    notes = [text.format(some_names(shards[check])) for check, text in texts.items() if shards[check]]
     if others := sum(not looks_like_shard(name) for name in listed):
         notes.append(f"{others:,} listed files are no shards and were not checked; sha256sum -c checks them")
     return notes

@@ -113,8 +113,8 @@ def reframe_corpus(
         raise PilekitError(f"zstd levels go from {LEVELS[0]} to {LEVELS[-1]}, not {level}")
     for shard in corpus.shards:
         if shard.path == STANDARD_INPUT or is_parquet(shard.path):
-            what = "standard input (-)" if shard.path == STANDARD_INPUT else f"{visible(shard.path)}: Parquet"
-            raise PilekitError(f"{what} cannot be reframed; `pilekit select --format zst` writes it as .jsonl.zst")
+            shown = "standard input (-)" if shard.path == STANDARD_INPUT else f"{visible(shard.path)}: Parquet"
+            raise PilekitError(f"{shown} cannot be reframed; `pilekit select --format zst` writes it as .jsonl.zst")
     parameters = {"frame_bytes": frame_bytes, "level": level}
     reframe = functools.partial(_reframe, frame_bytes=frame_bytes, level=level, manifest=corpus.manifest)
     with corpus_folder(CorpusJob(corpus, **work), out, kind=KIND, parameters=parameters) as job:
@@ -199,7 +199,7 @@ def _copy(
         """Hash the text and count its lines; raise `LineTooLong` for a line that no reader would accept."""
         nonlocal newlines
         begun = 0  # bytes of the unfinished line
-        held: list[bytes] = []
+        batch: list[bytes] = []
         for piece in pieces:
             text_hash.update(piece)
             first = piece.find(b"\n")
@@ -207,11 +207,11 @@ def _copy(
                 raise LineTooLong(0)
             begun = begun + len(piece) if first < 0 else len(piece) - 1 - piece.rfind(b"\n")
             newlines += piece.count(b"\n")
-            held.append(piece)
-            if threads > 1 or len(held) == PIECES_AT_A_TIME:
-                yield from held
-                held.clear()
-        yield from held
+            batch.append(piece)
+            if threads > 1 or len(batch) == PIECES_AT_A_TIME:
+                yield from batch
+                batch.clear()
+        yield from batch
 
     writer = FrameWriter(file, level)
     with (
@@ -225,16 +225,16 @@ def _copy(
 
 def cut_at_lines(pieces: Iterator[bytes], size: int) -> Iterator[bytes | memoryview]:
     """The same bytes, cut after each newline that completes a piece of at least `size` bytes."""
-    held: list[memoryview] = []
+    parts: list[memoryview] = []
     held_bytes = 0
     for piece in pieces:
         view, begin = memoryview(piece), 0
         while (newline := piece.find(b"\n", begin + max(0, size - held_bytes - 1))) >= 0:
-            held.append(view[begin : newline + 1])
-            yield b"".join(held) if len(held) > 1 else held[0]
-            held, held_bytes, begin = [], 0, newline + 1
+            parts.append(view[begin : newline + 1])
+            yield b"".join(parts) if len(parts) > 1 else parts[0]
+            parts, held_bytes, begin = [], 0, newline + 1
         if begin < len(piece):
-            held.append(view[begin:])
+            parts.append(view[begin:])
             held_bytes += len(piece) - begin
-    if held:
-        yield b"".join(held)
+    if parts:
+        yield b"".join(parts)
