@@ -34,9 +34,9 @@ from pathlib import Path
 if __name__ == "__main__":
     os.sched_setaffinity(0, json.loads(sys.argv[1]))
     from pilekit import Corpus, assemble_corpus, corpus_stats, reframe_corpus
-    from pilekit.shards.index import scan as index_scan
+    from pilekit.shards.index import document_rows
 
-    index_scan.SCANNED_FROM_BYTES = 0  # as for long shards, so that loading the compiled scan is part of the start
+    document_rows.SCANNED_FROM_BYTES = 0  # as for long shards, so that loading the compiled scan is part of the start
     command, out, tiny, *paths = sys.argv[2], Path(sys.argv[3]), *sys.argv[4:]
 
     def run(paths, out):

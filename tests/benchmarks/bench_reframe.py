@@ -38,9 +38,9 @@ import json, os, sys, time
 if __name__ == "__main__":
     os.sched_setaffinity(0, json.loads(sys.argv[1]))
     from pilekit import Corpus
-    from pilekit.shards.index import scan as index_scan
+    from pilekit.shards.index import document_rows
     from pilekit.shards.write.reframe import reframe_corpus
-    index_scan.SCANNED_FROM_BYTES = 0  # as for the long shards, so that loading the compiled scan is part of the start
+    document_rows.SCANNED_FROM_BYTES = 0  # as for the long shards, so that loading the compiled scan is part of the start
     out, tiny, *paths = sys.argv[2:]
     reframe_corpus(Corpus(tiny), out + "/tiny")
     begin, used = time.perf_counter(), sum(os.times()[:4])
