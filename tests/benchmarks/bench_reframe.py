@@ -40,7 +40,7 @@ if __name__ == "__main__":
     from pilekit import Corpus
     from pilekit.shards.index import document_rows
     from pilekit.shards.write.reframe import reframe_corpus
-    document_rows.SCANNED_FROM_BYTES = 0  # as for the long shards, so that loading the compiled scan is part of the start
+    document_rows.SCANNED_FROM_BYTES = 0  # as for long shards, so that loading the compiled scan is part of the start
     out, tiny, *paths = sys.argv[2:]
     reframe_corpus(Corpus(tiny), out + "/tiny")
     begin, used = time.perf_counter(), sum(os.times()[:4])
