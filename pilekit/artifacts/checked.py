@@ -36,8 +36,8 @@ def reason_of_damage(error: BaseException) -> str:
     """Why a file of pilekit's own cannot be decoded, in words."""
     text, _, place = str(error).partition(" - at `")
     if isinstance(error, msgspec.ValidationError):
-        if found := re.fullmatch(r"Object missing required field `(.*)`", text):
-            return f'it has no "{found[1]}"'
+        if match := re.fullmatch(r"Object missing required field `(.*)`", text):
+            return f'it has no "{match[1]}"'
         if not re.match(_OF_MSGSPEC, text):
             return shortened(text, 200)
         at = re.sub(r"^.*\$\.?", "", place.rstrip("`"))
@@ -72,11 +72,11 @@ def _explained(text: str, value: Any, info: Any, name: str) -> str:
             items = _of(info, "item_type", "item_types")
             info = items.item_types[int(item)] if hasattr(items, "item_types") else items.item_type
             value, name = value[int(item)], f"{name}[{item}]"
-    if found := re.fullmatch(r"Object missing required field `(.*)`", text):
-        return f"{name}.{found[1]}".lstrip(".") + " is missing"
-    if found := re.fullmatch(r"Object contains unknown field `(.*)`", text, re.DOTALL):
+    if match := re.fullmatch(r"Object missing required field `(.*)`", text):
+        return f"{name}.{match[1]}".lstrip(".") + " is missing"
+    if match := re.fullmatch(r"Object contains unknown field `(.*)`", text, re.DOTALL):
         names = [one.encode_name for one in _of(info, "fields").fields]
-        return f'unknown field{f" of {name}" * bool(name)}, "{shortened(found[1], 60)}"; {nearest_of(found[1], names)}'
+        return f'unknown field{f" of {name}" * bool(name)}, "{shortened(match[1], 60)}"; {nearest_of(match[1], names)}'
     before = f"{name} = {shown(value)}: " if name else ""
     if not re.match(_OF_MSGSPEC, text):
         return (f"{name}: " if name else "") + shortened(text, 300)
@@ -86,7 +86,7 @@ def _explained(text: str, value: Any, info: Any, name: str) -> str:
 def _of(info: Any, *attributes: str) -> Any:
     """The type itself, or the one of a union, that has one of these attributes."""
     kinds = info.types if isinstance(info, inspect.UnionType) else [info]
-    return next(one for one in kinds if any(hasattr(one, name) for name in attributes))
+    return next(kind for kind in kinds if any(hasattr(kind, name) for name in attributes))
 
 
 def _described(info: Any) -> str:
@@ -96,7 +96,7 @@ def _described(info: Any) -> str:
             about = (info.extra_json_schema or {}).get("description")
             return about or _described(info.type)
         case inspect.UnionType():
-            return " or ".join(_described(one) for one in info.types if not isinstance(one, inspect.NoneType))
+            return " or ".join(_described(kind) for kind in info.types if not isinstance(kind, inspect.NoneType))
         case inspect.LiteralType():
             return either(info.values)
         case inspect.BoolType():

@@ -191,9 +191,11 @@ def output_folder(
                 for note in _notes_of(header) if header is not None and header.finished else []:
                     output.write_note(note)
                 if header is not None and not header.finished:
-                    others = [name for name, given in _as_json(inputs).items() if header.inputs[name] != given]
-                    some = ", ".join(others[:5]) + ", ..." * (len(others) > 5)
-                    logger.warning("%s: read again, because they have changed since: %s", folder, some)
+                    others = [
+                        name for name, fingerprint in _as_json(inputs).items() if header.inputs[name] != fingerprint
+                    ]
+                    first_names = ", ".join(others[:5]) + ", ..." * (len(others) > 5)
+                    logger.warning("%s: read again, because they have changed since: %s", folder, first_names)
                 write_header(folder, kind=kind, parameters=parameters, inputs=inputs, finished=False)
             try:
                 yield output
@@ -222,10 +224,10 @@ def check_same_job(
     """Raise PilekitError if `header` is of a job with other parameters or inputs; messages call its folder `shown`."""
     parameters, inputs = _as_json(parameters), _as_json(inputs)
     for name in {**header.parameters, **parameters}:
-        there, here = (_shown(name, found.get(name)) for found in (header.parameters, parameters))
+        there, here = (_shown(name, settings.get(name)) for settings in (header.parameters, parameters))
         if there != here:
-            told = f"{_OPTIONS.get(name, name)} is {shortened(there, 200)} there, {shortened(here, 200)} here"
-            raise PilekitError(f"{shown}: was made with other settings: {told}; {remedy}")
+            difference = f"{_OPTIONS.get(name, name)} is {shortened(there, 200)} there, {shortened(here, 200)} here"
+            raise PilekitError(f"{shown}: was made with other settings: {difference}; {remedy}")
     for name in {**header.inputs, **inputs}:
         if header.inputs.get(name) != inputs.get(name):
             if name not in header.inputs:
@@ -271,7 +273,7 @@ def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _input_hashes(inputs: Mapping[str, Any], versions: Mapping[str, str]) -> dict[str, str]:
     """`Output.made_of` for these inputs."""
-    parts = {name: [given, versions.get(name)] for name, given in sorted(inputs.items())}
+    parts = {name: [fingerprint, versions.get(name)] for name, fingerprint in sorted(inputs.items())}
     parts[""] = list(parts.items())  # all inputs together
     return {name: xxhash.xxh3_128_hexdigest(msgspec.json.encode(part)) for name, part in parts.items()}
 

@@ -34,8 +34,8 @@ def open_own(path: str | Path, flags: int = os.O_RDWR | os.O_CREAT, *, alone: bo
     if stat.S_ISREG(about.st_mode) and not (alone and about.st_nlink > 1):
         return file
     os.close(file)
-    what = "has another name too (a hard link)" if stat.S_ISREG(about.st_mode) else "is a device or a pipe"
-    raise OSError(errno.EINVAL, f"{what}, remove it", str(path))
+    reason = "has another name too (a hard link)" if stat.S_ISREG(about.st_mode) else "is a device or a pipe"
+    raise OSError(errno.EINVAL, f"{reason}, remove it", str(path))
 
 
 @contextmanager

@@ -43,21 +43,21 @@ class ParquetRows:
 
 def in_row_groups(batches: Iterable[pa.RecordBatch], rows: int, most_bytes: int = sys.maxsize) -> Iterator[pa.Table]:
     """The same rows in tables of `rows` rows, the last one of fewer; also of fewer once they take `most_bytes`."""
-    held: list[pa.RecordBatch] = []
+    buffered: list[pa.RecordBatch] = []
     count = size = 0
     for batch in batches:
-        held.append(batch)
+        buffered.append(batch)
         count, size = count + len(batch), size + batch.nbytes
         if count >= rows or size >= most_bytes:
             # One dictionary for the labels of a table, or its batches would be written one by one.
-            table = pa.Table.from_batches(held).unify_dictionaries()
+            table = pa.Table.from_batches(buffered).unify_dictionaries()
             whole = count // rows * rows or count
             for begin in range(0, whole, rows):
                 yield table.slice(begin, min(rows, whole - begin))
-            held = table.slice(whole).to_batches()
-            count, size = count - whole, sum(rest.nbytes for rest in held)
-    if held:
-        yield pa.Table.from_batches(held).unify_dictionaries()
+            buffered = table.slice(whole).to_batches()
+            count, size = count - whole, sum(rest.nbytes for rest in buffered)
+    if buffered:
+        yield pa.Table.from_batches(buffered).unify_dictionaries()
 
 
 def required(**columns: pa.DataType) -> pa.Schema:

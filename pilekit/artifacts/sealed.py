@@ -112,11 +112,11 @@ class SealedKind:
         values = metadata or {}
         names = (HEADER_KEY, *names)
         self._check_keys(path, values, *names, SUM_KEY)
-        found = self.parsed(path, values[HEADER_KEY])
-        self._check_format(path, found, None)
+        fields = self.parsed(path, values[HEADER_KEY])
+        self._check_format(path, fields, None)
         if values[SUM_KEY] != _sum(b"\n".join(values[key] for key in names)):
             raise self.damaged(path, "its metadata does not match its sum")
-        return self._header(path, found, header)
+        return self._header(path, fields, header)
 
     @contextmanager
     def opened(self, path: str | Path) -> Iterator[pq.ParquetFile]:
@@ -157,11 +157,11 @@ class SealedKind:
         with self.opened(path) as file:
             values = file.metadata.metadata or {}
             self._check_keys(path, values, HEADER_KEY, SUM_KEY)
-            found = self.parsed(path, values[HEADER_KEY])
-            self._check_format(path, found, self._kind)
+            fields = self.parsed(path, values[HEADER_KEY])
+            self._check_format(path, fields, self._kind)
             if values[SUM_KEY] != _sum_of_table(path)[1]:
                 raise self.damaged(path, "it does not match its sum")
-            yield self._header(path, found, header), file
+            yield self._header(path, fields, header), file
 
     def sealed(self, header: SealedHeader) -> dict[str, Any]:
         """A sealed dict of JSON types."""
@@ -232,13 +232,13 @@ class SealedKind:
 
     def _check_format(self, path: str | Path, value: object, kind: str | None) -> None:
         try:
-            found = msgspec.convert(value, _Format)
+            version = msgspec.convert(value, _Format)
         except msgspec.ValidationError as error:
             raise self.another(path, reason_of_damage(error)) from error
-        if found.kind != kind:
+        if version.kind != kind:
             raise self.another(path, "it is of another kind")
-        if found.format != self.format:
-            raise self.another_format(path, found.format, found.pilekit)
+        if version.format != self.format:
+            raise self.another_format(path, version.format, version.pilekit)
 
     def _header(self, path: str | Path, value: object, header: type[_Header]) -> _Header:
         try:
@@ -270,10 +270,10 @@ def _sum_of_table(path: str | Path) -> tuple[int, bytes]:
         size = file.seek(-8, os.SEEK_END) + 8
         footer = min(int.from_bytes(file.read(4), "little") + 8, size)
         file.seek(size - footer)
-        found = file.read().rfind(_SUM_IN_FOOTER)
-        if found < 0:
+        place = file.read().rfind(_SUM_IN_FOOTER)
+        if place < 0:
             raise ValueError("its sum is not where Parquet writes it")
-        digits = size - footer + found + len(_SUM_IN_FOOTER)
+        digits = size - footer + place + len(_SUM_IN_FOOTER)
         total = xxhash.xxh3_64()
         for begin, end in ((0, digits), (digits + _DIGITS, size)):
             file.seek(begin)

@@ -148,8 +148,10 @@ def settings_of(kind: type[msgspec.Struct]) -> tuple[Setting, ...]:
                     texts[name] = " ".join(sentence.split())
     types = get_type_hints(kind)
     return tuple(
-        Setting(name, written(types[name]), one.default, texts.get(name, ""), one.kind is one.KEYWORD_ONLY)
-        for name, one in inspect.signature(kind).parameters.items()
+        Setting(
+            name, written(types[name]), parameter.default, texts.get(name, ""), parameter.kind is parameter.KEYWORD_ONLY
+        )
+        for name, parameter in inspect.signature(kind).parameters.items()
     )
 
 

@@ -101,8 +101,8 @@ class CorpusPlan:
     @classmethod
     def load(cls, path: Path, manifest: Manifest) -> CorpusPlan:
         """Read a plan that `save` wrote."""
-        with np.load(path, allow_pickle=False) as found:
-            return cls(manifest, **found)
+        with np.load(path, allow_pickle=False) as arrays:
+            return cls(manifest, **arrays)
 
 
 def epochs_of(subset: Subset) -> float:
@@ -156,17 +156,17 @@ def _choose(plan: CorpusPlan, subset: int, texts: Texts, groups: set[int], rows:
     """
     described = plan.manifest.subsets[subset]
     with sort(1, distinct=True) as all_texts, sort(4) as units:
-        for some in rows:
-            all_texts.add(some[:, [TEXT]].T)
-            hashes = plan.hashes(subset, CHOOSE, some[:, GROUP])
-            units.add(np.stack([hashes, some[:, GROUP], some[:, TEXT], some[:, IDENTITY]]))
+        for batch in rows:
+            all_texts.add(batch[:, [TEXT]].T)
+            hashes = plan.hashes(subset, CHOOSE, batch[:, GROUP])
+            units.add(np.stack([hashes, batch[:, GROUP], batch[:, TEXT], batch[:, IDENTITY]]))
         different = sum(table.shape[1] for table in all_texts.chunks())
         room, epochs, shares = different // 2, epochs_of(described), plan.manifest.assemble
         val = min(round(shares.val * epochs * different), room)
-        wanted = {VAL: val, TEST: min(round(shares.test * epochs * different), room - val)}
+        missing = {VAL: val, TEST: min(round(shares.test * epochs * different), room - val)}
         documents = (document for table in units.chunks() for document in zip(*table[1:].tolist(), strict=True))
         for group, members in groupby(documents, key=itemgetter(0)):
-            split = next((split for split, number in wanted.items() if number > 0), None)
+            split = next((split for split, number in missing.items() if number > 0), None)
             if split is None:
                 break
             if described.group and group in groups:
@@ -179,7 +179,7 @@ def _choose(plan: CorpusPlan, subset: int, texts: Texts, groups: set[int], rows:
                     break
             if 0 < len(new) <= room:
                 texts.update(new)
-                wanted[split] -= len(new)
+                missing[split] -= len(new)
                 room -= len(new)
                 if described.group:
                     groups.add(group)
@@ -191,25 +191,25 @@ def _repeat_below(plan: CorpusPlan, subset: int, rows: Iterable[Rows], sort: Sor
     if not fraction:
         return 0
     with sort(1) as hashes:
-        for some in rows:
-            left = some[plan.fates(subset, some) >= LEFT_OUT]
-            hashes.add(plan.hashes(subset, REPEAT, left[:, IDENTITY])[None])
+        for batch in rows:
+            used = batch[plan.fates(subset, batch) >= LEFT_OUT]
+            hashes.add(plan.hashes(subset, REPEAT, used[:, IDENTITY])[None])
         return int(_at_ranks(hashes, [round(fraction * hashes.count)])[0])
 
 
 def _at_ranks(values: RowSort, ranks: list[int]) -> UInt64:
     """The values at these ranks in ascending order; 2^64 - 1 after the last."""
-    found = np.full(len(ranks), np.iinfo(np.uint64).max)
+    values_at_ranks = np.full(len(ranks), np.iinfo(np.uint64).max)
     begin = 0
     for table in values.chunks():
         here = [place for place, rank in enumerate(ranks) if begin <= rank < begin + table.shape[1]]
-        found[here] = table[0, [ranks[place] - begin for place in here]]
+        values_at_ranks[here] = table[0, [ranks[place] - begin for place in here]]
         begin += table.shape[1]
-    return found
+    return values_at_ranks
 
 
-def _found(known: UInt64, values: UInt64) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """(indices of the values that are in sorted `known`, their places there)."""
-    first = np.searchsorted(known, values)
-    found = np.flatnonzero(first < np.searchsorted(known, values, "right"))
-    return found, first[found]
+def _found(sorted_values: UInt64, values: UInt64) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """(indices of the values that are in `sorted_values`, their places there)."""
+    first = np.searchsorted(sorted_values, values)
+    indices = np.flatnonzero(first < np.searchsorted(sorted_values, values, "right"))
+    return indices, first[indices]

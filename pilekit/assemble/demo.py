@@ -65,16 +65,16 @@ def write_demo_sources(
         for document in chain(documents, reposts(documents, REPOSTED), arithmetic):
             record = {"text": document.text, "group": xxhash.xxh3_64_hexdigest(document.group.encode())}
             lines[document.subset].append(orjson.dumps(record))
-        known = load_manifest("demo")
-        for subset in known.subsets:
+        demo = load_manifest("demo")
+        for subset in demo.subsets:
             with ShardWriter(folder / f"{subset.name}.jsonl") as writer:
                 writer.write_lines(lines[subset.name])
         subsets = (
             msgspec.structs.replace(subset, sources=(f"{subset.name}.jsonl",), group="group")
-            for subset in known.subsets
+            for subset in demo.subsets
             if lines[subset.name]
         )
-        manifest = msgspec.structs.replace(known, subsets=tuple(subsets), assemble=ASSEMBLE)
+        manifest = msgspec.structs.replace(demo, subsets=tuple(subsets), assemble=ASSEMBLE)
         with write_atomically(folder / MANIFEST) as file:
             file.write(msgspec.toml.encode(manifest))
     return True

@@ -99,9 +99,9 @@ def python_documents(library: Path | None = None) -> Iterator[SourceDocument]:
 def _docstrings(name: str, node: ast.AST) -> Iterator[tuple[str, str]]:
     """(qualified name, docstring) of the module, class or function called `name`, and of those in it."""
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-        found = ast.get_docstring(node)
-        if found and not found.isspace():
-            yield name, found
+        docstring = ast.get_docstring(node)
+        if docstring and not docstring.isspace():
+            yield name, docstring
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield from _docstrings(f"{name}.{child.name}", child)

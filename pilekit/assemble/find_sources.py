@@ -122,17 +122,17 @@ def _files_of(subset: Subset, folder: Path, left_out: list[str]) -> Iterator[tup
             raise PilekitError(f"the subset {subset.name}: {pattern} is a URL; download it first")
         path = str(folder / Path(pattern).expanduser())
         try:
-            found = local.search(path, every=True)
+            search = local.search(path, every=True)
         except PilekitError as error:
             raise PilekitError(f"the subset {subset.name}, source {pattern}: {error}") from error
         named = Path(path)
         if named.exists() and not (named.is_file() or named.is_dir()):
             raise PilekitError(f"the subset {subset.name}: {pattern} is no file and cannot be read twice; copy it")
         # A folder gives its shards only, if it has any. Files that the pattern itself names or matches are all taken.
-        depth = 0 if named.is_dir() else len(named.parts) - len(Path(found.root).parts)
+        depth = 0 if named.is_dir() else len(named.parts) - len(Path(search.root).parts)
         folders: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
         taken: list[tuple[str, int]] = []
-        for relative, file, size in found.files:
+        for relative, file, size in search.files:
             parts = tuple(relative.split("/"))
             if "**" in pattern or len(parts) == depth:
                 taken.append((file, size or 0))
@@ -140,27 +140,27 @@ def _files_of(subset: Subset, folder: Path, left_out: list[str]) -> Iterator[tup
                 folders[parts[:depth]].append((file, size or 0))
         for files in folders.values():
             taken += [file for file in files if looks_like_shard(file[0])] or files
-        shards = ((relative, file) for relative, file, _ in found.files if looks_like_shard(file))
+        shards = ((relative, file) for relative, file, _ in search.files if looks_like_shard(file))
         held_out = {file for relative, file in shards if split_of(relative) in HELD_OUT}
         others = [file for file in taken if file[0] not in held_out]
         left_out += [file for file, _ in taken if others and file in held_out]
         yield from others or taken
-        if not found.files:
-            ours = f"; {found.ours[0]} is a link or by pilekit, name it to read it" if found.ours else ""
+        if not search.files:
+            ours = f"; {search.ours[0]} is a link or by pilekit, name it to read it" if search.ours else ""
             raise PilekitError(f"the subset {subset.name}: {pattern} finds no file{ours}")
 
 
 def _batched(subset: int, files: dict[str, tuple[str, int]]) -> Iterator[Source]:
-    held: list[tuple[str, str]] = []
+    batch: list[tuple[str, str]] = []
     held_bytes = 0
     for identity, (path, size) in (*sorted(files.items()), ("", ("", 0))):
-        if held and (not path or len(held) == FILES_AT_A_TIME or held_bytes >= BYTES_AT_A_TIME):
-            first, at = held[0]
+        if batch and (not path or len(batch) == FILES_AT_A_TIME or held_bytes >= BYTES_AT_A_TIME):
+            first, at = batch[0]
             name = f"text files from {first} on"
-            yield Source(name, at, held_bytes, subset=subset, files=tuple(held), is_text=True)
-            held, held_bytes = [], 0
+            yield Source(name, at, held_bytes, subset=subset, files=tuple(batch), is_text=True)
+            batch, held_bytes = [], 0
         if looks_like_shard(path):
             yield Source(identity, path, size, subset=subset, files=((identity, path),), is_text=False)
         elif path:
-            held.append((identity, path))
+            batch.append((identity, path))
             held_bytes += size

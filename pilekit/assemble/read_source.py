@@ -143,7 +143,7 @@ class SourceReader:
         raise BadRecord(f'field "{name}" is {kind_of(value)}, not a string or a whole number')
 
     def _text_files(self, advance: Advance) -> Iterator[Documents]:
-        held: list[tuple[npt.NDArray[np.uint64], str, str, dict[str, Any]]] = []
+        batch: list[tuple[npt.NDArray[np.uint64], str, str, dict[str, Any]]] = []
         held_bytes = 0
         for number, (identity, path) in enumerate(self.source.files, 1):
             text = self._text_of(path)
@@ -151,12 +151,12 @@ class SourceReader:
             self.empty += text == ""
             if text:
                 hashes = document_hashes(identity, np.zeros(1, np.int64), 0)
-                held.append((hashes, text, identity.rpartition("/")[0], {}))
+                batch.append((hashes, text, identity.rpartition("/")[0], {}))
                 held_bytes += len(text)
-            if held and (held_bytes >= BATCH_BYTES or number == len(self.source.files)):
-                identities, *columns = zip(*held, strict=True)
+            if batch and (held_bytes >= BATCH_BYTES or number == len(self.source.files)):
+                identities, *columns = zip(*batch, strict=True)
                 yield Documents(np.concatenate(identities), *map(list, columns))
-                held, held_bytes = [], 0
+                batch, held_bytes = [], 0
 
     def _text_of(self, path: str) -> str | None:
         """The text of a file; None if it is skipped."""

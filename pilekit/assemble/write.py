@@ -66,10 +66,10 @@ def spill_source(source: Source, advance: Advance, *, job: Job, output: Output, 
             used = np.flatnonzero((fates != LEFT_OUT) & (fates != REMOVED))
             ends = [len(text)]
             for index in used.tolist():
-                made: dict[str, Any] = record(documents.texts[index], subset.name)
+                new_record: dict[str, Any] = record(documents.texts[index], subset.name)
                 if subset.keep:
-                    made["meta"] = {**made.get("meta", {}), **documents.kept[index]}
-                text += _encoded(made, source)
+                    new_record["meta"] = {**new_record.get("meta", {}), **documents.kept[index]}
+                text += _encoded(new_record, source)
                 ends.append(len(text))
             borders = np.array(ends)
             for indices, some in plan.places(source.subset, documents.identities[used], fates[used]):

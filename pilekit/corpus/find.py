@@ -131,8 +131,8 @@ class Corpus(NearestNames):
     @property
     def held_out(self) -> tuple[Shard, ...]:
         """The val and test shards, which are never read as train; empty if there are no other shards."""
-        found = tuple(shard for shard in self.shards if shard.split in HELD_OUT)
-        return found if len(found) < len(self.shards) else ()
+        shards = tuple(shard for shard in self.shards if shard.split in HELD_OUT)
+        return shards if len(shards) < len(self.shards) else ()
 
     def without_held_out(self) -> Self:
         """The corpus without its held-out shards, with a warning that names them; the corpus itself if it has none.
@@ -185,13 +185,13 @@ class Corpus(NearestNames):
         if any(shard.path == STANDARD_INPUT for shard in self.shards):
             raise PilekitError("standard input (-) cannot be divided into parts; save it to a file first")
         parts = [(0, 0, number) for number in range(1, min(part[1], len(self.shards)) + 1)]
-        given: set[Shard] = set()
+        members: set[Shard] = set()
         for shard in sorted(self.shards, key=lambda shard: (-(shard.size or 0), shard.name)):
             stored, count, number = parts[0]
             heapq.heapreplace(parts, (stored + (shard.size or 0), count + 1, number))
             if number == part[0]:
-                given.add(shard)
-        return self._of(tuple(shard for shard in self.shards if shard in given))
+                members.add(shard)
+        return self._of(tuple(shard for shard in self.shards if shard in members))
 
     def documents(self) -> Iterator[Document]:
         """All documents in order, as `read` gives them; `PileDocuments` reaches any of them by its position."""
@@ -280,33 +280,33 @@ def _search(sources: list[str]) -> tuple[str, list[Shard]]:
         if len(sources) > 1:
             raise PilekitError("standard input (-) cannot be read together with other paths")
         return STANDARD_INPUT, [shard_of(STANDARD_INPUT)]
-    found: list[tuple[str, local.Search]] = []
+    searches: list[tuple[str, local.Search]] = []
     for source in _without_sidecars(sources):
         search = remote.search(source) if is_url(source) else local.search(source)
         if not search.files:
             raise _nothing_found([source], search.ours)
         _warn_of_links(search)
-        found.append((source, search))
-    if len(found) > 1 or not os.path.isfile(found[0][0]):
-        _warn_of_unfinished({search.root for _, search in found if not is_url(search.root)})
-    if len(found) == 1:
-        search = found[0][1]
+        searches.append((source, search))
+    if len(searches) > 1 or not os.path.isfile(searches[0][0]):
+        _warn_of_unfinished({search.root for _, search in searches if not is_url(search.root)})
+    if len(searches) == 1:
+        search = searches[0][1]
         return search.root, [make_shard(*file) for file in search.files]
-    root = _common_parent([(source, search.root) for source, search in found])
+    root = _common_parent([(source, search.root) for source, search in searches])
     return root, [
         make_shard(_below(root, search.root, relative), path, size)
-        for _, search in found
+        for _, search in searches
         for relative, path, size in search.files
     ]
 
 
 def _without_sidecars(sources: list[str]) -> list[str]:
     """`sources` without the files that pilekit writes beside shards, which a shell's `folder/*` includes."""
-    told = {source: written_beside(without_query(source).rpartition("/")[2]) for source in sources}
-    kept = [source for source in sources if told[source] is None or os.path.isdir(source)]
-    if not kept:
-        raise PilekitError(f"{sources[0]}: {told[sources[0]]}")
-    return kept
+    refusals = {source: written_beside(without_query(source).rpartition("/")[2]) for source in sources}
+    shards = [source for source in sources if refusals[source] is None or os.path.isdir(source)]
+    if not shards:
+        raise PilekitError(f"{sources[0]}: {refusals[sources[0]]}")
+    return shards
 
 
 def _warn_of_unfinished(folders: Iterable[str]) -> None:
@@ -352,10 +352,10 @@ def _below(root: str, folder: str, relative: str) -> str:
 
 def _in_order(shards: Iterable[Shard]) -> tuple[Shard, ...]:
     ordered = sorted(shards, key=lambda shard: shard.name)
-    for one, other in pairwise(ordered):
-        if one.name == other.name:
+    for shard_before, other in pairwise(ordered):
+        if shard_before.name == other.name:
             raise PilekitError(
-                f"two shards have the name {one.name}: {one.path} and {other.path}; "
+                f"two shards have the name {shard_before.name}: {shard_before.path} and {other.path}; "
                 "documents could not be told apart, so give only one of them"
             )
     return tuple(ordered)
@@ -364,7 +364,7 @@ def _in_order(shards: Iterable[Shard]) -> tuple[Shard, ...]:
 def _nothing_found(searched: list[str], ours: Sequence[str]) -> PilekitError:
     text = f"no shards ({' '.join('*' + suffix for suffix in SHARD_SUFFIXES)}) in {', '.join(map(visible, searched))}"
     if ours:
-        some = ", ".join(map(visible, sorted(ours)[:5]))
+        first_folders = ", ".join(map(visible, sorted(ours)[:5]))
         why = "because they are links or pilekit wrote them"
-        return PilekitError(f"{text}; not searched, {why}: {some}; name such a folder to read it")
+        return PilekitError(f"{text}; not searched, {why}: {first_folders}; name such a folder to read it")
     return PilekitError(f"{text}; give a file, folder, glob or URL, or make a small corpus with `pilekit demo`")

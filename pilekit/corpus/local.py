@@ -66,9 +66,9 @@ def search_folder(folder: str, *, every: bool = False) -> Search:
                 raise PilekitError(f"{folder}: is gone; run the command that wrote it again")
             if os.path.islink(folder):
                 raise PilekitError(f"{folder}: is a link and is not searched; name it to read it")
-    found = Search(folder, every=every)
-    _walk(found, folder, (), ("**", "*"))
-    return found
+    search = Search(folder, every=every)
+    _walk(search, folder, (), ("**", "*"))
+    return search
 
 
 def is_pattern(path: str) -> bool:
@@ -83,31 +83,31 @@ def _search_pattern(pattern: str, every: bool) -> Search:
     if not os.path.isdir(folder):
         raise PilekitError(f"{pattern}: there is no folder {folder}; check the path")
     heads = tuple(part for part in parts[first:] if part not in ("", "."))
-    found = Search(folder, every=every)
-    _walk(found, folder, (), (*heads, "*") if heads[-1] == "**" else heads)
-    return found
+    search = Search(folder, every=every)
+    _walk(search, folder, (), (*heads, "*") if heads[-1] == "**" else heads)
+    return search
 
 
-def _walk(found: Search, folder: str, parts: tuple[str, ...], pattern: tuple[str, ...]) -> None:
+def _walk(search: Search, folder: str, parts: tuple[str, ...], pattern: tuple[str, ...]) -> None:
     """Add the shards in and below `folder`, whose path below the root is `parts`, that match the pattern.
 
     Skips symlinked folders, folders that pilekit wrote (unless it is the root), and folders that cannot match.
     """
     entries = list(_entries(folder))
     if parts and any(entry.name == HEADER_FILE for entry in entries):
-        found.ours.append(folder)
+        search.ours.append(folder)
         return
     for entry in entries:
         path = (*parts, entry.name)
         if entry.is_dir(follow_symlinks=False):
             if _may_contain(entry.name, len(parts), pattern):
-                _walk(found, entry.path, path, pattern)
+                _walk(search, entry.path, path, pattern)
         elif entry.is_symlink() and os.path.isdir(entry.path):
-            found.ours += [entry.path] * _may_contain(entry.name, len(parts), pattern)
-        elif _is_wanted(entry.name, found.every) and _matches(path, pattern) and not holds_ids(folder, entry.name):
+            search.ours += [entry.path] * _may_contain(entry.name, len(parts), pattern)
+        elif _is_wanted(entry.name, search.every) and _matches(path, pattern) and not holds_ids(folder, entry.name):
             status = _status(entry.path)
             if stat.S_ISREG(status.st_mode):  # a pipe would block the reader
-                found.files.append(("/".join(path), entry.path, status.st_size))
+                search.files.append(("/".join(path), entry.path, status.st_size))
 
 
 def _is_wanted(name: str, every: bool) -> bool:

@@ -115,12 +115,12 @@ def load_manifest(
 
     Raises PilekitError, naming file and field, for a file that is missing, not TOML, or not a valid manifest.
     """
-    if given := {name: at for name, at in (("text_field", text_field), ("label_path", label)) if at is not None}:
+    if fields := {name: at for name, at in (("text_field", text_field), ("label_path", label)) if at is not None}:
         if name_or_path is not None:
             raise PilekitError("a manifest says where text and label are; leave out text_field and label")
-        for name, at in given.items():
+        for name, at in fields.items():
             checked(at, FieldPath if name == "label_path" else Text, name.removesuffix("_path"))
-        return msgspec.convert({"name": "(text_field and label)", **given}, Manifest)
+        return msgspec.convert({"name": "(text_field and label)", **fields}, Manifest)
     name_or_path = "pile" if name_or_path is None else name_or_path
     if isinstance(name_or_path, Manifest):
         return name_or_path

@@ -49,8 +49,8 @@ def resolve_subsets(*names: str | Iterable[str], manifest: Described = None) -> 
     manifest = load_manifest(manifest)
     typed = [
         name
-        for given in names
-        for name in (given if isinstance(given, Iterable) and not isinstance(given, str) else [given])
+        for argument in names
+        for name in (argument if isinstance(argument, Iterable) and not isinstance(argument, str) else [argument])
     ]
     for name in typed:
         if not isinstance(name, str):
@@ -138,17 +138,17 @@ def subset_names(manifest: Described = None) -> SubsetNames | None:
 
 
 def _resolve(name: str, manifest: Manifest, spellings: Spellings) -> str:
-    found = spellings.meant(name)
-    if name in found or (found and not manifest.join_spellings):
+    meanings = spellings.meant(name)
+    if name in meanings or (meanings and not manifest.join_spellings):
         return name
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise PilekitError(f'subset "{shortened(name, 80)}" is ambiguous: {_listed(found)}; type the exact name')
+    if len(meanings) == 1:
+        return meanings[0]
+    if meanings:
+        raise PilekitError(f'subset "{shortened(name, 80)}" is ambiguous: {_listed(meanings)}; type the exact name')
     close = difflib.get_close_matches(normalised(name[:LONGEST_SPELLING]), spellings.normalised, n=5, cutoff=0.6)
     matches = list(dict.fromkeys(exact for spelling in close for exact in spellings.normalised[spelling]))[:3]
-    known = [subset.name for subset in manifest.subsets]
-    hint = f"did you mean {_listed(matches)}?" if matches else f"it has {_listed(known)}"
+    names = [subset.name for subset in manifest.subsets]
+    hint = f"did you mean {_listed(matches)}?" if matches else f"it has {_listed(names)}"
     raise PilekitError(f'unknown subset "{shortened(name, 80)}" in the manifest {manifest.name}; {hint}')
 
 

@@ -65,15 +65,15 @@ def _search_store(url: str) -> Search:
         listing = {stored: about for stored, about in listing.items() if _below(base, stored).startswith(f"{inner}/")}
         base, place = f"{base.rstrip('/')}/{inner}", f"{place.rstrip('/')}/{inner}".lstrip("/")
     prefix = f"{scheme}://{place.rstrip('/')}"
-    found = Search(prefix + chain + outer)
+    search = Search(prefix + chain + outer)
     for stored, about in listing.items():
         name = _below(base, stored)
         hidden = any(part.startswith(".") and part != ".." for part in name.split("/"))
         if about.get("type") == "file" and looks_like_shard(name) and not hidden:
             below = name if prefix.endswith("://") else f"/{name}"
-            found.files.append((name, f"{prefix}{below}{chain}{outer}", about.get("size")))
-    _drop_ours(found, store, base.strip("/"))
-    return found
+            search.files.append((name, f"{prefix}{below}{chain}{outer}", about.get("size")))
+    _drop_ours(search, store, base.strip("/"))
+    return search
 
 
 def _below(base: str, stored: str) -> str:
@@ -81,13 +81,13 @@ def _below(base: str, stored: str) -> str:
     return stored.strip("/").removeprefix(base.strip("/")).strip("/")
 
 
-def _drop_ours(found: Search, store: Any, base: str) -> None:
+def _drop_ours(search: Search, store: Any, base: str) -> None:
     """Drop the files in folders below the root that hold a header of pilekit."""
     folders = {
         "/".join(parts[:depth])
-        for parts in (name.split("/") for name, _, _ in found.files)
+        for parts in (name.split("/") for name, _, _ in search.files)
         for depth in range(1, len(parts))
     }
     ours = {folder for folder in folders if store.exists(f"{base}/{folder}/{HEADER_FILE}".lstrip("/"))}
-    found.files = [file for file in found.files if not any(file[0].startswith(f"{folder}/") for folder in ours)]
-    found.ours = sorted(f"{found.root.partition('::')[0]}/{folder}" for folder in ours)
+    search.files = [file for file in search.files if not any(file[0].startswith(f"{folder}/") for folder in ours)]
+    search.ours = sorted(f"{search.root.partition('::')[0]}/{folder}" for folder in ours)

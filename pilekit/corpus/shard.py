@@ -76,9 +76,9 @@ def stem(shard: Shard) -> str:
 
 def check_stems(shards: Iterable[Shard]) -> None:
     """Raise PilekitError if two shards would be written into one file, which is named by the stem."""
-    found: dict[str, Shard] = {}
+    shard_of_stem: dict[str, Shard] = {}
     for shard in shards:
-        other = found.setdefault(stem(shard), shard)
+        other = shard_of_stem.setdefault(stem(shard), shard)
         if other is not shard:
             raise PilekitError(
                 f"{other.path} and {shard.path} would both be written to {stem(shard)}; take one after the other"
@@ -136,8 +136,8 @@ def split_of(name: str) -> Split | None:
     for folder in reversed(folders):
         if folder in _SPLITS:
             return _SPLITS[folder]
-    told = {_SPLITS[word] for word in re.split(r"[^a-z]+", file) if word in _SPLITS}
-    return told.pop() if len(told) == 1 else None
+    splits = {_SPLITS[word] for word in re.split(r"[^a-z]+", file) if word in _SPLITS}
+    return splits.pop() if len(splits) == 1 else None
 
 
 def with_split_of_root(shards: Sequence[Shard], root: str) -> Sequence[Shard]:
@@ -159,5 +159,5 @@ def without_query(url: str) -> str:
 
 
 def _refuse_beside(path: str, name: str) -> None:
-    if what := written_beside(name):
-        raise PilekitError(f"{path}: {what}")
+    if reason := written_beside(name):
+        raise PilekitError(f"{path}: {reason}")

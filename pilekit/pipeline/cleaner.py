@@ -100,10 +100,10 @@ class Cleaner:
             if rules:
                 rows.append({"shard": batch.shard, "number": number, "subset": name, "bytes": size, "rules": rules})
             for rule in rules:
-                of = counts["rules"][rule]
-                of["documents"] += 1
-                of["alone"] += len(rules) == 1
-                of["bytes"] += size
+                rule_counts = counts["rules"][rule]
+                rule_counts["documents"] += 1
+                rule_counts["alone"] += len(rules) == 1
+                rule_counts["bytes"] += size
         for index, (label, _) in zip(chosen, values.get("language", ()), strict=False):
             languages = subsets[batch.subsets[index]].setdefault("languages", {})
             languages[label] = languages.get(label, 0) + 1
@@ -129,7 +129,10 @@ class CleanResult(TableResult):
 
         def rows(name: str, counts: Mapping[str, Any]) -> list[Row]:
             read, total = counts["read"], {"documents": counts["dropped"], "bytes": counts["bytes"]["dropped"]}
-            return [(name, total, read), *((f"  {rule}", of, read) for rule, of in counts["rules"].items())]
+            return [
+                (name, total, read),
+                *((f"  {rule}", rule_counts, read) for rule, rule_counts in counts["rules"].items()),
+            ]
 
         def number(key: str, show: Callable[[int], str]) -> Callable[[Row], str]:
             return lambda row: show(row[1][key]) if key in row[1] else DASH

@@ -112,7 +112,7 @@ def clean_corpus(
             raise PilekitError(_nothing(cleaned, cleaner))
         return cleaned
     parameters = {
-        **{f"{name}.{limit}": value for name, one in sets.items() for limit, value in asdict(one).items()},
+        **{f"{name}.{limit}": value for name, rule_set in sets.items() for limit, value in asdict(rule_set).items()},
         "subsets": cleaner.subsets,
         "only": only,
         "language": None if language is None else described(language),
@@ -188,9 +188,9 @@ def examples(
     Each has `shard`, `number`, `subset`, `text`, and the `value` that the rule compares with its limit: a number, None
     if it is undefined, or [label, score] of `language`.
     """
-    known = cleaner.judge(DocumentBatch([], [], "", np.zeros(0, np.int64)))[0]
-    if rule not in known:
-        raise PilekitError(f"{shortened(rule, 80)}: there is no such rule; {named_near(rule, known)}")
+    rules = cleaner.judge(DocumentBatch([], [], "", np.zeros(0, np.int64)))[0]
+    if rule not in rules:
+        raise PilekitError(f"{shortened(rule, 80)}: there is no such rule; {named_near(rule, rules)}")
     with read_corpus(corpus, cleaner.subsets, on_error, advance=advance) as batches:
         for batch in batches:
             fails, values = cleaner.judge(batch)

@@ -43,9 +43,9 @@ class FinishedRunStage(DocumentStage):
         """Raise PilekitError if the run did not read a shard of this name."""
         names = list(self._header().inputs)
         if shard not in names:
-            some = ", ".join(visible(name) for name in names[:3]) + (", ..." if len(names) > 3 else "")
+            listed = ", ".join(visible(name) for name in names[:3]) + (", ..." if len(names) > 3 else "")
             raise PilekitError(
-                f"{shard}: was not {self.verb} in {self.folder}, which has {some}; names are relative to the corpus: "
+                f"{shard}: was not {self.verb} in {self.folder}, which has {listed}; names are relative to the corpus: "
                 f"read it from the same folder, or run `{self.command}` on it"
             )
 

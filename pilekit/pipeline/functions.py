@@ -33,22 +33,24 @@ class _FunctionStage(DocumentStage):
 
     function: Callable[[Document], Any]
 
-    def _results(self, batch: DocumentBatch, wanted: tuple[type, ...]) -> list[Any]:
+    def _results(self, batch: DocumentBatch, kinds: tuple[type, ...]) -> list[Any]:
         results = []
         for document in batch:
             try:
                 result = self.function(document)
             except Exception as error:
                 raise self._error(document, f"raised {type(error).__name__}: {visible(error, 200)}") from error
-            if not isinstance(result, wanted):
-                kind = wanted[0].__name__
+            if not isinstance(result, kinds):
+                kind = kinds[0].__name__
                 raise self._error(document, f"returned {type(result).__name__}; it must return {kind}")
             results.append(result)
         return results
 
-    def _error(self, document: Document, what: str) -> PilekitError:
+    def _error(self, document: Document, problem: str) -> PilekitError:
         name = getattr(self.function, "__qualname__", repr(self.function))
-        return PilekitError(f"{document.shard}: document {document.number}: the function {shortened(name, 200)} {what}")
+        return PilekitError(
+            f"{document.shard}: document {document.number}: the function {shortened(name, 200)} {problem}"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A decorator gives the function's name to the stage, so pickle cannot find the function by that name. So the

@@ -50,10 +50,10 @@ class Language(RuleSet):
     def measure(self, texts: ScannedTexts) -> dict[str, Any]:
         """(best label, its score) of each document, [documents]; ("", 0) for a text without a label."""
         lines = [text.replace("\n", " ") for text in texts.batch.texts]
-        found = _loaded(str(self.model)).predict(lines) if lines else ((), ())
+        predictions = _loaded(str(self.model)).predict(lines) if lines else ((), ())
         best = [
             (labels[0].removeprefix(_LABEL), float(scores[0])) if len(labels) else ("", 0.0)
-            for labels, scores in zip(*found, strict=True)
+            for labels, scores in zip(*predictions, strict=True)
         ]
         return {"language": best}
 

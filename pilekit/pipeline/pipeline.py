@@ -57,12 +57,12 @@ class Pipeline(NearestNames):
         out = iter(batches)
         for stage in self.stages:
             try:
-                given = stage(out)
+                result = stage(out)
             except (AttributeError, TypeError) as error:  # A generator has not begun yet, so the call itself failed.
                 raise _no_stage(stage, str(error)) from error
-            if not isinstance(given, Iterable):
-                raise _no_stage(stage, f"it gave {visible(repr(given), 80)}")
-            out = iter(given)
+            if not isinstance(result, Iterable):
+                raise _no_stage(stage, f"it gave {visible(repr(result), 80)}")
+            out = iter(result)
         return out
 
 

@@ -43,7 +43,7 @@ def _without_emails(text: str) -> str:
 
 
 def _without_addresses(text: str) -> str:
-    return _IPV4.sub(lambda found: IP if ipaddress.ip_address(found[0]).is_global else found[0], text)
+    return _IPV4.sub(lambda match: IP if ipaddress.ip_address(match[0]).is_global else match[0], text)
 
 
 _KINDS: dict[str, Callable[[str], str]] = {"email": _without_emails, "ip": _without_addresses}

@@ -88,11 +88,18 @@ def sample_documents(
             lowest.add(drawn)
         skipped.merge(bad)
     places = {shard.name: place for place, shard in enumerate(corpus.shards)}
-    documents = sorted(lowest.documents(), key=lambda one: (places[one.shard], one.number))
+    documents = sorted(lowest.documents(), key=lambda document: (places[document.shard], document.number))
     form = RecordFormat.of(corpus.manifest)
     return [
-        DocumentBatch([one.text], [one.subset], one.shard, np.array([one.number]), [one.line], format=form)
-        for one in documents
+        DocumentBatch(
+            [document.text],
+            [document.subset],
+            document.shard,
+            np.array([document.number]),
+            [document.line],
+            format=form,
+        )
+        for document in documents
     ], skipped
 
 

@@ -163,7 +163,12 @@ def _selected(folder: Path, results: Mapping[str, Mapping[str, Any]], shards: Se
     subsets = dict(sorted(subsets.items(), key=lambda item: (-item[1]["bytes"], -item[1]["documents"], item[0])))
     summary: dict[str, Any] = {kind: sum(counts[kind] for counts in subsets.values()) for kind in COUNTS}
     summary |= {kind: sum(result[kind] for result in results.values()) for kind in ("skipped", "others")}
-    selected = {shard for shard, result in results.items() for of in result["subsets"].values() if of.get("documents")}
+    selected = {
+        shard
+        for shard, result in results.items()
+        for subset_counts in result["subsets"].values()
+        if subset_counts.get("documents")
+    }
     summary |= {"empty": [shard for shard in results if shard not in selected], "subsets": subsets}
     return SelectResult(folder, summary, SkippedLines.of_shards(results, shards))
 

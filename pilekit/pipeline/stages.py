@@ -26,9 +26,9 @@ Kept = Sequence[bool] | npt.NDArray[np.bool_]
 def filtered(batches: Iterator[DocumentBatch], keeps: Callable[[DocumentBatch], Kept]) -> Iterator[DocumentBatch]:
     """The documents for which `keeps`, [documents], is true; batches without any are dropped."""
     for batch in batches:
-        kept = batch.where(keeps(batch))
-        if len(kept):
-            yield kept
+        passed = batch.where(keeps(batch))
+        if len(passed):
+            yield passed
 
 
 @dataclass(frozen=True, init=False)

@@ -89,10 +89,10 @@ def load_tokenizer(
             "a tokenizer.json or a Hugging Face tokenizer folder"
         ) from error
 
-    ids = [*reference.get_vocab(with_added_tokens=True).values(), *(one["id"] for one in content["added_tokens"])]
+    ids = [*reference.get_vocab(with_added_tokens=True).values(), *(token["id"] for token in content["added_tokens"])]
     if max(ids) >= MOST_IDS:  # fastokens allocates a place for each id up to the largest, and aborts if it cannot
         raise PilekitError(f"{path}: has the id {max(ids):,}; ids up to {MOST_IDS - 1:,} are possible")
-    longest = max((len(one["content"]) for one in content["added_tokens"]), default=0)
+    longest = max((len(token["content"]) for token in content["added_tokens"]), default=0)
     if longest > LONGEST_TOKEN:  # the probe strings repeat them
         raise PilekitError(f"{path}: has an added token of {longest:,} characters; {LONGEST_TOKEN:,} are possible")
     encode = reference_encoder(reference)
@@ -174,8 +174,8 @@ def _special_ids(path: Path, reference: tokenizers.Tokenizer) -> list[int | None
     ids: list[int | None] = []
     for role, common in _COMMON_NAMES.items():
         candidates = [*([named[role]] if role in named else []), *(name for name in common if name in added)]
-        found = (reference.token_to_id(name) for name in candidates)
-        ids.append(next((token_id for token_id in found if token_id is not None), None))
+        token_ids = (reference.token_to_id(name) for name in candidates)
+        ids.append(next((token_id for token_id in token_ids if token_id is not None), None))
     return ids
 
 
@@ -183,7 +183,9 @@ def _warn_of_reachable_special_tokens(shown: Path, reference: tokenizers.Tokeniz
     """Warn if the text of a special token, encoded as ordinary text, still gives the token's id."""
     special = {token.content: number for number, token in reference.get_added_tokens_decoder().items() if token.special}
     encodings = reference.encode_batch_fast(list(special), add_special_tokens=False)
-    reached = [name for (name, number), one in zip(special.items(), encodings, strict=True) if number in one.ids]
+    reached = [
+        name for (name, number), encoding in zip(special.items(), encodings, strict=True) if number in encoding.ids
+    ]
     if reached:
         _warn_once(
             f"{shown}: the text {shortened(reached[0], 40)!r} in a document becomes that control token, because the "

@@ -62,9 +62,9 @@ class Tokenizer(NearestNames):
 
     @classmethod
     def _of(cls, *values: object) -> Self:
-        made = object.__new__(cls)
-        vars(made).update(zip((field.name for field in fields(cls)), values, strict=True))
-        return made
+        tokenizer = object.__new__(cls)
+        vars(tokenizer).update(zip((field.name for field in fields(cls)), values, strict=True))
+        return tokenizer
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, as `encode_batch` gives them; `decode` gives the text again."""
@@ -99,23 +99,23 @@ class Tokenizer(NearestNames):
 
     def token_id(self, token: str) -> int | None:
         """The id of the token spelt `token` in the vocabulary or the added tokens, or None."""
-        found: int | None = self._reference.token_to_id(token)
-        return found
+        number: int | None = self._reference.token_to_id(token)
+        return number
 
     def around(self) -> tuple[list[int], list[int]] | None:
         """The ids that the file's template puts before and after a text, such as [CLS] and [SEP].
 
         Both are empty without a template. None if the template does more than that. `encode_batch` adds neither.
         """
-        found = []
+        wrappings = []
         for text in ("a", "a b c"):  # The added ids must not depend on the text.
             with naming_failures(self.path):
                 plain, wrapped = (self._reference.encode(text, add_special_tokens=wrap).ids for wrap in (False, True))
             places = [i for i in range(len(wrapped) - len(plain) + 1) if wrapped[i : i + len(plain)] == plain]
             if not plain or len(places) != 1:
                 return None
-            found.append((wrapped[: places[0]], wrapped[places[0] + len(plain) :]))
-        return found[0] if found[0] == found[1] else None
+            wrappings.append((wrapped[: places[0]], wrapped[places[0] + len(plain) :]))
+        return wrappings[0] if wrappings[0] == wrappings[1] else None
 
     @cached_property
     def vocab_size(self) -> int:
@@ -131,9 +131,9 @@ class Tokenizer(NearestNames):
     @cached_property
     def _untrimmed(self) -> tokenizers.Tokenizer:
         """The reference without its post-processor, which may take the spaces off the spans of tokens."""
-        made = copy.deepcopy(self._reference)
-        made.post_processor, made.encode_special_tokens = None, self._reference.encode_special_tokens
-        return made
+        tokenizer = copy.deepcopy(self._reference)
+        tokenizer.post_processor, tokenizer.encode_special_tokens = None, self._reference.encode_special_tokens
+        return tokenizer
 
     def __repr__(self) -> str:
         return f"Tokenizer({str(self.path)!r}, backend={self.backend!r}, special_tokens={self.special_tokens!r})"

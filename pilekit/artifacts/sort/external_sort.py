@@ -181,14 +181,14 @@ def whole_runs(tables: Iterable[Table], longest: int = sys.maxsize) -> Iterator[
 
     The tables given are shorter than that, so a longer run comes to the beginning of the held rows before it ends.
     """
-    held = np.empty((0, 0), np.uint64)
+    buffered = np.empty((0, 0), np.uint64)
     for table in tables:
-        held = np.concatenate([held.reshape(len(table), -1), table], axis=1)
-        while whole := _rows_of_whole_runs(held[0], longest):
-            yield held[:, :whole]
-            held = held[:, whole:]
-    if held.size:
-        yield held
+        buffered = np.concatenate([buffered.reshape(len(table), -1), table], axis=1)
+        while whole := _rows_of_whole_runs(buffered[0], longest):
+            yield buffered[:, :whole]
+            buffered = buffered[:, whole:]
+    if buffered.size:
+        yield buffered
 
 
 def _rows_of_whole_runs(values: npt.NDArray[np.uint64], longest: int) -> int:

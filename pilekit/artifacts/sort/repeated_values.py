@@ -50,8 +50,8 @@ def repeated_rows(
         ]
         for ranks, columns in chunks([name for group in groups for name in group]):
             for group, table, sort in zip(groups, tables, sorts, strict=True):
-                some = may_be_repeated(table, columns[group[0]])
-                sort.add(np.stack([*(columns[name][some] for name in group), ranks[some]]))
+                indices = may_be_repeated(table, columns[group[0]])
+                sort.add(np.stack([*(columns[name][indices] for name in group), ranks[indices]]))
         tables.clear()
         for sort in sorts:
             yield sort.chunks()

@@ -96,13 +96,13 @@ class ScannedTexts:
     def lines_with(self, marks: Iterable[str], at_end: bool) -> npt.NDArray[np.bool_]:
         """Whether each line begins, or ends, with one of `marks`, bool [lines]."""
         begin, end, _ = self.lines
-        found = np.zeros(len(begin), bool)
+        matches = np.zeros(len(begin), bool)
         for mark in map(str.encode, marks):
             place, has = end - len(mark) if at_end else begin, end - begin >= len(mark)
             for i, byte in enumerate(mark):
                 has[has] = self.data[place[has] + i] == byte
-            found |= has
-        return found
+            matches |= has
+        return matches
 
     def repeated(self, pieces: Spans) -> tuple[Int64, Int64]:
         """(pieces that repeat an earlier piece of their text, their characters), int64 [documents]."""

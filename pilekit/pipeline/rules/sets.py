@@ -28,16 +28,16 @@ def rule_sets(names: str | Iterable[str], bad_words: Path | None = None) -> dict
 
     bad_words   a file of words, one a line, for the sets of C4
     """
-    found: dict[str, RuleSet] = {}
+    sets: dict[str, RuleSet] = {}
     for name in names_in(names):
-        for one in GROUPS.get(name, (name,)):
-            if one not in SETS:
+        for set_name in GROUPS.get(name, (name,)):
+            if set_name not in SETS:
                 known = ", ".join([*GROUPS, *SETS])
                 raise PilekitError(f"there is no set of rules {shortened(repr(name), 80)}; the sets are {known}")
-            found[one] = SETS[one]
+            sets[set_name] = SETS[set_name]
     if bad_words is None:
-        return found
-    of_c4 = {name: rules for name, rules in found.items() if isinstance(rules, C4)}
+        return sets
+    of_c4 = {name: rules for name, rules in sets.items() if isinstance(rules, C4)}
     if not of_c4:
         raise PilekitError("bad words are a rule of C4: choose c4 or c4-fineweb among the rules")
     try:
@@ -47,7 +47,7 @@ def rule_sets(names: str | Iterable[str], bad_words: Path | None = None) -> dict
         raise PilekitError(f"{bad_words}: cannot be read: {why}") from error
     if not words:
         raise PilekitError(f"{bad_words}: holds no words; write one a line")
-    return found | {name: replace(rules, bad_words=words) for name, rules in of_c4.items()}
+    return sets | {name: replace(rules, bad_words=words) for name, rules in of_c4.items()}
 
 
 def with_limits(sets: Mapping[str, RuleSet], changes: Iterable[str]) -> dict[str, RuleSet]:
@@ -78,8 +78,8 @@ def with_limits(sets: Mapping[str, RuleSet], changes: Iterable[str]) -> dict[str
     return changed
 
 
-def named_near(rule: str, known: Iterable[str]) -> str:
+def named_near(rule: str, rules: Iterable[str]) -> str:
     """For an error about an unknown `rule`: the rules of its set, or the chosen sets."""
-    same = [one for one in known if one.startswith(rule.partition(".")[0] + ".")]
-    sets = ", ".join(dict.fromkeys(one.partition(".")[0] for one in known))
+    same = [name for name in rules if name.startswith(rule.partition(".")[0] + ".")]
+    sets = ", ".join(dict.fromkeys(name.partition(".")[0] for name in rules))
     return f"there are {', '.join(same)}" if same else f"write SET.rule; the chosen sets are {sets or 'none'}"

@@ -125,13 +125,13 @@ def merge_token_files(
 
 def _made_by(inputs: Sequence[TokenFile]) -> dict[str, Any]:
     """`made_by`, in which all files agree; empty if that of a file is not known. PilekitError if two differ."""
-    known: dict[str, tuple[TokenFile, Any]] = {}
+    first_values: dict[str, tuple[TokenFile, Any]] = {}
     all_made_by = [file.made_by for file in inputs]
     for file, made_by in zip(inputs, all_made_by, strict=True):
         if not made_by:
             logger.warning("%s: has no header, so its tokenizer is not known", file.path)
         for name, value in {"dtype": file.dtype, **made_by}.items():
-            first, expected = known.setdefault(name, (file, value))
+            first, expected = first_values.setdefault(name, (file, value))
             if value != expected:
                 raise PilekitError(
                     f"{file.path}: {name} is {shortened(value, 80)}, but {shortened(expected, 80)} "

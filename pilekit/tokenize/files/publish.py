@@ -103,10 +103,10 @@ def _refuse_others(files: TokenFiles) -> None:
 def _publish(files: TokenFiles, output: Output, done: dict[str, Any]) -> None:
     """Rename all files to their final names. A killed run may have renamed some."""
     for name, size in done["files"].items():
-        made, path = output.folder / "joined" / name, files.prefix.parent / name
-        if made.exists() and not path.exists():
-            made.rename(path)
+        joined, path = output.folder / "joined" / name, files.prefix.parent / name
+        if joined.exists() and not path.exists():
+            joined.rename(path)
         elif not path.exists():
             raise PilekitError(f"{path}: is gone; put it back, or remove {output.folder} and run again")
-        elif made.exists() or path.stat().st_size != size:
+        elif joined.exists() or path.stat().st_size != size:
             raise PilekitError(f"{path}: exists, and this job did not write it; remove it")

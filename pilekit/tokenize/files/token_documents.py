@@ -75,8 +75,8 @@ def token_rows(
 def rows_of_records(path: Path, shard: str, labels: Collection[str]) -> Iterator[pa.RecordBatch]:
     """The rows of the documents in a file of records."""
     with path.open("rb") as file:
-        while len(found := np.fromfile(file, RECORD, ROWS)):
-            yield token_rows(shard, found["number"], found["subset"], labels, found["tokens"])
+        while len(records := np.fromfile(file, RECORD, ROWS)):
+            yield token_rows(shard, records["number"], records["subset"], labels, records["tokens"])
 
 
 def with_files(rows: Rows, cut: Cut, limit: int | None) -> Iterator[pa.RecordBatch]:

@@ -239,9 +239,9 @@ class TokenFile(NearestNames):
         size = sum(path.stat().st_size for path in self.bins())
         self._check("the size of its .bin", size, self.tokens * self.dtype.itemsize)
 
-    def _check(self, field: str, found: object, expected: object, remedy: str = "write it again") -> None:
-        if found != expected:
-            self._fail(f"{field} is {found}, not {expected}", remedy)
+    def _check(self, field: str, value: object, expected: object, remedy: str = "write it again") -> None:
+        if value != expected:
+            self._fail(f"{field} is {value}, not {expected}", remedy)
 
     @functools.cached_property
     def _parts(self) -> tuple[list[npt.NDArray[np.uint8]], list[int]]:
@@ -280,8 +280,8 @@ class TokenFile(NearestNames):
         if match := re.fullmatch(r"(.*)-(\d{5})(_text_document)", self._stem, re.DOTALL):
             yield match[1] + match[3], int(match[2])
 
-    def _fail(self, what: str, remedy: str = "write it again") -> NoReturn:
-        raise PilekitError(f"{self.path}: {what}; {remedy}")
+    def _fail(self, problem: str, remedy: str = "write it again") -> NoReturn:
+        raise PilekitError(f"{self.path}: {problem}; {remedy}")
 
 
 def index_paths(prefix: str | Path) -> list[Path]:
@@ -293,23 +293,23 @@ def index_paths(prefix: str | Path) -> list[Path]:
     if whole is not None:
         return [whole]
     for stem in (path.name, path.name.removesuffix("_text_document")):
-        if found := sorted(path.parent.glob(f"{glob.escape(stem)}-{'[0-9]' * 5}_text_document.idx")):
+        if paths := sorted(path.parent.glob(f"{glob.escape(stem)}-{'[0-9]' * 5}_text_document.idx")):
             break
     header = f"{stem}_text_document.json"
-    names = [f"{stem}-{number:05}_text_document.idx" for number in range(len(found))]
-    if found and (path.parent / header).exists():
+    names = [f"{stem}-{number:05}_text_document.idx" for number in range(len(paths))]
+    if paths and (path.parent / header).exists():
         names = [*read_header(path.parent, KIND, header).results.get("files", names)]
     for missing in (path.parent / name for name in names if name.endswith(".idx")):
         if not missing.exists():
             raise PilekitError(f"{missing}: is not there; put it beside the other files, or name each .idx")
-    return found
+    return paths
 
 
 def _index_path(prefix: Path) -> Path:
-    found = index_paths(prefix)
-    if len(found) > 1:
-        raise PilekitError(f"{prefix}: has {len(found)} token files; name one, such as {found[0]}")
-    if not found:
+    paths = index_paths(prefix)
+    if len(paths) > 1:
+        raise PilekitError(f"{prefix}: has {len(paths)} token files; name one, such as {paths[0]}")
+    if not paths:
         shown = " or ".join(visible(f"{prefix}{end}.idx") for end in _ENDS)
         raise PilekitError(f"{prefix}: there is no token file {shown}")
-    return found[0]
+    return paths[0]

@@ -163,8 +163,8 @@ def tokenize_corpus(
     if job.on_error == "raise" and skipped.count:
         raise PilekitError(f"{skipped.examples[0]}; {shown} was made without it: give --on-error skip for that")
     written = [str(files.prefix.parent / name) for name in results["files"]]
-    told = {name: results[name] for name in (*COUNTS, "empty", "skipped", "dtype")}
-    return TokenizedCorpus({**told, "files": written, "subsets": results["subsets"]}, skipped)
+    totals = {name: results[name] for name in (*COUNTS, "empty", "skipped", "dtype")}
+    return TokenizedCorpus({**totals, "files": written, "subsets": results["subsets"]}, skipped)
 
 
 def _summed(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -174,7 +174,9 @@ def _summed(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     for shard in shards:
         sums = add_counts(sums, {name: shard[name] for name in sums})
         skipped.merge(SkippedLines.noted(shard))
-    subsets = dict(sorted(sums["subsets"].items(), key=lambda one: (-one[1]["bytes"], -one[1]["documents"], one[0])))
+    subsets = dict(
+        sorted(sums["subsets"].items(), key=lambda item: (-item[1]["bytes"], -item[1]["documents"], item[0]))
+    )
     total = {count: sum(counts[count] for counts in subsets.values()) for count in COUNTS}
     listed = skipped.listed()
     return {**total, "empty": sums["empty"], "skipped": skipped.count, "bad_lines": listed, "subsets": subsets}
@@ -191,12 +193,12 @@ def _eod_id(tokenizer: Tokenizer, format: Format, append: bool | None, token: st
         if usual:
             logger.warning("without EOD, readers of %s files cannot tell documents apart", format)
         return None
-    found = tokenizer.eos_id if token is None else tokenizer.token_id(token)
-    if found is None:
+    eod_id = tokenizer.eos_id if token is None else tokenizer.token_id(token)
+    if eod_id is None:
         name = "EOD token" if token is None else f"token {visible(repr(token), 80)}"
         remedy = "or leave EOD out (--no-append-eod)"
         raise PilekitError(f"{tokenizer.path}: has no {name}; name one of its tokens with --eod, {remedy}")
-    return found
+    return eod_id
 
 
 def _parts(output: Output, shard: str) -> tuple[Path, Path]:
@@ -259,12 +261,12 @@ def _encode(batch: DocumentBatch, *, tokenize: Tokenize, eod: int | None, files:
     """(ids of the documents with EOD, indices of those that have tokens, their records, their UTF-8 bytes)."""
     tokens = tokenize.encode(batch)
     lengths = np.diff(tokens.offsets)
-    kept = np.flatnonzero(lengths)
+    indices = np.flatnonzero(lengths)
     ids = tokens.ids.astype(np.dtype(files.dtype).newbyteorder("<"))
     if eod is not None:
         ends = tokens.offsets[:-1] if files.format == "llmc" else tokens.offsets[1:]
-        ids = np.insert(ids, ends[kept], eod)
-    records = np.zeros(len(kept), RECORD)
-    records["number"] = batch.numbers[kept]
-    records["tokens"] = lengths[kept] + (eod is not None)
-    return ids, kept, records, batch.text_bytes()[kept]
+        ids = np.insert(ids, ends[indices], eod)
+    records = np.zeros(len(indices), RECORD)
+    records["number"] = batch.numbers[indices]
+    records["tokens"] = lengths[indices] + (eod is not None)
+    return ids, indices, records, batch.text_bytes()[indices]
