@@ -54,15 +54,16 @@ class Plan:
 
 
 def choose_plan(
-    corpus: Corpus, *, on_error: OnError = "raise", advance: Advance | None = None, held_bytes: int = HELD_BYTES
+    corpus: Corpus, *, on_error: OnError = "raise", advance: Advance | None = None, held_bytes: int | None = None
 ) -> Plan:
     """The plan for this corpus, the same for every process. Under random access, missing indexes are made.
 
     advance      called with the number of stored bytes newly indexed
-    held_bytes   a corpus with no more bytes of text is held whole in memory
+    held_bytes   a corpus with no more bytes of text is held whole in memory; None: `HELD_BYTES`
 
     PilekitError for a damaged shard and, while indexing and unless `on_error` is "skip", for a bad line.
     """
+    held_bytes = HELD_BYTES if held_bytes is None else held_bytes
     if any(shard.path == STANDARD_INPUT for shard in corpus.shards):
         return Plan("sequential", "standard input can only be read as it comes")
     known = find_indexes(corpus)
