@@ -55,11 +55,11 @@ COMMANDS: dict[str, list[str]] = {
     "stream, tokens": ["-c", STREAM, "tokens/t", "TOKENIZER", "MANY"],
     "train": ["train", "run.toml", "--out", "OUT"],
     "bpb": ["bpb", "model/model", "SHARD", "--limit", "12", "--device", "cpu", "--subsets", "Pile-CC,PubMed Abstracts"],
-    "--help": ["--help"],
+    "help": ["--help"],
     "import": ["-c", "import pilekit"],
     "stats of ten documents": ["stats", "ten.jsonl.zst"],
 }
-MANY = {"--help": 10, "import": 10, "stats of ten documents": 5}
+MANY = {"help": 10, "import": 10, "stats of ten documents": 5}
 """How often a measurement runs what takes milliseconds."""
 
 RUN = """[data]
