@@ -66,7 +66,7 @@ def _explained(text: str, value: Any, info: Any, name: str) -> str:
     text, _, place = text.partition(" - at `")
     for field, item in re.findall(r"\.([^.\[\]`]+)|\[(\d+)\]", place):
         if field:
-            info = next(one.type for one in _of(info, "fields").fields if one.encode_name == field)
+            info = next(candidate.type for candidate in _of(info, "fields").fields if candidate.encode_name == field)
             value, name = value[field], f"{name}.{field}".lstrip(".")
         else:
             items = _of(info, "item_type", "item_types")
@@ -75,7 +75,7 @@ def _explained(text: str, value: Any, info: Any, name: str) -> str:
     if match := re.fullmatch(r"Object missing required field `(.*)`", text):
         return f"{name}.{match[1]}".lstrip(".") + " is missing"
     if match := re.fullmatch(r"Object contains unknown field `(.*)`", text, re.DOTALL):
-        names = [one.encode_name for one in _of(info, "fields").fields]
+        names = [candidate.encode_name for candidate in _of(info, "fields").fields]
         return f'unknown field{f" of {name}" * bool(name)}, "{shortened(match[1], 60)}"; {nearest_of(match[1], names)}'
     before = f"{name} = {shown(value)}: " if name else ""
     if not re.match(_OF_MSGSPEC, text):

@@ -191,10 +191,10 @@ def output_folder(
                 for note in _notes_of(header) if header is not None and header.finished else []:
                     output.write_note(note)
                 if header is not None and not header.finished:
-                    others = [
+                    changed_inputs = [
                         name for name, fingerprint in _as_json(inputs).items() if header.inputs[name] != fingerprint
                     ]
-                    first_names = ", ".join(others[:5]) + ", ..." * (len(others) > 5)
+                    first_names = ", ".join(changed_inputs[:5]) + ", ..." * (len(changed_inputs) > 5)
                     logger.warning("%s: read again, because they have changed since: %s", folder, first_names)
                 write_header(folder, kind=kind, parameters=parameters, inputs=inputs, finished=False)
             try:

@@ -55,7 +55,7 @@ def in_row_groups(batches: Iterable[pa.RecordBatch], rows: int, most_bytes: int 
             for begin in range(0, whole, rows):
                 yield table.slice(begin, min(rows, whole - begin))
             buffered = table.slice(whole).to_batches()
-            count, size = count - whole, sum(rest.nbytes for rest in buffered)
+            count, size = count - whole, sum(batch.nbytes for batch in buffered)
     if buffered:
         yield pa.Table.from_batches(buffered).unify_dictionaries()
 

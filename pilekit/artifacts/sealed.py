@@ -183,9 +183,9 @@ class SealedKind:
 
     def write(self, path: Path, header: SealedHeader, body: npt.NDArray[np.uint8]) -> None:
         """Write a sealed file."""
-        rest = b'",%s\n' % self._with_kind(header)[1:]
+        line_end = b'",%s\n' % self._with_kind(header)[1:]
         with write_atomically(path) as file:
-            file.write(_START + _sum(rest, body) + rest)
+            file.write(_START + _sum(line_end, body) + line_end)
             file.write(body.data)
 
     def read(self, path: str | Path, header: type[_Header]) -> tuple[_Header, npt.NDArray[np.uint8]]:
@@ -197,12 +197,12 @@ class SealedKind:
         except (OSError, ValueError) as error:  # ValueError: a null character
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise self.error(f"{visible(path)}: is {self.name} that cannot be read: {why}") from error
-        found = self.parsed(path, line)
-        self._check_format(path, found, self._kind)
+        fields = self.parsed(path, line)
+        self._check_format(path, fields, self._kind)
         digits = len(_START) + _DIGITS
         if not line.endswith(b"\n") or line[:digits] != _START + _sum(line[digits:], body):
             raise self.damaged(path, "it does not match its sum")
-        return self._header(path, found, header), body
+        return self._header(path, fields, header), body
 
     def another_format(self, path: str | Path, format: int, pilekit: str) -> PilekitError:
         """The refusal of a file in another format, which this version of pilekit wrote."""

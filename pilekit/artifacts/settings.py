@@ -188,14 +188,17 @@ def described(function: F, row: str, settings: Iterable[Setting]) -> F:
     ]
     function.__signature__ = signature.replace(parameters=[*explicit, *shared])  # type: ignore[attr-defined]
     text = function.__doc__ or ""
-    if (found := re.search(rf"^( *){row}( +).*\n", text, re.MULTILINE)) is not None:  # None: Python -OO
-        indent, column = found[1], len(found[1]) + max(len(row + found[2]), 2 + max(len(one.name) for one in settings))
+    if (match := re.search(rf"^( *){row}( +).*\n", text, re.MULTILINE)) is not None:  # None: Python -OO
+        longest = max(len(setting.name) for setting in settings)
+        indent, column = match[1], len(match[1]) + max(len(row + match[2]), 2 + longest)
         rows = [
-            textwrap.fill(f"{indent}{one.name}".ljust(column) + one.sentence, 120, subsequent_indent=" " * column)
-            for one in settings
-            if not re.search(rf"^ *{one.name} ", text, re.MULTILINE)
+            textwrap.fill(
+                f"{indent}{setting.name}".ljust(column) + setting.sentence, 120, subsequent_indent=" " * column
+            )
+            for setting in settings
+            if not re.search(rf"^ *{setting.name} ", text, re.MULTILINE)
         ]
-        function.__doc__ = text[: found.start()] + "".join(f"{line}\n" for line in rows) + text[found.end() :]
+        function.__doc__ = text[: match.start()] + "".join(f"{line}\n" for line in rows) + text[match.end() :]
     return function
 
 

@@ -7,7 +7,8 @@ read/    selects the documents, and reads a lane's documents from any place, und
 pack/    turns a lane's documents into tokens, windows and rows
 batch/   turns rows of several lanes into a `Batch`; also masks, untokenized documents, and `peek`
 
-`settings.py` describes each setting of a stream. `pile_stream.py` puts the folders together and iterates,
-`finite_pass.py` makes the batches of a pass that ends, and `loader.py` is a DataLoader. `record.py` records which
-batches were handed out, and `state.py` writes the record as JSON and checks whether a state fits a stream.
+`settings.py` describes each setting of a stream, and `pile_stream.py` makes a stream from its settings. `iteration.py`
+gives the batches, and records in a `Record` (`record.py`) which batches were handed out. `finite_pass.py` makes the
+batches of a pass that ends, and `loader.py` is a DataLoader. `state.py` writes the record as JSON and checks whether a
+state fits a stream.
 """

@@ -36,27 +36,27 @@ class Explanation(dict[str, Any]):
 
     def lines(self) -> list[tuple[str, str]]:
         """The text's lines: (title, text)."""
-        told, repeats = dict(self), self["repeats"]
-        told |= {name: ", ".join(map(str, self[name])) for name in ("world_sizes", "worker_counts")}
+        texts, repeats = dict(self), self["repeats"]
+        texts |= {name: ", ".join(map(str, self[name])) for name in ("world_sizes", "worker_counts")}
         grad_accums = (f"{', '.join(map(str, valid))} with {world}" for world, valid in self["accumulations"].items())
         parts = [] if self["documents"] is None else [counted(self["documents"])]
         parts += [] if self["window"] is None else [f"windows of {counted(self['window'])}"]
-        kind, done = ("documents", "read") if self["window"] is None else ("windows", "tokenized")
+        kind, verb = ("documents", "read") if self["window"] is None else ("windows", "tokenized")
         again = counted(self["restore_documents"], "document is", "documents are")
         memory = f"{self['memory_per_rank'] / 1e6:,.0f} MB"
         sizes = "batch_size {batch_size} x grad_accum {grad_accum} x world_size {world_size}"
         return [
-            ("plan", "{plan}: {reason}".format_map(told)),
+            ("plan", "{plan}: {reason}".format_map(texts)),
             ("order", self["order"]),
             *([("sequence", "; ".join(parts))] if parts else []),
             *([("repeats", ", ".join(f"{name} {factor:g}" for name, factor in repeats.items()))] if repeats else []),
             ("lanes", f"{counted(self['rows'], 'row')} x {counted(self['columns'], 'column')} = {self['lanes']}"),
-            ("step", f"{counted(self['global_batch_size'], 'sample')}: " + sizes.format_map(told)),
-            ("world sizes", told["world_sizes"]),
+            ("step", f"{counted(self['global_batch_size'], 'sample')}: " + sizes.format_map(texts)),
+            ("world sizes", texts["world_sizes"]),
             ("accumulations", "; ".join(grad_accums)),
-            ("workers", told["worker_counts"] or "any number"),
+            ("workers", texts["worker_counts"] or "any number"),
             ("memory", f"about {memory} of {kind} on each rank, among its workers"),
-            ("restoring", f"at most {again} {done} again on each rank"),
+            ("restoring", f"at most {again} {verb} again on each rank"),
         ]
 
 

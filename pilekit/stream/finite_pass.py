@@ -71,10 +71,10 @@ def pass_part(
     again   whether the pass begins once more if neither a rank nor a worker has a batch left
     """
     numbers = part.numbers(first)
-    behind = numbers.start - part.workers if part.made else first - 1
+    behind = numbers.start - part.workers if part.given_batches else first - 1
     has_more = yield from pass_batches(builder, share, begin, place, behind, numbers, passes.drop_last)
     if not has_more and again and behind >= 0:
-        numbers = part._replace(made=0).numbers(0)
+        numbers = part._replace(given_batches=0).numbers(0)
         yield from pass_batches(builder, share, begin, begin, -1, numbers, passes.drop_last)
 
 
@@ -105,14 +105,14 @@ def pass_batches(
             if at <= step * size or (drop_last and at < (step + 1) * size):
                 break
             for number in of_step:
-                wanted = _first_row(share, number)
-                windows = rows_between(rows, wanted - first, wanted - first + share.batch_size)
+                batch_begin = _first_row(share, number)
+                windows = rows_between(rows, batch_begin - first, batch_begin - first + share.batch_size)
                 after = lane.place
                 if windows and (number + 1) % accumulation:
                     after = Place(*windows[-1].after[-1].tolist())
                 missing = share.batch_size - rows_in(windows)
                 if missing and builder.writer is None:  # untokenized: the first documents of the pass again
-                    row = wanted + share.batch_size - missing
+                    row = batch_begin + share.batch_size - missing
                     windows += _rows_again(builder, begin, row % at if at > resumed_at else row, missing)
                 yield builder.batch(share, number, windows, np.zeros(1, np.int64), np.array([after], np.int64))
         return at >= (next_step + 1) * size if drop_last else at > next_step * size

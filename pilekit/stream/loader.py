@@ -20,7 +20,7 @@ from pilekit.display.wrong_names import NearestNames
 from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.stream.batch.batch import Batch
 from pilekit.stream.batch.build_batches import Item
-from pilekit.stream.order.lane_grid import Share
+from pilekit.stream.iteration import Iteration
 
 logger = message_logger(__name__)
 
@@ -31,30 +31,18 @@ _PIPE_BYTES = 1 << 20
 
 
 class RecordedStream(Protocol):
-    """What its loader needs of a `PileStream`: batches that are recorded when they are handed out."""
+    """What its loader needs of a `PileStream`."""
 
     @property
     def is_raw(self) -> bool:
         """Whether batches hold whole documents."""
 
     @property
-    def batch_size(self) -> int:
-        """Rows in a batch."""
-
-    @property
     def seq_len(self) -> int:
         """The setting of the stream."""
 
     @property
-    def share(self) -> Share:
-        """This rank's part of the grid."""
-
-    def _begin(self) -> object: ...
-    def _unrecorded_batches(self) -> Iterator[Item]: ...
-    def _pass_ended(self) -> None: ...
-
-    def advance(self, batch: Any) -> object:
-        """Record a batch."""
+    def _iteration(self) -> Iteration: ...
 
     def state_dict(self) -> dict[str, Any]:
         """The state after the last recorded batch."""
@@ -91,7 +79,7 @@ class StreamLoader(NearestNames):
         self._options: dict[str, Any] = {"pin_memory": pin_memory and not stream.is_raw}
         if num_workers:
             if prefetch_factor is None:
-                per_batch = _BYTES_OF_TOKEN * stream.batch_size * stream.seq_len
+                per_batch = _BYTES_OF_TOKEN * stream._iteration.share.batch_size * stream.seq_len
                 prefetch_factor = max(2, min(128, _PREFETCH_BYTES // per_batch))
             self._options |= {"prefetch_factor": prefetch_factor, "multiprocessing_context": multiprocessing_context}
         self._warned = False
@@ -107,12 +95,13 @@ class StreamLoader(NearestNames):
         return self._batches()
 
     def _batches(self) -> Iterator[Batch]:
-        self.stream._begin()
+        iteration = self.stream._iteration
+        iteration.begin()
         batches = iter(
             DataLoader(
-                _Batches(self.stream),
+                _Batches(iteration),
                 batch_size=None,
-                num_workers=self.stream.share.workers(self.num_workers),
+                num_workers=iteration.share.workers(self.num_workers),
                 collate_fn=_as_it_is,
                 **self._options,
             )
@@ -120,9 +109,9 @@ class StreamLoader(NearestNames):
         _widen_pipe(batches)
         try:
             for batch in _clear_errors(batches):
-                self.stream.advance(batch)
+                iteration.advance(batch)
                 yield batch
-            self.stream._pass_ended()
+            iteration.end_pass()
         finally:
             # torch ends the workers when nothing refers to `batches` any more; after an error that is much later.
             if (end := getattr(batches, "_shutdown_workers", None)) is not None:
@@ -140,11 +129,11 @@ class StreamLoader(NearestNames):
 class _Batches(IterableDataset[Item]):
     """The stream's batches for this loader's own DataLoader; frameworks never see that DataLoader."""
 
-    def __init__(self, stream: RecordedStream) -> None:
-        self._stream = stream
+    def __init__(self, iteration: Iteration) -> None:
+        self._iteration = iteration
 
     def __iter__(self) -> Iterator[Item]:
-        return self._stream._unrecorded_batches()
+        return self._iteration.unrecorded_batches()
 
 
 def _clear_errors(batches: Iterator[Any]) -> Iterator[Any]:

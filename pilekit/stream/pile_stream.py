@@ -6,9 +6,10 @@ fixed lanes (lane_grid.py). Ranks, micro-batches and DataLoader workers only dec
 step. So a step's content is the same for every valid world size, accumulation and number of workers, and a run can
 resume with other numbers of these.
 
-A `Record` (record.py) keeps the place of each lane after the batches that were handed out. Its changes travel with the
-batches, so batches read ahead do not count. `stream.loader()` records each batch, with any number of workers. Iterating
-the stream in one process records them too. With a stock DataLoader, `stream.advance(batch)` records them.
+This file makes a stream from its settings, and reads and writes its state. iteration.py makes the batches, and records
+the place of each lane after the batches that were handed out. `stream.loader()` records each batch, with any number of
+workers. Iterating the stream in one process records them too. With a stock DataLoader, `stream.advance(batch)` records
+them.
 """
 
 from __future__ import annotations
@@ -26,29 +27,27 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from pilekit.artifacts.checked import checked
 from pilekit.artifacts.settings import FromZero, of_setting, takes_settings
-from pilekit.corpus.shuffle import Int64
 from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.display.progress import Reached, byte_progress
 from pilekit.display.wrong_names import NearestNames
 from pilekit.errors import PilekitError, counted, message_logger
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.stream.batch.batch import Batch, BatchWriter, checked_outputs
-from pilekit.stream.batch.build_batches import BatchBuilder, Item, build_batches, rows_of_step
+from pilekit.stream.batch.build_batches import BatchBuilder, rows_of_step
 from pilekit.stream.batch.mlm import Masking
 from pilekit.stream.explanation import Explanation, explain, order_of
-from pilekit.stream.finite_pass import Epoch, Passes, pass_part
+from pilekit.stream.finite_pass import Epoch, Passes
+from pilekit.stream.iteration import Iteration
 from pilekit.stream.loader import StreamLoader, refuse_second_sharding
 from pilekit.stream.order.lane_grid import COLUMNS, Grid, Share, batch_sizes, default_rows
 from pilekit.stream.order.topology import rank_of_world
-from pilekit.stream.pack.window import Layout, Place, Window
+from pilekit.stream.pack.window import Layout, Window
 from pilekit.stream.read.document_selection import StreamDocuments, checked_filters
-from pilekit.stream.read.lane_documents import LaneSource
 from pilekit.stream.read.mixture import exact_mixture
-from pilekit.stream.read.random_access import RandomAccess
 from pilekit.stream.read.read_plan import choose_plan
-from pilekit.stream.read.sequential import Sequential, default_grid
+from pilekit.stream.read.sequential import default_grid
 from pilekit.stream.read.token_files import TokenCorpus, TokenIndex, corpus_of
-from pilekit.stream.record import HandedOut, Record, WorkerPart, remove_state, state_of
+from pilekit.stream.record import Record
 from pilekit.stream.settings import StreamSettings
 from pilekit.stream.state import (
     Counts,
@@ -112,7 +111,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         if plan is None:
             with byte_progress("indexing", self.corpus.size) if self.rank == 0 else nullcontext() as advance:
                 plan = choose_plan(self.corpus, on_error=settings.on_error, advance=advance)
-        self._selected = StreamDocuments(
+        self._documents = StreamDocuments(
             corpus=self.corpus,
             plan=plan,
             subsets=self.subsets,
@@ -127,14 +126,14 @@ class PileStream(NearestNames, IterableDataset[Batch]):
             cache=None if settings.cache is None else FrameCache.at(settings.cache, settings.cache_bytes),
         )
         if shares is not None:
-            self.repeats = self._selected.take_weights(shares, self._tokenizer, settings.append_eod)
-        self.subset_names = tuple(self._selected.subset_ids)
-        self._fingerprint = {**self._selected.fingerprint(), "tokenizer": None}
+            self.repeats = self._documents.take_weights(shares, self._tokenizer, settings.append_eod)
+        self.subset_names = tuple(self._documents.subset_ids)
+        self._fingerprint = {**self._documents.fingerprint(), "tokenizer": None}
         layout, writer = Layout(1, "concat", self.window, True, self.seed), None  # without tokens a document is a row
         if self._tokenizer is not None:
             layout = Layout(self.seq_len, self.packing, self.window, settings.append_eod, self.seed)
             writer = self._packed_rows(self._tokenizer, layout, settings.objective, outputs)
-        self._build = partial(
+        make_builder = partial(
             BatchBuilder,
             layout=layout,
             tokenizer=self._tokenizer,
@@ -142,7 +141,6 @@ class PileStream(NearestNames, IterableDataset[Batch]):
             shard_names=[shard.name for shard in self.corpus.shards],
             token_files=[index for index in plan.indexes if isinstance(index, TokenIndex)],
         )
-        self._passes: Passes | None = None if epochs is None else Passes(epochs, settings.drop_last)
         if epochs is not None:
             rows, columns = 1, 1
         elif self._lanes is not None:
@@ -152,14 +150,18 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         else:
             rows, columns = default_rows(global_batch_size, self.world_size, accumulation), COLUMNS
         grid = Grid(rows, columns, global_batch_size, plan.name, finite=epochs is not None)
-        self._use_grid(grid, self._selected.default_unit(grid.lanes), accumulation)
+        share = grid.share(self.rank, self.world_size, accumulation)
+        passes = None if epochs is None else Passes(epochs, settings.drop_last)
         self._changes: list[dict[str, Any]] = []
-        self._resume_from(Record(self._lane_starts(), 0, np.zeros((len(self.subset_names), 2), np.int64)))
+        self._iteration = iteration = Iteration(self._documents, make_builder)
+        iteration.use_grid(share, self._documents.default_unit(grid.lanes), passes)
+        counts = np.zeros((len(self.subset_names), 2), np.int64)
+        iteration.resume_from(Record(iteration.lane_starts.copy(), 0, counts))
 
     def __repr__(self) -> str:
-        count = "" if self._selected.count is None else f"{counted(self._selected.count, 'document')}, "
-        kept = "untokenized" if self._tokenizer is None else f"rows of {self.seq_len} tokens"
-        return f"PileStream({self.corpus!r}, {count}batches of {self.batch_size}, {kept})"
+        count = "" if self._documents.count is None else f"{counted(self._documents.count, 'document')}, "
+        content = "untokenized" if self._tokenizer is None else f"rows of {self.seq_len} tokens"
+        return f"PileStream({self.corpus!r}, {count}batches of {self.batch_size}, {content})"
 
     def _packed_rows(
         self, tokenizer: Tokenizer, layout: Layout, objective: Literal["clm", "mlm"], outputs: Sequence[str]
@@ -181,32 +183,10 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         masking = Masking.of(tokenizer) if objective == "mlm" else None
         return BatchWriter(layout.seq_len, outputs, pad_id, tokenizer.eos_id, masking)
 
-    def _use_grid(self, grid: Grid, unit: int, grad_accum: int) -> None:
-        """Use this grid: set this rank's share of it and the source of its lanes."""
-        self.share, self._unit = grid.share(self.rank, self.world_size, grad_accum), unit
-        end = None if self._passes is None else self._passes.borders(self._selected.positions(unit))[1]
-        if grid.plan == "sequential":
-            source: LaneSource = Sequential(self._selected, grid.lanes, end)
-        else:
-            source = RandomAccess(self._selected, grid.lanes, unit, end)
-        self._builder = self._build(source, grid.per_visit)
-
-    def _resume_from(self, record: Record, loaded: bool = False) -> None:
-        """Resume from this record."""
-        step, inside = divmod(record.batch, self.share.grad_accum)
-        # The places of all lanes before a step; `peek` can count from there.
-        self._known = None if inside else (step, record.places.copy())
-        self._handed_out = HandedOut(record, None if self._passes is None else self._lane_starts(), loaded)
-        self._part: WorkerPart | None = None  # in a DataLoader worker that iterates: its part of the batches
-        self._begun = False  # whether this DataLoader worker has iterated
-        self._loaded_part: tuple[int, int, int] | None = None  # the `_part` in the state that was loaded
-
-    def _lane_starts(self) -> Int64:
-        """The places at which all lanes begin, int64 [L, 3]."""
-        places = self._selected.first(self.share.grid.lanes)
-        if self._passes is not None:
-            places[0, 0] = self._passes.borders(self._selected.positions(self._unit))[0]
-        return places
+    @property
+    def share(self) -> Share:
+        """This rank's part of the grid."""
+        return self._iteration.share
 
     @property
     def grid(self) -> Grid:
@@ -244,69 +224,8 @@ class PileStream(NearestNames, IterableDataset[Batch]):
     def __iter__(self) -> Generator[Batch, None, None]:
         """Resume from the record; one iterator of a stream at a time."""
         refuse_second_sharding(self.world_size)
-        return self._recorded_batches() if get_worker_info() is None else self._unrecorded_batches()
-
-    def _recorded_batches(self) -> Generator[Item, None, None]:
-        handed_out = self._begin()
-        for batch in self._remaining_batches(WorkerPart()):
-            handed_out.iterated(state_of(batch))
-            yield batch
-            if self._handed_out is not handed_out:
-                raise PilekitError(
-                    "this iterator's batches no longer count, because a state was loaded, an epoch set or another "
-                    "iteration begun since; resume with a new iter(stream)"
-                )
-        self._pass_ended()
-
-    def _unrecorded_batches(self) -> Generator[Item, None, None]:
-        """The batches after the record: all of them, or in a DataLoader worker that worker's batches."""
-        worker = get_worker_info()
-        if worker is None:
-            return self._remaining_batches(WorkerPart())
-        part = WorkerPart(worker.id, self.share.workers(worker.num_workers))
-        if self._loaded_part is not None:
-            part = part.resumed(self._loaded_part)
-        self._part = part
-        return self._made_by_worker(part)
-
-    def _made_by_worker(self, part: WorkerPart) -> Generator[Item, None, None]:
-        """The worker's batches. Before each batch is given, the worker's own state moves past it."""
-        if self._begun:
-            raise PilekitError(
-                "a DataLoader with persistent_workers=True would resume where its workers stand, not behind the last "
-                "batch that was handed out; set persistent_workers=False"
-            )
-        self._begun = True
-        for batch in self._remaining_batches(part) if part.worker < part.workers else ():
-            self._handed_out.record.take(state_of(batch))
-            self._part = part = part._replace(made=part.made + 1)
-            yield batch
-
-    def _remaining_batches(self, part: WorkerPart) -> Generator[Item, None, None]:
-        """The remaining batches of this part; nothing is recorded."""
-        record = self._handed_out.record
-        if self._passes is None:
-            return build_batches(self._builder, self.share, record.places, part.numbers(record.batch))
-        begin, place = (Place(*places[0].tolist()) for places in (self._lane_starts(), record.places))
-        # A state that was just loaded may be at the end: then nothing is left. Otherwise an ended pass begins again.
-        return pass_part(
-            self._builder, self.share, self._passes, begin, place, record.batch, part, again=not self._handed_out.loaded
-        )
-
-    def _begin(self) -> HandedOut:
-        """Begin an iteration after the last batch that the previous iteration handed out."""
-        self._handed_out = self._handed_out.next_iteration()
-        return self._handed_out
-
-    def _pass_ended(self) -> None:
-        """Note that an iteration has given its last batch: a finite pass begins again."""
-        if self._passes is not None:
-            self._begin_pass(self._passes)
-
-    def _begin_pass(self, passes: Passes) -> None:
-        self._passes = passes
-        self._use_grid(self.grid, self._unit, self.grad_accum)
-        self._resume_from(replace(self._handed_out.record, places=self._lane_starts(), batch=0))
+        iteration = self._iteration
+        return iteration.recorded_batches() if get_worker_info() is None else iteration.unrecorded_batches()
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next finite pass, as a DistributedSampler's `set_epoch` does.
@@ -315,8 +234,9 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         through its epochs by itself, each in another order, so `set_epoch` does nothing.
         """
         checked(epoch, Epoch, "epoch")
-        if self._passes is not None and not (self._handed_out.loaded and epoch == self._passes.epoch):
-            self._begin_pass(replace(self._passes, epoch=epoch))
+        iteration, passes = self._iteration, self._iteration.passes
+        if passes is not None and not (iteration.is_loaded and epoch == passes.epoch):
+            iteration.begin_pass(replace(passes, epoch=epoch))
 
     def advance(self, batch: Any) -> None:
         """Record that `batch` was handed out, and remove its `stream_state`: `state_dict` now resumes after it.
@@ -324,8 +244,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         With a stock DataLoader, call it for every batch, in order. `loader()` calls it by itself. A loop over the
         stream itself may call it to count a batch only from this point.
         """
-        self._handed_out.advance(state_of(batch))
-        remove_state(batch)
+        self._iteration.advance(batch)
 
     # State
 
@@ -335,14 +254,14 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         It holds all lanes of the grid, but only the lanes of this rank are current: `merge_state_dicts` joins the
         states of all ranks. In a DataLoader's worker that has begun, it is the state of that worker, for that worker.
         """
-        if get_worker_info() is not None and self._part is None:
+        unit, passes, record = self._iteration.unit, self._iteration.passes, self._iteration.record
+        if get_worker_info() is not None and self._iteration.worker_part is None:
             raise PilekitError(
                 "a worker knows only its own part of the stream's state; use stream.loader(), or a DataLoader that "
                 "leaves the state to stream.advance(batch) in the main process"
             )
-        per_epoch = self._selected.per_epoch(self._unit)
-        plan = StatePlan(grid=self.grid, passes=self._passes, unit=self._unit, window=self.window, per_epoch=per_epoch)
-        record = self._handed_out.record
+        per_epoch = self._documents.per_epoch(unit)
+        plan = StatePlan(grid=self.grid, passes=passes, unit=unit, window=self.window, per_epoch=per_epoch)
         step, batch = divmod(record.batch, self.grad_accum)
         return StreamState(
             fingerprint=self._fingerprint,
@@ -350,7 +269,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
             step=step,
             batch=batch,
             rank=self.rank,
-            worker=self._part,
+            worker=self._iteration.worker_part,
             world_size=self.world_size,
             grad_accum=self.grad_accum,
             lanes=record.places.astype("<i8", copy=False).tobytes(),
@@ -377,39 +296,38 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         PilekitError names the field if the state has other shards, tokenizer, seq_len, packing, seed, plan and so on.
         If its global_batch_size and grid do not fit this world size, the message lists valid numbers.
         """
+        iteration, passes = self._iteration, self._iteration.passes
         in_worker = get_worker_info() is not None
         loaded, counts = loaded_state(state, self.rank, self.world_size, in_worker=in_worker)
-        was = changed_fields(loaded, self._fingerprint, strict)
-        wanted: dict[str, Any] = {"plan": self.grid.plan, "window": self.window, "epochs": None}
-        if self._passes is not None:
-            wanted |= {"epochs": self._passes.epochs, "drop_last": self._passes.drop_last}
+        earlier_values = changed_fields(loaded, self._fingerprint, strict)
+        settings: dict[str, Any] = {"plan": self.grid.plan, "window": self.window, "epochs": None}
+        if passes is not None:
+            settings |= {"epochs": passes.epochs, "drop_last": passes.drop_last}
         if self._lanes is not None:
-            wanted |= dict(zip(("rows", "columns"), self._lanes, strict=True))
-        batch_size, grad_accum, whole = self._sizes
-        if whole is not None:
-            wanted["global_batch_size"] = whole
-        grid = grid_for(loaded, {**wanted, "finite": self.grid.finite})
+            settings |= dict(zip(("rows", "columns"), self._lanes, strict=True))
+        batch_size, grad_accum, global_batch_size = self._sizes
+        if global_batch_size is not None:
+            settings["global_batch_size"] = global_batch_size
+        grid = grid_for(loaded, {**settings, "finite": self.grid.finite})
         accumulation = accumulation_for(loaded, grid, self.world_size, batch_size, grad_accum)
-        grid.share(self.rank, self.world_size, accumulation)  # refuse before anything changes
-        self._passes = loaded.plan.passes
-        self._use_grid(grid, loaded.plan.unit, accumulation)
+        iteration.use_grid(grid.share(self.rank, self.world_size, accumulation), loaded.plan.unit, loaded.plan.passes)
         places, self._changes = loaded.places(), list(loaded.changes)
-        if was:
-            places = self._selected.moved(places, loaded.plan.per_epoch, self._unit)
-            self._changes.append({"until_step": loaded.step, "was": was})
-        counted = np.zeros((len(self.subset_names), 2), np.int64)
+        if earlier_values:
+            places = self._documents.moved(places, loaded.plan.per_epoch, loaded.plan.unit)
+            self._changes.append({"until_step": loaded.step, "was": earlier_values})
+        by_subset = np.zeros((len(self.subset_names), 2), np.int64)
         for name, pair in counts.subsets.items():
-            counted[self._selected.ids_of([name])] += pair
-        done = loaded.step * accumulation + loaded.batch
-        self._resume_from(Record(places, done, counted, counts.rows, counts.skipped), loaded=True)
-        self._loaded_part = loaded.worker
+            by_subset[self._documents.ids_of([name])] += pair
+        batch = loaded.step * accumulation + loaded.batch
+        record = Record(places, batch, by_subset, counts.rows, counts.skipped)
+        iteration.resume_from(record, is_loaded=True, loaded_part=loaded.worker)
 
     # Looking
 
     @property
     def order(self) -> str:
         """The order of the documents, as a line for people."""
-        return order_of(self._selected, self._unit)
+        return order_of(self._documents, self._iteration.unit)
 
     def stats(self) -> dict[str, Any]:
         """Counts of all batches that this rank was handed since the run began, resumed parts included.
@@ -418,7 +336,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         skipped (bad lines: of the whole corpus if it is indexed), and `subsets`: {name: {"documents", "tokens"}}. After
         a resume on another world size, rank 0 has the counts of all earlier ranks.
         """
-        stats, skipped = self._handed_out.record.stats(self.subset_names, self.seq_len), self._selected.skipped
+        stats, skipped = self._iteration.record.stats(self.subset_names, self.seq_len), self._documents.skipped
         return stats if skipped is None else {**stats, "skipped": skipped}
 
     def peek(self, step: int, reached: Reached | None = None) -> list[list[tuple[str, int]]]:
@@ -430,28 +348,29 @@ class PileStream(NearestNames, IterableDataset[Batch]):
 
         reached   called now and then with the number of samples already passed before the step, and their total
         """
-        return self._builder.named(self._rows_of_step(step, reached))
+        return self._iteration.builder.named(self._rows_of_step(step, reached))
 
     def peek_batch(self, step: int, reached: Reached | None = None) -> Any:
         """Optimizer step `step` as one batch of all ranks' rows, in no rank's order; costs as much as `peek`."""
         whole, rows = Share(self.grid, 0, 1, 1), self._rows_of_step(step, reached)
-        return self._builder.batch(whole, step, rows, np.zeros(0, np.int64), np.zeros((0, 3), np.int64))
+        return self._iteration.builder.batch(whole, step, rows, np.zeros(0, np.int64), np.zeros((0, 3), np.int64))
 
     def _rows_of_step(self, step: int, reached: Reached | None) -> list[Window]:
         checked(step, FromZero, "step")
         if isinstance(self.corpus, TokenCorpus):
             self.corpus.needs_table("peek")
-        known, record = [] if self._changes else [(0, self._lane_starts())], self._handed_out.record
-        if self._known is not None:
-            known.append(self._known)
+        iteration, record = self._iteration, self._iteration.record
+        known_places = [] if self._changes else [(0, iteration.lane_starts)]
+        if iteration.resumed_at is not None:
+            known_places.append(iteration.resumed_at)
         if self.world_size == 1 and record.batch % self.grad_accum == 0:  # other ranks' lanes are not recorded
-            known.append((record.batch // self.grad_accum, record.places))
-        return rows_of_step(self._builder, self.grid, step, known, reached)
+            known_places.append((record.batch // self.grad_accum, record.places))
+        return rows_of_step(iteration.builder, self.grid, step, known_places, reached)
 
     def explain(self) -> Explanation:
         """How the stream is divided: plan, lanes, valid sizes, memory, the cost of restoring; print it."""
         window = None if self.is_raw else self.window
-        return explain(self._selected, self.share, self._unit, window, self.packing)
+        return explain(self._documents, self.share, self._iteration.unit, window, self.packing)
 
 
 def _tokenizer_with_eod(tokenizer: object) -> Tokenizer:

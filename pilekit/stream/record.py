@@ -22,11 +22,11 @@ _HEAD = 4
 
 
 class WorkerPart(NamedTuple):
-    """A worker's batches of an iteration: first + worker, first + worker + workers, ...; the first `made` are done."""
+    """A worker's batches of an iteration: first + worker, first + worker + workers, ... `given_batches` were given."""
 
     worker: int = 0
     workers: int = 1
-    made: int = 0
+    given_batches: int = 0
 
     def resumed(self, loaded: tuple[int, int, int]) -> WorkerPart:
         """This worker's part from the state that was loaded into it; PilekitError if it is another worker's state."""
@@ -36,11 +36,11 @@ class WorkerPart(NamedTuple):
                 f"{self.worker} of {self.workers}; use the num_workers it was taken with, or stream.loader(), whose "
                 "state fits any"
             )
-        return self._replace(made=loaded[2])
+        return self._replace(given_batches=loaded[2])
 
     def numbers(self, first: int) -> range:
         """The numbers of the batches that are left; it is as good as endless."""
-        return range(first + self.worker, 1 << 62, self.workers)[self.made :]
+        return range(first + self.worker, 1 << 62, self.workers)[self.given_batches :]
 
 
 def batch_state(
@@ -137,39 +137,3 @@ class Record:
             "skipped": self.skipped,
             "subsets": {name: dict(zip(("documents", "tokens"), count, strict=True)) for name, count in counts},
         }
-
-
-class HandedOut:
-    """The record of the batches that an iteration handed out. Iterating counts them, until `advance` is called.
-
-    pass_begin   the places at which a finite pass begins; None: the stream is endless
-    """
-
-    def __init__(self, record: Record, pass_begin: Int64 | None, loaded: bool = False) -> None:
-        self.record = record
-        self.loaded = loaded  # whether nothing was handed out since a state was loaded
-        self._pass_begin = pass_begin
-        self._before = record.copy()
-        self._by_advance = False
-
-    def next_iteration(self) -> HandedOut:
-        """The record of an iteration after the last batch that this iteration handed out."""
-        return HandedOut(self.record, self._pass_begin, self.loaded)
-
-    def iterated(self, state: Int64) -> None:
-        """Count the batch with this state, which an iterator is giving."""
-        if not self._by_advance:
-            self._add(self.record, state)
-
-    def advance(self, state: Int64) -> None:
-        """Count this batch. From now on only batches given to `advance` count, not iterated batches."""
-        # If this is not the next batch, iterating has counted it already.
-        counted = not self._by_advance and int(state[0]) != self.record.batch
-        self._add(self._before.copy() if counted else self.record, state)
-        self._by_advance = True
-
-    def _add(self, record: Record, state: Int64) -> None:
-        if self._pass_begin is not None and record.batch and not int(state[0]):
-            record.places, record.batch = self._pass_begin.copy(), 0  # the pass had ended, so a new one began
-        record.add(state)
-        self.record, self.loaded = record, False

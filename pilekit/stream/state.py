@@ -146,11 +146,11 @@ def merge(states: Sequence[object]) -> StreamState:
     subsets: dict[str, tuple[int, int]] = {}
     for part in parts:
         if part.rank is not None:
-            own = Share(grid, part.rank, part.world_size, part.grad_accum).lanes()
-            places[own] = part.places()[own]
+            lanes_of_rank = Share(grid, part.rank, part.world_size, part.grad_accum).lanes()
+            places[lanes_of_rank] = part.places()[lanes_of_rank]
         for name, (documents, tokens) in part.counts.subsets.items():
-            known = subsets.get(name, (0, 0))
-            subsets[name] = (known[0] + documents, known[1] + tokens)
+            more_documents, more_tokens = subsets.get(name, (0, 0))
+            subsets[name] = (documents + more_documents, tokens + more_tokens)
     counts = Counts(
         sum(part.counts.rows for part in parts),
         sum(part.counts.skipped for part in parts),
@@ -184,22 +184,22 @@ def loaded_state(state: object, rank: int, world_size: int, *, in_worker: bool) 
     return loaded, loaded.counts if rank == 0 else Counts()
 
 
-def changed_fields(loaded: StreamState, own: Mapping[str, Any], strict: bool) -> dict[str, Any]:
+def changed_fields(loaded: StreamState, fingerprint: Mapping[str, Any], strict: bool) -> dict[str, Any]:
     """The state's values of the fields that have changed since; PilekitError if another field changed."""
-    theirs = loaded.fingerprint
-    changed = [field for field in {**own, **theirs} if theirs.get(field) != own.get(field)]
+    earlier = loaded.fingerprint
+    changed = [field for field in {**fingerprint, **earlier} if earlier.get(field) != fingerprint.get(field)]
     for field in changed:
         if strict or field not in MAY_CHANGE:
-            raise _misfit(field, theirs.get(field), own.get(field))
-    return {field: theirs.get(field) for field in changed}
+            raise _misfit(field, earlier.get(field), fingerprint.get(field))
+    return {field: earlier.get(field) for field in changed}
 
 
-def grid_for(loaded: StreamState, wanted: Mapping[str, Any]) -> Grid:
-    """The state's grid; PilekitError if the state's plan differs from `wanted`, the stream's own arguments."""
+def grid_for(loaded: StreamState, stream_settings: Mapping[str, Any]) -> Grid:
+    """The state's grid; PilekitError if the state's plan differs from the settings of the stream."""
     plan = loaded.plan
     passes = {"epochs": None} if plan.passes is None else asdict(plan.passes)
     theirs = {**asdict(plan.grid), **passes, "window": plan.window}
-    for field, value in wanted.items():
+    for field, value in stream_settings.items():
         if theirs.get(field) != value:
             raise _misfit(field, theirs.get(field), value)
     return plan.grid
@@ -231,15 +231,15 @@ def accumulation_for(
     return accumulation
 
 
-def _misfit(field: str, theirs: Any, own: Any) -> PilekitError:
+def _misfit(field: str, in_state: Any, in_stream: Any) -> PilekitError:
     """The error for a state that does not fit the stream."""
-    if field == "special_tokens" and isinstance(theirs, dict):
-        field = next(name for name in own if theirs.get(name) != own[name])
-        theirs, own = theirs.get(field), own[field]
+    if field == "special_tokens" and isinstance(in_state, dict):
+        field = next(name for name in in_stream if in_state.get(name) != in_stream[name])
+        in_state, in_stream = in_state.get(field), in_stream[field]
     more = ", or load it without `strict` to change that from here on" if field in MAY_CHANGE else ""
     return PilekitError(
-        f"the stream's state does not fit: its {_SHOWN.get(field, field)} is {_shown(theirs)}, here it is "
-        f"{_shown(own)}; use the settings and files of the run that wrote it, or start without the state{more}"
+        f"the stream's state does not fit: its {_SHOWN.get(field, field)} is {_shown(in_state)}, here it is "
+        f"{_shown(in_stream)}; use the settings and files of the run that wrote it, or start without the state{more}"
     )
 
 

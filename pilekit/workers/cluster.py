@@ -39,13 +39,13 @@ def raise_first(errors: dict[int, Exception], labels: Sequence[str], places: Map
     """Raise the error of the first item, if there is one, and name its place, if known, and the other failed items."""
     if not errors:
         return
-    first, *rest = sorted(errors)
+    first, *later_items = sorted(errors)
     error, label = errors[first], visible(labels[first])
-    others = [visible(labels[index]) for index in rest]
-    hidden = f" and {len(others) - 5} more" if len(others) > 5 else ""
+    other_labels = [visible(labels[index]) for index in later_items]
+    hidden = f" and {len(other_labels) - 5} more" if len(other_labels) > 5 else ""
     place = (places or {}).get(first)
     more = f" (on {place})" if place else ""
-    more += f" (also failed: {', '.join(others[:5])}{hidden})" if others else ""
+    more += f" (also failed: {', '.join(other_labels[:5])}{hidden})" if other_labels else ""
     if (lacks_memory := is_out_of_memory(error)) or isinstance(error, PilekitError | OSError):
         text = "ran out of memory; use fewer jobs" if lacks_memory else str(error)
         is_named = re.search(rf"(?<!\w){re.escape(label)}(?!\w)", text)

@@ -11,6 +11,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 LARGE_BYTES = 16 << 20
+"""An item of more bytes is processed by the caller's thread, so that no second such item is in memory."""
 
 
 def map_in_threads(
@@ -20,25 +21,26 @@ def map_in_threads(
     *,
     size_of: Callable[[Item], int],
     rounds: int = 1,
+    large_bytes: int = LARGE_BYTES,
 ) -> Iterator[tuple[Item, Result]]:
     """Yield (item, result) for each item in order, while further items are read.
 
-    threads   0: only the caller's thread
-    size_of   bytes of an item; nothing is read while a large item is processed
-    rounds    how many items wait for each thread; several where items are read in bursts
+    threads       0: only the caller's thread
+    size_of       the bytes of an item; nothing is read while an item of more than `large_bytes` is processed
+    rounds        how many items wait for each thread; several where items are read in bursts
     """
     waiting: deque[tuple[Item, Future[Result]]] = deque()
     with ThreadPoolExecutor(max(1, threads)) as pool:
         for item in items:
-            alone = threads < 1 or size_of(item) > LARGE_BYTES
+            alone = threads < 1 or size_of(item) > large_bytes
             while waiting and (alone or len(waiting) > rounds * threads):
-                done, future = waiting.popleft()
-                yield done, future.result()
-                del done, future
+                finished_item, future = waiting.popleft()
+                yield finished_item, future.result()
+                del finished_item, future
             if alone:
                 yield item, function(item)
             else:
                 waiting.append((item, pool.submit(function, item)))
             del item
-        for done, future in waiting:
-            yield done, future.result()
+        for finished_item, future in waiting:
+            yield finished_item, future.result()

@@ -108,11 +108,11 @@ class Ranks:
             value = work()
             return value, pickle.dumps(value)
 
-        own = self.on_all_ranks(answer)
-        sent = [own and own[1]]
+        value_and_bytes = self.on_all_ranks(answer)
+        sent = [value_and_bytes and value_and_bytes[1]]
         with self._naming_lost_ranks():
             dist.broadcast_object_list(sent, src=0, group=self.control)
-        value: T = own[0] if own else pickle.loads(sent[0])  # type: ignore[arg-type]
+        value: T = value_and_bytes[0] if value_and_bytes else pickle.loads(sent[0])  # type: ignore[arg-type]
         return value
 
     def on_all_ranks(self, work: Callable[[], T]) -> T:
@@ -280,8 +280,8 @@ def _leave() -> None:
     joined, world, _joined, _world = _joined, _world, None, None
     groups: list[dist.ProcessGroup | None] = [None]  # None stands for all groups
     if joined is not None:  # a Trainer may still hold this Ranks, which must not keep the groups alive
-        own = [vars(joined).pop(name) for name in ("control", "saving", "mesh")]
-        groups = groups if _is_own_world else own[:2]
+        groups_of_ranks = [vars(joined).pop(name) for name in ("control", "saving", "mesh")]
+        groups = groups if _is_own_world else groups_of_ranks[:2]
     if dist.is_initialized() and dist.group.WORLD is world:
         with suppress(Exception):  # the other ranks may be gone
             for group in groups:

@@ -137,7 +137,7 @@ class Ray(NearestNames):
         waiting, running = deque(gathered(items, jobs)), dict[Any, list[int]]()
         window = 2 * jobs * max(map(len, waiting))
         results, errors, places = dict[int, bytes](), dict[int, Exception](), dict[int, str]()
-        done, shown, warned, yielded = dict[int, int](), 0, set[str](), 0
+        done_bytes, shown, warned, yielded = dict[int, int](), 0, set[str](), 0
         try:
             while yielded < len(items):
                 while waiting and len(running) < jobs and waiting[0][0] < yielded + window:
@@ -148,7 +148,7 @@ class Ray(NearestNames):
                 if ready in running:
                     numbers = running.pop(ready)
                     report = self._report(ready)
-                    done[numbers[0]] = report.done
+                    done_bytes[numbers[0]] = report.done_bytes
                     if len(report.outcomes) < len(numbers):  # Only one of them may have killed the processes.
                         waiting.extendleft([number] for number in reversed(numbers))
                         continue
@@ -165,9 +165,9 @@ class Ray(NearestNames):
                     news = []
                     with suppress(ray.exceptions.RayError):  # Without the collector, only the progress stands still.
                         totals, tasks = ray.get(ready), {(call, numbers[0]) for numbers in running.values()}
-                        done |= {task[1]: total for task, total in totals.items() if task in tasks}
+                        done_bytes |= {task[1]: total for task, total in totals.items() if task in tasks}
                         news = [self.progress.news.remote()]
-                if (total := sum(done.values())) != shown:
+                if (total := sum(done_bytes.values())) != shown:
                     on_progress(total - shown)  # negative when a task is repeated
                     shown = total
                 while yielded in results or yielded in errors:

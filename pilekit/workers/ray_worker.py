@@ -54,7 +54,7 @@ class Report(NamedTuple):
 
     node: str
     outcomes: list[bytes | Exception]
-    done: int
+    done_bytes: int
     warnings: list[tuple[str, int, str]]
 
 
@@ -64,9 +64,9 @@ class Progress:
     def __init__(self) -> None:
         self._news: dict[Task, int] = {}
 
-    async def tell(self, task: Task, done: int) -> None:
+    async def record(self, task: Task, done_bytes: int) -> None:
         """Record a task's total of bytes done."""
-        self._news[task] = done
+        self._news[task] = done_bytes
 
     async def news(self) -> dict[Task, int]:
         """Wait for half a second, and return the changes since the last call."""
@@ -87,26 +87,26 @@ def versions() -> dict[str, str]:
     from importlib.metadata import version  # takes 20 ms
 
     python, libzstd = platform.python_version_tuple()[:2], map(str, zstandard.ZSTD_VERSION)
-    others = {name: version(name) for name in ("pyarrow", "tokenizers", "fastokens")}
-    return {"pilekit": __version__, "Python": ".".join(python), "libzstd": ".".join(libzstd), **others}
+    package_versions = {name: version(name) for name in ("pyarrow", "tokenizers", "fastokens")}
+    return {"pilekit": __version__, "Python": ".".join(python), "libzstd": ".".join(libzstd), **package_versions}
 
 
 def run_task(driver: Driver, function: bytes, items: list[bytes], task: Task, progress: Any) -> Report:
     """Work on the items in order; a failed item does not stop the others. `PilekitError` if the node is unfit."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # Ray cancels with SIGINT; a shell's `&` ignores it.
     node = f"node {importlib.import_module('ray').util.get_node_ip_address()}"
-    lock, done, last_told = threading.Lock(), 0, 0.0
+    lock, done_bytes, last_report = threading.Lock(), 0, 0.0
     warned = BufferingHandler(1 << 20)
     warned.setLevel(logging.WARNING)
 
     def advance(amount: int) -> None:
-        nonlocal done, last_told
+        nonlocal done_bytes, last_report
         with lock:
-            done += amount
-            if (now := time.monotonic()) >= last_told + PROGRESS_SECONDS:
-                last_told = now
+            done_bytes += amount
+            if (now := time.monotonic()) >= last_report + PROGRESS_SECONDS:
+                last_report = now
                 with suppress(Exception):  # The collector may be dead; the work continues.
-                    progress.tell.remote(task, done)
+                    progress.record.remote(task, done_bytes)
 
     logging.getLogger("pilekit").addHandler(warned)
     try:
@@ -115,7 +115,7 @@ def run_task(driver: Driver, function: bytes, items: list[bytes], task: Task, pr
     finally:
         logging.getLogger("pilekit").removeHandler(warned)
     warnings = [(record.name, record.levelno, record.getMessage()) for record in warned.buffer]
-    return Report(node, outcomes, done, warnings)
+    return Report(node, outcomes, done_bytes, warnings)
 
 
 def _outcome(function: bytes, item: bytes, advance: Advance) -> bytes | Exception:

@@ -80,8 +80,8 @@ def work(pipe: Connection, environment: dict[str, str]) -> None:
 def _offer_memory() -> None:
     """On Linux: if memory runs out, let the kernel kill a worker, which the parent reports, before a larger parent."""
     with suppress(OSError):
-        own = Path("/proc/self/oom_score_adj")
-        own.write_text(str(min(1000, int(own.read_text()) + _OOM_SCORE)))
+        score_file = Path("/proc/self/oom_score_adj")
+        score_file.write_text(str(min(1000, int(score_file.read_text()) + _OOM_SCORE)))
 
 
 def _leave(number: int, frame: object) -> NoReturn:

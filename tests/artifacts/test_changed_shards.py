@@ -28,8 +28,8 @@ from pilekit.shards.read.open import _StoredFile
 from pilekit.shards.read.parquet import RowBlocks
 from pilekit.shards.verify.verify import verify_corpus
 from pilekit.shards.write.reframe import reframe_corpus
-from pilekit.stream.read import read_plan as plan
 from pilekit.tokenize.training import train_tokenizer
+from tests.stream.collecting import read_in_turn
 
 LINES = [
     json.dumps({"text": f"document {number} " + "word " * 200, "meta": {"pile_set_name": "ArXiv"}}).encode() + b"\n"
@@ -233,18 +233,15 @@ def test_a_shard_mended_after_a_stopped_dedup_is_compared_anew(tmp_path: Path, m
     assert files(out) == files(tmp_path / "expected")
 
 
-def test_a_stream_of_whole_shards_stops_at_one_that_changes(
-    tmp_path: Path, when_read: WhenRead, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_of_whole_shards_stops_at_one_that_changes(tmp_path: Path, when_read: WhenRead) -> None:
     path = tmp_path / "00.jsonl"
     path.write_bytes(b"".join(LINES))
     COMMANDS["tokenizer"](str(path), tmp_path)
-    monkeypatch.setattr(plan, "HELD_BYTES", 0)
-    monkeypatch.setattr(plan, "MOST_DECODED", 0)
     for change, after in ((shrink, None), (rewrite, None), (grow, 0), (replace, 0)):
         path.write_bytes(b"".join(LINES))
         settings = {"tokenizer": tmp_path / "tokenizer.json", "seq_len": 512, "batch_size": 4}
-        stream = PileStream(str(path), **settings, shuffle_block=16)  # a shard of one block is read at once
+        with read_in_turn():
+            stream = PileStream(str(path), **settings, shuffle_block=16)  # a shard of one block is read at once
         if after is None:
             when_read(partial(change, path))
         with pytest.raises(PilekitError, match=r"00\.jsonl: was changed while it was read"):

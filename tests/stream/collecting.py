@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice, pairwise
 from typing import Any, Literal
 
@@ -16,8 +17,10 @@ from torch.utils.data import DataLoader
 
 from pilekit.documents import Document
 from pilekit.pipeline.functions import document_filter
+from pilekit.stream import pile_stream
 from pilekit.stream.batch.batch import COLUMNS, OUTPUTS, Batch
 from pilekit.stream.pile_stream import PileStream
+from pilekit.stream.read.read_plan import choose_plan
 from tests.process_groups import ProcessGroups
 from tests.stream.reference import Row, cu_seqlens
 
@@ -43,8 +46,7 @@ def read_in_turn(on: bool = True) -> Iterator[None]:
     """Tiny shards are treated like the Pile's: not kept in memory, and read without seeking, so one after another."""
     with pytest.MonkeyPatch.context() as patch:
         if on:
-            patch.setattr("pilekit.stream.read.read_plan.HELD_BYTES", 0)
-            patch.setattr("pilekit.stream.read.read_plan.MOST_DECODED", 0)
+            patch.setattr(pile_stream, "choose_plan", partial(choose_plan, held_bytes=0, most_decoded=0))
         yield
 
 

@@ -20,9 +20,6 @@ from pilekit.corpus.shuffle import mix, permutation
 UNITS, DOCUMENTS, REPEATS, SHARDS, TURNS, BLOCKS = 1, 2, 3, 4, 5, 6
 """The first word of the key of each random choice."""
 
-MOST_TOKENS = 512 * 1024
-"""A window with this many tokens takes no further document."""
-
 
 @dataclass(frozen=True)
 class Line:
@@ -40,6 +37,7 @@ class Plan:
 
     shards   names of all shards of the corpus, sorted
     unit     by default the value of a new run
+    most_tokens   a window with so many tokens takes no further document
     in_turn  the sequential plan: lanes of whole shards, in another order in each epoch, whose documents are permuted
              inside blocks of `shuffle_block` lines
     """
@@ -59,6 +57,7 @@ class Plan:
     keep: Callable[[Line], bool] | None = None
     in_turn: bool = False
     shuffle_block: int = 4096
+    most_tokens: int = 512 * 1024
 
     @property
     def lanes(self) -> int:
@@ -200,7 +199,7 @@ def windows(documents: Iterator[Document], plan: Plan) -> Iterator[list[Document
     window: list[Document] = []
     for document in documents:
         window.append(document)
-        if len(window) == plan.window or sum(len(one.tokens) for one in window) >= MOST_TOKENS:
+        if len(window) == plan.window or sum(len(one.tokens) for one in window) >= plan.most_tokens:
             yield window
             window = []
     if window:

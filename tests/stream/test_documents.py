@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,11 +21,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
+from pilekit.corpus import Corpus
 from pilekit.documents import Document, DocumentBatch
 from pilekit.errors import PilekitError
 from pilekit.pipeline.functions import document_filter, document_map
 from pilekit.stream.batch.build_batches import RawBatch
 from pilekit.stream.pile_stream import PileStream
+from pilekit.stream.read.document_selection import StreamDocuments
+from pilekit.stream.read.lane_documents import SUBSET
+from pilekit.stream.read.random_access import RandomAccess
+from pilekit.stream.read.read_plan import choose_plan
 from tests.refusing import refused
 from tests.stream.collecting import read_in_turn
 from tests.stream.conftest import Corpora
@@ -232,16 +238,17 @@ def test_a_lane_without_documents_is_an_error_and_a_pass_without_them_too(tmp_pa
     assert len(list(islice(raw(tmp_path / "blank", True, lanes=(1, 1), shuffle=False), 5))) == 5
 
 
-def test_a_rare_subset_may_be_repeated_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rare_subset_may_be_repeated_often(tmp_path: Path) -> None:
     """All units but one are empty in most of their copies, so a lane drops far more documents than the corpus has."""
-    monkeypatch.setattr("pilekit.stream.read.random_access._MOST_DROPPED", 10)
     for number, labels in enumerate([["ArXiv"] * 63 + ["Github"], ["ArXiv"] * 36]):
         write_shard(tmp_path / f"{number:02d}", [record("x", label) for label in labels], "plain")
-    stream = raw(tmp_path, lanes=(1, 1), repeats={"Github": 200.0})
-    assert Counter(one[2] for document in islice(stream, 299) for one in found_of(document)) == {
-        "ArXiv": 99,
-        "Github": 200,
-    }
+    corpus = Corpus(tmp_path)
+    source = RandomAccess(
+        StreamDocuments(corpus, choose_plan(corpus), repeats={"Github": 200.0}), lanes=1, unit=6, most_dropped=10
+    )
+    tables = [unit.table for unit in islice(source.documents(0, 0, 0), 17 * 200)]  # an epoch
+    subsets = Counter(np.concatenate(tables)[:, SUBSET].tolist())
+    assert subsets == dict(zip(source.selected.ids_of(["ArXiv", "Github"]).tolist(), (99, 200), strict=True))
 
 
 def test_skipped_lines_are_counted_once_wherever_reading_resumed(tmp_path: Path) -> None:

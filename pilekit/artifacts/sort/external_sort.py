@@ -149,10 +149,10 @@ class RowSort(AbstractContextManager["RowSort"]):
         parts = np.split(np.frombuffer(mapped, np.uint64), self._columns * np.cumsum(rows)[:-1])
         runs = [part.reshape(self._columns, -1) for part in parts]
 
-        def forget(found: Any) -> Any:
+        def forget(value: Any) -> Any:
             """Return `found` and release the pages read for it, which count as the process's memory."""
             mapped.madvise(mmap.MADV_DONTNEED)
-            return found
+            return value
 
         # Between two borders are `every` samples, plus up to `step` rows of each run: less than the capacity.
         every = 2 * len(runs)
@@ -201,13 +201,13 @@ def _rows_of_whole_runs(values: npt.NDArray[np.uint64], longest: int) -> int:
 @compiled()
 def _order_short_ties(table: Table) -> npt.NDArray[np.bool_]:
     """Insertion-sort rows that tie in the first column by the others; flag the rows of long ties, which stay."""
-    left = np.zeros(table.shape[1], dtype=np.bool_)
+    in_long_tie = np.zeros(table.shape[1], dtype=np.bool_)
     begin = 0
     for end in range(1, table.shape[1] + 1):
         if end < table.shape[1] and table[0, end] == table[0, begin]:
             continue
         if end - begin > SHORT:
-            left[begin:end] = True
+            in_long_tie[begin:end] = True
         else:
             for i in range(begin + 1, end):
                 while i > begin and _is_less(table, i, i - 1):
@@ -215,14 +215,14 @@ def _order_short_ties(table: Table) -> npt.NDArray[np.bool_]:
                         table[column, i], table[column, i - 1] = table[column, i - 1], table[column, i]
                     i -= 1
         begin = end
-    return left
+    return in_long_tie
 
 
 @compiled()
-def _is_less(table: Table, one: int, other: int) -> bool:
+def _is_less(table: Table, first: int, second: int) -> bool:
     for column in range(1, len(table)):
-        if table[column, one] != table[column, other]:
-            return bool(table[column, one] < table[column, other])
+        if table[column, first] != table[column, second]:
+            return bool(table[column, first] < table[column, second])
     return False
 
 

@@ -22,14 +22,14 @@ def sorting_memory(limit: int | None = None) -> int:
     return max(64 * 10**6, min(4 * 10**9, (memory_limit() if limit is None else limit) // 2))
 
 
-def memory_limit(groups: Path = CGROUPS, own: Path = OWN_GROUP) -> int:
+def memory_limit(groups: Path = CGROUPS, process_groups: Path = OWN_GROUP) -> int:
     """The machine's memory, or less if a control group of this process (a container, a job of Slurm) has a limit.
 
-    groups   where the kernel shows control groups, of version 2 and 1
-    own      the file that names those of this process
+    groups           where the kernel shows control groups, of version 2 and 1
+    process_groups   the file that names the groups of this process
     """
     limits = [machine_memory()]
-    for file in _limit_files(groups, own):
+    for file in _limit_files(groups, process_groups):
         try:
             limits.append(int(file.read_text()))
         except (OSError, ValueError):  # no such file, or "max"
@@ -37,10 +37,10 @@ def memory_limit(groups: Path = CGROUPS, own: Path = OWN_GROUP) -> int:
     return min(limits)
 
 
-def _limit_files(groups: Path, own: Path) -> Iterator[Path]:
+def _limit_files(groups: Path, process_groups: Path) -> Iterator[Path]:
     """The files that may hold limits: those of this process's groups and of all groups around them."""
     try:
-        lines = own.read_text().splitlines()
+        lines = process_groups.read_text().splitlines()
     except OSError:
         lines = []
     for line in ["::/", ":memory:/", *lines]:  # a container may see its own group as the root

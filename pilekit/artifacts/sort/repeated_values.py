@@ -82,18 +82,18 @@ def note_values(table: UInt64, values: UInt64) -> None:
     for value in values:
         place = _place(table, value)
         word = table[place >> np.uint64(5)]
-        one = np.uint64(1) << ((place & np.uint64(31)) << np.uint64(1))
-        table[place >> np.uint64(5)] = word | one | ((word & one) << np.uint64(1))
+        hit = np.uint64(1) << ((place & np.uint64(31)) << np.uint64(1))
+        table[place >> np.uint64(5)] = word | hit | ((word & hit) << np.uint64(1))
 
 
 @compiled()
 def may_be_repeated(table: UInt64, values: UInt64) -> npt.NDArray[np.int64]:
     """Second pass: the indices of the values that may have been noted more than once."""
-    found = np.empty(len(values), dtype=np.int64)
+    repeated = np.empty(len(values), dtype=np.int64)
     count = 0
     for i in range(len(values)):
         place = _place(table, values[i])
         several = np.uint64(2) << ((place & np.uint64(31)) << np.uint64(1))
-        found[count] = i
+        repeated[count] = i
         count += int((table[place >> np.uint64(5)] & several) != np.uint64(0))
-    return found[:count]
+    return repeated[:count]

@@ -153,8 +153,8 @@ def checked_outputs(outputs: Sequence[str]) -> tuple[str, ...]:
     names = (outputs,) if isinstance(outputs, str) else tuple(outputs)
     wrong = [name for name in names if name not in OUTPUTS]
     if wrong or not names or len(set(names)) < len(names):
-        what = f"not {visible(repr(wrong[0]), 80)}" if wrong else f"each once, not {visible(repr(names), 200)}"
-        raise PilekitError(f"outputs names what a batch holds, some of {', '.join(OUTPUTS)}, {what}")
+        problem = f"not {visible(repr(wrong[0]), 80)}" if wrong else f"each once, not {visible(repr(names), 200)}"
+        raise PilekitError(f"outputs names what a batch holds, some of {', '.join(OUTPUTS)}, {problem}")
     return names
 
 
@@ -180,18 +180,8 @@ class BatchWriter:
         pieces       the pieces of the rows
         shard_names  by the shard numbers of the windows
         """
-        tensors = {name: torch.from_numpy(column) for name, column in self._columns(parts, pieces).items()}
-        if not {"cu_seqlens", "max_seqlen"}.isdisjoint(self.outputs):
-            borders = segment_borders(pieces, self.seq_len)
-            tensors["cu_seqlens"] = torch.from_numpy(borders.astype(np.int32))
-            tensors["max_seqlen"] = torch.tensor(int(np.diff(borders).max(initial=0)), dtype=torch.int32)
-        names = {shard: shard_names[shard] for shard in set(pieces.table[:, SHARD].tolist())}
-        return Batch({name: tensors[name] for name in self.outputs}, pieces, names)
-
-    def _columns(self, parts: Sequence[Window], pieces: Pieces) -> dict[str, Int64]:
-        """The columns int64 [rows, seq_len]; [0, seq_len] if neither the batch nor another column needs it."""
-        written = {*_TOKENS, *self.outputs}
-        count = len(pieces.per_row)
+        # Columns that neither the batch nor another column needs are not written, and have no rows.
+        written, count = {*_TOKENS, *self.outputs}, len(pieces.per_row)
         columns = {name: np.empty((count * (name in written), self.seq_len), np.int64) for name in COLUMNS}
         flat = tuple(column.reshape(-1) for column in columns.values())
         row = 0
@@ -208,7 +198,13 @@ class BatchWriter:
             keys = np.concatenate([part.row_keys for part in parts])
             used = np.bincount(np.repeat(np.arange(row), pieces.per_row), pieces.length, row)
             mask(columns["input_ids"], columns["labels"], keys, used.astype(np.int64), self.masking)
-        return columns
+        tensors = {name: torch.from_numpy(column) for name, column in columns.items()}
+        if not {"cu_seqlens", "max_seqlen"}.isdisjoint(self.outputs):
+            borders = segment_borders(pieces, self.seq_len)
+            tensors["cu_seqlens"] = torch.from_numpy(borders.astype(np.int32))
+            tensors["max_seqlen"] = torch.tensor(int(np.diff(borders).max(initial=0)), dtype=torch.int32)
+        names = {shard: shard_names[shard] for shard in set(pieces.table[:, SHARD].tolist())}
+        return Batch({name: tensors[name] for name in self.outputs}, pieces, names)
 
 
 _int64 = types.int64

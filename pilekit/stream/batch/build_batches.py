@@ -67,7 +67,7 @@ class BatchBuilder:
     def lane(self, lane: int, place: Place, before: int) -> Iterator[Lane]:
         """The lane from `place`, which follows its first `before` rows; at the end its files are closed."""
         with closing(self.source.documents(lane, place.position, place.document)) as documents:
-            tokenized = encoded(documents, self.layout.window, self.tokenizer, self.token_files)
+            tokenized = encoded(documents, self.layout, self.tokenizer, self.token_files)
             yield Lane(tokenized, lane, place, self.layout, Turns(before, self.per_visit))
 
     def batch(self, share: Share, number: int, windows: Sequence[Window], lanes: Int64, places: Int64) -> Item:
@@ -127,7 +127,11 @@ def build_batches(builder: BatchBuilder, share: Share, places: Int64, numbers: r
 
 
 def rows_of_step(
-    builder: BatchBuilder, grid: Grid, step: int, known: Sequence[tuple[int, Int64]], reached: Reached | None = None
+    builder: BatchBuilder,
+    grid: Grid,
+    step: int,
+    known_places: Sequence[tuple[int, Int64]],
+    reached: Reached | None = None,
 ) -> list[Window]:
     """The rows of optimizer step `step`, for all ranks.
 
@@ -136,7 +140,7 @@ def rows_of_step(
 
     PilekitError if no place before the step is known.
     """
-    usable = [(at, places) for at, places in known if at <= step]
+    usable = [(at, places) for at, places in known_places if at <= step]
     if not usable:
         raise PilekitError(
             f"step {step} was made with other subsets or repeats, or lies before what is known of it; load a state "
@@ -146,13 +150,13 @@ def rows_of_step(
     column = step % grid.columns
     before, until = (len(range(column, border, grid.columns)) * grid.per_visit for border in (at, step))
     windows: list[Window] = []
-    done, total = 0, (until - before) * grid.rows
+    passed_rows, total = 0, (until - before) * grid.rows
     for number in range(column, grid.lanes, grid.columns):
         with builder.lane(number, Place(*places[number].tolist()), before) as lane:
             remaining = until - before
             while remaining > 0 and (passed := lane.skip(min(remaining, 64))):
-                remaining, done = remaining - passed, done + passed
+                remaining, passed_rows = remaining - passed, passed_rows + passed
                 if reached is not None:
-                    reached(done, total)
+                    reached(passed_rows, total)
             windows += lane.give(grid.per_visit)
     return windows

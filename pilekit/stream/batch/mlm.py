@@ -88,9 +88,9 @@ def mask(input_ids: Int64, labels: Int64, row_keys: UInt64, used: Int64, masking
     # One round more, of 0, is mix(key, i, 0). It draws the n-th token that is not special. Before that token stand the
     # special tokens that have at most n others before them.
     nth = ((mix(drawn) >> _HALF) * np.uint64(masking.ordinary) >> _HALF).astype(np.int64)
-    other = nth + np.searchsorted(masking.never - np.arange(len(masking.never)), nth, side="right")
+    random_tokens = nth + np.searchsorted(masking.never - np.arange(len(masking.never)), nth, side="right")
     action = drawn & _LOWER
-    replaced = np.where(action < _share(MASKED + REPLACED), other, tokens)
+    replaced = np.where(action < _share(MASKED + REPLACED), random_tokens, tokens)
     ids[chosen] = np.where(action < _share(MASKED), masking.mask_id, replaced)
 
 

@@ -139,13 +139,13 @@ class Share:
         visits = step // self.grid.columns * self.grid.per_visit
         return visits + part * self.per_lane if self.grid.plan == "sequential" else visits
 
-    def workers(self, asked: int) -> int:
-        """How many of `asked` DataLoader workers are active: the largest number that share no lane; 0 of 0."""
+    def workers(self, most: int) -> int:
+        """How many of `most` DataLoader workers are active: the largest number that share no lane; 0 of 0."""
         if self.grid.finite:
-            return asked
+            return most
         if self.grid.plan == "sequential" and self.grad_accum > 1:
-            return min(asked, 1)
-        return max((count for count in divisors(self.grad_accum * self.grid.columns) if count <= asked), default=0)
+            return min(most, 1)
+        return max((count for count in divisors(self.grad_accum * self.grid.columns) if count <= most), default=0)
 
     def worker_counts(self) -> list[int]:
         """The numbers of workers that can all be active, increasing; an empty list: any number."""
@@ -182,11 +182,11 @@ def batch_sizes(
     if grad_accum is None:
         grad_accum = 1 if batch_size is None else max(1, per_rank // batch_size)
     if per_rank % grad_accum or batch_size not in (None, per_rank // grad_accum):
-        said = "" if batch_size is None else f"a batch size of {batch_size} x "
+        size_text = "" if batch_size is None else f"a batch size of {batch_size} x "
         raise PilekitError(
             f"a global batch size of {global_batch_size} is {counted(per_rank, 'sample')} for each of "
-            f"{counted(world_size, 'rank')}, and {said}{_accumulated(grad_accum)} cannot make that; the batch size "
-            f"must be one of {_listed(divisors(per_rank))}"
+            f"{counted(world_size, 'rank')}, and {size_text}{_accumulated(grad_accum)} cannot make that; the batch "
+            f"size must be one of {_listed(divisors(per_rank))}"
         )
     return global_batch_size, grad_accum
 

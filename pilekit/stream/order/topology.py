@@ -26,7 +26,7 @@ def rank_of_world(rank: int | None, world_size: int | None, num_replicas: int | 
             raise PilekitError(f"world_size={world_size} and num_replicas={num_replicas} differ; give one")
         world_size = num_replicas
     joined = torch.distributed.is_available() and torch.distributed.is_initialized()
-    told = world_size is None  # whether torch.distributed or the environment decides
+    from_environment = world_size is None  # whether torch.distributed or the environment decides
     if world_size is None:
         world_size = torch.distributed.get_world_size() if joined else _environment("WORLD_SIZE", 1)
     checked(world_size, Samples, "world_size")
@@ -34,10 +34,11 @@ def rank_of_world(rank: int | None, world_size: int | None, num_replicas: int | 
         rank = 0
         if world_size > 1:
             rank = torch.distributed.get_rank() if joined else _environment("RANK", None)
-        elif told and not joined and (own := _environment("RANK", 0)):
+        elif from_environment and not joined and (environment_rank := _environment("RANK", 0)):
+            size = "1" if os.environ.get("WORLD_SIZE") else "not set"
             raise PilekitError(
-                f"$RANK is {own}, but $WORLD_SIZE is {'1' if os.environ.get('WORLD_SIZE') else 'not set'}; start the "
-                "job with torchrun, or give rank and world_size"
+                f"$RANK is {environment_rank}, but $WORLD_SIZE is {size}; start the job with torchrun, or give rank "
+                "and world_size"
             )
     checked(rank, Annotated[int, Meta(ge=0, lt=world_size)], "rank")
     return rank, world_size

@@ -89,7 +89,7 @@ def _order_of_units(n: int, seed: int, epoch: int) -> Int64:
     return permutation(n, seed, _UNITS, epoch)
 
 
-def staying(
+def documents_of_copy(
     batch: DocumentBatch, repeats: Mapping[str, float], seed: int, epoch: int, copy: int, shard: int
 ) -> DocumentBatch:
     """The documents of the batch, which is of shard number `shard`, that are read in copy `copy` of their unit."""

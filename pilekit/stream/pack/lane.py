@@ -93,9 +93,9 @@ def rows_between(windows: Sequence[Window], begin: int, end: int) -> list[Window
 
 
 def encoded(
-    pieces: Iterable[LaneDocuments], window: int, tokenizer: Tokenizer | None, token_files: Sequence[TokenIndex] = ()
+    pieces: Iterable[LaneDocuments], layout: Layout, tokenizer: Tokenizer | None, token_files: Sequence[TokenIndex] = ()
 ) -> Iterator[TokenizedDocuments]:
-    """The documents of `pieces`, encoded, in parts of at most `window`.
+    """The documents of `pieces`, encoded, in parts of at most a window.
 
     tokenizer     None: documents are not tokenized. With an EOD, seq_len 1 and packing "concat", each becomes one row
     token_files   by a document's shard number, if documents come from token files
@@ -106,7 +106,7 @@ def encoded(
             if len(piece):
                 yield TokenizedDocuments(nothing, np.zeros(len(piece) + 1, np.int64), piece.table, piece.texts)
         return
-    for parts in gathered(pieces, _characters, window):
+    for parts in gathered(pieces, _characters, layout):
         tokenized = [_tokenized(parts, tokenizer, token_files)]
         parts.clear()
         yield tokenized.pop()

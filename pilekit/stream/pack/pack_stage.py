@@ -80,11 +80,11 @@ def _documents(
     batches: Iterator[TokenBatch], subset_ids: dict[str, int], shards: dict[str, int]
 ) -> Iterator[TokenizedDocuments]:
     """The documents of token batches, in a lane's form. Each batch is one position; new names get the next ids."""
-    known = len(subset_ids)
+    named_subsets = len(subset_ids)
     for position, batch in enumerate(batches):
         count = len(batch)
         subsets = [subset_ids.setdefault(name, len(subset_ids)) for name in batch.subsets]
-        check_labels(subset_ids, known)
+        check_labels(subset_ids, named_subsets)
         table = document_table(
             count,
             position=position,

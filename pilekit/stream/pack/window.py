@@ -24,7 +24,7 @@ from pilekit.stream.read.lane_documents import NUMBER, ORDER, POSITION, SHARD, S
 from pilekit.stream.settings import Packing
 
 MOST_TOKENS = 512 * 1024
-"""A window with this many tokens, EOD counted, takes no further document, so that its memory is bounded."""
+"""The most tokens of a window, up to a document, so that its memory is bounded."""
 
 _TURNS = 5
 """The first word of the key of a turn's hash."""
@@ -53,9 +53,10 @@ class Turns(NamedTuple):
 class Layout:
     """The settings with which documents become rows.
 
-    window      the most documents that are packed together
-    append_eod  whether each document is followed by EOD
-    seed        of the order of a window's rows
+    window       the most documents that are packed together
+    append_eod   whether each document is followed by EOD
+    seed         of the order of a window's rows
+    most_tokens  a window with so many tokens, EOD counted, takes no further document
     """
 
     seq_len: int
@@ -63,6 +64,7 @@ class Layout:
     window: int
     append_eod: bool
     seed: int
+    most_tokens: int = MOST_TOKENS
 
     def lengths(self, documents: TokenizedDocuments) -> Int64:
         """Tokens of each document, its EOD counted, int64 [documents]."""
@@ -174,8 +176,8 @@ class _Documents(Protocol):
 D = TypeVar("D", bound=_Documents)
 
 
-def gathered(parts: Iterable[D], sizes: Callable[[D], Int64], most: int) -> Iterator[list[D]]:
-    """Lists of parts with `most` documents together, or fewer if their sizes together reach `MOST_TOKENS`.
+def gathered(parts: Iterable[D], sizes: Callable[[D], Int64], layout: Layout) -> Iterator[list[D]]:
+    """Lists of parts with a window's documents together, or fewer if their sizes together reach its most tokens.
 
     sizes  the size of each document of a part, int64 [documents]
 
@@ -187,11 +189,12 @@ def gathered(parts: Iterable[D], sizes: Callable[[D], Int64], most: int) -> Iter
     for part in parts:
         while len(part):
             size = sizes(part)
-            room = min(most - documents, int(np.searchsorted(total + np.cumsum(size) - size, MOST_TOKENS)))
+            fitting = int(np.searchsorted(total + np.cumsum(size) - size, layout.most_tokens))
+            room = min(layout.window - documents, fitting)
             group.append(part.part(0, room))
             documents, total = documents + room, total + int(size[:room].sum())
             part = part.part(room, len(part))
-            if documents == most or total >= MOST_TOKENS:
+            if documents == layout.window or total >= layout.most_tokens:
                 full = [group]
                 group, documents, total = [], 0, 0
                 yield full.pop()
@@ -208,7 +211,7 @@ def windows(
         return
     begin, rows_given = place, place.offset_in_window
     before = turns.before - rows_given
-    for parts in gathered(documents, layout.lengths, layout.window):
+    for parts in gathered(documents, layout.lengths, layout):
         gathered_documents = joined(parts)
         parts.clear()
         lengths = layout.lengths(gathered_documents)
@@ -254,23 +257,23 @@ def _by_turn(rows: Rows, keys: UInt64, before: int, layout: Layout, turns: Turns
 def _running_windows(
     documents: Iterable[TokenizedDocuments], lane: int, place: Place, layout: Layout
 ) -> Iterator[Window]:
-    rest: list[TokenizedDocuments] = []
+    leftover: list[TokenizedDocuments] = []
     begin = place.offset_in_window  # tokens of the first document that are in earlier rows
     resumed = begin > 0
     for part in documents:
         if resumed and (tuple(part.table[0, :2].tolist()) != place[:2] or layout.lengths(part)[0] <= begin):
             raise _changed(place)
         resumed = False
-        whole = joined([*rest, part])
+        whole = joined([*leftover, part])
         rows = concat(layout.lengths(whole), layout.seq_len, begin)
         yield _running_window(whole, rows, lane, layout)
         document, begin = unused(layout.lengths(whole), begin + len(rows) * layout.seq_len)
-        rest = [whole.part(document, len(whole))] if document < len(whole) else []
+        leftover = [whole.part(document, len(whole))] if document < len(whole) else []
     if resumed:
         raise _changed(place)
-    if rest:
-        rows = concat(layout.lengths(rest[0]), layout.seq_len, begin, last=True)
-        yield _running_window(rest[0], rows, lane, layout)
+    if leftover:
+        rows = concat(layout.lengths(leftover[0]), layout.seq_len, begin, last=True)
+        yield _running_window(leftover[0], rows, lane, layout)
 
 
 def _running_window(documents: TokenizedDocuments, rows: Rows, lane: int, layout: Layout) -> Window:

@@ -89,9 +89,12 @@ class StreamDocuments:
     def __post_init__(self) -> None:
         self.count: int | None = None
         self.versions: tuple[str, ...] = ()
-        if self.cache is not None:
-            self._check_cached()
         if self.plan.name == "sequential":
+            if self.cache is not None and any(is_url(shard.path) for shard in self.corpus.shards):
+                raise PilekitError(
+                    f"cache= keeps frames that are reached at random, but {self.plan.reason}; put what `pilekit "
+                    "reframe` makes of the shards in their place, or leave out cache="
+                )
             self.versions = tuple(version_of(shard.path) for shard in self.corpus.shards)
             return
         self.documents = CorpusBitmap(self._selected_lines())
@@ -130,15 +133,15 @@ class StreamDocuments:
 
     def _selected_lines(self) -> list[LineBitmap]:
         """The selected lines of each shard."""
-        wanted = None if self.subsets is None and 0 not in self.repeats.values() else self.selects
+        is_selected = None if self.subsets is None and 0 not in self.repeats.values() else self.selects
         by_shard = []
         for shard, index in zip(self.corpus.shards, self.plan.indexes, strict=True):
-            selected = lines_of_subsets(index, wanted)
+            selected = lines_of_subsets(index, is_selected)
             if self.dedup is not None:
                 mask = self.dedup.mask(shard.name)
                 bits = mask.bits
                 if isinstance(index, TokenIndex):
-                    bits = index.kept(mask, self.dedup.folder)
+                    bits = index.mask_bits(mask, self.dedup.folder)
                 elif not selected.end <= mask.header.lines <= selected.lines:
                     raise PilekitError(
                         f"{shard.path}: has {counted(selected.lines, 'line')}, but what was deduplicated in "
@@ -157,13 +160,6 @@ class StreamDocuments:
             if len(lines):
                 yield readers.of(shard).batch(lines.numbers(0, min(_COMPARED, len(lines))))
         readers.close()
-
-    def _check_cached(self) -> None:
-        if any(is_url(shard.path) for shard in self.corpus.shards) and self.plan.name == "sequential":
-            raise PilekitError(
-                f"cache= keeps frames that are reached at random, but {self.plan.reason}; put what `pilekit reframe` "
-                "makes of the shards in their place, or leave out cache="
-            )
 
     @property
     def block(self) -> int | None:
@@ -213,7 +209,7 @@ class StreamDocuments:
         labels = self.repeats if self.subsets is None else self.subsets
         return max(1, math.ceil(max(self.repeats.get(label, 1.0) for label in labels) if labels else 1))
 
-    def first(self, lanes: int) -> Int64:
+    def lane_starts(self, lanes: int) -> Int64:
         """The places at which all lanes begin, int64 [L, 3]."""
         places = np.zeros((lanes, 3), np.int64)
         if self.count is not None:
@@ -246,9 +242,9 @@ class StreamDocuments:
             labels = {name for index in self.plan.indexes for name in index.subsets}
         else:
             labels = {UNLABELLED, *self.repeats}
-        others = labels.difference(listed, [OTHER])
-        check_labels(others)
-        return {name: number for number, name in enumerate([*listed, *sorted(others), OTHER])}
+        other_labels = labels.difference(listed, [OTHER])
+        check_labels(other_labels)
+        return {name: number for number, name in enumerate([*listed, *sorted(other_labels), OTHER])}
 
     def fingerprint(self) -> dict[str, object]:
         """The identity of the documents and of their order, without the plan; JSON types."""

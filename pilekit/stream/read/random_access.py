@@ -19,29 +19,29 @@ from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, shortened
 from pilekit.pipeline.pipeline import Pipeline
 from pilekit.shards.random_access.document_reader import OpenReaders
-from pilekit.stream.order.unit_sequence import Sequence, Unit, staying
+from pilekit.stream.order.unit_sequence import Sequence, Unit, documents_of_copy
 from pilekit.stream.read.document_selection import StreamDocuments
 from pilekit.stream.read.lane_documents import ORDER, LaneDocuments, document_table
 from pilekit.stream.read.token_files import TokenIndex
-
-_MOST_DROPPED = 1 << 20
-"""A lane that drops this many documents in a row (or 100 epochs), and its share of an epoch, is an error."""
 
 
 class RandomAccess:
     """A `LaneSource`.
 
-    selected   the stream's documents
-    unit       documents in a unit
-    end        the position at which lanes end, for a finite pass; None: endless
+    selected       the stream's documents
+    unit           documents in a unit
+    end            the position at which lanes end, for a finite pass; None: endless
+    most_dropped   it is an error if a lane drops so many documents in a row (or 100 epochs), and its share of an epoch
 
     It can be pickled if the filters can, and used after a fork. Threads must not share it. Reading raises
     `PilekitError` for damage, for a shard or index that has changed since, and if repeats and filters drop everything.
     """
 
-    def __init__(self, selected: StreamDocuments, lanes: int, unit: int, end: int | None = None) -> None:
+    def __init__(
+        self, selected: StreamDocuments, lanes: int, unit: int, end: int | None = None, most_dropped: int = 1 << 20
+    ) -> None:
         assert selected.count is not None
-        self.selected, self.end = selected, end
+        self.selected, self.end, self._most_dropped = selected, end, most_dropped
         self.sequence = Sequence(selected.count, unit, selected.copies, selected.seed, lanes, selected.shuffle)
         self._filters = Pipeline(selected.filters)
         self._readers = OpenReaders(selected.corpus, selected.plan.indexes, selected.cache)
@@ -50,7 +50,7 @@ class RandomAccess:
         """The lane's documents from this place on, a unit at a time."""
         documents = self.sequence.documents
         of_epoch = documents * self.sequence.copies // self.sequence.lanes
-        dropped, most = 0, max(of_epoch, min(_MOST_DROPPED, 100 * documents))
+        dropped, most = 0, max(of_epoch, min(self._most_dropped, 100 * documents))
         while self.end is None or position < self.end:
             read = [self._unit(position, document)]
             dropped = 0 if len(read[0]) else dropped + self.sequence.unit
@@ -71,20 +71,20 @@ class RandomAccess:
         rank[order] = np.arange(len(order))
         parts, begin = [LaneDocuments(document_table(0), [])], 0
         for shard, lines in self.selected.documents.locate(unit.begin, unit.end):
-            for kept in self._kept(unit, shard, lines):
-                at = np.minimum(np.searchsorted(lines, kept.numbers), len(lines) - 1)
-                if not np.array_equal(lines[at], kept.numbers):
-                    raise self._made_up()
-                parts.append(self.selected.placed(kept, shard, position, rank[begin + at]))
+            for batch in self._filtered(unit, shard, lines):
+                at = np.minimum(np.searchsorted(lines, batch.numbers), len(lines) - 1)
+                if not np.array_equal(lines[at], batch.numbers):
+                    raise self._filter_error()
+                parts.append(self.selected.placed(batch, shard, position, rank[begin + at]))
             begin += len(lines)
         table, texts = np.concatenate([part.table for part in parts]), [text for part in parts for text in part.texts]
         in_order = np.argsort(table[:, ORDER])
         if (np.diff(table[:, ORDER][in_order]) == 0).any():
-            raise self._made_up()
+            raise self._filter_error()
         chosen = in_order[np.searchsorted(table[:, ORDER][in_order], document) :].tolist()
         return LaneDocuments(table[chosen], [texts[i] for i in chosen])
 
-    def _kept(self, unit: Unit, shard: int, lines: Int64) -> Iterator[DocumentBatch]:
+    def _filtered(self, unit: Unit, shard: int, lines: Int64) -> Iterator[DocumentBatch]:
         """The documents of these lines that this copy of the unit keeps, after the filters."""
         selected, index = self.selected, self.selected.plan.indexes[shard]
         if isinstance(index, TokenIndex):
@@ -98,10 +98,10 @@ class RandomAccess:
                     f"{index.path}: does not fit {selected.corpus.shards[shard].path} (documents have other subsets); "
                     "remove it and make a new one with `pilekit index`"
                 )
-        batch = staying(batch, selected.repeats, self.sequence.seed, unit.epoch, unit.copy, shard)
+        batch = documents_of_copy(batch, selected.repeats, self.sequence.seed, unit.epoch, unit.copy, shard)
         return iter(self._filters([batch]) if len(batch) else ())
 
-    def _made_up(self) -> PilekitError:
+    def _filter_error(self) -> PilekitError:
         return PilekitError(
             f"the filters ({shortened(repr(list(self._filters.stages)), 200)}) give documents that they were not "
             "given, or one twice; a document stage drops documents or changes their texts"

@@ -54,43 +54,49 @@ class Plan:
 
 
 def choose_plan(
-    corpus: Corpus, *, on_error: OnError = "raise", advance: Advance | None = None, held_bytes: int | None = None
+    corpus: Corpus,
+    *,
+    on_error: OnError = "raise",
+    advance: Advance | None = None,
+    held_bytes: int = HELD_BYTES,
+    most_decoded: int = MOST_DECODED,
 ) -> Plan:
     """The plan for this corpus, the same for every process. Under random access, missing indexes are made.
 
-    advance      called with the number of stored bytes newly indexed
-    held_bytes   a corpus with no more bytes of text is held whole in memory; None: `HELD_BYTES`
+    advance        called with the number of stored bytes newly indexed
+    held_bytes     a corpus with no more bytes of text is held whole in memory
+    most_decoded   the most bytes of text decoded to reach a document, on average
 
     PilekitError for a damaged shard and, while indexing and unless `on_error` is "skip", for a bad line.
     """
-    held_bytes = HELD_BYTES if held_bytes is None else held_bytes
     if any(shard.path == STANDARD_INPUT for shard in corpus.shards):
         return Plan("sequential", "standard input can only be read as it comes")
-    known = find_indexes(corpus)
+    existing = find_indexes(corpus)
     # Text is not shorter than its stored form: a corpus whose stored form is too large does not fit in memory.
-    may_be_held = sum(map(_stored_size, corpus.shards, known)) <= held_bytes
-    if not may_be_held and (reason := _too_long(corpus, known)):
+    may_be_held = sum(map(_stored_size, corpus.shards, existing)) <= held_bytes
+    if not may_be_held and (reason := _too_long(corpus, existing, most_decoded)):
         return Plan("sequential", reason)
-    if missing := known.count(None):
-        logger.info("indexing %d of %d shards, which is done once", missing, len(known))
-    indexes = tuple(index_corpus(corpus, on_error=on_error, advance=advance, whole=False, found=known))
+    indexes = tuple(index for index in existing if index is not None)
+    if missing := len(existing) - len(indexes):
+        logger.info("indexing %d of %d shards, which is done once", missing, len(existing))
+        indexes = tuple(index_corpus(corpus, on_error=on_error, advance=advance, whole=False, found=existing))
     for shard, index in zip(corpus.shards, indexes, strict=True):
         if on_error == "raise" and index.header.skipped:
             raise bad_line_error(bad_lines(shard, index).examples[0])
     if may_be_held and sum(index.header.content_bytes for index in indexes) <= held_bytes:
         return Plan("random", f"the corpus's text, at most {held_bytes >> 20} MiB, is held whole", indexes)
-    if reason := _too_long(corpus, indexes):
+    if reason := _too_long(corpus, indexes, most_decoded):
         return Plan("sequential", reason)
     return Plan("random", "all shards have frames small enough to be decoded for a few documents", indexes)
 
 
-def _too_long(corpus: Corpus, indexes: Sequence[ShardIndex | None]) -> str | None:
+def _too_long(corpus: Corpus, indexes: Sequence[ShardIndex | None], most_decoded: int) -> str | None:
     """The reason why the frames of a shard are too long; None if those of all shards are short, or not known."""
     for shard, index in zip(corpus.shards, indexes, strict=True):
-        sizes = _frame_sizes(shard, index)
+        sizes = _frame_sizes(shard, index, most_decoded)
         total = float(sizes.sum())
         mean = float(np.square(sizes, dtype=np.float64).sum()) / total if total else 0.0
-        if mean > MOST_DECODED:
+        if mean > most_decoded:
             return (
                 f"{visible(shard.name)} has frames of {mean / 2**20:,.0f} MiB or more, which must be decoded from the "
                 "beginning to reach a document"
@@ -98,8 +104,8 @@ def _too_long(corpus: Corpus, indexes: Sequence[ShardIndex | None]) -> str | Non
     return None
 
 
-def _frame_sizes(shard: Shard, index: ShardIndex | None) -> Int64:
-    """Decoded bytes of the shard's frames, int64, found by decoding little more than `MOST_DECODED` at most."""
+def _frame_sizes(shard: Shard, index: ShardIndex | None, most_decoded: int) -> Int64:
+    """Decoded bytes of the shard's frames, int64, found by decoding at most little more than `most_decoded`."""
     if index is not None:
         return np.diff(index.frames.text_offset, append=index.header.content_bytes)
     storage = storage_of(shard.path)
@@ -113,11 +119,11 @@ def _frame_sizes(shard: Shard, index: ShardIndex | None) -> Int64:
         table = read_seek_table(file, size) if storage == "zstd" else None
     if table is not None:
         return np.array([decoded for _, decoded in table], np.int64)
-    return np.array([_first_frame(shard)], np.int64)
+    return np.array([_first_frame(shard, most_decoded)], np.int64)
 
 
-def _first_frame(shard: Shard) -> int:
-    """Decoded bytes of the first frame, counted up to a little more than `MOST_DECODED`. Gzip counts as one frame."""
+def _first_frame(shard: Shard, most_decoded: int) -> int:
+    """Decoded bytes of the first frame, counted up to a little more than `most_decoded`. Gzip counts as one frame."""
     file, storage = open_stored(shard.path)
     size = 0
     with file, located_errors(shard.path, lambda: 0):
@@ -128,7 +134,7 @@ def _first_frame(shard: Shard) -> int:
             pieces = (piece for blocks in frames for piece in decode(blocks, MAX_WINDOW))
         for piece in pieces:
             size += len(piece)
-            if size > MOST_DECODED:
+            if size > most_decoded:
                 break
     return size
 

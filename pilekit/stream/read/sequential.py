@@ -27,7 +27,7 @@ from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.pipeline import Pipeline
 from pilekit.shards.read.change_check import check_version
 from pilekit.shards.read.reader import ShardReader, read
-from pilekit.stream.order.unit_sequence import staying
+from pilekit.stream.order.unit_sequence import documents_of_copy
 from pilekit.stream.read.document_selection import StreamDocuments
 from pilekit.stream.read.lane_documents import ORDER, SKIPPED, LaneDocuments
 from pilekit.stream.read.shuffled_blocks import shuffled_blocks
@@ -74,7 +74,7 @@ class Sequential:
         """The indexes of the lane's shards in the corpus."""
         return range(lane, len(self._selected.corpus.shards), self._lanes)
 
-    def _at(self, lane: int, position: int) -> tuple[int, int, int]:
+    def _shard_at(self, lane: int, position: int) -> tuple[int, int, int]:
         """(epoch, index of the shard, copy) at a position of the lane."""
         shards = self._shards_of(lane)
         per_epoch = len(shards) * self._selected.copies
@@ -97,13 +97,13 @@ class Sequential:
                     empty = 0
                     yield piece
             if self._end is None and empty > most:
-                raise self._nothing(lane)
+                raise self._no_documents_error(lane)
             position, document = position + 1, 0
             bad = deque([-1] * len(bad))  # count them with the first document of the next shard
 
     def _unit(self, lane: int, position: int, document: int, bad: deque[int]) -> Generator[LaneDocuments, None, None]:
         """The documents of one (shard, copy) from line `document` on."""
-        epoch, index, copy = self._at(lane, position)
+        epoch, index, copy = self._shard_at(lane, position)
         shard = self._selected.corpus.shards[index]
         if shard.path == STANDARD_INPUT and position > 0:
             raise PilekitError("standard input (-) can be read only once; give epochs=1, or save it to a file first")
@@ -128,10 +128,16 @@ class Sequential:
         """The documents of one (shard, copy) from line `document` on. Bad lines before `counted_from` do not count."""
         shard = self._selected.corpus.shards[index]
         with read(
-            shard, self._wanted(copy), self._selected.on_error, manifest=self._selected.corpus.manifest, start=document
+            shard,
+            self._subsets_of_copy(copy),
+            self._selected.on_error,
+            manifest=self._selected.corpus.manifest,
+            start=document,
         ) as reader:
             repeats, seed = self._selected.repeats, self._selected.seed
-            batches = (staying(batch, repeats, seed, epoch, copy, index) for batch in _with_bad_lines(reader, bad))
+            batches = (
+                documents_of_copy(batch, repeats, seed, epoch, copy, index) for batch in _with_bad_lines(reader, bad)
+            )
             for batch in self._stages(batch for batch in batches if len(batch)):
                 if not len(batch):
                     continue
@@ -148,30 +154,30 @@ class Sequential:
                         documents.table[np.searchsorted(batch.numbers, line), SKIPPED] += 1
                 yield documents
 
-    def _wanted(self, copy: int) -> tuple[str, ...] | None:
+    def _subsets_of_copy(self, copy: int) -> tuple[str, ...] | None:
         """The subsets that have documents in this copy, at least one; None: all subsets."""
         if self._selected.subsets is None and copy == 0:
             return None
         names = self._selected.subsets or self._selected.repeats
         return tuple(name for name in names if self._selected.repeats.get(name, 1.0) > copy)
 
-    def _nothing(self, lane: int) -> PilekitError:
+    def _no_documents_error(self, lane: int) -> PilekitError:
         names = visible(", ".join(self._selected.corpus.shards[index].name for index in self._shards_of(lane)), 200)
-        what = "of " + visible(", ".join(self._selected.subsets), 200) if self._selected.subsets else "at all"
+        documents = "of " + visible(", ".join(self._selected.subsets), 200) if self._selected.subsets else "at all"
         return PilekitError(
-            f"no documents {what} are left in {names}, all that lane {lane} of {self._lanes} reads in an epoch; select "
-            "more (`pilekit stats` shows what there is), give fewer lanes, or rewrite the shards with `pilekit "
+            f"no documents {documents} are left in {names}, all that lane {lane} of {self._lanes} reads in an epoch; "
+            "select more (`pilekit stats` shows what there is), give fewer lanes, or rewrite the shards with `pilekit "
             "reframe`, so that lanes share all shards"
         )
 
 
 def _with_bad_lines(reader: ShardReader, bad: deque[int]) -> Generator[DocumentBatch, None, None]:
     """The reader's batches. The line numbers of bad lines before a batch's end are added to `bad`, increasing."""
-    known = 0
+    earlier_count = 0
     for batch in chain(reader, [None]):
         listed = [example.line - 1 for example in reader.skipped.examples]
         reader.skipped.examples.clear()  # the list is bounded; bad lines beyond it count as its last
-        count, known = reader.skipped.count - known, reader.skipped.count
+        count, earlier_count = reader.skipped.count - earlier_count, reader.skipped.count
         bad.extend(listed + listed[-1:] * (count - len(listed)))
         if batch is not None:
             yield batch

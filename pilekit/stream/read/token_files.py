@@ -89,7 +89,7 @@ class TokenIndex(ShardIndex):
         rank = int(self.present.ranks(np.array([number]))[0])
         return next((file.path, rank - begin) for begin, file, _ in self.parts if rank < begin + len(file))
 
-    def kept(self, mask: KeepMask, dedup: str | Path) -> npt.NDArray[np.uint8]:
+    def mask_bits(self, mask: KeepMask, dedup: str | Path) -> npt.NDArray[np.uint8]:
         """The mask's bits; PilekitError if the mask is of other bytes than were tokenized."""
         if [self.header.size, self.header.sample] != [mask.header.size, mask.header.sample]:
             raise PilekitError(
@@ -112,11 +112,11 @@ class TokenCorpus(Corpus):
         self.manifest = load_manifest(manifest)
         self.names = subset_names(self.manifest)
         self.labels: dict[str, int] = {}
-        self._found: dict[str, tuple[int, LineBitmap, Codes]] = {}  # (documents before, lines, codes) of a shard
+        self._documents: dict[str, tuple[int, LineBitmap, Codes]] = {}  # (documents before, lines, codes) of a shard
         first = 0
         for name, group in groupby(self._runs(), key=itemgetter(0)):
             numbers, codes = (np.concatenate(column) for column in list(zip(*group, strict=True))[1:])
-            if name in self._found or not (np.diff(numbers, prepend=-1) > 0).all() or numbers[-1] >= MOST_LINES:
+            if name in self._documents or not (np.diff(numbers, prepend=-1) > 0).all() or numbers[-1] >= MOST_LINES:
                 raise PilekitError(
                     f"{self.root}: in the token files, the documents of {name} are not together and "
                     "in order; give each file once, in the order of the corpus (two corpora that both have this shard: "
@@ -124,12 +124,12 @@ class TokenCorpus(Corpus):
                 )
             every = len(numbers) == numbers[-1] + 1
             lines = LineBitmap(len(numbers)) if every else LineBitmap.where(int(numbers[-1]) + 1, [numbers])
-            self._found[name] = first, lines, codes
+            self._documents[name] = first, lines, codes
             first += len(numbers)
         sources_of = {name: shard for file in self.files for name, shard in file.shards.items()}
         # A shard without tokens counts too, because the order depends on a shard's place among all.
         self._sources: dict[str, Any] = (
-            sources_of if self._found.keys() <= sources_of.keys() else {name: [0, ""] for name in self._found}
+            sources_of if self._documents.keys() <= sources_of.keys() else {name: [0, ""] for name in self._documents}
         )
         self.shards = tuple(Shard(name, str(self.files[0].path)) for name in sorted(self._sources))
 
@@ -148,12 +148,12 @@ class TokenCorpus(Corpus):
         indexes = tuple(self._index(shard.name, endings) for shard in self.shards)
         return Plan("random", "token files are read at any place", indexes)
 
-    def needs_table(self, what: str) -> None:
-        """PilekitError if a file has no table of documents, which `what` needs."""
+    def needs_table(self, feature: str) -> None:
+        """PilekitError if a file has no table of documents, which `feature` needs."""
         for file in self.files:
             if file.table() is None:
                 raise PilekitError(
-                    f"{file.path}: {what} needs the table of documents that `pilekit tokenize` writes "
+                    f"{file.path}: {feature} needs the table of documents that `pilekit tokenize` writes "
                     f"({DOCUMENTS_SUFFIX}), and there is none"
                 )
 
@@ -162,8 +162,8 @@ class TokenCorpus(Corpus):
         for file in self.files:
             for batch in file.rows(os.path.relpath(file.path, self.root).removesuffix(".idx")):
                 shards, labels = batch["shard"], batch["subset"]
-                known = labels.dictionary.to_pylist()
-                subsets = known if self.names is None else [self.names[label] for label in known]
+                file_labels = labels.dictionary.to_pylist()
+                subsets = file_labels if self.names is None else [self.names[label] for label in file_labels]
                 code_of = [self.labels.setdefault(name, len(self.labels)) for name in subsets]
                 check_labels(self.labels)
                 numbers, codes = batch["number"].to_numpy(), np.array(code_of, np.uint16)[labels.indices]
@@ -172,7 +172,7 @@ class TokenCorpus(Corpus):
                     yield shards[begin].as_py(), numbers[begin:end], codes[begin:end]
 
     def _index(self, name: str, endings: Sequence[int | None]) -> TokenIndex:
-        first, present, codes = self._found.get(name, (0, LineBitmap(0), np.zeros(0, np.uint16)))
+        first, present, codes = self._documents.get(name, (0, LineBitmap(0), np.zeros(0, np.uint16)))
         begins = np.cumsum([-first, *map(len, self.files)]).tolist()
         files = zip(begins, self.files, endings, strict=False)
         parts = tuple(part for part in files if part[0] < len(codes) and part[0] + len(part[1]) > 0)
@@ -213,11 +213,11 @@ def corpus_of(data: Source | Corpus | None, manifest: Described = None) -> Corpu
 def token_corpus(source: Source | None, manifest: Described = None) -> TokenCorpus | None:
     """The corpus at `source` if it names token files; None for anything else. PilekitError for a mixture."""
     sources: Sequence[Any] = source if isinstance(source, list | tuple) else [source]
-    others = [path for path in sources if not isinstance(path, str | Path) or not token_files(path)]
-    if len(others) == len(sources):
+    shard_paths = [path for path in sources if not isinstance(path, str | Path) or not token_files(path)]
+    if len(shard_paths) == len(sources):
         return None
-    if others:
-        raise PilekitError(f"{others[0]}: is no token file, but others are; give one kind alone")
+    if shard_paths:
+        raise PilekitError(f"{shard_paths[0]}: is no token file, but others are; give one kind alone")
     return TokenCorpus(sources, manifest)
 
 

@@ -10,7 +10,7 @@ import pytest
 from pilekit.corpus import load_manifest
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
-from pilekit.stream.order.unit_sequence import staying
+from pilekit.stream.order.unit_sequence import documents_of_copy
 from pilekit.stream.read.mixture import exact_repeats
 
 PILE = load_manifest("pile")
@@ -22,8 +22,8 @@ def test_each_document_is_used_floor_or_ceil_times(factor: float) -> None:
     batch = DocumentBatch([""] * len(numbers), ["ArXiv"] * len(numbers), "s", numbers)
     chosen = []
     for epoch in range(2):
-        kept = [staying(batch, {"ArXiv": factor}, 1, epoch, copy, 0).numbers for copy in range(5)]
-        uses = np.bincount(np.concatenate(kept), minlength=len(numbers))
+        used = [documents_of_copy(batch, {"ArXiv": factor}, 1, epoch, copy, 0).numbers for copy in range(5)]
+        uses = np.bincount(np.concatenate(used), minlength=len(numbers))
         assert set(np.unique(uses)) <= {math.floor(factor), math.ceil(factor)}
         more = factor - math.floor(factor)
         assert abs(uses.sum() / len(numbers) - factor) <= 4 * (more * (1 - more) / len(numbers)) ** 0.5

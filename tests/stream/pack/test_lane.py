@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -69,7 +70,7 @@ def builder(
 
 def lane_at(place: Place, how: BatchBuilder, before: int = 0) -> Lane:
     """Lane 7 of the source."""
-    documents = encoded(how.source.documents(7, place.position, place.document), how.layout.window, how.tokenizer)
+    documents = encoded(how.source.documents(7, place.position, place.document), how.layout, how.tokenizer)
     return Lane(documents, 7, place, how.layout, Turns(before, 1))
 
 
@@ -88,7 +89,9 @@ def uses(how: BatchBuilder) -> Iterator[Document]:
 
 
 def expected(how: BatchBuilder) -> list[Row]:
-    plan = Plan(("s",), 1, 1, 1, SEQ_LEN, seed=5, window=how.layout.window, packing=how.layout.packing)
+    layout = how.layout
+    options: Any = {"window": layout.window, "packing": layout.packing, "most_tokens": layout.most_tokens}
+    plan = Plan(("s",), 1, 1, 1, SEQ_LEN, seed=5, **options)
     return [columns(row, SEQ_LEN, PAD) for row in lane_rows(uses(how), plan)]
 
 
@@ -145,14 +148,12 @@ def test_a_lane_gives_the_references_rows_and_resumes_from_every_place(
             assert skipped_before(before) + skipped_before(rest) == skipped_before(every)
 
 
-def test_a_window_is_full_at_its_number_of_tokens(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_is_full_at_its_number_of_tokens(tokenizer: Tokenizer) -> None:
     """The reference's rule, with a smaller number. Here a character is more than one token."""
-    for module in ("pilekit.stream.pack.window", "tests.stream.reference"):
-        monkeypatch.setattr(f"{module}.MOST_TOKENS", 50)
     texts = ["日本語" * (number % 5) + "a" * (number % 7) for number in range(60)]
     source = Memory([[(number, text, "A", 0) for number, text in enumerate(texts)]], 60)
     for packing in PACKINGS:
-        how = builder(source, tokenizer, packing, window=20)
+        how = replace(builder(source, tokenizer, packing), layout=Layout(SEQ_LEN, packing, 20, True, 5, most_tokens=50))
         assert rows(lane_at(Place(2, 0), how).give(1000), how) == expected(how)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import shutil
@@ -32,7 +33,7 @@ from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
 from pilekit.pipeline.stages import MinBytes
 from pilekit.shards import corpus_job
 from pilekit.shards.fingerprint import fingerprint
-from pilekit.workers import in_threads
+from pilekit.workers.in_threads import map_in_threads
 from tests.shards import making
 from tests.stopping import tree
 from tests.tokenize.files import readers
@@ -227,7 +228,8 @@ def test_neither_processes_nor_threads_change_a_byte_and_held_out_shards_stay_ou
     results, trees, loaded = [], [], load_tokenizer(tokenizer)
     for jobs, threads, alone in ((1, 1, 1 << 20), (1, 3, 1 << 20), (1, 3, 100), (2, 1, 1 << 20)):
         monkeypatch.setattr("pilekit.shards.corpus_job.usable_cpus", lambda cpus=jobs * threads: cpus)
-        monkeypatch.setattr(in_threads, "LARGE_BYTES", alone)
+        in_turn = functools.partial(map_in_threads, large_bytes=alone)
+        monkeypatch.setattr("pilekit.tokenize.files.tokenize_corpus.map_in_threads", in_turn)
         prefix = tmp_path / f"{jobs}{threads}{alone}" / "pile"
         results.append(tokenize_corpus(corpus, prefix, loaded, jobs=jobs, **options).to_dict() | {"files": []})
         trees.append(tree(prefix.parent))

@@ -15,7 +15,6 @@ import torch
 import zstandard
 
 from pilekit.errors import PilekitError
-from pilekit.stream.read import read_plan as plan
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.checkpoint.manifest import read_state
 from pilekit.train.config.file import load_config
@@ -24,6 +23,7 @@ from pilekit.train.log.metrics import StepMetrics
 from pilekit.train.step.sharding import own_part
 from pilekit.workers.ranks import join
 from tests.stopping import tree
+from tests.stream.collecting import read_in_turn
 from tests.train.ranks.fitting import (
     RARE,
     STEPS,
@@ -44,9 +44,7 @@ from tests.train.runs import lines, trainer
 
 def fit_shard_after_shard(made: Path, out: Path, changes: Sequence[str]) -> Seen:
     """As if the shards were long and in one frame each: every rank reads its own, as it goes."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "HELD_BYTES", 0)
-        patch.setattr(plan, "MOST_DECODED", 0)
+    with read_in_turn():
         return fit(made, out, changes)
 
 
