@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pilekit.corpus import Shard
 from pilekit.cutting.cut_folder import CutFolder, Row
 from pilekit.cutting.evaluation_texts import evaluation_names, record_texts
 from pilekit.cutting.job import EVALUATION_PATHS
+from pilekit.cutting.passages import document_texts
 from pilekit.cutting.words import compacted
-from pilekit.shards.index.format import find_index
-from pilekit.shards.random_access.document_reader import DocumentReader
 
 AROUND = 200
 """Characters before and after a passage."""
@@ -37,56 +35,49 @@ class Passage:
     after: str
 
     @classmethod
-    def at(cls, place: str, text: str, start: int, end: int) -> Passage:
-        """The characters from `start` to `end` of a text."""
+    def in_context(cls, place: str, text: str, start: int, end: int) -> Passage:
+        """The characters from `start` to `end` of a text, and the text around them."""
         end = min(end, start + MOST_OF_A_PASSAGE)
         return cls(place, text[max(0, start - AROUND) : start], text[start:end], text[end : end + AROUND])
 
 
 def passages(cuts: CutFolder, rows: Sequence[Row]) -> list[tuple[Passage, Passage]]:
     """(the text that is repeated, the cut passage) of each row; each file is read once."""
-    wanted = defaultdict[str, set[int]](set)
+    numbers = defaultdict[str, set[int]](set)
     for row in rows:
-        wanted[row["shard"]].add(row["number"])
+        numbers[row["shard"]].add(row["number"])
         if cuts.kind == "substrings":
-            wanted[row["first_shard"]].add(row["first_number"])
-    texts = dict(_document_texts(cuts, wanted))
+            numbers[row["first_shard"]].add(row["first_number"])
+    shards = (cuts.shard(name, cuts.paths[name]) for name in numbers)
+    texts = document_texts(shards, numbers, cuts.manifest)
     records = _record_texts(cuts, rows) if cuts.kind == "decontamination" else {}
     pairs = []
     for row in rows:
         text, place = texts[row["shard"], row["number"]], f"{row['shard']} {row['number']:,}, {row['subset']}"
-        cut = Passage.at(f"{place} from {row['start']:,} to {row['end']:,}", text, row["start"], row["end"])
+        cut = Passage.in_context(f"{place} from {row['start']:,} to {row['end']:,}", text, row["start"], row["end"])
         if cuts.kind == "substrings":
             shard, number, begin = (row[name] for name in ("first_shard", "first_number", "first_start"))
             earlier = texts[shard, number]
             begin = max(0, begin - _inside(cut.text, earlier[begin:], cuts.header.parameters["min_bytes"]))
             place = f"{shard} {number:,} from {begin:,}"
-            pairs.append((Passage.at(place, earlier, begin, begin + row["end"] - row["start"]), cut))
+            pairs.append((Passage.in_context(place, earlier, begin, begin + row["end"] - row["start"]), cut))
             continue
         evaluation, number = row["evaluation"], row["record"]
-        text = records[evaluation].get(number, {}).get(row["field"], "")
+        text, place = records[evaluation].get(number, {}).get(row["field"], ""), f"{evaluation} record {number:,}"
         begin, end = shared_passage(text, cut.text, cuts.header.parameters["ngram"])
-        pairs.append((Passage.at(f"{evaluation} record {number:,}, {row['field']}", text, begin, end), cut))
+        pairs.append((Passage.in_context(f"{place}, {row['field']}", text, begin, end), cut))
     return pairs
-
-
-def _document_texts(cuts: CutFolder, wanted: Mapping[str, set[int]]) -> Iterator[tuple[tuple[str, int], str]]:
-    for name, numbers in wanted.items():
-        shard = cuts.shard(name, cuts.paths[name])
-        with closing(DocumentReader(shard, find_index(shard, cuts.manifest), manifest=cuts.manifest)) as reader:
-            for document in reader.read(sorted(numbers)):
-                yield (name, document.number), document.text
 
 
 def _record_texts(cuts: CutFolder, rows: Sequence[Row]) -> dict[str, dict[int, dict[str, str]]]:
     """The texts of the rows' records, by evaluation, number and field."""
-    wanted = defaultdict[str, set[int]](set)
+    numbers_by_evaluation = defaultdict[str, set[int]](set)
     for row in rows:
-        wanted[row["evaluation"]].add(row["record"])
+        numbers_by_evaluation[row["evaluation"]].add(row["record"])
     shards = [Shard(name, path, None) for name, path in cuts.noted(EVALUATION_PATHS).items()]
     shard_of = dict(zip(evaluation_names(shards), shards, strict=True))
     texts = {}
-    for evaluation, numbers in wanted.items():
+    for evaluation, numbers in numbers_by_evaluation.items():
         shard = cuts.shard(f"/{shard_of[evaluation].name}", shard_of[evaluation].path)
         texts[evaluation] = record_texts(shard, cuts.header.parameters["fields"], numbers)
     return texts

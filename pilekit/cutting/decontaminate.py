@@ -70,17 +70,16 @@ def decontaminate_corpus(
         raise PilekitError("fields names the fields of an evaluation's records; one has no name")
     corpus = Corpus.of(corpus, manifest).without_held_out()
     evaluations = Corpus(against)
-    both = {str(shard.path) for shard in corpus.shards} & {str(shard.path) for shard in evaluations.shards}
-    if both:
-        raise PilekitError(f"{min(both)}: is in the corpus too; an evaluation would be cut out of itself")
+    shared = {str(shard.path) for shard in corpus.shards} & {str(shard.path) for shard in evaluations.shards}
+    if shared:
+        raise PilekitError(f"{min(shared)}: is in the corpus too; an evaluation would be cut out of itself")
     parameters = {"fields": fields, "ngram": ngram, "common": common, "window": window, "remove": remove}
     find = partial(_find, evaluations=evaluations, fields=fields, ngram=ngram, common=common)
     cut_off = window if remove == "spans" else sys.maxsize  # all of a document
     job = CorpusJob.of_steps(corpus, **work)
     command = CutCommand(KIND, HITS, find, partial(pieces_around, window=cut_off), write)
-    return DecontaminationResult(
-        *cut_corpus(job, out, command, parameters, CutScope.of(job, subsets, only), evaluations)
-    )
+    scope = CutScope.for_job(job, subsets, only)
+    return DecontaminationResult(*cut_corpus(job, out, command, parameters, scope, evaluations))
 
 
 def _find(
@@ -95,7 +94,7 @@ def _find(
             f"none of {counted(len(texts.records), 'record')} has a text of {least} words to look for; name other "
             "--fields"
         )
-    search = partial(find_hits, ngrams=job.scratch, scope=job.scope)
+    search = partial(find_hits, ngram_folder=job.scratch, scope=job.scope)
     read = job.process_step("searching", "hits", search, ngrams.save(job.scratch))
     parts = {name: (path, read[name]["labels"]) for name, path in zip(read, job.files("hits"), strict=True)}
     counts, files = decide(job.folder, parts, ngrams, texts, common)

@@ -27,13 +27,13 @@ class Texts(NamedTuple):
     """The texts of evaluations to search for, and the texts that are too short.
 
     records     (evaluation, number from 0 in its file, `id` as text if it has one) of each record
-    of          the index of each text's record
+    record_of   the index of each text's record
     fields      the field of each text; of a joined text all their names
     too_short   rows of the table
     """
 
     records: list[tuple[str, int, str | None]]
-    of: list[int]
+    record_of: list[int]
     fields: list[str]
     too_short: list[tuple[Any, ...]]
 
@@ -44,22 +44,22 @@ class Texts(NamedTuple):
         """
         absent = set(fields)
         for evaluation, shard in zip(evaluation_names(corpus.shards), corpus.shards, strict=True):
-            found = set[str]()
+            present_fields = set[str]()
             for number, raw in enumerate(_raw_records(shard, fields)):
                 texts = _texts_of(raw, fields, shard, number)
-                found.update(texts)
+                present_fields.update(texts)
                 record = evaluation, number, None if raw.get("id") is None else str(raw["id"])
                 for field, text in texts.items():
                     words, count = compacted(text)
                     if count >= least:
-                        self.of.append(len(self.records))
+                        self.record_of.append(len(self.records))
                         self.fields.append(field)
                         yield words, count
                     else:
                         self.too_short.append((*record, field, count, text))
                 self.records.append(record)
-            absent -= found
-            if not found:
+            absent -= present_fields
+            if not present_fields:
                 raise _no_field(shard, fields)
         if absent:
             raise _no_field(corpus.shards[0], sorted(absent))
@@ -79,12 +79,12 @@ def evaluation_names(shards: Sequence[Shard]) -> list[str]:
 
 def record_texts(shard: Shard, fields: Sequence[str], numbers: Collection[int]) -> dict[int, dict[str, str]]:
     """The texts of some records of a file by field, a joined text under all their names; reads up to the last one."""
-    found = {}
+    texts = {}
     with closing(_raw_records(shard, fields)) as records:
         for number, raw in enumerate(islice(records, max(numbers, default=-1) + 1)):
             if number in numbers:
-                found[number] = _texts_of(raw, fields, shard, number)
-    return found
+                texts[number] = _texts_of(raw, fields, shard, number)
+    return texts
 
 
 def _texts_of(raw: Mapping[str, Any], fields: Sequence[str], shard: Shard, number: int) -> dict[str, str]:

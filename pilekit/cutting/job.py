@@ -40,7 +40,7 @@ from pilekit.workers import Advance
 
 SCRATCH, FOUND = "scratch", "/found"
 PATHS, EVALUATION_PATHS = "paths", "evaluation_paths"
-"""In the note of what was found: where each shard, and each file of an evaluation, was read."""
+"""Keys in the note of the first step: the paths of the shards, and of the evaluations' files."""
 PARTS = ("untouched", "cut", "dropped")
 COUNTS = (*PARTS, "pieces", "spans", "characters_removed")
 
@@ -102,10 +102,10 @@ class CutJob:
     def process_step(
         self, step: str, name: str, work: CutWork, needs: Sequence[Path] = ()
     ) -> dict[str, dict[str, Any]]:
-        """Do the work on the shards that have no note yet; the notes' results by shard.
+        """Do the work on the shards that have no note yet; returns the results in all shards' notes, by shard name.
 
         step    shown as progress
-        name    of the step in notes and files
+        name    the step's name in notes and files
         needs   files that this process wrote and the work reads, perhaps on another node
         """
         noted_work = functools.partial(_noted, name=name, work=work, needs=needs)
@@ -116,12 +116,13 @@ class CutJob:
 class CutCommand:
     """What one of the two commands does.
 
-    kind     of its folder
+    kind     the kind of its folder
     table    the name of the table of spans
-    find     writes it; returns `read`, the counts of each shard, `summary`, more for the summary, and the paths written
+    find     writes the table; returns the counts of each shard as `read`, further fields of the summary as `summary`,
+             and the paths written
     pieces   cuts the spans out of a text
     write    write the clean shards; else only the tables and the summary
-    counts   the counts of the summary
+    counts   the names of the counts in the summary
     """
 
     kind: str
@@ -143,22 +144,22 @@ def cut_corpus(
     """Run a command in the folder `out`; returns the folder, the summary and the bad lines.
 
     job          the corpus, and how the work on its shards runs
-    parameters   further settings that the output depends on
-    evaluations  more inputs
+    parameters   settings that the output depends on, in addition to those of `scope`
+    evaluations  inputs in addition to the corpus
     """
     corpus = job.corpus
     checked({**parameters, "jobs": job.jobs, "on_error": job.on_error, "memory": job.memory}, _CutOptions)
     if out == "":
         raise PilekitError("out is empty; name a folder")
-    others = [] if evaluations is None else evaluations.shards
-    if any(shard.path == STANDARD_INPUT for shard in (*corpus.shards, *others)):
+    further_inputs = [] if evaluations is None else evaluations.shards
+    if any(shard.path == STANDARD_INPUT for shard in (*corpus.shards, *further_inputs)):
         raise PilekitError("standard input (-) cannot be read again, as this command does; save it to a file first")
     if command.write:
         check_stems(corpus.shards)
     parameters = {**parameters, "subsets": scope.subsets, "only": scope.only, "write": command.write}
     if scope.protected:
         parameters["held_out"] = scope.protected
-    with corpus_folder(job, out, kind=command.kind, parameters=parameters, others=others) as folder_job:
+    with corpus_folder(job, out, kind=command.kind, parameters=parameters, others=further_inputs) as folder_job:
         cut_job, output = CutJob(folder_job, scope), folder_job.output
         for shard in corpus.shards:
             if scope.dedup is not None and shard.name not in scope.protected:

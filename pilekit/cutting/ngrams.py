@@ -38,7 +38,7 @@ class NGrams(NamedTuple):
     keys     hash, uint64 [n-grams]
     begin    where an n-gram begins in `store`, uint32 [n-grams]
     words    its number of words, uint8 [n-grams]
-    of       the n-gram at each place of each text, in order, uint32 [places]
+    numbers  the number of the n-gram at each place of each text, in order, uint32 [places]
     first    the first place of each text, and the number of places, int64 [texts + 1]
     filter   bits, by the lowest bits of a hash, uint64
     """
@@ -48,7 +48,7 @@ class NGrams(NamedTuple):
     keys: UInt64
     begin: UInt32
     words: Bytes
-    of: UInt32
+    numbers: UInt32
     first: Int64
     filter: UInt64
 
@@ -66,11 +66,11 @@ class NGrams(NamedTuple):
         keys, begin, length = np.empty(places, np.uint64), np.empty(places, np.uint32), np.empty(places, np.uint8)
         filter = np.zeros(2 << (places // 8).bit_length(), np.uint64)
         _hash_texts(data, np.array(ends), folds(), ngram, keys, begin, length, filter)
-        of, chosen = np.empty(places, np.uint32), np.empty(places, np.int64)
+        numbers, chosen = np.empty(places, np.uint32), np.empty(places, np.int64)
         order = np.argsort(keys, kind="stable")
-        chosen = chosen[: _merge_equal(data, order, keys, begin, length, of, chosen)]
+        chosen = chosen[: _merge_equal(data, order, keys, begin, length, numbers, chosen)]
         sizes = np.array([ngram, *np.unique(length[length < ngram])], np.int64)
-        return cls(data, sizes, keys[chosen], begin[chosen], length[chosen], of, np.array(first), filter)
+        return cls(data, sizes, keys[chosen], begin[chosen], length[chosen], numbers, np.array(first), filter)
 
     def save(self, folder: Path) -> list[Path]:
         """Write the arrays into the folder; returns their files."""
@@ -98,24 +98,26 @@ class NGrams(NamedTuple):
         the batch, the byte behind the last word, the number of the n-gram.
         """
         data, offsets = batch.utf8()
-        found = self.candidates(data, offsets, np.empty((1 << 16, 5), np.int64))
-        found = found[np.lexsort((found[:, 1], found[:, 0]))]
+        rows = self.candidates(data, offsets, np.empty((1 << 16, 5), np.int64))
+        if not len(rows):
+            return rows
+        rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
         equal, text, store = list[bool](), data.data, self.store.data
         # Candidates that overlap share the work of finding their words.
-        apart = (found[1:, 0] != found[:-1, 0]) | (found[1:, 2] >= found[:-1, 3])
-        for some in np.split(found, np.flatnonzero(apart) + 1) if len(found) else []:
-            first, numbers = int(some[0, 1]), some[:, 4]
-            words = compacted(str(text[some[0, 2] : some[:, 3].max()], "utf-8"))[0].split(b" ")
-            of = some[:, 1].tolist(), self.begin[numbers].tolist(), self.words[numbers].tolist()
-            for word, begin, count in zip(*of, strict=True):
+        apart = (rows[1:, 0] != rows[:-1, 0]) | (rows[1:, 2] >= rows[:-1, 3])
+        for group in np.split(rows, np.flatnonzero(apart) + 1):
+            first, numbers = int(group[0, 1]), group[:, 4]
+            words = compacted(str(text[group[0, 2] : group[:, 3].max()], "utf-8"))[0].split(b" ")
+            columns = group[:, 1].tolist(), self.begin[numbers].tolist(), self.words[numbers].tolist()
+            for word, begin, count in zip(*columns, strict=True):
                 expected = b" ".join([*words[word - first : word - first + count], b""])
                 equal.append(store[begin : begin + len(expected)] == expected)
-        return found[equal] if len(found) else found
+        return rows[equal]
 
-    def candidates(self, data: Bytes, offsets: Int64, found: Int64) -> Int64:
-        """Rows of `find` whose words are not compared yet; in `found` if it has room for them."""
-        count = _find(data, offsets, folds(), self.sizes, self.keys, self.words, self.filter, found)
-        return found[:count] if count <= len(found) else self.candidates(data, offsets, np.empty((count, 5), np.int64))
+    def candidates(self, data: Bytes, offsets: Int64, rows: Int64) -> Int64:
+        """Rows of `find` whose words are not compared yet; in `rows` if it has room for them."""
+        count = _find(data, offsets, folds(), self.sizes, self.keys, self.words, self.filter, rows)
+        return rows[:count] if count <= len(rows) else self.candidates(data, offsets, np.empty((count, 5), np.int64))
 
 
 @compiled()
@@ -150,31 +152,31 @@ def _hash_texts(
 
 @compiled()
 def _merge_equal(
-    store: Bytes, order: Int64, keys: UInt64, begin: UInt32, length: Bytes, of: UInt32, chosen: Int64
+    store: Bytes, order: Int64, keys: UInt64, begin: UInt32, length: Bytes, numbers: UInt32, chosen: Int64
 ) -> int:
-    """Number the different n-grams by hash: `of` is the number at each place, `chosen` a place of each number."""
+    """Number the different n-grams by hash: `numbers` has the number at each place, `chosen` a place of each number."""
     count = 0
     for place in order:
         number = count - 1
         while number >= 0 and keys[chosen[number]] == keys[place]:
-            other = chosen[number]
-            if length[other] == length[place] and _same(store, begin[other], begin[place], length[place]):
+            earlier = chosen[number]
+            if length[earlier] == length[place] and _same(store, begin[earlier], begin[place], length[place]):
                 break
             number -= 1
         else:
             number, chosen[count] = count, place
             count += 1
-        of[place] = number
+        numbers[place] = number
     return count
 
 
 @compiled()
-def _same(store: Bytes, one: int, other: int, words: int) -> bool:
+def _same(store: Bytes, first: int, second: int, words: int) -> bool:
     """Whether the same `words` words are at two places of the store."""
     at = 0
     while words:
-        byte = store[one + at]
-        if byte != store[other + at]:
+        byte = store[first + at]
+        if byte != store[second + at]:
             return False
         words -= byte == 32
         at += 1
@@ -184,14 +186,14 @@ def _same(store: Bytes, one: int, other: int, words: int) -> bool:
 @compiled()
 def _bits(key: np.uint64) -> np.uint64:
     """The three bits of a hash in its word of the filter."""
-    one, two, three = np.uint64(58), np.uint64(52), np.uint64(46)
+    first, second, third = np.uint64(58), np.uint64(52), np.uint64(46)
     bit, low = np.uint64(1), np.uint64(63)
-    return (bit << (key >> one)) | (bit << ((key >> two) & low)) | (bit << ((key >> three) & low))
+    return (bit << (key >> first)) | (bit << ((key >> second) & low)) | (bit << ((key >> third) & low))
 
 
 @compiled()
 def _find(
-    data: Bytes, offsets: Int64, fold: UInt32, sizes: Int64, keys: UInt64, words: Bytes, filter: UInt64, found: Int64
+    data: Bytes, offsets: Int64, fold: UInt32, sizes: Int64, keys: UInt64, words: Bytes, filter: UInt64, rows: Int64
 ) -> int:
     """Write candidates as rows of `find`, as many as fit; returns the number of all."""
     ngram, least = sizes[0], min(sizes[0], SHORTEST)
@@ -223,9 +225,9 @@ def _find(
                 number = np.searchsorted(keys, key)
                 while number < len(keys) and keys[number] == key:
                     if words[number] == size:
-                        if count < len(found):
-                            found[count, 0], found[count, 1], found[count, 4] = document, word - size, number
-                            found[count, 2], found[count, 3] = begins[(word - size) & _RING], at
+                        if count < len(rows):
+                            rows[count, 0], rows[count, 1], rows[count, 4] = document, word - size, number
+                            rows[count, 2], rows[count, 3] = begins[(word - size) & _RING], at
                         count += 1
                     number += 1
     return count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 
 from pilekit.artifacts.sort.external_sort import RowSort, with_first
 from pilekit.artifacts.sort.scratch_files import Scratch
-from pilekit.corpus import Corpus
+from pilekit.corpus import Corpus, Manifest, Shard
 from pilekit.shards.index.format import find_index
 from pilekit.shards.random_access.document_reader import DocumentReader
 
@@ -37,9 +38,9 @@ def frequent_passages(
 ) -> list[FrequentPassage]:
     """The `most` passages that occur most often, each with up to `rows` rows; `corpus` has the shards.
 
-    subset   only cuts in its documents; exact name
+    subset   its exact name; only cuts in its documents count
     """
-    codes, best = dict[str, int](), Counter[int]()  # best: rows of some passages, by the first row of each
+    codes, best = dict[str, int](), Counter[int]()  # best: the number of rows of each passage, by its first row
     before, of_subset = 0, pc.scalar(True) if subset is None else pc.field("subset") == subset
     with RowSort(scratch.folder, 4, scratch.memory) as sort, pq.ParquetFile(table) as file:
         for batch in file.iter_batches(1 << 14, columns=[*_PLACE, "subset"]):
@@ -54,20 +55,30 @@ def frequent_passages(
             last = int(first[3, -1])  # More of its rows may follow.
             best = Counter({**dict(_largest(best)[:most]), last: best[last]})
     largest = _largest(best)[:most]
-    dataset, held, texts = pyarrow.dataset.dataset(table, format="parquet"), [], dict[tuple[str, int], str]()
-    wanted, shard_of = defaultdict[str, set[int]](set), {shard.name: shard for shard in corpus.shards}
-    for place in dataset.take([number for number, _ in largest], columns=_PLACE).to_pylist():
+    dataset, cuts, numbers = pyarrow.dataset.dataset(table, format="parquet"), [], defaultdict[str, set[int]](set)
+    for place in dataset.take([row for row, _ in largest], columns=_PLACE).to_pylist():
         fields = [pc.field(name) == value for name, value in place.items()]
-        held.append(dataset.head(rows, filter=fields[0] & fields[1] & fields[2] & of_subset).to_pylist())
-        wanted[held[-1][0]["shard"]].add(held[-1][0]["number"])
-    for name, numbers in wanted.items():
-        shard, manifest = shard_of[name], corpus.manifest
+        cuts.append(dataset.head(rows, filter=fields[0] & fields[1] & fields[2] & of_subset).to_pylist())
+        numbers[cuts[-1][0]["shard"]].add(cuts[-1][0]["number"])
+    texts = document_texts([shard for shard in corpus.shards if shard.name in numbers], numbers, corpus.manifest)
+    passages = []
+    for (_, count), passage_cuts in zip(largest, cuts, strict=True):
+        first = passage_cuts[0]
+        text = texts[first["shard"], first["number"]][first["start"] : first["end"]]
+        passages.append(FrequentPassage(count + 1, text, passage_cuts))
+    return passages
+
+
+def document_texts(
+    shards: Iterable[Shard], numbers: Mapping[str, Collection[int]], manifest: Manifest
+) -> dict[tuple[str, int], str]:
+    """The texts of the documents with these numbers in each shard, by the shard's name and the number."""
+    texts = {}
+    for shard in shards:
         with closing(DocumentReader(shard, find_index(shard, manifest), manifest=manifest)) as reader:
-            texts.update(((name, document.number), document.text) for document in reader.read(sorted(numbers)))
-    return [
-        FrequentPassage(count + 1, texts[of[0]["shard"], of[0]["number"]][of[0]["start"] : of[0]["end"]], of)
-        for (_, count), of in zip(largest, held, strict=True)
-    ]
+            for document in reader.read(sorted(numbers[shard.name])):
+                texts[shard.name, document.number] = document.text
+    return texts
 
 
 def _largest(counts: Counter[int]) -> list[tuple[int, int]]:

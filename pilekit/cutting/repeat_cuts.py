@@ -32,7 +32,7 @@ from pilekit.artifacts.sort.repeated_values import may_be_repeated, note_values,
 from pilekit.artifacts.sort.scratch_files import Scratch
 from pilekit.corpus import Shard
 from pilekit.cutting.shards import CutScope, Spans, stored_rows
-from pilekit.cutting.windows import AT_A_TIME, anchor_bytes, find_anchors, find_windows, pieces, tables
+from pilekit.cutting.windows import anchor_bytes, find_anchors, find_windows, pieces, tables
 from pilekit.cutting.words import Int64, UInt64, characters_before
 from pilekit.shards.corpus_job import Share
 from pilekit.shards.random_access.document_reader import DocumentReader
@@ -49,21 +49,26 @@ _NAME, _ONE = np.uint64(32), np.uint64(1)
 class Scan:
     """Writes the rows of a shard's anchors, or with a `filter`, of its windows; returns counts.
 
-    An anchor's row is the anchor and the document's number. `bases`: the name of each shard's document 0.
+    An anchor's row is the anchor and the document's number.
+
+    bases       the name of each shard's document 0
+    at_a_time   see `pieces`
     """
 
     length: int
     scope: CutScope
     bases: Mapping[str, int] | None = None
     filter: Path | None = None
+    at_a_time: int = 1 << 18
 
     def __call__(
         self, shard: Shard, advance: Advance, /, *, path: Path, share: Share
     ) -> tuple[dict[str, Any], list[Path]]:
         """Write the rows to the file at `path`."""
         length, scope, counts, lines = self.length, self.scope, dict[str, Any](), 0
-        rows = np.empty((WINDOW, 2 * AT_A_TIME), np.uint64)
-        anchors, at, of = np.empty(2 * AT_A_TIME, np.uint64), *np.empty((2, 2 * AT_A_TIME), np.int64)
+        most = 2 * self.at_a_time
+        rows = np.empty((WINDOW, most), np.uint64)
+        values, begins, piece_of = np.empty(most, np.uint64), *np.empty((2, most), np.int64)
         table, part, base = tables(length), anchor_bytes(length), 0 if self.bases is None else self.bases[shard.name]
         repeated = None if self.filter is None else np.load(self.filter, mmap_mode="r").view(np.ndarray)
         with write_atomically(path) as file:
@@ -71,14 +76,14 @@ class Scan:
                 lines = int(read_batch.numbers[-1]) + 1 if len(read_batch) else lines
                 batch = scope.compared(read_batch)
                 text, counted = (*batch.utf8(), (batch.numbers + base).astype(np.uint64)), np.full(3, -1)
-                for group in pieces(text[1], length):
-                    count = find_anchors(text[0], group, length, part, table, (anchors, at, of))
+                for group in pieces(text[1], length, self.at_a_time):
+                    count = find_anchors(text[0], group, length, part, table, (values, begins, piece_of))
+                    anchors = values[:count], begins[:count], piece_of[:count]
                     if repeated is None:
-                        written = np.stack([anchors[:count], text[2][group[2][of[:count]]]])
+                        written = np.stack([anchors[0], text[2][group[2][anchors[2]]]])
                     else:
-                        chosen = may_be_repeated(repeated, anchors[:count])
-                        places = anchors[:count], at[:count], of[:count]
-                        written = rows[:, : find_windows(text, group, length, table, places, chosen, counted, rows)]
+                        chosen = may_be_repeated(repeated, anchors[0])
+                        written = rows[:, : find_windows(text, group, length, table, anchors, chosen, counted, rows)]
                     file.write(np.ascontiguousarray(written.T).data)
         return {**counts, "lines": lines}, [path]
 
@@ -166,8 +171,8 @@ def whole_words(text: str, start: int, end: int) -> tuple[int, int]:
 def without(text: str, spans: Spans) -> list[str]:
     """The rest of a text, as one piece; none without letter or digit."""
     borders = [0, *(place for span in spans for place in span), len(text)]
-    left = "".join(text[begin:end] for begin, end in zip(borders[::2], borders[1::2], strict=True))
-    return [left] if _LETTER_OR_DIGIT.search(left) else []
+    remainder = "".join(text[begin:end] for begin, end in zip(borders[::2], borders[1::2], strict=True))
+    return [remainder] if _LETTER_OR_DIGIT.search(remainder) else []
 
 
 def cuts_of(text: str, parts: Sequence[Sequence[int]], length: int) -> Iterator[tuple[int, int, int, int]]:
@@ -227,8 +232,8 @@ class LocateCuts:
             for document, (first_row, last_row) in zip(documents, pairwise([*begins, len(rows)]), strict=True):
                 parts = rows[first_row:last_row].tolist()
                 for start, stop, first, first_start in cuts_of(document.text, parts, self.length):
-                    of, size = bisect(firsts, first) - 1, len(document.text[start:stop].encode())
-                    place = names[of], first - firsts[of], first_start
+                    earliest, size = bisect(firsts, first) - 1, len(document.text[start:stop].encode())
+                    place = names[earliest], first - firsts[earliest], first_start
                     yield shard.name, document.number, document.subset, start, stop, *place, size
 
         with closing(DocumentReader(shard, None, manifest=self.scope.manifest, advance=advance)) as reader:

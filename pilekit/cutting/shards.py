@@ -54,7 +54,7 @@ class CutScope:
     protected: Sequence[str] = ()
 
     @classmethod
-    def of(
+    def for_job(
         cls,
         job: CorpusJob,
         subsets: str | Sequence[str] | None,
@@ -62,7 +62,7 @@ class CutScope:
         dedup: Path | None = None,
         protected: Sequence[str] = (),
     ) -> Self:
-        """The documents of these subsets, in any spelling the manifest knows; PilekitError if `only` has none."""
+        """The scope for subsets in any spelling that the manifest knows; PilekitError for `only` without subsets."""
         if only and subsets is None:
             raise PilekitError("`only` leaves out the documents of other subsets; name subsets too")
         manifest = job.corpus.manifest
@@ -164,24 +164,24 @@ class CutShard:
             return pieces
 
         def cut_batches() -> Iterator[DocumentBatch]:
-            for batch in self.scope.batches(shard, advance, seen, ahead=share.ahead):
+            for batch in self.scope.batches(shard, advance, read_counts, ahead=share.ahead):
                 index_of = {number: index for index, number in enumerate(batch.numbers.tolist())}
                 replaced = dict[int, list[str]]()
                 while (index := index_of.get(number)) is not None:
                     replaced[index] = cut(batch.subsets[index], batch.texts[index])
                 yield batch.with_pieces(replaced)
 
-        seen, files = dict[str, Any](), list[Path]()
+        read_counts, files = dict[str, Any](), list[Path]()
         if self.write:
             files = write_documents(path, cut_batches(), lambda: self.check(shard))
         else:
-            seen = dict(self.before[shard.name])
+            read_counts = dict(self.before[shard.name])
             numbers = np.array([number for number, _ in spans_of(self.table, shard.name)], np.int64)
             with closing(DocumentReader(shard, None, manifest=self.scope.manifest, advance=advance)) as documents:
                 for document in documents.increasing(numbers):
                     cut(document.subset, document.text)
         if number >= 0:
             raise PilekitError(f"{shard.path}: changed while it was read; run the same command again")
-        for subset, count in seen["read"].items():
+        for subset, count in read_counts["read"].items():
             counts[subset]["untouched"] += count
         return {"subsets": counts}, files

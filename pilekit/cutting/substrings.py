@@ -68,7 +68,7 @@ def substrings_corpus(
     write      write the clean shards; else only the table and the summary
     manifest   describes the corpus at a path, as for `Corpus`
     work       on_error, jobs, advance, memory: see `SortWork`
-    cluster    a cluster instead of local processes; this node sorts
+    cluster    a cluster instead of local processes; sorting stays on this node
 
     A killed run is resumed; a repeated finished run returns at once.
     """
@@ -79,13 +79,13 @@ def substrings_corpus(
     parameters = {"min_bytes": min_bytes, "dedup": None if removed is None else DropDuplicates(removed).identity}
     job, find = CorpusJob.of_steps(corpus, **work), partial(_find, length=min_bytes)
     command = CutCommand(KIND, REPEATS, find, without, write, (*COUNTS, "bytes_removed"))
-    scope = CutScope.of(job, subsets, only, removed, protected)
+    scope = CutScope.for_job(job, subsets, only, removed, protected)
     return SubstringResult(*cut_corpus(job, out, command, parameters, scope))
 
 
 def _find(job: CutJob, length: int) -> tuple[dict[str, Any], list[Path]]:
     """Find all repeats, and write the table."""
-    folder, scratch, own = job.folder, job.scratch, Scratch(job.own_scratch, job.folder_job.memory)
+    folder, scratch, sort_scratch = job.folder, job.scratch, Scratch(job.own_scratch, job.folder_job.memory)
     check_free_disk(folder, _SCRATCH_BYTES * job.stored - bytes_below(folder), "comparing")
     read = job.process_step("reading", "anchors", Scan(length, job.scope))
     bases = np.cumsum([0, *(counts["lines"] for counts in read.values())])
@@ -93,13 +93,13 @@ def _find(job: CutJob, length: int) -> tuple[dict[str, Any], list[Path]]:
         raise PilekitError(f"{bases[-1]:,} documents are more than can be compared at once; take fewer shards")
     first_names, filter, parts = dict(zip(read, bases.tolist(), strict=False)), scratch / "filter.npy", scratch / "runs"
     with write_atomically(filter) as file:
-        np.save(file, repeated_anchors(*_sorting(job, "sorting", "anchors"), bases, own))
+        np.save(file, repeated_anchors(*_sorting(job, "sorting", "anchors"), bases, sort_scratch))
     job.process_step("comparing", "windows", Scan(length, job.scope, first_names, filter), [filter])
     protected = job.scope.protected
-    starts = find_runs(*_sorting(job, "sorting again", "windows"), bases, parts, own, len(protected))
+    starts = find_runs(*_sorting(job, "sorting again", "windows"), bases, parts, sort_scratch, len(protected))
     job.process_step("locating", "cuts", LocateCuts(parts, starts, first_names, length, job.scope), [parts])
     table = join_tables(folder / REPEATS, ROWS, job.files("cuts"))
-    most = frequent_passages(table, job.folder_job.corpus, most=PASSAGES, rows=1, scratch=own)
+    most = frequent_passages(table, job.folder_job.corpus, most=PASSAGES, rows=1, scratch=sort_scratch)
     passages = [{"count": passage.count, "text": passage.text[:PASSAGE_CHARACTERS]} for passage in most]
     summary: dict[str, Any] = {"passages": passages}
     if protected:

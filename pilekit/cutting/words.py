@@ -80,34 +80,34 @@ def next_word(data: Bytes, at: np.uint64, stop: np.uint64, fold: UInt32) -> tupl
 
     `end` is after the punctuation at the word's end.
     """
-    one, low, high = np.uint64(1), np.uint64(9), np.uint64(55)
-    hash, begin, kept = np.uint64(0), stop, False
+    ascii_size, low, high = np.uint64(1), np.uint64(9), np.uint64(55)
+    hash, begin, in_word = np.uint64(0), stop, False
     while at < stop:
         byte = data[at]
         if byte < _ASCII:
-            code, size = np.uint32(byte), one
+            code, size = np.uint32(byte), ascii_size
         else:
             code, size = decoded(data, at)
         code = fold[np.uint64(code)]
         if code == _SPACE:
-            if kept:
+            if in_word:
                 break
             begin = stop
         else:
             if begin == stop:
                 begin = at
             if code != _DELETED:
-                kept = True
+                in_word = True
                 if code != _UNHASHED:
                     hash = ((hash << low) | (hash >> high)) ^ np.uint64(code)
         at += size
-        while kept and at < stop and data[at] < _ASCII:  # Most characters are like the one before: no marks.
+        while in_word and at < stop and data[at] < _ASCII:  # Most characters are like the one before: no marks.
             code = fold[np.uint64(data[at])]
             if code >= _UNHASHED:
                 break
             hash = ((hash << low) | (hash >> high)) ^ np.uint64(code)
-            at += one
-    if not kept:
+            at += ascii_size
+    if not in_word:
         return hash, stop, stop
     hash = (hash ^ (hash >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     hash = (hash ^ (hash >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
