@@ -211,14 +211,14 @@ def _plan(
     manifest, name = job.manifest, f"/plan/{job.plan.name}"
     if noted := output.result(name):
         return noted
-    made, counts = make_plan(manifest, partial(read_rows, output, sources), scratch, memory)
+    plan, counts = make_plan(manifest, partial(read_rows, output, sources), scratch, memory)
     with write_atomically(job.plan) as file:
-        made.save(file)
+        plan.save(file)
     rows: dict[str, dict[str, Any]] = {}
     weights: dict[str, float] = {}
     for place, subset in enumerate(manifest.subsets):
-        own = [notes[one.name] for one in sources if one.subset == place]
-        read = {name: sum(note[name] for note in own) for name in ("read", "empty", "skipped", "text_bytes")}
+        subset_notes = [notes[source.name] for source in sources if source.subset == place]
+        read = {name: sum(note[name] for note in subset_notes) for name in ("read", "empty", "skipped", "text_bytes")}
         row = {"epochs": epochs_of(subset), **read, **counts[place]}
         weights[subset.name] = row["epochs"] * row["text_bytes"]
         rows[subset.name] = {name: row[name] for name in ("epochs", "bytes", *COUNTS)}

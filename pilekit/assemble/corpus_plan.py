@@ -74,11 +74,11 @@ class CorpusPlan:
         if self.repeat_below[subset]:
             fates += self.hashes(subset, REPEAT, rows[:, IDENTITY]) < self.repeat_below[subset]
         if described.group:
-            fates[_found(self.groups, rows[:, GROUP])[0]] = REMOVED
+            fates[_matches(self.groups, rows[:, GROUP])[0]] = REMOVED
         texts, splits, owners, identities = self.held_out
-        held, place = _found(texts, rows[:, TEXT])
-        chosen = (owners[place] == subset) & (identities[place] == rows[held, IDENTITY])
-        fates[held] = np.where(chosen, -splits[place].astype(np.int64), REMOVED)
+        indices, place = _matches(texts, rows[:, TEXT])
+        chosen = (owners[place] == subset) & (identities[place] == rows[indices, IDENTITY])
+        fates[indices] = np.where(chosen, -splits[place].astype(np.int64), REMOVED)
         return fates
 
     def places(self, subset: int, identities: UInt64, fates: Int64) -> Iterator[tuple[Int64, UInt64]]:
@@ -134,8 +134,8 @@ def make_plan(
             for rows in rows_of(subset):
                 fates = plan.fates(subset, rows)
                 total += _counts(fates, rows[:, SIZE].astype(np.int64))
-                for _, some in plan.places(subset, rows[:, IDENTITY], np.maximum(fates, LEFT_OUT)):
-                    places.add(some[None])
+                for _, copy_places in plan.places(subset, rows[:, IDENTITY], np.maximum(fates, LEFT_OUT)):
+                    places.add(copy_places[None])
             counts.append(dict(zip(COUNTS, total.tolist(), strict=True)))
         inner = _at_ranks(places, [places.count * shard // shards for shard in range(1, shards)])
     borders = [0, *inner.tolist(), *(number * int(PLACES) for number in (1, 2, 3))]
@@ -208,7 +208,7 @@ def _at_ranks(values: RowSort, ranks: list[int]) -> UInt64:
     return values_at_ranks
 
 
-def _found(sorted_values: UInt64, values: UInt64) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+def _matches(sorted_values: UInt64, values: UInt64) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     """(indices of the values that are in `sorted_values`, their places there)."""
     first = np.searchsorted(sorted_values, values)
     indices = np.flatnonzero(first < np.searchsorted(sorted_values, values, "right"))

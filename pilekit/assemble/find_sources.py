@@ -76,9 +76,9 @@ def find_sources(manifest: Manifest, path: str | Path, out: Path) -> list[Source
                     f"{path}: is a source of two subsets, {owner} and {subset.name}; give it to one of them"
                 )
             identity = _identity(path, folder)
-            if (other := places.setdefault(identity, place)) != place:
+            if (first_place := places.setdefault(identity, place)) != place:
                 raise PilekitError(
-                    f"two sources have the name {identity}: {other.name} and {name}; "
+                    f"two sources have the name {identity}: {first_place.name} and {name}; "
                     "documents could not be told apart, so give only one of them"
                 )
             files[identity] = path, size
@@ -131,20 +131,20 @@ def _files_of(subset: Subset, folder: Path, left_out: list[str]) -> Iterator[tup
         # A folder gives its shards only, if it has any. Files that the pattern itself names or matches are all taken.
         depth = 0 if named.is_dir() else len(named.parts) - len(Path(search.root).parts)
         folders: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
-        taken: list[tuple[str, int]] = []
+        files: list[tuple[str, int]] = []
         for relative, file, size in search.files:
             parts = tuple(relative.split("/"))
             if "**" in pattern or len(parts) == depth:
-                taken.append((file, size or 0))
+                files.append((file, size or 0))
             else:
                 folders[parts[:depth]].append((file, size or 0))
-        for files in folders.values():
-            taken += [file for file in files if looks_like_shard(file[0])] or files
+        for files_in_folder in folders.values():
+            files += [file for file in files_in_folder if looks_like_shard(file[0])] or files_in_folder
         shards = ((relative, file) for relative, file, _ in search.files if looks_like_shard(file))
         held_out = {file for relative, file in shards if split_of(relative) in HELD_OUT}
-        others = [file for file in taken if file[0] not in held_out]
-        left_out += [file for file, _ in taken if others and file in held_out]
-        yield from others or taken
+        train = [file for file in files if file[0] not in held_out]
+        left_out += [file for file, _ in files if train and file in held_out]
+        yield from train or files
         if not search.files:
             ours = f"; {search.ours[0]} is a link or by pilekit, name it to read it" if search.ours else ""
             raise PilekitError(f"the subset {subset.name}: {pattern} finds no file{ours}")

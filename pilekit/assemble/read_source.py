@@ -54,13 +54,13 @@ class Documents(NamedTuple):
 
     identities   hash of (path, number) of each document, uint64 [documents]
     groups       "" where the subset has none
-    kept         the kept fields, spelt as in their lines; none in the first pass
+    kept_fields  spelt as in their lines; none in the first pass
     """
 
     identities: npt.NDArray[np.uint64]
     texts: list[str]
     groups: list[str]
-    kept: list[dict[str, Any]]
+    kept_fields: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -101,14 +101,14 @@ class SourceReader:
                 )
 
     def _documents(
-        self, given_numbers: npt.NDArray[np.int64], records: list[object], lines: list[Line] | None
+        self, record_numbers: npt.NDArray[np.int64], records: list[object], lines: list[Line] | None
     ) -> Documents:
-        """The documents of decoded records of these numbers; `lines`: those of the records, if any."""
+        """The documents in decoded records with these numbers; `lines` are the records' lines, if they have any."""
         numbers: list[int] = []
-        found = Documents(np.zeros(0, np.uint64), [], [], [])
-        for place, (number, given) in enumerate(zip(given_numbers.tolist(), records, strict=True)):
+        documents = Documents(np.zeros(0, np.uint64), [], [], [])
+        for place, (number, decoded) in enumerate(zip(record_numbers.tolist(), records, strict=True)):
             try:
-                record, text = text_of(given, self.text_field)
+                record, text = text_of(decoded, self.text_field)
                 group = self._group_of(record) if self._group else ""
             except BadRecord as bad:
                 self._parser.bad(number, str(bad))
@@ -117,21 +117,21 @@ class SourceReader:
                 self.empty += 1
                 continue
             numbers.append(number)
-            found.texts.append(text)
-            found.groups.append(group)
-            found.kept.append(self._kept(record, None if lines is None else lines[place], number))
-        return found._replace(identities=document_hashes(self.source.name, np.array(numbers, np.int64), 0))
+            documents.texts.append(text)
+            documents.groups.append(group)
+            documents.kept_fields.append(self._kept_fields(record, None if lines is None else lines[place], number))
+        return documents._replace(identities=document_hashes(self.source.name, np.array(numbers, np.int64), 0))
 
-    def _kept(self, record: dict[str, Any], line: Line | None, number: int) -> dict[str, Any]:
-        """The kept fields of a record; of a line each as its bytes, because decoding loses large numbers."""
-        kept = {path: value for path in self._keep if (value := _value(record, path)) is not None}
+    def _kept_fields(self, record: dict[str, Any], line: Line | None, number: int) -> dict[str, Any]:
+        """The kept fields of a record. Those of a line are its bytes, because decoding loses large numbers."""
+        fields = {path: value for path in self._keep if (value := _value(record, path)) is not None}
         if line is not None:
             try:
-                kept = {path: orjson.Fragment(bytes(_spelt(line, path))) for path in kept}
+                fields = {path: orjson.Fragment(bytes(_spelt(line, path))) for path in fields}
             except RecursionError:
                 place = f"{visible(self._path)}, line {number + 1:,}"
                 raise PilekitError(f"{place}: has too many fields in each other; remove the line") from None
-        return {path[-1]: value for path, value in kept.items()}
+        return {path[-1]: value for path, value in fields.items()}
 
     def _group_of(self, record: dict[str, Any]) -> str:
         value = _value(record, self._group)
@@ -186,7 +186,7 @@ def _value(record: Any, path: tuple[str, ...]) -> Any:
 
 
 def _spelt(line: Line, path: tuple[str, ...]) -> Line | msgspec.Raw:
-    """The bytes of the value at a path that leads to one."""
+    """The bytes of the value at a path, which leads to a value."""
     return functools.reduce(lambda record, key: raw_fields(record)[key], path, line)
 
 

@@ -40,7 +40,6 @@ LINES, PLACES, SPILLED = "spilled/lines", "spilled/places", "/spilled/"
 LINE_BYTES = 200
 """The bytes that a line in memory takes besides its text."""
 
-
 _Lines = tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
 """Lines in memory: place, first byte, byte behind the last, [lines]."""
 
@@ -58,7 +57,7 @@ def spill_source(source: Source, advance: Advance, *, job: Job, output: Output, 
     await_files([paths[0], job.plan])
     reader, plan = SourceReader(source, job, share.ahead, keeping=True), CorpusPlan.load(job.plan, job.manifest)
     runs: list[int] = []
-    text, held, size = bytearray(), list[_Lines](), 0
+    text, unwritten, size = bytearray(), list[_Lines](), 0
     with paths[0].open("rb") as rows_file, write_atomically(paths[1]) as lines, write_atomically(paths[2]) as places:
         for documents in reader.documents(advance):
             rows = np.fromfile(rows_file, np.uint64, 4 * len(documents.texts)).reshape(-1, 4)
@@ -68,30 +67,30 @@ def spill_source(source: Source, advance: Advance, *, job: Job, output: Output, 
             for index in used.tolist():
                 new_record: dict[str, Any] = record(documents.texts[index], subset.name)
                 if subset.keep:
-                    new_record["meta"] = {**new_record.get("meta", {}), **documents.kept[index]}
+                    new_record["meta"] = {**new_record.get("meta", {}), **documents.kept_fields[index]}
                 text += _encoded(new_record, source)
                 ends.append(len(text))
             borders = np.array(ends)
-            for indices, some in plan.places(source.subset, documents.identities[used], fates[used]):
-                held.append((some, borders[indices], borders[indices + 1]))
-                size += LINE_BYTES * len(some)
+            for indices, copy_places in plan.places(source.subset, documents.identities[used], fates[used]):
+                unwritten.append((copy_places, borders[indices], borders[indices + 1]))
+                size += LINE_BYTES * len(copy_places)
                 if len(text) + size >= share.memory // 2:
-                    runs.append(_write_run(text, held, lines, places))
-                    held, size = [], 0
-            if not held:
+                    runs.append(_write_run(text, unwritten, lines, places))
+                    unwritten, size = [], 0
+            if not unwritten:
                 text = bytearray()
-        if held:
-            runs.append(_write_run(text, held, lines, places))
+        if unwritten:
+            runs.append(_write_run(text, unwritten, lines, places))
         source.check(inputs)
     output.note(SPILLED + source.name, {"runs": runs}, *paths[1:])
 
 
-def _write_run(text: bytearray, held: list[_Lines], lines_file: BinaryIO, places_file: BinaryIO) -> int:
+def _write_run(text: bytearray, unwritten: list[_Lines], lines_file: BinaryIO, places_file: BinaryIO) -> int:
     """Append lines, sorted, to one file and rows (place, first byte) to the other; returns the number of lines.
 
     One more row has only the end of the run.
     """
-    place, first, last = (np.concatenate(column) for column in zip(*held, strict=True))
+    place, first, last = (np.concatenate(column) for column in zip(*unwritten, strict=True))
     order = np.argsort(place, kind="stable")
     place, first, last = place[order], first[order], last[order]
     begins = lines_file.tell() + np.append(0, np.cumsum(last - first)).astype(np.uint64)

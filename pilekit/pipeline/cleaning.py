@@ -96,7 +96,7 @@ def clean_corpus(
     redact = RedactPII(pii) if pii else None
     if not (sets or language or redact):
         raise PilekitError("nothing to do: give rules or a language to drop documents, or pii to replace addresses")
-    edits = [of_set.cut for of_set in sets.values() if isinstance(of_set, C4)][:1] if c4_lines else []
+    edits = [rule_set.cut for rule_set in sets.values() if isinstance(rule_set, C4)][:1] if c4_lines else []
     if c4_lines and not edits:
         raise PilekitError("cutting documents to the lines that C4 keeps needs c4 or c4-fineweb among the rules")
     cleaner = Cleaner(sets, judged and sorted(judged), language, [*edits, *([redact.redact] if redact else [])], only)
@@ -109,7 +109,7 @@ def clean_corpus(
         cleaned = _cleaned(None, dict(zip(names, results, strict=True)), corpus.shards)
         check_label(corpus, cleaned.summary["subsets"], judged)
         if not any(map(cleaner.judges, cleaned.summary["subsets"])):
-            raise PilekitError(_nothing(cleaned, cleaner))
+            raise PilekitError(_why_nothing(cleaned, cleaner))
         return cleaned
     parameters = {
         **{f"{name}.{limit}": value for name, rule_set in sets.items() for limit, value in asdict(rule_set).items()},
@@ -131,7 +131,7 @@ def clean_corpus(
         check_label(corpus, cleaned.summary["subsets"], judged, discard=output.discard)
         if not cleaned.summary["kept"]:
             output.forget()
-            raise PilekitError(_nothing(cleaned, cleaner))
+            raise PilekitError(_why_nothing(cleaned, cleaner))
     return cleaned
 
 
@@ -155,13 +155,14 @@ def _clean_shard(
             return {"subsets": counts, **reader.skip_counts()}
         dropped = opened.enter_context(parquet_rows(output.path(f"{PARTS}/{shard.name}", ".parquet"), DROPPED_ROWS))
 
-        def kept() -> Iterator[DocumentBatch]:
+        def kept_documents() -> Iterator[DocumentBatch]:
             for batch, rows in cleanings:
                 for row in rows:
                     dropped.add(row)
                 yield batch
 
-        files = write_documents(output.path(stem(shard), ".jsonl.zst"), kept(), lambda: inputs.check(shard))
+        path = output.path(stem(shard), ".jsonl.zst")
+        files = write_documents(path, kept_documents(), lambda: inputs.check(shard))
     result = {"subsets": counts, **reader.skip_counts()}
     output.note(shard.name, result, *files)
     return result
@@ -172,7 +173,7 @@ def _cleaned(folder: Path | None, results: Mapping[str, Any], shards: Sequence[S
     return CleanResult(folder, summarize(results.values()), SkippedLines.of_shards(results, shards))
 
 
-def _nothing(cleaned: CleanResult, cleaner: Cleaner) -> str:
+def _why_nothing(cleaned: CleanResult, cleaner: Cleaner) -> str:
     """Why nothing is kept."""
     if dropped := cleaned.summary["dropped"]:
         return f"nothing is kept: each of {counted(dropped)} fails a rule"

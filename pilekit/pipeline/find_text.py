@@ -58,11 +58,11 @@ class Counts:
     matched: Counter[str] = field(default_factory=Counter)
     skipped: SkippedLines = field(default_factory=SkippedLines)
 
-    def merge(self, other: Counts) -> None:
+    def merge(self, shard_counts: Counts) -> None:
         """Add the counts of another shard."""
-        self.read.update(other.read)
-        self.matched.update(other.matched)
-        self.skipped.merge(other.skipped)
+        self.read.update(shard_counts.read)
+        self.matched.update(shard_counts.matched)
+        self.skipped.merge(shard_counts.skipped)
 
 
 @takes(Work)
@@ -78,8 +78,8 @@ def find_text(
     """Yield the documents whose text holds a match of the regular expression `pattern`, in the order of the corpus.
 
     counts    receives the counts of each shard when it has been read; it is complete at the end
-    subsets   are exact names; None: all are searched
-    min_bytes leaves out documents with less text
+    subsets   exact names; None: all are searched
+    min_bytes documents with less text are left out
     work      on_error, jobs, advance, cluster: see `Work`
 
     Raises PilekitError for a pattern that is no regular expression, and for every error of `read`.
@@ -133,11 +133,11 @@ def _search(
                 if (match := search(text)) is not None:
                     subset = batch.subsets[index]
                     counts.matched[subset] += 1
-                    yield _found(match, batch.shard, int(batch.numbers[index]), subset)
+                    yield _found_text(match, batch.shard, int(batch.numbers[index]), subset)
         counts.skipped.merge(reader.skipped)
 
 
-def _found(match: re.Match[str], shard: str, number: int, subset: str) -> FoundText:
+def _found_text(match: re.Match[str], shard: str, number: int, subset: str) -> FoundText:
     text, start, end = match.string, *match.span()
     before = text[max(0, start - CONTEXT) : start].rpartition("\n")[2]
     after = text[end : end + CONTEXT].partition("\n")[0]

@@ -33,13 +33,13 @@ _IPV4 = re.compile(rf"(?<![\w.])(?:{_BYTE}\.){{3}}{_BYTE}(?!\w|\.\w)")
 def _without_emails(text: str) -> str:
     if "@" not in text:
         return text
-    pieces, done = [], 0
+    pieces, end = [], 0
     for domain in _DOMAIN.finditer(text):
         at = domain.start()
-        if local := _LOCAL.search(text, max(done, at - _LOCAL_CHARS), at):
-            pieces += [text[done : local.start()], EMAIL]
-            done = domain.end()
-    return "".join([*pieces, text[done:]]) if pieces else text
+        if local := _LOCAL.search(text, max(end, at - _LOCAL_CHARS), at):
+            pieces += [text[end : local.start()], EMAIL]
+            end = domain.end()
+    return "".join([*pieces, text[end:]]) if pieces else text
 
 
 def _without_addresses(text: str) -> str:

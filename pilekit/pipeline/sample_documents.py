@@ -18,7 +18,7 @@ import numpy as np
 from pilekit.corpus import Corpus, Shard
 from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.pipeline.pipeline import Pipeline, Stage
-from pilekit.pipeline.stages import Kept, document_hashes, filtered
+from pilekit.pipeline.stages import KeepFlags, document_hashes, filtered
 from pilekit.shards.corpus_job import CorpusJob, Share
 from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import Reading, read
@@ -26,7 +26,7 @@ from pilekit.shards.work import Work, takes
 from pilekit.workers import Advance
 
 
-class Drawn(msgspec.Struct, frozen=True):
+class DrawnDocument(msgspec.Struct, frozen=True):
     """A document that may be in the sample, with its rank."""
 
     rank: int
@@ -37,15 +37,15 @@ class Drawn(msgspec.Struct, frozen=True):
     line: bytes
 
 
-class _Lowest:
+class _LowestRanks:
     """The `count` documents of the lowest ranks so far; of equal ranks, the first. Adding takes log(count) steps."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._added = 0
-        self._heap: list[tuple[int, int, Drawn]] = []  # the highest rank first, and of equal ranks the last
+        self._heap: list[tuple[int, int, DrawnDocument]] = []  # the highest rank first, and of equal ranks the last
 
-    def add(self, drawn: Drawn) -> None:
+    def add(self, drawn: DrawnDocument) -> None:
         """Keep the document if its rank is low enough."""
         self._added += 1
         (heapq.heappush if len(self._heap) < self._count else heapq.heappushpop)(
@@ -56,7 +56,7 @@ class _Lowest:
         """No document of a higher rank is kept."""
         return -self._heap[0][0] if len(self._heap) == self._count else (1 << 64) - 1
 
-    def documents(self) -> list[Drawn]:
+    def documents(self) -> list[DrawnDocument]:
         """The documents, in no order."""
         return [drawn for _, _, drawn in self._heap]
 
@@ -81,10 +81,10 @@ def sample_documents(
     job = CorpusJob(corpus, **work)
     reading = functools.partial(read, subsets=subsets, on_error=job.on_error, manifest=corpus.manifest)
     draw = functools.partial(_draw, count=count, seed=seed, reading=reading, stages=stages)
-    lowest = _Lowest(count)
+    lowest = _LowestRanks(count)
     skipped = SkippedLines()
     for file, bad in job.each_file(draw, job.shards, "sample"):
-        for drawn in msgspec.msgpack.decode(file.read_bytes(), type=list[Drawn]):
+        for drawn in msgspec.msgpack.decode(file.read_bytes(), type=list[DrawnDocument]):
             lowest.add(drawn)
         skipped.merge(bad)
     places = {shard.name: place for place, shard in enumerate(corpus.shards)}
@@ -115,9 +115,9 @@ def _draw(
     share: Share,
 ) -> SkippedLines:
     """Write the documents of one shard with the lowest ranks to `file`."""
-    lowest = _Lowest(count)
+    lowest = _LowestRanks(count)
 
-    def low_enough(batch: DocumentBatch) -> Kept:
+    def low_enough(batch: DocumentBatch) -> KeepFlags:
         """Most documents are dropped here, before the stages look at their texts."""
         return document_hashes(batch.shard, batch.numbers, seed) <= np.uint64(lowest.limit())
 
@@ -127,6 +127,6 @@ def _draw(
             columns = zip(ranks, batch.numbers.tolist(), batch.subsets, batch.texts, batch.raw_lines(), strict=True)
             for rank, number, subset, text, line in columns:
                 # The line is copied: a view would keep 2 MiB of the shard in memory.
-                lowest.add(Drawn(rank, batch.shard, number, subset, text, bytes(line)))
+                lowest.add(DrawnDocument(rank, batch.shard, number, subset, text, bytes(line)))
     file.write(msgspec.msgpack.encode(lowest.documents()))
     return reader.skipped

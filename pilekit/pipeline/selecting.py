@@ -118,7 +118,7 @@ def select_corpus(
             check_label(corpus, selected.summary["subsets"], subsets, discard=output.discard)
             if not selected.summary["documents"]:
                 output.forget()
-                raise PilekitError(_nothing(selected.summary["read"], subsets))
+                raise PilekitError(_why_nothing(selected.summary["read"], subsets))
     return selected
 
 
@@ -173,7 +173,7 @@ def _selected(folder: Path, results: Mapping[str, Mapping[str, Any]], shards: Se
     return SelectResult(folder, summary, SkippedLines.of_shards(results, shards))
 
 
-def _nothing(read: int, subsets: Sequence[str] | None) -> str:
+def _why_nothing(read: int, subsets: Sequence[str] | None) -> str:
     """Why nothing was selected of so many documents, and the remedy."""
     if read:
         return f"nothing is selected: none of the {counted(read)} read passes; loosen the conditions"

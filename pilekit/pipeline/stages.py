@@ -20,10 +20,10 @@ from pilekit.errors import PilekitError, shortened
 from pilekit.pipeline.pipeline import DocumentStage
 from pilekit.shards.write.shard_writer import ShardWriter
 
-Kept = Sequence[bool] | npt.NDArray[np.bool_]
+KeepFlags = Sequence[bool] | npt.NDArray[np.bool_]
 
 
-def filtered(batches: Iterator[DocumentBatch], keeps: Callable[[DocumentBatch], Kept]) -> Iterator[DocumentBatch]:
+def filtered(batches: Iterator[DocumentBatch], keeps: Callable[[DocumentBatch], KeepFlags]) -> Iterator[DocumentBatch]:
     """The documents for which `keeps`, [documents], is true; batches without any are dropped."""
     for batch in batches:
         passed = batch.where(keeps(batch))
@@ -109,7 +109,7 @@ class Sample(DocumentStage):
         """The documents in the sample."""
         limit = int(self.fraction * 2**64)
 
-        def keeps(batch: DocumentBatch) -> Kept:
+        def keeps(batch: DocumentBatch) -> KeepFlags:
             # As Python integers: the limit of fraction 1 is 2^64, which uint64 cannot hold.
             return [value < limit for value in document_hashes(batch.shard, batch.numbers, self.seed).tolist()]
 

@@ -69,17 +69,17 @@ class C4(RuleSet):
         """The documents with only the lines that C4 keeps, without citations."""
         texts = ScannedTexts(_without_citations(batch))
         keeps, data = self._keeps(texts), texts.data.tobytes()
-        begin, end, of = (column.tolist() for column in texts.lines)
-        cut = [
+        begin, end, starts = (column.tolist() for column in texts.lines)
+        kept_texts = [
             b"\n".join(data[begin[line] : end[line]] for line in range(first, last) if keeps[line]).decode()
-            for first, last in pairwise(of)
+            for first, last in pairwise(starts)
         ]
-        return batch.with_texts(cut)
+        return batch.with_texts(kept_texts)
 
     def _sentences(self, texts: ScannedTexts) -> Int64:
         """Sentences in the kept lines of texts without citations."""
         begin, end, *_ = texts.words
-        return sums(_count_sentences(texts.data, begin, end, texts.first_words, self._keeps(texts)), texts.lines.of)
+        return sums(_count_sentences(texts.data, begin, end, texts.first_words, self._keeps(texts)), texts.lines.starts)
 
     def _keeps(self, texts: ScannedTexts) -> npt.NDArray[np.bool_]:
         """Whether each line of texts without citations is kept, bool [lines]."""
@@ -122,7 +122,7 @@ def _count_bad(texts: Iterable[str], bad_words: Iterable[str]) -> Values:
 @compiled()
 def _count_sentences(data: Bytes, begin: Int64, end: Int64, first: Int64, keeps: npt.NDArray[np.bool_]) -> Int64:
     """Sentences in each kept line, 1 or more: words that end in `.`, `?` or `!`, and perhaps quotes or brackets."""
-    found = np.zeros(len(keeps), np.int64)
+    sentences = np.zeros(len(keeps), np.int64)
     for line in np.flatnonzero(keeps):
         for word in range(first[line], first[line + 1]):
             at = end[word] - 1
@@ -135,9 +135,9 @@ def _count_sentences(data: Bytes, begin: Int64, end: Int64, first: Int64, keeps:
                     at -= 3  # ” ’
                 else:
                     break
-            found[line] += data[at] in (0x2E, 0x3F, 0x21)
-        found[line] = max(1, found[line])
-    return found
+            sentences[line] += data[at] in (0x2E, 0x3F, 0x21)
+        sentences[line] = max(1, sentences[line])
+    return sentences
 
 
 SHORT_LINE = 30
@@ -162,9 +162,9 @@ class FineWeb(RuleSet):
 
     def measure(self, texts: ScannedTexts) -> dict[str, Values]:
         """The value that each rule compares with its limit; `newlines` only if it has a limit."""
-        lines = np.diff(texts.lines.of)
-        ends = sums(texts.lines_with(".!?。！？।", at_end=True), texts.lines.of)
-        short = sums(characters(texts.data, texts.lines.begin, texts.lines.end) <= SHORT_LINE, texts.lines.of)
+        lines = np.diff(texts.lines.starts)
+        ends = sums(texts.lines_with(".!?。！？।", at_end=True), texts.lines.starts)
+        short = sums(characters(texts.data, texts.lines.begin, texts.lines.end) <= SHORT_LINE, texts.lines.starts)
         newlines = texts.count("\n")
         values = {
             "line_punctuation": np.where(lines == 0, 0, share(ends, lines)),
@@ -172,5 +172,5 @@ class FineWeb(RuleSet):
             "short_lines": share(short, lines),
         }
         if self.newlines is not None:
-            values["newlines"] = share(newlines, np.diff(texts.words.of))
+            values["newlines"] = share(newlines, np.diff(texts.words.starts))
         return values

@@ -52,10 +52,10 @@ class GopherQuality(RuleSet):
 
     def measure(self, texts: ScannedTexts) -> dict[str, Values]:
         """The value that each rule compares with its limit."""
-        words, lines = np.diff(texts.words.of), np.diff(texts.lines.of)
+        words, lines = np.diff(texts.words.starts), np.diff(texts.lines.starts)
         alnum, length, letters, stop_words = _count_words(texts.data, *texts.words)
-        bullets = sums(texts.lines_with("•-*", at_end=False), texts.lines.of)
-        ellipses = sums(texts.lines_with(("...", "…"), at_end=True), texts.lines.of)
+        bullets = sums(texts.lines_with("•-*", at_end=False), texts.lines.starts)
+        ellipses = sums(texts.lines_with(("...", "…"), at_end=True), texts.lines.starts)
         return {
             "words": alnum.astype(np.float64),
             "word_length": share(length, alnum),
@@ -75,13 +75,13 @@ def _is_quote(data: Bytes, at: np.int64) -> bool:
 
 
 @compiled()
-def _count_words(data: Bytes, begin: Int64, end: Int64, chars: UInt32, kinds: Bytes, of: Int64) -> Int64:
+def _count_words(data: Bytes, begin: Int64, end: Int64, chars: UInt32, kinds: Bytes, starts: Int64) -> Int64:
     """Words with a letter or digit, their characters, words with a letter, a bit per stop word: [4, documents]."""
-    found = np.zeros((4, len(of) - 1), np.int64)
+    counts = np.zeros((4, len(starts) - 1), np.int64)
     every = (1 << len(_AS_NUMBERS)) - 1
-    for document in range(len(of) - 1):
-        alnum = length = letters = seen = 0
-        for word in range(of[document], of[document + 1]):
+    for document in range(len(starts) - 1):
+        alnum = length = letters = stop_words = 0
+        for word in range(starts[document], starts[document + 1]):
             if not kinds[word] & ALNUM:
                 continue
             alnum += 1
@@ -89,7 +89,7 @@ def _count_words(data: Bytes, begin: Int64, end: Int64, chars: UInt32, kinds: By
             if not kinds[word] & ALPHA:
                 continue
             letters += 1
-            if seen == every:
+            if stop_words == every:
                 continue
             first, last = begin[word], end[word]
             while last - first > 1:
@@ -109,9 +109,9 @@ def _count_words(data: Bytes, begin: Int64, end: Int64, chars: UInt32, kinds: By
                     byte = data[at]
                     number = (number << np.uint64(8)) | np.uint64(byte + 32 if 65 <= byte <= 90 else byte)
                 for i in range(len(_AS_NUMBERS)):
-                    seen |= (_AS_NUMBERS[i] == number) << i
-        found[:, document] = alnum, length, letters, seen
-    return found
+                    stop_words |= (_AS_NUMBERS[i] == number) << i
+        counts[:, document] = alnum, length, letters, stop_words
+    return counts
 
 
 @dataclass(frozen=True)
@@ -142,13 +142,13 @@ class GopherRepetition(RuleSet):
         """The value that each rule compares with its limit."""
         words = texts.words
         before = np.append(0, np.cumsum(words.chars, dtype=np.int64))
-        ngrams = repeated_ngrams(texts.data, words.begin, words.end, before, words.of)
+        ngrams = repeated_ngrams(texts.data, words.begin, words.end, before, words.starts)
         lines, line_chars = texts.repeated_lines
         paragraphs, paragraph_chars = texts.repeated(texts.paragraphs)
         return {
-            "dup_lines": share(lines, np.diff(texts.lines.of)),
+            "dup_lines": share(lines, np.diff(texts.lines.starts)),
             "dup_line_chars": share(line_chars, texts.chars),
-            "dup_paragraphs": share(paragraphs, np.diff(texts.paragraphs.of)),
+            "dup_paragraphs": share(paragraphs, np.diff(texts.paragraphs.starts)),
             "dup_paragraph_chars": share(paragraph_chars, texts.chars),
             **{f"top_{n}gram": share(ngrams[n], texts.chars) for n in (2, 3, 4)},
             **{f"dup_{n}grams": share(ngrams[n], texts.chars) for n in (5, 6, 7, 8, 9, 10)},

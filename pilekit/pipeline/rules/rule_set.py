@@ -54,8 +54,8 @@ class RuleSet(DocumentStage, ABC):
 
     def fails(self, values: Mapping[str, Values]) -> dict[str, Fails]:
         """Whether the values that `measure` returned fail."""
-        rules = {one.name: one.metadata["fails"] for one in fields(self) if one.metadata}
-        return {rule: rules[rule](of_rule, getattr(self, rule)) for rule, of_rule in values.items()}
+        comparisons = {rule.name: rule.metadata["fails"] for rule in fields(self) if rule.metadata}
+        return {rule: comparisons[rule](measured, getattr(self, rule)) for rule, measured in values.items()}
 
     @abstractmethod
     def measure(self, texts: ScannedTexts) -> dict[str, Values]:

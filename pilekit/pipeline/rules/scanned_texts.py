@@ -31,12 +31,12 @@ class Spans(NamedTuple):
     """Pieces of texts, in order.
 
     begin, end   places in the bytes of the batch, int64 [pieces]
-    of           the first piece of each document, int64 [documents + 1]
+    starts       the first piece of each document, then the number of all pieces; int64 [documents + 1]
     """
 
     begin: Int64
     end: Int64
-    of: Int64
+    starts: Int64
 
 
 class Words(NamedTuple):
@@ -45,14 +45,14 @@ class Words(NamedTuple):
     begin, end   places in the bytes of the batch, int64 [words]
     chars        characters of each word, uint32 [words]
     kinds        the kinds of its characters, and `FIRST_OF_LINE`, uint8 [words]
-    of           the first word of each document, int64 [documents + 1]
+    starts       the first word of each document, then the number of all words; int64 [documents + 1]
     """
 
     begin: Int64
     end: Int64
     chars: UInt32
     kinds: Bytes
-    of: Int64
+    starts: Int64
 
 
 class ScannedTexts:
@@ -91,7 +91,7 @@ class ScannedTexts:
     def lines(self) -> Spans:
         """All lines that are not blank."""
         first, words = self.first_words, self.words
-        return Spans(words.begin[first[:-1]], words.end[first[1:] - 1], np.searchsorted(first, words.of))
+        return Spans(words.begin[first[:-1]], words.end[first[1:] - 1], np.searchsorted(first, words.starts))
 
     def lines_with(self, marks: Iterable[str], at_end: bool) -> npt.NDArray[np.bool_]:
         """Whether each line begins, or ends, with one of `marks`, bool [lines]."""
@@ -106,9 +106,9 @@ class ScannedTexts:
 
     def repeated(self, pieces: Spans) -> tuple[Int64, Int64]:
         """(pieces that repeat an earlier piece of their text, their characters), int64 [documents]."""
-        begin, end, of = pieces
-        repeats = repeated_pieces(self.data, begin, end, of)
-        return sums(repeats, of), sums(characters(self.data, np.where(repeats, begin, end), end), of)
+        begin, end, starts = pieces
+        repeats = repeated_pieces(self.data, begin, end, starts)
+        return sums(repeats, starts), sums(characters(self.data, np.where(repeats, begin, end), end), starts)
 
     @cached_property
     def repeated_lines(self) -> tuple[Int64, Int64]:
@@ -118,8 +118,8 @@ class ScannedTexts:
     @cached_property
     def paragraphs(self) -> Spans:
         """The pieces of `re.split(r"\\n{2,}", text.strip())`; none of a text without words."""
-        words, has = self.words, np.flatnonzero(np.diff(self.words.of))
-        begin, end = words.begin[words.of[has]], words.end[words.of[has + 1] - 1]  # of the stripped texts
+        words, has = self.words, np.flatnonzero(np.diff(self.words.starts))
+        begin, end = words.begin[words.starts[has]], words.end[words.starts[has + 1] - 1]  # of the stripped texts
         newlines = np.flatnonzero(self.data == 10)
         first = newlines[np.diff(newlines, prepend=-2) > 1]
         last = newlines[np.diff(newlines, append=len(self.data) + 1) > 1]
@@ -131,9 +131,9 @@ class ScannedTexts:
         return Spans(begin, end, np.searchsorted(begin, self.offsets))
 
 
-def sums(values: npt.NDArray[Any], of: Int64) -> Int64:
-    """The sums of values in groups, int64; `of` is the first value of each group, and the number of values."""
-    return np.diff(np.append(0, np.cumsum(values, dtype=np.int64))[of])
+def sums(values: npt.NDArray[Any], starts: Int64) -> Int64:
+    """The sums of values in groups, int64; `starts`: the first value of each group, then the number of all values."""
+    return np.diff(np.append(0, np.cumsum(values, dtype=np.int64))[starts])
 
 
 def share(part: Int64, whole: Int64) -> npt.NDArray[np.float64]:
@@ -158,13 +158,13 @@ def _find_words(data: Bytes, offsets: Int64, kind_of: Bytes) -> tuple[Int64, Int
     most = (len(data) + len(offsets)) // 2 + 1
     begin, end = np.empty(most, np.int64), np.empty(most, np.int64)
     chars, kinds = np.empty(most, np.uint32), np.empty(most, np.uint8)
-    of = np.zeros(len(offsets), np.int64)
-    word, one = np.uint64(0), np.uint64(1)
+    starts = np.zeros(len(offsets), np.int64)
+    word, ascii_size = np.uint64(0), np.uint64(1)
     for document in range(len(offsets) - 1):
         at, stop = np.uint64(offsets[document]), np.uint64(offsets[document + 1])
-        found, count, start = FIRST_OF_LINE, np.uint32(0), at
+        kinds_in_word, count, start = FIRST_OF_LINE, np.uint32(0), at
         while at <= stop:
-            code, size = np.uint32(10), one  # The end of a text ends its last word, as a newline does.
+            code, size = np.uint32(10), ascii_size  # The end of a text ends its last word, as a newline does.
             if at < stop:
                 code = np.uint32(data[at])
                 if code >= _ASCII:
@@ -174,17 +174,17 @@ def _find_words(data: Bytes, offsets: Int64, kind_of: Bytes) -> tuple[Int64, Int
                 if not count:
                     start = at
                 count += np.uint32(1)
-                found |= kind
+                kinds_in_word |= kind
             else:
                 if count:
-                    begin[word], end[word], chars[word], kinds[word] = start, at, count, found
-                    word += one
-                    count, found = np.uint32(0), np.uint8(0)
+                    begin[word], end[word], chars[word], kinds[word] = start, at, count, kinds_in_word
+                    word += np.uint64(1)
+                    count, kinds_in_word = np.uint32(0), np.uint8(0)
                 if code == 10:
-                    found = FIRST_OF_LINE
+                    kinds_in_word = FIRST_OF_LINE
             at += size
-        of[document + 1] = word
-    return begin[:word], end[:word], chars[:word], kinds[:word], of
+        starts[document + 1] = word
+    return begin[:word], end[:word], chars[:word], kinds[:word], starts
 
 
 @compiled()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -32,8 +33,8 @@ def rule_sets(names: str | Iterable[str], bad_words: Path | None = None) -> dict
     for name in names_in(names):
         for set_name in GROUPS.get(name, (name,)):
             if set_name not in SETS:
-                known = ", ".join([*GROUPS, *SETS])
-                raise PilekitError(f"there is no set of rules {shortened(repr(name), 80)}; the sets are {known}")
+                choices = ", ".join([*GROUPS, *SETS])
+                raise PilekitError(f"there is no set of rules {shortened(repr(name), 80)}; the sets are {choices}")
             sets[set_name] = SETS[set_name]
     if bad_words is None:
         return sets
@@ -56,20 +57,20 @@ def with_limits(sets: Mapping[str, RuleSet], changes: Iterable[str]) -> dict[str
     for change in changes:
         rule, _, typed = change.partition("=")
         name, _, limit = rule.partition(".")
-        known = {
-            f"{one}.{field.name}": getattr(rules, field.name)
-            for one, rules in changed.items()
+        limits = {
+            f"{set_name}.{field.name}": getattr(rules, field.name)
+            for set_name, rules in changed.items()
             for field in fields(rules)
             if field.name not in ("end_mark", "bad_words")
         }
-        if rule not in known:
-            raise PilekitError(f"{shortened(change, 80)}: there is no such limit; {named_near(rule, known)}")
-        pair = isinstance(known[rule], tuple)
+        if rule not in limits:
+            raise PilekitError(f"{shortened(change, 80)}: there is no such limit; {named_near(rule, limits)}")
+        pair = isinstance(limits[rule], tuple)
         try:
             numbers = tuple(map(float, typed.split(",")))
         except ValueError:
             numbers = ()
-        if len(numbers) != 1 + pair or any(one != one for one in numbers) or list(numbers) != sorted(numbers):
+        if len(numbers) != 1 + pair or any(map(math.isnan, numbers)) or list(numbers) != sorted(numbers):
             like = "two numbers, LEAST,MOST" if pair else "a number"
             raise PilekitError(
                 f"{shortened(change, 80)}: the limit {rule} is {like}, such as {rule}={'20,500' if pair else 3}"

@@ -79,18 +79,18 @@ def _number(keys: UInt64) -> tuple[Int32, Int32]:
 
 
 @compiled()
-def repeated_pieces(data: Bytes, begin: Int64, end: Int64, of: Int64) -> npt.NDArray[np.bool_]:
+def repeated_pieces(data: Bytes, begin: Int64, end: Int64, starts: Int64) -> npt.NDArray[np.bool_]:
     """Whether each piece repeats an earlier piece of its document, bool [pieces]."""
     repeated = np.zeros(len(begin), np.bool_)
-    for document in range(len(of) - 1):
-        first, last = of[document], of[document + 1]
+    for document in range(len(starts) - 1):
+        first, last = starts[document], starts[document + 1]
         numbers, _ = _number(_hashes(data, begin[first:last], end[first:last]))
         repeated[first:last] = numbers != np.arange(last - first)
     return repeated
 
 
 @compiled()
-def repeated_ngrams(data: Bytes, begin: Int64, end: Int64, before: Int64, of: Int64) -> Int64:
+def repeated_ngrams(data: Bytes, begin: Int64, end: Int64, before: Int64, starts: Int64) -> Int64:
     """Characters of repeated word n-grams, int64 [11, documents].
 
     before   characters of all words before each word, int64 [words + 1]; the other columns are those of `Words`
@@ -99,9 +99,9 @@ def repeated_ngrams(data: Bytes, begin: Int64, end: Int64, before: Int64, of: In
     more; of equally frequent ones the first counts. Row 5 to 10: the characters of n-grams that a walk over the words
     meets again; the walk continues after such an n-gram.
     """
-    found = np.zeros((LONGEST + 1, len(of) - 1), np.int64)
-    for document in range(len(of) - 1):
-        first, last = of[document], of[document + 1]
+    repeated_chars = np.zeros((LONGEST + 1, len(starts) - 1), np.int64)
+    for document in range(len(starts) - 1):
+        first, last = starts[document], starts[document + 1]
         keys, places = _hashes(data, begin[first:last], end[first:last]), np.arange(first, last)
         size = last - first
         for ngram in range(1, LONGEST + 1):
@@ -109,23 +109,23 @@ def repeated_ngrams(data: Bytes, begin: Int64, end: Int64, before: Int64, of: In
                 break
             numbers, counts = _number(keys[:size])
             if ngram >= 5:
-                met, go_on = np.zeros(size, np.bool_), first
+                occurred, resume_at = np.zeros(size, np.bool_), first
                 for i in range(size):
-                    if places[i] >= go_on:
-                        if met[numbers[i]]:
-                            go_on = places[i] + ngram
-                            found[ngram, document] += before[go_on] - before[places[i]]
-                        met[numbers[i]] = True
+                    if places[i] >= resume_at:
+                        if occurred[numbers[i]]:
+                            resume_at = places[i] + ngram
+                            repeated_chars[ngram, document] += before[resume_at] - before[places[i]]
+                        occurred[numbers[i]] = True
             elif ngram >= 2:
                 top = np.argmax(counts)
                 if counts[top] >= 2:
                     chars = before[places[top] + ngram] - before[places[top]]
-                    found[ngram, document] = counts[top] * (chars + ngram - 1)
-            kept = 0
+                    repeated_chars[ngram, document] = counts[top] * (chars + ngram - 1)
+            remaining = 0
             for i in range(size - 1):
                 if places[i + 1] == places[i] + 1 and counts[numbers[i]] > 1 and counts[numbers[i + 1]] > 1:
-                    keys[kept] = (np.uint64(numbers[i]) << np.uint64(32)) | np.uint64(numbers[i + 1])
-                    places[kept] = places[i]
-                    kept += 1
-            size = kept
-    return found
+                    keys[remaining] = (np.uint64(numbers[i]) << np.uint64(32)) | np.uint64(numbers[i + 1])
+                    places[remaining] = places[i]
+                    remaining += 1
+            size = remaining
+    return repeated_chars
