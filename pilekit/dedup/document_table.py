@@ -57,12 +57,13 @@ def ranks_of(ids: npt.NDArray[np.integer], text_bytes: npt.NDArray[np.integer], 
 class DocumentTable:
     """Sketched documents with ids and ranks.
 
-    sketches    all sketches, earlier runs first
-    base        the id of each sketch's first document, then the number of all documents; int64 [sketches + 1]
-    documents   number of ids; ids of documents that an earlier run removed are not used
-    first_own   the first id that is not of an earlier run; `first_removable`: the first that is not fixed
-    labels      names of the subsets, in alphabetical order
-    rows        a `ROW` for each id
+    sketches         all sketches, earlier runs first
+    base             the id of each sketch's first document, then the number of all documents; int64 [sketches + 1]
+    documents        number of ids; ids of documents that an earlier run removed are not used
+    first_of_run     the first id that is not of an earlier run
+    first_removable  the first id that is not of a fixed document
+    labels           names of the subsets, in alphabetical order
+    rows             a `ROW` for each id
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class DocumentTable:
         self.base = np.cumsum([0, *(sketch.documents for sketch in self.sketches)], dtype=np.int64)
         self.documents = int(self.base[-1])
         self._fixed = len(pairs) + protected
-        self.first_own, self.first_removable = int(self.base[len(pairs)]), int(self.base[self._fixed])
+        self.first_of_run, self.first_removable = int(self.base[len(pairs)]), int(self.base[self._fixed])
         if self.documents > MAX_DOCUMENTS:
             raise PilekitError(
                 f"{self.documents:,} documents are more than can be compared at once ({MAX_DOCUMENTS:,}); take fewer "

@@ -63,7 +63,7 @@ class NearDuplicates(DocumentStage):
         """The documents without an earlier near-duplicate; empty batches are dropped."""
         bands = choose_bands(self.threshold, NUM_PERM)
         a, b = permutations(bands.num_perm)
-        index = _Kept(bands, self.threshold)
+        index = _KeptDocuments(bands, self.threshold)
         for batch in batches:
             data, offsets = batch.utf8()
             keys = band_keys(signatures(data, offsets, NGRAM, a, b), bands.bands, bands.rows)
@@ -82,7 +82,7 @@ class NearDuplicates(DocumentStage):
                 yield documents
 
 
-class _Kept:
+class _KeptDocuments:
     """The kept documents.
 
     sets     the shingles of each

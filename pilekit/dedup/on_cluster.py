@@ -23,13 +23,13 @@ from pilekit.artifacts.sort.external_sort import Table
 from pilekit.artifacts.sort.scratch_files import Scratch, read_flags, write_flags
 from pilekit.dedup.document_table import DocumentTable, Flags
 from pilekit.dedup.matching import Candidates, find_candidates, find_exact
-from pilekit.dedup.output.removed_table import Decided, Decisions
+from pilekit.dedup.output.removed_table import DecisionResult, Decisions
 from pilekit.shards.corpus_job import Share, await_files
 from pilekit.shards.folder_job import FolderJob
 from pilekit.workers import Advance, Ray, imap_shards, scratch_folder
 
 _Make = Callable[[Path], DocumentTable]
-_Decide = Callable[[DocumentTable, Decisions, Candidates, Scratch, Advance], Decided]
+_Decide = Callable[[DocumentTable, Decisions, Candidates, Scratch, Advance], DecisionResult]
 _COPIES = "copies-"
 
 
@@ -64,10 +64,10 @@ class ClusterSteps:
             candidates.flag(table)
         return candidates
 
-    def decide(self, decide: _Decide, path: Path, advance: Advance) -> Decided:
+    def decide(self, decide: _Decide, path: Path, advance: Advance) -> DecisionResult:
         """`decide`, which writes `path`, with the copies and candidates found."""
         work = functools.partial(_decide, decide=decide)
-        decided: Decided = self._results(work, [self.files], ["comparing"], advance)[0]
+        decided: DecisionResult = self._results(work, [self.files], ["comparing"], advance)[0]
         await_files([path, decided.flags])
         return decided
 
@@ -138,7 +138,7 @@ def _write_tables(
 
 def _decide(
     files: Sequence[Path], advance: Advance, *, make: _Make, scratch: Path | None, decide: _Decide, share: Share
-) -> Decided:
+) -> DecisionResult:
     folder, memory = scratch_folder(scratch), share.memory
     document_table = make(folder)
     decisions = Decisions(document_table.documents, folder)

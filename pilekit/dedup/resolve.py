@@ -11,11 +11,11 @@ the representative that resembled no document for the longest time. So the cost 
 with near-copies of at most 128 documents misses nothing.
 
 A dropped representative is rarely missed. When the longest document is kept, later documents are shorter, mostly too
-short to resemble it. Besides, two similar documents mostly share other bands too, in which their run is short.
+short to resemble it. Also, two similar documents mostly share other bands too, in which their run is short.
 
 In the kernel, set sizes determine how many shingles two sets must share for the threshold. The merge of two sorted sets
 stops when that number is out of reach; it has no branches and takes 1.5 ns a value. A hot run is stored as one word of
-state (the number of representatives in the low half, `_LET_GO` or `_UNSURE` in the high half), then the rank of each
+state (the number of representatives in the low half, `_DROPPED` or `_UNSURE` in the high half), then the rank of each
 representative, the most recently used first.
 
 Decisions depend on the candidates and the threshold alone, not on memory.
@@ -41,11 +41,11 @@ from pilekit.workers.kernels import compiled
 MOST_REPRESENTATIVES = 128
 _MOST_TOUCHED = 16 << 20
 """Bytes of sets that are compared between two checks of the mapped memory."""
-_LATELY = 1 << 12
+_RECENT = 1 << 12
 """Size of the table of documents already compared with the current document; a forgotten document is compared again."""
 
 _HALF, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
-_LET_GO, _UNSURE = np.uint64(1), np.uint64(2)
+_DROPPED, _UNSURE = np.uint64(1), np.uint64(2)
 """States of a run: it dropped a representative; a document may resemble a dropped representative."""
 
 _ROWS, _COMPARED, _HOT_RUNS, _HOT_DOCUMENTS, _TOUCHED = range(5)
@@ -89,16 +89,16 @@ def resolve(
     begins = (np.cumsum(words) - words).astype(np.int64)
     representatives = scratch_array(folder, np.uint64, int(words.sum()))
     undecided = candidates.count
-    for ranks, run_hashes, others in whole_runs(candidates.rows.chunks()):
+    for ranks, run_hashes, partners in whole_runs(candidates.rows.chunks()):
         # A row of a member of a hot run gets the place of the run's words, and their number.
         places = np.full(len(ranks), -1)
         members = np.flatnonzero(run_hashes)
         runs = np.searchsorted(hashes, run_hashes[members])
-        places[members], others[members] = begins[runs], words[runs]
+        places[members], partners[members] = begins[runs], words[runs]
         counts[_ROWS] = 0
         while counts[_ROWS] < len(ranks):
             counts[_TOUCHED] = 0
-            add(_decide_rows(ranks, places, others, store.mapped, threshold, representatives, removed, counts))
+            add(_decide_rows(ranks, places, partners, store.mapped, threshold, representatives, removed, counts))
             store.release_if_full()
         undecided -= len(ranks)
         advance(len(ranks))
@@ -107,40 +107,40 @@ def resolve(
 
 
 @compiled()
-def needed(one: int, other: int, threshold: float) -> int:
+def least_shared(first_size: int, second_size: int, threshold: float) -> int:
     """Least number of shared shingles for which sets of these sizes reach the threshold; may be more than they have.
 
-    The least `shared` with `shared / (one + other - shared) >= threshold`, both as float64.
+    The least `shared` with `shared / (first_size + second_size - shared) >= threshold`, both as float64.
     """
-    total = one + other
+    total = first_size + second_size
     shared = int(threshold * total / (1 + threshold))
     while shared > 0 and (shared - 1) / (total - shared + 1) >= threshold:
         shared -= 1
-    while shared <= min(one, other) and shared / (total - shared) < threshold:
+    while shared <= min(first_size, second_size) and shared / (total - shared) < threshold:
         shared += 1
     return shared
 
 
 @compiled()
-def _similarity(one: UInt64, other: UInt64, threshold: float, counts: Int64) -> float:
+def _similarity(first: UInt64, second: UInt64, threshold: float, counts: Int64) -> float:
     """The similarity of two sets; 0 if it is below the threshold."""
-    smaller, larger = min(len(one), len(other)), max(len(one), len(other))
+    smaller, larger = min(len(first), len(second)), max(len(first), len(second))
     if smaller < np.int64(threshold * larger):
         return 0.0
-    enough = needed(len(one), len(other), threshold)
+    enough = least_shared(len(first), len(second), threshold)
     if enough > smaller:
         return 0.0
     counts[_COMPARED] += 1
-    counts[_TOUCHED] += WORD * len(other) + 4096
-    shared = shared_if_enough(one, other, enough)
-    return 0.0 if shared < 0 else shared / (len(one) + len(other) - shared)
+    counts[_TOUCHED] += WORD * len(second) + 4096
+    shared = shared_if_enough(first, second, enough)
+    return 0.0 if shared < 0 else shared / (len(first) + len(second) - shared)
 
 
 @compiled()
 def _decide_rows(
     ranks: UInt64,
     runs: Int64,
-    others: UInt64,
+    partners: UInt64,
     mapped: MappedSets,
     threshold: float,
     representatives: UInt64,
@@ -151,7 +151,7 @@ def _decide_rows(
 
     ranks             the documents to decide, ascending; a row for each candidate pair, then one for each hot run
     runs              -1 for a pair, or the begin of the run in `representatives`
-    others            the earlier rank of a pair, or the words of the run
+    partners          the earlier rank of a pair, or the number of words of the run
     removed           a flag for each id
     counts            `_ROWS`: how many rows are decided; `_TOUCHED`: bytes of sets read. Returns early when these are
                       about 16 MB, so that the mapped memory is checked
@@ -159,7 +159,7 @@ def _decide_rows(
     end = counts[_ROWS]
     edges = np.empty((3, len(ranks) - end), dtype=np.uint64)
     similarities = edges[2].view(np.float64)
-    lately, lately_for = np.zeros(_LATELY, dtype=np.uint64), np.zeros(_LATELY, dtype=np.uint64)
+    recent, recent_for = np.zeros(_RECENT, dtype=np.uint64), np.zeros(_RECENT, dtype=np.uint64)
     edge_count = 0
     while counts[_TOUCHED] < _MOST_TOUCHED and end < len(ranks):
         begin, rank = end, ranks[end]
@@ -171,15 +171,15 @@ def _decide_rows(
         best, best_similarity = rank, 0.0
         for row in range(begin, end if removable else begin):
             if runs[row] < 0:
-                candidates = others[row : row + 1]
+                candidates = partners[row : row + 1]
             else:
-                run = representatives[runs[row] : runs[row] + np.int64(others[row])]
+                run = representatives[runs[row] : runs[row] + np.int64(partners[row])]
                 candidates = run[1 : 1 + np.int64(run[0] & _LOW)]
             for candidate in candidates:
-                at = np.int64(candidate & np.uint64(_LATELY - 1))
-                if (lately[at] == candidate and lately_for[at] == rank) or removed[candidate & _LOW]:
+                at = np.int64(candidate & np.uint64(_RECENT - 1))
+                if (recent[at] == candidate and recent_for[at] == rank) or removed[candidate & _LOW]:
                     continue
-                lately[at], lately_for[at] = candidate, rank
+                recent[at], recent_for[at] = candidate, rank
                 similarity = _similarity(values, find_set(mapped, int(candidate & _LOW)), threshold, counts)
                 if similarity > best_similarity or (0 < similarity == best_similarity and candidate < best):
                     best, best_similarity = candidate, similarity
@@ -190,26 +190,26 @@ def _decide_rows(
         unsure = False
         for row in range(begin, end):
             if runs[row] >= 0:
-                run = representatives[runs[row] : runs[row] + np.int64(others[row])]
+                run = representatives[runs[row] : runs[row] + np.int64(partners[row])]
                 if best_similarity > 0:
-                    _to_front(run, best)
+                    _move_to_front(run, best)
                 else:
-                    unsure |= _add(run, rank, removable, counts)
+                    unsure |= _add_representative(run, rank, removable, counts)
         counts[_HOT_DOCUMENTS] += int(unsure)
     counts[_ROWS] = end
     return edges[:, :edge_count]
 
 
 @compiled()
-def _add(run: UInt64, rank: np.uint64, removable: bool, counts: Int64) -> bool:
+def _add_representative(run: UInt64, rank: np.uint64, removable: bool, counts: Int64) -> bool:
     """Make a kept document a representative; returns whether it may resemble a dropped representative."""
     count, state = int(run[0] & _LOW), run[0] >> _HALF
     unsure = removable and state != np.uint64(0)
     if unsure:
-        counts[_HOT_RUNS] += int(state == _LET_GO)
+        counts[_HOT_RUNS] += int(state == _DROPPED)
         state = _UNSURE
     elif count == len(run) - 1:
-        state = max(state, _LET_GO)
+        state = max(state, _DROPPED)
     count = min(count + 1, len(run) - 1)
     for place in range(count, 1, -1):
         run[place] = run[place - 1]
@@ -219,7 +219,7 @@ def _add(run: UInt64, rank: np.uint64, removable: bool, counts: Int64) -> bool:
 
 
 @compiled()
-def _to_front(run: UInt64, rank: np.uint64) -> None:
+def _move_to_front(run: UInt64, rank: np.uint64) -> None:
     """Put a representative first, if it is one."""
     for old_place in range(1, np.int64(run[0] & _LOW) + 1):
         if run[old_place] == rank:

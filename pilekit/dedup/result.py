@@ -45,7 +45,7 @@ class DedupResult(TableResult):
     skipped: SkippedLines
 
     @classmethod
-    def of(cls, output: Output, corpus: Corpus) -> DedupResult:
+    def from_output(cls, output: Output, corpus: Corpus) -> DedupResult:
         """The result of a run whose folder is complete."""
         records = output.results()[RECORDS]
         bad_lines = [BadLine(corpus.shards[place].path, line, reason) for place, line, reason in records["bad_lines"]]

@@ -34,7 +34,7 @@ from pilekit.dedup.document_table import DocumentTable, Keep, ids_of
 from pilekit.dedup.matching import find_candidates, find_exact
 from pilekit.dedup.on_cluster import ClusterSteps
 from pilekit.dedup.output.clean_shards import clean_shard, mask_shard
-from pilekit.dedup.output.removed_table import Decided, Deciding, Decisions, decide
+from pilekit.dedup.output.removed_table import DecisionResult, Decisions, DecisionSettings, decide
 from pilekit.dedup.output.summary import summarize
 from pilekit.dedup.previous_runs import DONE, KIND, MASKS, RECORDS, SKETCHES, EarlierRun, earlier_runs
 from pilekit.dedup.result import REMOVED, SUMMARY, DedupResult
@@ -171,7 +171,7 @@ def dedup_corpus(
                 records = run.record(sketches, *run.decide(sketches))
             run.write_clean()
             run.finish(records["summary"])
-        return DedupResult.of(output, corpus)
+        return DedupResult.from_output(output, corpus)
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class _DedupRun:
         """Remove all sketches."""
         shutil.rmtree(self.folder / SKETCHES, ignore_errors=True)
 
-    def decide(self, sketches: Sequence[ShardSketch]) -> tuple[DocumentTable, Decided]:
+    def decide(self, sketches: Sequence[ShardSketch]) -> tuple[DocumentTable, DecisionResult]:
         """Find out which documents are removed, and why, and write `removed.parquet`."""
         job, scratch, cluster = self.job, self.folder / SCRATCH, self.job.cluster
         scratch.mkdir(parents=True, exist_ok=True)
@@ -238,7 +238,7 @@ class _DedupRun:
             store_shingles(reading, document_table, shards, candidates.flagged, scratch / "sets")
             resolved = job.progress("comparing", _ROW_BYTES * candidates.count, _ROW_BYTES)
             subsets = job.corpus.manifest.subsets
-            settings = Deciding(
+            settings = DecisionSettings(
                 sets=scratch / "sets",
                 threshold=self.parameters["threshold"],
                 path=self.folder / REMOVED,
@@ -252,7 +252,7 @@ class _DedupRun:
             return document_table, decide_all(document_table, decisions, candidates, task_scratch, resolved)
 
     def record(
-        self, sketches: Sequence[ShardSketch], document_table: DocumentTable, decided: Decided
+        self, sketches: Sequence[ShardSketch], document_table: DocumentTable, decided: DecisionResult
     ) -> dict[str, Any]:
         """Write the masks, then check and note the summary."""
         job, flags = self.job, decided.flags

@@ -66,7 +66,7 @@ class ShingleStore:
 
     def __init__(self, folder: Path, base: Int64, memory: int = sys.maxsize):
         self._maps: list[mmap.mmap] = []
-        self._memory, self._others = memory, _mapped_bytes()
+        self._memory, self._other_bytes = memory, _mapped_bytes()
         addresses = np.zeros((2, len(base) - 1), dtype=np.uint64)
         for place, documents in enumerate(np.diff(base).tolist()):
             ends = self._map(ends_file(folder, place), documents + 1)
@@ -89,10 +89,10 @@ class ShingleStore:
 
     def release_if_full(self) -> None:
         """Release the pages read if they exceed the memory; the system's page cache may keep them."""
-        if _mapped_bytes() - self._others > self._memory:
+        if _mapped_bytes() - self._other_bytes > self._memory:
             for mapped in self._maps:
                 mapped.madvise(mmap.MADV_DONTNEED)
-            self._others = _mapped_bytes()
+            self._other_bytes = _mapped_bytes()
 
 
 def _mapped_bytes() -> int:

@@ -60,7 +60,7 @@ def test_ranks_sort_documents_in_keeper_order(
         numbered = [(number, text) for number, text in enumerate(texts) if text is not None]
         documents += [(n, text) for n, text in numbered if subsets is None or label_of(n) in subsets]
     assert document_table.documents == len(documents)
-    assert document_table.first_own == len(earlier)
+    assert document_table.first_of_run == len(earlier)
     assert document_table.base.tolist() == np.cumsum([0, *(one.documents for one in [*before, *own])]).tolist()
     assert document_table.rows["number"].tolist() == [number for number, _ in documents]
     assert document_table.rows["text_bytes"].tolist() == [len(text.encode()) for _, text in documents]

@@ -111,7 +111,7 @@ class RemovedCounts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Deciding:
+class DecisionSettings:
     """The settings of `decide`.
 
     sets               the folder of the shingle sets
@@ -129,7 +129,7 @@ class Deciding:
     repeated_shards: Collection[str]
 
 
-def write_removed(document_table: DocumentTable, decisions: Decisions, settings: Deciding) -> RemovedCounts:
+def write_removed(document_table: DocumentTable, decisions: Decisions, settings: DecisionSettings) -> RemovedCounts:
     """Write all removals to `settings.path`."""
     shards = [sketch.header.shard for sketch in document_table.sketches]
     codes = {shard: code for code, shard in enumerate(dict.fromkeys(shards))}
@@ -145,7 +145,9 @@ def write_removed(document_table: DocumentTable, decisions: Decisions, settings:
             place, kept_place = (
                 np.searchsorted(document_table.base, side, "right") - 1 for side in (ids, rows["kept"])
             )
-            corpus = np.searchsorted([document_table.first_own, document_table.first_removable], rows["kept"], "right")
+            corpus = np.searchsorted(
+                [document_table.first_of_run, document_table.first_removable], rows["kept"], "right"
+            )
             columns = [
                 _named(name_of[place], names),
                 pa.array(document["number"].astype(np.int64)),
@@ -170,7 +172,7 @@ def _named(codes: npt.NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), pa.array(names, pa.string()))
 
 
-class Decided(NamedTuple):
+class DecisionResult(NamedTuple):
     """The counts of the removed documents and of the comparison, and the file of flags."""
 
     removed: RemovedCounts
@@ -185,9 +187,9 @@ def decide(
     scratch: Scratch,
     advance: Advance,
     *,
-    settings: Deciding,
-) -> Decided:
+    settings: DecisionSettings,
+) -> DecisionResult:
     """Decide all candidates; `decisions` has the exact copies. A quarter of the memory maps shingle sets."""
     store = ShingleStore(settings.sets, document_table.base, scratch.memory // 4)
     compared = resolve(candidates, store, settings.threshold, scratch.folder, decisions.add_near, advance)
-    return Decided(write_removed(document_table, decisions, settings), compared, decisions.write(settings.sets))
+    return DecisionResult(write_removed(document_table, decisions, settings), compared, decisions.write(settings.sets))

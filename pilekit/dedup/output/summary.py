@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pilekit.dedup.output.removed_table import Decided
+from pilekit.dedup.output.removed_table import DecisionResult
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.shingles import Int64
 from pilekit.dedup.sketch.sketch_format import ShardSketch
@@ -25,21 +25,21 @@ from pilekit.errors import PilekitError, visible
 def summarize(
     sketches: Iterable[ShardSketch],
     labels: Sequence[str],
-    kept: Int64,
-    decided: Decided,
+    kept_counts: Int64,
+    decided: DecisionResult,
     bands: Bands,
     parameters: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The summary as `summary.json` holds it; `PilekitError` if the counts do not add up.
 
     labels      in alphabetical order
-    kept        (documents, bytes of text) of each label, int64 [2, labels]
-    parameters  those of the run. If it protects held-out shards, `like_held_out` counts the documents that others lose
+    kept_counts (documents, bytes of text) of each label, int64 [2, labels]
+    parameters  the run's; if it protects held-out shards, `like_held_out` counts the documents that other shards lose
                 because these shards have them
     """
     only, protected, removed = parameters["only"], parameters.get("held_out", ()), decided.removed
-    read, place_of = np.zeros_like(kept), {label: place for place, label in enumerate(labels)}
-    skipped, selected, held_out = 0, None, 0
+    read, place_of = np.zeros_like(kept_counts), {label: place for place, label in enumerate(labels)}
+    skipped, selected, held_out = 0, None, 0  # All sketches have the same selected subsets.
     for sketch in sketches:
         skipped += sketch.header.skipped
         selected = sketch.header.subsets
@@ -49,7 +49,7 @@ def summarize(
                 held_out += documents_and_bytes[0]
 
     subsets: dict[str, dict[str, Any]] = {}
-    rows = np.vstack([read, kept, removed.documents, removed.text_bytes, removed.held_out]).T
+    rows = np.vstack([read, kept_counts, removed.documents, removed.text_bytes, removed.held_out]).T
     for place in np.argsort(-read[1], kind="stable").tolist():  # labels are in alphabetical order
         documents, read_bytes, stay, kept_bytes, exact, near, removed_bytes, like = rows[place].tolist()
         if documents:

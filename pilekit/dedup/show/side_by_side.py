@@ -33,17 +33,17 @@ _LOOKS = ("bold green", "{+", "+}"), ("bold red", "[-", "-]")
 def side_by_side(
     diff: WordDiff, titles: tuple[str, str], *, colour: bool, around: Sequence[tuple[str, str]] = ()
 ) -> RenderableType:
-    """The kept document (`one` of the diff) on the left, the removed one on the right.
+    """The kept document, the first of the diff, on the left; the removed document on the right.
 
     titles   headings of the two columns
     colour   mark differences by colour, not by brackets in the text
-    around   the text of both before the diff and behind it, which is not compared
+    around   (kept, removed) text before the diff, then behind it, which is not compared
     """
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1), expand=True)
     for title in titles:
         table.add_column(Text(visible(title)), ratio=1, overflow="fold")
     uncompared: list[tuple[Cell, Cell]] = [
-        ([(_shown([one]), "left out")], [(_shown([two]), "left out")]) for one, two in around
+        ([(_shown([first]), "left out")], [(_shown([second]), "left out")]) for first, second in around
     ]
     for row in (*uncompared[:1], *diff_rows(diff), *uncompared[1:]):
         if isinstance(row, str):
@@ -70,17 +70,17 @@ def diff_rows(diff: WordDiff) -> Iterator[tuple[Cell, Cell] | str]:
     if diff.before:
         yield from ended(f"⋯ {counted(diff.before, 'character')} alike")
     shown, parts = 0, list(folded(diff.parts))
-    for place, (kind, one, other) in enumerate(parts):
+    for place, (kind, first, second) in enumerate(parts):
         if kind == "folded":
-            yield from ended(f"⋯ {words_in(one)} alike")
+            yield from ended(f"⋯ {words_in(first)} alike")
             continue
         if shown > MOST_WORDS:
             more = sum(kind == "differs" for kind, _, _ in parts[place:])
             yield from ended(f"⋯ and {counted(more, 'more difference')}" if more else "⋯")
             break
         edge = _HALF_OF_A_DIFFERENCE
-        shown += max(len(one), len(other)) if kind == "alike" else min(2 * edge, max(len(one), len(other)))
-        for cell, words in zip(cells, (one, other), strict=True):
+        shown += max(len(first), len(second)) if kind == "alike" else min(2 * edge, max(len(first), len(second)))
+        for cell, words in zip(cells, (first, second), strict=True):
             if kind == "differs" and (gap := words[edge:-edge]):
                 cell += [(_shown(words[:edge]), "differs"), (f" ⋯ {words_in(gap)} ⋯ ", "left out")]
                 cell.append((_shown(words[-edge:]), "differs"))

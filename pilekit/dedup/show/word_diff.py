@@ -1,7 +1,7 @@
 """Where two texts differ, word by word, in a bounded piece of each.
 
     for part in word_diff("one two three", "one 2 three").parts:
-        part.alike, part.one, part.other
+        part.alike, part.first, part.second
 
 Words are the words of the similarity (shingles.py): spaces, punctuation and the case of ASCII letters make no
 difference. A character beyond ASCII is a word of its own here, so that texts without spaces show their differences.
@@ -20,7 +20,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from operator import attrgetter
 from typing import Literal
 
 import numpy as np
@@ -48,8 +47,8 @@ class Part:
     """Words of each text, each with the spaces and punctuation after it; if `alike`, the words are equal."""
 
     alike: bool
-    one: list[str]
-    other: list[str]
+    first: list[str]
+    second: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,38 +64,37 @@ class WordDiff:
     after: tuple[int, int]
 
 
-def word_diff(one: str, other: str, most: int = MOST_CHARACTERS) -> WordDiff:
+def word_diff(first: str, second: str, most: int = MOST_CHARACTERS) -> WordDiff:
     """Compare two texts, at most `most` characters of each."""
     before = 0
-    if max(len(one), len(other)) > most:
-        while before < len(one) and one[before : before + _BLOCK] == other[before : before + _BLOCK]:
+    if max(len(first), len(second)) > most:
+        while before < len(first) and first[before : before + _BLOCK] == second[before : before + _BLOCK]:
             before += _BLOCK
-        before = max(0, min(before, len(one), len(other)) - _BACK)
-    pieces = [text[before : before + most] for text in (one, other)]
-    (ours, keys), (theirs, other_keys) = map(_words, pieces)
-    numbers = {key: place for place, key in enumerate(dict.fromkeys([*keys, *other_keys]))}
-    numbered = [np.array([numbers[key] for key in text_keys], np.int64) for text_keys in (keys, other_keys)]
+        before = max(0, min(before, len(first), len(second)) - _BACK)
+    pieces = [text[before : before + most] for text in (first, second)]
+    (ours, keys), (theirs, their_keys) = map(_words, pieces)
+    numbers = {key: place for place, key in enumerate(dict.fromkeys([*keys, *their_keys]))}
+    numbered = [np.array([numbers[key] for key in text_keys], np.int64) for text_keys in (keys, their_keys)]
     parts = list(_parts(ours, theirs, _equal_runs(numbered[0], numbered[1])))
-    sizes = (len(one) - before, len(other) - before)
+    sizes = (len(first) - before, len(second) - before)
     if len(parts) > 1 and not parts[-1].alike and sizes != (len(pieces[0]), len(pieces[1])):
         parts.pop()  # The rest of one text may follow in the part of the other that was cut off.
-    one_size, other_size = (
-        sum(len(word) for part in parts for word in words(part)) for words in (attrgetter("one"), attrgetter("other"))
-    )
-    return WordDiff(parts, before, (sizes[0] - one_size, sizes[1] - other_size))
+    first_size = sum(len(word) for part in parts for word in part.first)
+    second_size = sum(len(word) for part in parts for word in part.second)
+    return WordDiff(parts, before, (sizes[0] - first_size, sizes[1] - second_size))
 
 
 def folded(parts: Iterable[Part]) -> Iterator[tuple[Literal["alike", "differs", "folded"], list[str], list[str]]]:
     """The parts for a reader: of a long equal part, its ends are apart from the many words to fold between them."""
     for part in parts:
         if not part.alike:
-            yield "differs", part.one, part.other
-        elif len(part.one) <= 3 * CONTEXT:
-            yield "alike", part.one, part.other
+            yield "differs", part.first, part.second
+        elif len(part.first) <= 3 * CONTEXT:
+            yield "alike", part.first, part.second
         else:
-            yield "alike", part.one[:CONTEXT], part.other[:CONTEXT]
-            yield "folded", part.one[CONTEXT:-CONTEXT], part.other[CONTEXT:-CONTEXT]
-            yield "alike", part.one[-CONTEXT:], part.other[-CONTEXT:]
+            yield "alike", part.first[:CONTEXT], part.second[:CONTEXT]
+            yield "folded", part.first[CONTEXT:-CONTEXT], part.second[CONTEXT:-CONTEXT]
+            yield "alike", part.first[-CONTEXT:], part.second[-CONTEXT:]
 
 
 def words_in(words: Sequence[str]) -> str:
@@ -117,49 +115,49 @@ def _parts(ours: list[str], theirs: list[str], runs: Iterable[tuple[int, int, in
         i, j = first + size, second + size
 
 
-def _equal_runs(one: Int64, other: Int64, runs: Sequence[int] = _RUNS) -> Iterator[tuple[int, int, int]]:
-    """(place in one, place in other, number of words) of equal runs, in the order of both."""
-    if len(one) * len(other) <= _WINDOW**2:
-        yield from SequenceMatcher(None, one.tolist(), other.tolist()).get_matching_blocks()[:-1]
+def _equal_runs(ours: Int64, theirs: Int64, runs: Sequence[int] = _RUNS) -> Iterator[tuple[int, int, int]]:
+    """(place in ours, place in theirs, number of words) of equal runs, in the order of both."""
+    if len(ours) * len(theirs) <= _WINDOW**2:
+        yield from SequenceMatcher(None, ours.tolist(), theirs.tolist()).get_matching_blocks()[:-1]
         return
-    shorter = min(len(one), len(other))
-    head = _equal_words(one[:shorter], other[:shorter])
-    tail = _equal_words(one[::-1][: shorter - head], other[::-1][: shorter - head])
-    ends = len(one) - tail, len(other) - tail
-    between = one[head : ends[0]], other[head : ends[1]]
+    shorter = min(len(ours), len(theirs))
+    head = _equal_words(ours[:shorter], theirs[:shorter])
+    tail = _equal_words(ours[::-1][: shorter - head], theirs[::-1][: shorter - head])
+    ends = len(ours) - tail, len(theirs) - tail
+    between = ours[head : ends[0]], theirs[head : ends[1]]
     if head or tail:
         inner_runs = [(head + at, head + there, words) for at, there, words in _equal_runs(*between, runs)]
         yield from (run for run in [(0, 0, head), *inner_runs, (*ends, tail)] if run[2])
     elif runs:
         i = j = 0
-        for first, second, size in [*_unique_runs(one, other, runs[0]), (*ends, 0)]:
-            inner = _equal_runs(one[i:first], other[j:second], runs[1:])
+        for first, second, size in [*_unique_runs(ours, theirs, runs[0]), (*ends, 0)]:
+            inner = _equal_runs(ours[i:first], theirs[j:second], runs[1:])
             yield from ((i + at, j + there, words) for at, there, words in inner)
             yield from [(first, second, size)] * bool(size)
             i, j = first + size, second + size
     else:
         i = j = 0
-        while i < len(one) and j < len(other):
-            equal = list(_equal_runs(one[i : i + _WINDOW], other[j : j + _WINDOW]))
+        while i < len(ours) and j < len(theirs):
+            equal = list(_equal_runs(ours[i : i + _WINDOW], theirs[j : j + _WINDOW]))
             yield from ((i + at, j + there, words) for at, there, words in equal)
             at, there, words = equal[-1] if equal else (0, 0, 0)
             i, j = i + max(at + words, _WINDOW // 4), j + max(there + words, _WINDOW // 4)
 
 
-def _equal_words(one: Int64, other: Int64) -> int:
+def _equal_words(first: Int64, second: Int64) -> int:
     """The number of equal words before the first difference of two texts of equal length."""
-    differs = one != other
-    return int(differs.argmax()) if differs.any() else len(one)
+    differs = first != second
+    return int(differs.argmax()) if differs.any() else len(first)
 
 
-def _unique_runs(one: Int64, other: Int64, size: int) -> Iterator[tuple[int, int, int]]:
+def _unique_runs(ours: Int64, theirs: Int64, size: int) -> Iterator[tuple[int, int, int]]:
     """Equal runs made of runs of `size` words that each text has once: as many as have the same order in both."""
-    if min(len(one), len(other)) < size:
+    if min(len(ours), len(theirs)) < size:
         return
-    (hashes, places), (other_hashes, other_places) = _hashed_once(one, size), _hashed_once(other, size)
-    _, mine, theirs = np.intersect1d(hashes, other_hashes, assume_unique=True, return_indices=True)
-    order = np.argsort(places[mine])
-    at, there = places[mine][order], other_places[theirs][order]
+    (hashes, places), (their_hashes, their_places) = _hashed_once(ours, size), _hashed_once(theirs, size)
+    _, index, their_index = np.intersect1d(hashes, their_hashes, assume_unique=True, return_indices=True)
+    order = np.argsort(places[index])
+    at, there = places[index][order], their_places[their_index][order]
     chosen = _longest_increasing(there.tolist())
     at, there = at[chosen], there[chosen]
     breaks = np.flatnonzero((np.diff(at) != 1) | (np.diff(there) != 1)) + 1
@@ -168,7 +166,7 @@ def _unique_runs(one: Int64, other: Int64, size: int) -> Iterator[tuple[int, int
         first, second, words = int(at[run[0]]), int(there[run[0]]), len(run) + size - 1
         inside = max(0, i - first, j - second)  # words of the run before
         first, second, words = first + inside, second + inside, words - inside
-        if words > 0 and np.array_equal(one[first : first + words], other[second : second + words]):
+        if words > 0 and np.array_equal(ours[first : first + words], theirs[second : second + words]):
             yield first, second, words
             i, j = first + words, second + words
 

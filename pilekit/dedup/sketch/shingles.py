@@ -284,23 +284,23 @@ def shingle_set(text: Bytes, ngram: int = NGRAM) -> UInt64:
 
 
 @compiled()
-def shared_if_enough(one: UInt64, other: UInt64, enough: int) -> int:
+def shared_if_enough(first: UInt64, second: UInt64, enough: int) -> int:
     """How many values two sorted sets share, or -1 if fewer than `enough`."""
     i = j = shared = 0
     while True:
-        remaining = min(len(one) - i, len(other) - j)
+        remaining = min(len(first) - i, len(second) - j)
         if shared + remaining < enough:
             return -1
         if remaining == 0:
             return shared
         for _ in range(min(_STEPS, remaining)):
-            first, second = one[i], other[j]
-            shared += int(first == second)
-            i += int(first <= second)
-            j += int(second <= first)
+            first_value, second_value = first[i], second[j]
+            shared += int(first_value == second_value)
+            i += int(first_value <= second_value)
+            j += int(second_value <= first_value)
 
 
-def jaccard(one: UInt64, other: UInt64) -> float:
+def jaccard(first: UInt64, second: UInt64) -> float:
     """The Jaccard similarity of two shingle sets, exact."""
-    shared = shared_if_enough(one, other, 0)
-    return shared / (len(one) + len(other) - shared)
+    shared = shared_if_enough(first, second, 0)
+    return shared / (len(first) + len(second) - shared)

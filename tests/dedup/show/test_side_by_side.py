@@ -33,17 +33,17 @@ def test_parts_of_an_edited_text_are_the_texts(text: str, cut: int, length: int,
 def check(one: str, other: str, diff: WordDiff, most: int) -> None:
     assert one[: diff.before] == other[: diff.before]
     for text, words, after in (
-        (one, [part.one for part in diff.parts], diff.after[0]),
-        (other, [part.other for part in diff.parts], diff.after[1]),
+        (one, [part.first for part in diff.parts], diff.after[0]),
+        (other, [part.second for part in diff.parts], diff.after[1]),
     ):
         compared = "".join(word for part in words for word in part)
         assert len(compared) <= most
         assert text[diff.before :] == compared + text[len(text) - after :]
         assert after == 0 or max(len(one), len(other)) > most
     for part in diff.parts:
-        assert part.one or part.other
+        assert part.first or part.second
         if part.alike:
-            assert reference.words("".join(part.one)) == reference.words("".join(part.other))
+            assert reference.words("".join(part.first)) == reference.words("".join(part.second))
     if not any(diff.after):
         # The diff compares the same units as the similarity: words, or the raw text if there are no words.
         same = reference.shingles(one, most) == reference.shingles(other, most)
@@ -59,7 +59,7 @@ def test_long_texts_and_endless_repetition() -> None:
     diff = word_diff(one, other)
     check(one, other, diff, MOST_CHARACTERS)
     assert 3_990_000 < diff.before <= 4_000_000
-    assert [part.other for part in diff.parts if not part.alike] == [["other "]]
+    assert [part.second for part in diff.parts if not part.alike] == [["other "]]
 
     for unit in ("a ", "a", "日", ". "):
         one, other = unit * 40_000, unit * 20_000 + "!" + unit * 20_000
