@@ -53,6 +53,11 @@ class Shard:
     size: int | None = None
     split: Split | None = None
 
+    @property
+    def absolute_path(self) -> str:
+        """The path for any working folder; a URL stays as it is."""
+        return self.path if is_url(self.path) else str(Path(self.path).absolute())
+
 
 def is_url(path: str) -> bool:
     """Whether `path` is for fsspec (`s3://...`, `zip://a::b`) rather than a local file."""

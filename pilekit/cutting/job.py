@@ -22,7 +22,7 @@ from pilekit.artifacts.checked import checked
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Shard
 from pilekit.corpus.job_shards import CLEAN
-from pilekit.corpus.shard import STANDARD_INPUT, check_stems, is_url, stem
+from pilekit.corpus.shard import STANDARD_INPUT, check_stems, stem
 from pilekit.cutting.ngrams import LONGEST
 from pilekit.cutting.result import SUMMARY
 from pilekit.cutting.shards import CutScope, CutShard, Spans
@@ -185,8 +185,7 @@ def cut_corpus(
 
 def places_of(corpus: Corpus) -> dict[str, str]:
     """Where each shard is, by its name."""
-    places = {shard.name: shard.path for shard in corpus.shards}
-    return {name: path if is_url(path) else str(Path(path).absolute()) for name, path in places.items()}
+    return {shard.name: shard.absolute_path for shard in corpus.shards}
 
 
 def _path(output: Output, name: str, shard: Shard) -> Path:

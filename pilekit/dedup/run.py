@@ -29,7 +29,7 @@ from pilekit.artifacts.job_folder import Output
 from pilekit.artifacts.sort.scratch_files import Scratch, scratch_array
 from pilekit.corpus import Corpus, Described, HeldOutShards, Manifest, Shard, Source, resolve_subsets
 from pilekit.corpus.job_shards import CLEAN
-from pilekit.corpus.shard import STANDARD_INPUT, check_stems, is_url, stem
+from pilekit.corpus.shard import STANDARD_INPUT, check_stems, stem
 from pilekit.dedup.document_table import DocumentTable, Keep, ids_of
 from pilekit.dedup.matching import find_candidates, find_exact
 from pilekit.dedup.on_cluster import ClusterSteps
@@ -309,7 +309,7 @@ def _finish_shard(
         files = clean_shard(
             shard, advance, path=path, mask=mask, inputs=inputs, threads=share.threads, manifest=manifest
         )
-    output.note(shard.name, {"path": shard.path if is_url(shard.path) else str(Path(shard.path).absolute())}, *files)
+    output.note(shard.name, {"path": shard.absolute_path}, *files)
 
 
 def _mask_file(output: Output, shard: Shard) -> Path:
