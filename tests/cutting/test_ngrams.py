@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -89,12 +88,3 @@ def test_clean_text_has_no_hits_and_many_equal_texts_are_no_special_case(megabyt
     assert len(ngrams.keys) == 160 * 988 + 2
     clean = [" ".join(RNG.choices(WORDS, k=1000)) for _ in range(160 * megabytes)]
     assert not len(ngrams.find(making.batch(clean)))
-
-
-def test_links_with_the_names_of_the_arrays_are_replaced(tmp_path: Path) -> None:
-    (tmp_path / "victim").write_text("precious")
-    for name in NGrams._fields:
-        (tmp_path / f"{name}.npy").symlink_to("victim")
-    NGrams.build(map(compacted, ["one two three four"]), 3).save(tmp_path)
-    assert (tmp_path / "victim").read_text() == "precious"
-    assert len(NGrams.load(tmp_path).keys) == 2

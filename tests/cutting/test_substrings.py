@@ -20,13 +20,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit import Corpus, PilekitError, SubstringResult, dedup_corpus, reframe_corpus, substrings_corpus
-from pilekit.artifacts.sort import external_sort
-from pilekit.cutting import windows
+from pilekit.artifacts.sort.repeated_values import repeated_bytes
+from pilekit.artifacts.sort.scratch_files import Scratch
+from pilekit.corpus import load_manifest, shard_of
+from pilekit.cutting.repeat_cuts import ANCHOR, WINDOW, Scan, find_runs, repeated_anchors
+from pilekit.cutting.shards import CutScope
+from pilekit.cutting.words import UInt64
+from pilekit.shards.corpus_job import Share
 from tests.cli.running import cells, run, run_json
 from tests.pipeline.making import lines_of
 from tests.shards import making
 from tests.shards.editing import slow_edit
-from tests.stopping import tree
 
 Cut = tuple[int, int, int, int, int]
 """Document, start, end, the earliest document, and where it holds the longest part."""
@@ -149,12 +153,58 @@ def check(found: SubstringResult, shards: Mapping[str, Sequence[bytes]], cuts: S
 )
 def test_cuts_are_the_references(shards: list[list[str]]) -> None:
     texts = [text for of in shards for text in of]
-    for length, at_a_time in ((8, 4), (13, 1 << 18)):
-        with tempfile.TemporaryDirectory() as made, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(windows, "AT_A_TIME", at_a_time)  # so that documents are read in pieces
+    for length in (8, 13):
+        with tempfile.TemporaryDirectory() as made:
             lines = write_shards(Path(made) / "data", shards)
             found = substrings_corpus(Path(made) / "data", min_bytes=length, out=Path(made) / "out", jobs=1)
             check(found, lines, reference(texts, length, earliest(texts, length)))
+
+
+def scan(path: Path, texts: Sequence[str], **settings: Any) -> UInt64:
+    """The rows that are written to `path` of a shard of these texts."""
+    shard = path.with_name("a.jsonl")
+    shard.write_bytes(b"\n".join(map(making.record, texts)))
+    scope = CutScope(None, only=False, dedup=None, manifest=load_manifest(), on_error="raise")
+    Scan(8, scope, **settings)(shard_of(str(shard)), int, path=path, share=Share(ahead=False, threads=1))
+    return np.fromfile(path, np.uint64).reshape(-1, WINDOW if "filter" in settings else ANCHOR)
+
+
+def full_filter(folder: Path) -> Path:
+    """A filter that lets all anchors through."""
+    np.save(folder / "filter.npy", np.full(1, np.iinfo(np.uint64).max))
+    return folder / "filter.npy"
+
+
+@given(st.lists(st.text(st.sampled_from("aaab bé "), max_size=80), min_size=1, max_size=6), st.integers(1, 40))
+def test_every_window_has_a_row_whatever_the_pieces_of_its_document(texts: list[str], at_a_time: int) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        path, filter = Path(made) / "rows", full_filter(Path(made))
+        rows = scan(path, texts, bases={"a.jsonl": 7}, filter=filter, at_a_time=at_a_time).tolist()
+        in_pieces, whole = scan(path, texts, at_a_time=at_a_time), scan(path, texts)
+    assert set(map(tuple, in_pieces.tolist())) == set(map(tuple, whole.tolist()))
+    windows = [
+        (number + 7 << 32 | at, sum(byte & 0xC0 != 0x80 for byte in data[:at]), data[at : at + 8])
+        for number, data in enumerate(map(str.encode, texts))
+        for at in range(len(data) - 7)
+    ]
+    assert [tuple(row[2:]) for row in rows] == [window[:2] for window in windows]
+    pairs = {(*row[:2], window[2]) for row, window in zip(rows, windows, strict=True)}
+    assert len(pairs) == len({pair[:2] for pair in pairs}) == len({pair[2] for pair in pairs})
+
+
+def test_memory_changes_no_anchor_and_no_run(tmp_path: Path) -> None:
+    """In the least memory, a sort holds 1,024 rows, and runs reach from one table into the next."""
+    texts, bases = [document(number) for number in range(60)], np.array([0, 60, 120])
+    paths = [tmp_path / f"{base}" for base in bases[:2]]
+    small, large = (4 * repeated_bytes(sum(len(scan(path, texts)) for path in paths)), 1 << 28)
+    filters = [repeated_anchors(paths, int, bases, Scratch(tmp_path, memory)) for memory in (small, large)]
+    assert np.array_equal(*filters)
+    for path, base in zip(paths, bases.tolist(), strict=False):
+        assert len(scan(path, texts, bases={"a.jsonl": base}, filter=full_filter(tmp_path))) > 10_000
+    starts = [find_runs(paths, int, bases, tmp_path / f"runs-{n}", Scratch(tmp_path, n)) for n in (1, large)]
+    assert starts[0] == starts[1]
+    assert starts[0][-1] > starts[0][1] > 0
+    assert (tmp_path / "runs-1").read_bytes() == (tmp_path / f"runs-{large}").read_bytes()
 
 
 RNG = random.Random(11)
@@ -181,28 +231,17 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_jobs_memory_and_no_write_change_nothing_else(data: Path, tmp_path: Path) -> None:
+def test_a_corpus_with_licences_is_cut_once_and_for_all(data: Path, tmp_path: Path) -> None:
     lines = lines_of(data)
     texts = [json.loads(line)["text"] for of in lines.values() for line in of]
     found = substrings_corpus(data, out=tmp_path / "one", jobs=1)
     check(found, lines, reference(texts, 100, earliest(texts, 100)))
     assert found.summary["dropped"] > 10 < found.summary["cut"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(external_sort.RowSort, "__init__", small_sort)
-        substrings_corpus(data, out=tmp_path / "two", jobs=2)
-    assert tree(tmp_path / "two") == tree(tmp_path / "one")
-    unwritten = substrings_corpus(data, out=tmp_path / "three", write=False)
+    unwritten = substrings_corpus(data, out=tmp_path / "unwritten", write=False)
     assert unwritten.summary == found.summary
     assert {path.name for path in unwritten.folder.iterdir()} == {"pilekit.json", "repeats.parquet", "summary.json"}
     again = substrings_corpus(tmp_path / "one/clean", out=tmp_path / "again")
     assert (again.summary["spans"], again.summary["dropped"]) == (0, 0)
-
-
-def small_sort(self: Any, folder: Path, columns: int, memory: int, *, distinct: bool = False) -> None:
-    MADE(self, folder, columns, 1024 * (16 * columns + 32), distinct=distinct)
-
-
-MADE = external_sort.RowSort.__init__
 
 
 def test_subsets_and_what_a_dedup_removed(data: Path, tmp_path: Path) -> None:

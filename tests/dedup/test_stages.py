@@ -14,7 +14,6 @@ import pytest
 from datasketch import MinHash, MinHashLSH
 
 from pilekit import PilekitError, ShardWriter, read, read_corpus
-from pilekit.artifacts.header import HEADER_FILE
 from pilekit.corpus import Corpus
 from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.dedup.near_duplicates import NearDuplicates
@@ -129,7 +128,7 @@ def test_deduplicated_passes_what_the_clean_shards_hold(corpus: Path, dedup: Pat
     assert kept_lines(DropDuplicates(tmp_path / "copied")(iter(read_corpus(Corpus(corpus))))) == expected
 
 
-def test_other_shards_other_masks_and_unfinished_runs_are_refused(corpus: Path, dedup: Path, tmp_path: Path) -> None:
+def test_other_shards_and_other_masks_are_refused(corpus: Path, dedup: Path, tmp_path: Path) -> None:
     def fails(match: str, batches: Iterator[DocumentBatch], folder: Path = dedup) -> None:
         with pytest.raises(PilekitError, match=match):
             list(DropDuplicates(folder)(batches))
@@ -146,15 +145,3 @@ def test_other_shards_other_masks_and_unfinished_runs_are_refused(corpus: Path, 
     fails(r"00\.jsonl\.mask: belongs to another shard", iter(read_corpus(Corpus(corpus))), copied)
     (masks / "00.jsonl.mask").unlink()
     fails(r"00\.jsonl\.mask: ", iter(read_corpus(Corpus(corpus))), copied)
-
-    select_corpus(corpus, tmp_path / "selection", sample=0.9, jobs=1)
-    header = (dedup / HEADER_FILE).read_text()
-    (tmp_path / "half").mkdir()
-    (tmp_path / "half" / HEADER_FILE).write_text(header.replace('"finished": true', '"finished": false'))
-    for folder, match in (
-        (corpus, HEADER_FILE),
-        (tmp_path / "selection", 'holds a "selection", not a "dedup"; name a folder that `pilekit dedup` wrote'),
-        (tmp_path / "half", "is not finished"),
-    ):
-        with pytest.raises(PilekitError, match=match):
-            DropDuplicates(folder)

@@ -1,11 +1,10 @@
-"""Selecting part of a corpus: against a slow reference, and after failures and kills."""
+"""Selecting part of a corpus: against a slow reference, after failures, and after an interrupt."""
 
 from __future__ import annotations
 
 import random
 import re
 import shutil
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from pilekit.pipeline.selecting import select_corpus
 from tests.cli.running import PILEKIT
 from tests.memory_limit import value_and_peak
 from tests.shards import making
-from tests.stopping import interrupt, is_sound, kill, stop_when, tree
+from tests.stopping import interrupt, is_sound, stop_when, tree
 
 
 def shards_of(folder: Path, **contents: bytes) -> Path:
@@ -162,13 +161,12 @@ def test_another_selection_needs_another_folder(tmp_path: Path, corpus: Path) ->
     assert tree(out) == content
 
 
-def test_no_input_is_overwritten_and_no_output(tmp_path: Path, corpus: Path) -> None:
+def test_an_output_inside_the_corpus_is_not_read_and_no_shard_is_written_twice(tmp_path: Path, corpus: Path) -> None:
     before = tree(corpus)
-    for out in (corpus, corpus / "train"):
-        with pytest.raises(PilekitError, match="which is to be read"):
-            select_corpus(corpus, out, sample=0.5)
-    select_corpus(corpus, corpus / "part", sample=0.5, jobs=1)  # corpus searches skip this folder
-    select_corpus(corpus, corpus / "part", sample=0.5, jobs=1)
+    with pytest.raises(PilekitError, match="which is to be read"):
+        select_corpus(corpus, corpus / "train", sample=0.5)
+    for _ in range(2):
+        select_corpus(corpus, corpus / "part", sample=0.5, jobs=1)  # corpus searches skip this folder
     assert {name: content for name, content in tree(corpus).items() if not name.startswith("part/")} == before
     (corpus / "train/a.json.zst").write_bytes(making.zstd_frame(making.record("text") + b"\n"))
     with pytest.raises(PilekitError, match=r"a\.json\.zst and .*a\.jsonl\.zst would both be written to train/a"):
@@ -184,10 +182,7 @@ def test_where_nothing_is_selected_nothing_is_left(tmp_path: Path, corpus: Path)
         ({"subsets": ["Books3"]}, "there are no documents of Books3; `pilekit stats` shows which"),
         ({"match": "nowhere"}, "none of the 500 documents read passes"),
         ({"subsets": ["Arxif"]}, 'unknown subset "Arxif".*did you mean ArXiv'),
-        ({"subsets": []}, "subsets is empty"),
-        ({"sample": 1.5}, "fraction must lie between 0 and 1"),
         ({"format": "csv"}, "format is "),
-        ({"on_error": "ignore"}, "on_error is "),
     ]
     (tmp_path / "empty").mkdir()
     for wanted, message in cases:
@@ -231,34 +226,25 @@ def test_memory_does_not_grow_with_what_is_passed_over(tmp_path: Path, format: s
     assert peaks[1] < peaks[0] + (100 << 20)
 
 
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def test_an_interrupted_run_says_so_in_a_line_and_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     """Eight shards of 2 MB of text that is slow to compress."""
-    rng = random.Random(0)
-    folder = tmp_path_factory.mktemp("large")
+    rng, data, out = random.Random(0), tmp_path / "data", tmp_path / "out"
     text = "".join(rng.choices("abcdefghij   \n", k=500_000))
     for shard in range(8):
         begins = [rng.randrange(len(text) - 4000) for _ in range(500)]
-        lines = [making.record(text[begin : begin + 4000], rng.choice(["ArXiv", "Github"])) for begin in begins]
-        shards_of(folder, **{f"{shard:02}": b"".join(line + b"\n" for line in lines)})
-    return folder
-
-
-def test_a_killed_or_interrupted_run_resumes_to_the_same_bytes(tmp_path: Path, large: Path) -> None:
-    select_corpus(large, tmp_path / "whole", sample=0.9, jobs=1)
+        lines = [making.record(text[begin : begin + 4000]) for begin in begins]
+        shards_of(data, **{f"{shard:02}": b"".join(line + b"\n" for line in lines)})
+    select_corpus(data, tmp_path / "whole", sample=0.9, jobs=1)
     expected = tree(tmp_path / "whole")
-    for stop, jobs, wanted in ((kill, 1, -signal.SIGKILL), (interrupt, 2, 130)):
-        out = tmp_path / f"out-{jobs}"
-        command = [*PILEKIT, "select", str(large), "--out", str(out), "--sample", "0.9", "--jobs", str(jobs)]
-        for _ in range(10):
-            code, errors = stop_when(command, lambda out=out: any((out / "train").glob("*.zst")), stop)  # type: ignore[misc]
-            if code == wanted and is_sound(out, expected):
-                break
-            shutil.rmtree(out, ignore_errors=True)
-        else:
-            pytest.fail("was never stopped in the middle")
-        if stop is interrupt:
-            assert errors.strip() == "interrupted; the same command resumes"
-            assert not [name for name in tree(out) if name.endswith((".partial", ".lock"))]
-        select_corpus(large, out, sample=0.9, jobs=1)
-        assert tree(out) == expected
+    command = [*PILEKIT, "select", str(data), "--out", str(out), "--sample", "0.9", "--jobs", "2"]
+    for _ in range(10):
+        code, errors = stop_when(command, lambda: any((out / "train").glob("*.zst")), interrupt)
+        if code == 130 and is_sound(out, expected):
+            break
+        shutil.rmtree(out, ignore_errors=True)
+    else:
+        pytest.fail("was never stopped in the middle")
+    assert errors.strip() == "interrupted; the same command resumes"
+    assert not [name for name in tree(out) if name.endswith((".partial", ".lock"))]
+    select_corpus(data, out, sample=0.9, jobs=1)
+    assert tree(out) == expected

@@ -15,7 +15,7 @@ from pilekit.dedup.show.side_by_side import side_by_side
 from pilekit.dedup.show.word_diff import CONTEXT, MOST_CHARACTERS, Part, WordDiff, folded, word_diff
 from tests.dedup import reference
 
-TWO = ("one", "other")
+TWO = ("first", "second")
 
 texts = st.one_of(
     st.text(max_size=80),

@@ -137,14 +137,7 @@ def test_bad_lines_are_an_error_or_counted_and_a_shard_may_be_empty(tmp_path: Pa
         sketch(path, tmp_path / "out")
 
 
-def test_what_is_no_sketch_is_named(tmp_path: Path, made: ShardSketch) -> None:
-    with pytest.raises(PilekitError, match=r"missing\.parquet: is not there; run dedup again"):
-        load_sketch(tmp_path / "missing.parquet")
-    (tmp_path / "text").write_text("no Parquet")
-    pq.write_table(pa.table({"number": [1]}), tmp_path / "table")
-    for name in ("text", "table"):
-        with pytest.raises(PilekitError, match=f"{name}: is not a sketch"):
-            load_sketch(tmp_path / name)
+def test_documents_of_a_subset_that_the_header_lacks_are_damage(made: ShardSketch) -> None:
     forged = msgspec.structs.replace(made.header, counts={"label 0a": (1, 1)})
     with pytest.raises(PilekitError, match=r"is damaged .it has documents of subsets that its header"):
         rows_of(ShardSketch(made.path, forged))
