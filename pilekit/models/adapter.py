@@ -49,13 +49,13 @@ _OF_TRAINING = {
     *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "fan_in_fan_out"),
     *("lora_dropout", "megatron_core", "qalora_group_size", "eva_config", "runtime_config", "ensure_weight_tying"),
 }
-"""Fields that are of training, or that the tensors and the model already tell."""
+"""Fields that matter in training only, or that the tensors and the model already show."""
 
 
 def with_adapter(model: PreTrainedModel, folder: str | Path, content: dict[str, Any]) -> PreTrainedModel:
     """The same `model`, in place, with the adapter of `folder` in its weights; its parameters train as before.
 
-    content   of adapter_config.json
+    content   the content of adapter_config.json
 
     PilekitError without the name of the folder, or any error of peft, if the adapter does not fit. On the meta device,
     only names and shapes are read.
@@ -94,9 +94,9 @@ def _settings(content: dict[str, Any]) -> _Settings:
         settings: _Settings = checked(content, _Settings)
     except PilekitError as error:
         raise PilekitError(f"{ADAPTER_CONFIG}: {error}; merge it by peft, and give the result") from None
-    known = {*_Settings.__struct_fields__, *_OF_TRAINING}
+    supported = {*_Settings.__struct_fields__, *_OF_TRAINING}
     for field, value in content.items():
-        if value and field not in known:
+        if value and field not in supported:
             raise PilekitError(
                 f"{ADAPTER_CONFIG}: {shortened(field, 60)} is not supported; merge it by peft, and give the result"
             )

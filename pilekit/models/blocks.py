@@ -17,10 +17,10 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     if not lists:
         return []
-    places = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
+    uses = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
     own_blocks = []
     for block in max(lists, key=lambda blocks: sum(parameter.numel() for parameter in blocks.parameters())):
-        own = Counter(id(parameter) for _, parameter in block.named_parameters(remove_duplicate=False))
-        if all(places[parameter] == times for parameter, times in own.items()):
+        uses_in_block = Counter(id(parameter) for _, parameter in block.named_parameters(remove_duplicate=False))
+        if all(uses[parameter] == times for parameter, times in uses_in_block.items()):
             own_blocks.append(block)
     return own_blocks

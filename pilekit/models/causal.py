@@ -52,7 +52,7 @@ class CausalLM:
     only the model itself makes the right logits."""
 
     @classmethod
-    def of(cls, model: PreTrainedModel, transform: LogitTransform | None) -> CausalLM:
+    def from_model(cls, model: PreTrainedModel, transform: LogitTransform | None) -> CausalLM:
         """The parts of `model`, which is causal and has a head."""
         head = cast("nn.Linear", cast("Any", model).get_output_embeddings())
         return cls(model, model.base_model, head, positions_of(model.config), transform)
@@ -99,15 +99,15 @@ def as_causal_lm(model: PreTrainedModel) -> CausalLM:
             f"this {name} model is not a causal language model: its prediction of a token depends on later "
             "tokens, as in a masked language model; give one that predicts from the left"
         )
-    return CausalLM.of(model, transform)
+    return CausalLM.from_model(model, transform)
 
 
-def check_vocabulary(model: PreTrainedModel, tokenizer: Tokenizer, what: str) -> None:
-    """Raise `PilekitError` if the tokenizer has ids that the model has no embedding for; `what` names the model."""
+def check_vocabulary(model: PreTrainedModel, tokenizer: Tokenizer, name: str) -> None:
+    """Raise `PilekitError`, with the model's `name`, if the tokenizer has ids that it has no embedding for."""
     rows = _embeddings(model).num_embeddings
     predicted = getattr(cast("Any", model).get_output_embeddings(), "out_features", rows)
     if tokenizer.vocab_size > min(rows, predicted):
-        raise PilekitError(few_rows(what, min(rows, predicted), tokenizer.path, tokenizer.vocab_size))
+        raise PilekitError(few_rows(name, min(rows, predicted), tokenizer.path, tokenizer.vocab_size))
 
 
 def isolates_documents(lm: CausalLM, rows: int = 1) -> bool:
@@ -161,11 +161,11 @@ def _run_with_head(
 
     The first two are None if the model does not call its head.
     """
-    seen: dict[str, Any] = {}
+    recorded: dict[str, Any] = {}
 
     def note(_head: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
         output = instead(output)
-        seen["input"], seen["output"] = inputs[0] if inputs else None, output
+        recorded["input"], recorded["output"] = inputs[0] if inputs else None, output
         return output.clone()  # some models write into it
 
     hook = head.register_forward_hook(note)
@@ -173,7 +173,7 @@ def _run_with_head(
         logits = model(input_ids=ids, use_cache=False).logits
     finally:
         hook.remove()
-    return seen.get("input"), seen.get("output"), logits
+    return recorded.get("input"), recorded.get("output"), logits
 
 
 def _from_low_to_high(output: Tensor) -> Tensor:

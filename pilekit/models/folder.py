@@ -58,10 +58,10 @@ def read_json(file: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def check_sizes(content: dict[str, Any], what: str, seq_len: int | None, tokenizer: Path, ids: int) -> None:
+def check_sizes(content: dict[str, Any], model: str, seq_len: int | None, tokenizer: Path, ids: int) -> None:
     """PilekitError if the `content` of a config.json names too few positions for a row, or embeddings for the ids.
 
-    what      names the model in errors
+    model     its name in errors
     seq_len   tokens of a row; None: not checked
     ids       rows that the tokenizer at the path `tokenizer` needs
 
@@ -69,23 +69,23 @@ def check_sizes(content: dict[str, Any], what: str, seq_len: int | None, tokeniz
     """
     rows, positions = content.get("vocab_size"), next((content[name] for name in POSITIONS if name in content), None)
     if isinstance(rows, int) and rows < ids:
-        raise PilekitError(few_rows(what, rows, tokenizer, ids))
+        raise PilekitError(few_rows(model, rows, tokenizer, ids))
     if seq_len is not None and isinstance(positions, int) and 0 < positions < seq_len:
-        raise PilekitError(few_positions(what, positions, seq_len))
+        raise PilekitError(few_positions(model, positions, seq_len))
 
 
-def few_rows(what: str, rows: int, tokenizer: Path, ids: int) -> str:
+def few_rows(name: str, rows: int, tokenizer: Path, ids: int) -> str:
     """The error of a model with fewer embeddings than the tokenizer has ids."""
     return (
-        f"{what}: vocabulary larger than the embeddings: the tokenizer {tokenizer} has {ids:,} ids and the "
+        f"{name}: vocabulary larger than the embeddings: the tokenizer {tokenizer} has {ids:,} ids and the "
         f"model {rows:,}; use the tokenizer that the model was made for"
     )
 
 
-def few_positions(what: str, positions: int, seq_len: int) -> str:
+def few_positions(name: str, positions: int, seq_len: int) -> str:
     """The error of a model with fewer positions than a row has tokens."""
     return (
-        f"{what}: has {positions:,} positions and data.seq_len is {seq_len:,}; set data.seq_len to {positions} or less"
+        f"{name}: has {positions:,} positions and data.seq_len is {seq_len:,}; set data.seq_len to {positions} or less"
     )
 
 

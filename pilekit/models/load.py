@@ -77,8 +77,8 @@ def load_model(
     """
     config = outline(folder, kind, adapter).config
     if adapter is None and (Path(folder) / ADAPTER_CONFIG).exists():
-        what = "an adapter lies beside the weights, and is left out; to add it, name it (--adapter, or model.adapter)"
-        logger.warning("%s: %s", folder, what)
+        notice = "an adapter lies beside the weights, and is left out; to add it, name it (--adapter, or model.adapter)"
+        logger.warning("%s: %s", folder, notice)
     try:
         with quiet():
             model, report = kind.auto.from_pretrained(
@@ -90,17 +90,17 @@ def load_model(
                 trust_remote_code=False,
                 use_safetensors=True,
                 adapter_kwargs={"subfolder": "\0"},  # a search for adapters finds none
-                ignore_mismatched_sizes=True,  # found["mismatched_keys"] lists these tensors
+                ignore_mismatched_sizes=True,  # report["mismatched_keys"] lists these tensors
                 output_loading_info=True,
             )
     except Exception as error:  # transformers may raise any class of error
         raise PilekitError(f"{folder}: cannot be loaded as a {kind.name}: {_reason(error)}") from error
-    known = {re.sub(r"\d+", "#", name) for name in model.state_dict()}
+    name_patterns = {re.sub(r"\d+", "#", name) for name in model.state_dict()}
     unused = sorted(report["unexpected_keys"])
     problems = [
         *map(_mismatch, sorted(report["mismatched_keys"])),
         *(f"{name} is missing; copy the whole {kind.auto.__name__}" for name in sorted(report["missing_keys"])),
-        *(f"{name} has no place in the model" for name in unused if re.sub(r"\d+", "#", name) in known),
+        *(f"{name} has no place in the model" for name in unused if re.sub(r"\d+", "#", name) in name_patterns),
     ]
     if problems:
         more = f" ({len(problems) - 1:,} more)" if len(problems) > 1 else ""
@@ -173,8 +173,8 @@ def read_config(path: str | Path, kind: Kind = CAUSAL) -> PreTrainedConfig:
         raise PilekitError(f"{shown}: quantised weights are not supported; give the model in fp32, bf16 or fp16")
     try:
         with quiet():
-            own = {field: value for field, value in content.items() if field not in _IGNORED}
-            config = CONFIG_MAPPING[model_type].from_dict(own)
+            fields = {field: value for field, value in content.items() if field not in _IGNORED}
+            config = CONFIG_MAPPING[model_type].from_dict(fields)
     except Exception as error:  # a field of the wrong type can fail anywhere
         raise PilekitError(f"{shown}: transformers refuses it: {_reason(error)}") from error
     if model_type not in kind.types or config.is_encoder_decoder:
@@ -295,8 +295,8 @@ def _mismatch(mismatch: str | tuple[str, list[int], list[int]]) -> str:
     """The error for a tensor of another shape; transformers 4 reports no shapes."""
     if isinstance(mismatch, str):
         return f"{mismatch} is stored in another shape"
-    name, stored, wanted = mismatch
-    return f"{name} is stored as {list(stored)}, not {list(wanted)}"
+    name, stored, needed = mismatch
+    return f"{name} is stored as {list(stored)}, not {list(needed)}"
 
 
 def _reason(error: Exception) -> str:

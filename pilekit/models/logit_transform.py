@@ -57,14 +57,14 @@ class LogitTransform:
 UNCHANGED = LogitTransform()
 
 
-def logit_transform_of(config: PreTrainedConfig, seen: Iterable[tuple[Tensor, Tensor]]) -> LogitTransform | None:
+def logit_transform_of(config: PreTrainedConfig, pairs: Iterable[tuple[Tensor, Tensor]]) -> LogitTransform | None:
     """The transform of a model with this configuration; None if no candidate fits.
 
-    seen   pairs of (the head's output, the model's logits), which the transform must reproduce exactly
+    pairs   pairs of (the head's output, the model's logits), which the transform must reproduce exactly
     """
-    seen = list(seen)
+    pairs = list(pairs)
     for transform in _candidates(config):
-        if all(same_numbers(transform(given), logits) for given, logits in seen):
+        if all(same_numbers(transform(output), logits) for output, logits in pairs):
             return transform
     return None
 

@@ -83,9 +83,9 @@ class StageEstimate:
 class Estimate:
     """The memory that a config takes on a number of ranks.
 
-    parameters     of the model; tied parameters count once
-    rows           of its embedding: the ids that it knows
-    micro_batches  of each rank per step
+    parameters     number of parameters of the model; tied ones count once
+    rows           rows of its embedding: the ids that it knows
+    micro_batches  number of micro-batches of each rank in a step
     chosen         the config's stage
     stages         all four stages in order; stage 0 never offloads
     """
@@ -114,17 +114,17 @@ def estimate(config: TrainConfig, world_size: int) -> Estimate:
     activations = activation_bytes(shape, config)
     stages = []
     for stage in get_args(Stage):
-        held = state_bytes(shape, stage=stage, world_size=sharing, dtype=dtype, micro_batches=micro_batches)
+        parts = state_bytes(shape, stage=stage, world_size=sharing, dtype=dtype, micro_batches=micro_batches)
         # Muon keeps one mean instead of two, and no number of steps.
         spared = 4 * _numbers(matrices, sharing if stage else 1) + 4 * len(matrices)
-        averages = held.gradients if train.ema else 0  # 4 bytes of each trained parameter too
-        held = replace(held, optimizer=held.optimizer - spared + averages)
+        averages = parts.gradients if train.ema else 0  # 4 bytes of each trained parameter too
+        parts = replace(parts, optimizer=parts.optimizer - spared + averages)
         if teacher is not None:
-            of = state_bytes(teacher, stage=stage, world_size=sharing, dtype=torch.float32, micro_batches=1)
+            teacher_parts = state_bytes(teacher, stage=stage, world_size=sharing, dtype=torch.float32, micro_batches=1)
             size = DTYPES[config.teacher.dtype].itemsize
-            held = replace(held, teacher=(of.parameters + of.gathered) * size // 4)
+            parts = replace(parts, teacher=(teacher_parts.parameters + teacher_parts.gathered) * size // 4)
         offload = parallel.offload and stage > 0
-        stages.append(_at_peak(stage, held, activations, micro_batches, offload=offload))
+        stages.append(_at_peak(stage, parts, activations, micro_batches, offload=offload))
     return Estimate(
         parameters=sum(parameter.numel() for parameter in shape.parameters()),
         rows=cast("Any", shape).get_input_embeddings().num_embeddings,
@@ -135,15 +135,15 @@ def estimate(config: TrainConfig, world_size: int) -> Estimate:
     )
 
 
-def _at_peak(zero: Stage, held: MemoryParts, activations: int, micro_batches: int, *, offload: bool) -> StageEstimate:
+def _at_peak(zero: Stage, parts: MemoryParts, activations: int, micro_batches: int, *, offload: bool) -> StageEstimate:
     """Add up the memory that is in use at the same time."""
-    stays, complete, host = held.parameters + held.optimizer + held.teacher, held.gradients, 0
-    before = 0 if micro_batches == 1 else max(held.accumulated, complete)
+    stays, complete, host = parts.parameters + parts.optimizer + parts.teacher, parts.gradients, 0
+    before = 0 if micro_batches == 1 else max(parts.accumulated, complete)
     if offload:
-        host, stays, complete, before = stays + complete, 0, 0, held.accumulated
-    backward_begins = before + held.sent + activations
-    backward_ends = max(before, complete) + held.buffers
-    return StageEstimate(zero, held, activations, stays + held.gathered + max(backward_begins, backward_ends), host)
+        host, stays, complete, before = stays + complete, 0, 0, parts.accumulated
+    backward_begins = before + parts.sent + activations
+    backward_ends = max(before, complete) + parts.buffers
+    return StageEstimate(zero, parts, activations, stays + parts.gathered + max(backward_begins, backward_ends), host)
 
 
 def state_bytes(
@@ -152,21 +152,21 @@ def state_bytes(
     """The bytes that the first rank holds of `model` and its optimizer; `model` may be on the meta device."""
     parameters, groups = list(model.parameters()), [list(block.parameters()) for block in blocks_of(model)]
     in_blocks = {id(parameter) for group in groups for parameter in group}
-    rest = [parameter for parameter in parameters if id(parameter) not in in_blocks]
+    outside = [parameter for parameter in parameters if id(parameter) not in in_blocks]
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     cut, several = world_size if stage > 0 else 1, micro_batches > 1
     is_plain = world_size == 1 and dtype == torch.float32  # the model is left as it is
     blocks = [_numbers(group) for group in groups]
-    gathered = _numbers(parameters) if stage < 3 else _numbers(rest) + 2 * max(blocks, default=0)
-    learnt_rest = [parameter for parameter in rest if parameter.requires_grad]
+    gathered = _numbers(parameters) if stage < 3 else _numbers(outside) + 2 * max(blocks, default=0)
+    trained_outside = [parameter for parameter in outside if parameter.requires_grad]
     return MemoryParts(
         parameters=4 * _numbers(parameters, cut),
         gradients=4 * _numbers(trained, cut),
         accumulated=4 * _numbers(trained) if several and stage < 2 else 0,
         optimizer=8 * _numbers(trained, cut) + 4 * len(trained),  # two means, and the number of steps
         gathered=0 if is_plain else dtype.itemsize * gathered,
-        buffers=0 if is_plain else (dtype.itemsize + 4) * max([_numbers(rest), *blocks]),
-        sent=4 * world_size * _numbers(learnt_rest, cut) if several and stage >= 2 and not is_plain else 0,
+        buffers=0 if is_plain else (dtype.itemsize + 4) * max([_numbers(outside), *blocks]),
+        sent=4 * world_size * _numbers(trained_outside, cut) if several and stage >= 2 and not is_plain else 0,
     )
 
 
@@ -195,9 +195,10 @@ def activation_bytes(model: PreTrainedModel, config: TrainConfig) -> int:
     head = head_bytes(model, rows * (seq_len - 1) if is_causal else round(CHOSEN * tokens), dtype)
     if recomputed == "none":
         return outside + len(blocks) * block + head
-    kept = width if recomputed == "full" else 2 * width + products  # the block's input, and results that are kept
-    kept_of_all = tokens * len(blocks) * kept * dtype.itemsize
-    return outside + kept_of_all + max(head, block)  # blocks are computed again after the head's backward pass
+    # A block's input, and with "selective" also the results of its matrix products and attention.
+    kept_numbers = width if recomputed == "full" else 2 * width + products
+    kept_bytes = tokens * len(blocks) * kept_numbers * dtype.itemsize
+    return outside + kept_bytes + max(head, block)  # blocks are computed again after the head's backward pass
 
 
 def head_bytes(model: PreTrainedModel, targets: int, dtype: torch.dtype) -> int:

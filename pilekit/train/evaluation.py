@@ -88,15 +88,15 @@ def shared_out(ranks: Ranks) -> Passes:
     """Divide forward passes among the ranks; all ranks get all losses."""
 
     def passes(batches: Sequence[Windows], forward: Forward) -> Iterable[list[Float64]]:
-        own: dict[int, list[Float64]] = {}
+        losses_of_rank: dict[int, list[Float64]] = {}
         for first in range(0, len(batches), ranks.world_size):
             number = first + ranks.rank
             try:
                 losses = forward(batches[min(number, len(batches) - 1)])
             except PilekitError as error:
                 raise (lost_rank(error.__cause__, ranks) if error.__cause__ else None) or error from error.__cause__
-            own[number] = losses
-        by_number = {number: losses for part in ranks.gather(own) for number, losses in part.items()}
+            losses_of_rank[number] = losses
+        by_number = {number: losses for part in ranks.gather(losses_of_rank) for number, losses in part.items()}
         return [by_number[number] for number in range(len(batches))]
 
     return passes

@@ -279,7 +279,7 @@ def _check_folder(run: RunFolder, name: str) -> None:
         ours = re.compile(r"(checkpoints|profile|tensorboard|wandb|(model|adapter)(-ema)?(\.partial|\.replaced)?)")
         refuse_linked_folders(*(run.path / name for name in entries if ours.fullmatch(name)))
     # A start that was killed leaves no more than these.
-    elif others := [entry for entry in entries if entry != LOCK_FILE and not entry.startswith(f"{HEADER_FILE}.")]:
+    elif foreign := [entry for entry in entries if entry != LOCK_FILE and not entry.startswith(f"{HEADER_FILE}.")]:
         raise PilekitError(
-            f"{name}: holds something that is not a run ({shortened(min(others), 60)}); name another folder with --out"
+            f"{name}: holds something that is not a run ({shortened(min(foreign), 60)}); name another folder with --out"
         )

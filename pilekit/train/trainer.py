@@ -175,18 +175,24 @@ class Trainer(NearestNames):
         config, ranks, state = self.config, self.ranks, self.state
         with first_interrupt() as interrupted, self._opened() as run:
             metrics = None
-            while not self._is_asked_to_stop(interrupted(), run.failure) and state.done.step < self._steps:
-                with run.profile.step(state.done.step + 1):
+            while not self._is_asked_to_stop(interrupted(), run.failure) and state.progress.step < self._steps:
+                with run.profile.step(state.progress.step + 1):
                     metrics = self._step(run, on_step)
-            if state.done.step > state.saved:
+            if state.progress.step > state.saved:
                 state.save()
 
-            is_finished = state.done.step >= self._steps  # a run may have more steps than its new config
+            is_finished = state.progress.step >= self._steps  # a run may have more steps than its new config
             model = run.folder.adapter if config.lora.rank and not config.lora.merge else run.folder.model
             if is_finished and (metrics is not None or not ranks.on_rank0(model.exists)):
                 export_run(run.folder, self.engine, self.tokenizer, config)
             run.checkpoints.finish()
-        return TrainResult(state.done.step, state.done.tokens, not is_finished, model if is_finished else None, metrics)
+        return TrainResult(
+            step=state.progress.step,
+            tokens=state.progress.tokens,
+            interrupted=not is_finished,
+            model=model if is_finished else None,
+            last=metrics,
+        )
 
     @contextmanager
     def _opened(self) -> Iterator[_OpenRun]:
@@ -206,11 +212,10 @@ class Trainer(NearestNames):
             def peek(step: int) -> str:
                 return inspect_step_command(config, self.stream, step, checkpoints.before(step))
 
-            begun, remedy = state.done.step, against_waiting(self.stream)
-            log = opened.enter_context(open_logs(folder, config, ranks, remedy, peek, begun))
-            sample = opened.enter_context(
-                open_samples(folder, config, self.engine, self.tokenizer, self.prompts, begun)
-            )
+            step = state.progress.step
+            remedy = against_waiting(self.stream)
+            log = opened.enter_context(open_logs(folder, config, ranks, remedy, peek, step))
+            sample = opened.enter_context(open_samples(folder, config, self.engine, self.tokenizer, self.prompts, step))
             profile = opened.enter_context(Profile(folder.path / "profile", config, ranks, remedy))
             try:
                 yield _OpenRun(folder, checkpoints, batches, peek, profile, sample, log)
@@ -220,7 +225,8 @@ class Trainer(NearestNames):
 
     def _step(self, run: _OpenRun, on_step: Callable[[StepMetrics], None] | None) -> StepMetrics:
         """Make a step on the next batch, record it, and save it if it is time. Returns its figures."""
-        config, ranks, engine, state, before = self.config, self.ranks, self.engine, self.state, self.state.done
+        config, ranks, engine, state = self.config, self.ranks, self.engine, self.state
+        before = state.progress
         started = time.perf_counter()
         with part("data"):
             batch, targets, tokens = self._next(run.batches)
@@ -241,11 +247,11 @@ class Trainer(NearestNames):
         update = engine.update(lr) if targets and (scale or math.isfinite(sums.loss)) else NO_UPDATE
         if update.skipped and targets and (update.at_floor or not scale):
             state.save_before_raising()
-            number, peek = before.step + 1, run.peek(before.step + 1)
-            failed = FailedStep(number, sums.loss, update.grad_norm, lr, scale, batch, nll, peek)
+            number = before.step + 1
+            failed = FailedStep(number, sums.loss, update.grad_norm, lr, scale, batch, nll, run.peek(number))
             raise failed_step(run.folder, ranks, failed)
         state.advance(tokens, skipped=update.skipped)
-        step = state.done.step
+        step = state.progress.step
         seconds = time.perf_counter() - started
 
         # Its records. A resumed run would never write them, so an error of one does not keep the others from being
@@ -263,7 +269,7 @@ class Trainer(NearestNames):
             lr_by_group=rates_by_group(engine.optimizer, lr),
             grad_norm=None if update.skipped else update.grad_norm,
             update_norm=update.update_norm,
-            tokens=state.done.tokens,
+            tokens=state.progress.tokens,
             padding=1 - tokens / (self.stream.global_batch_size * self.stream.seq_len),
             tokens_per_second=speed,
             data_wait=min(1.0, sums.waited / seconds),
@@ -271,7 +277,7 @@ class Trainer(NearestNames):
             memory_bytes=max(sums.memory.get("GPU", sums.memory["CPU"])),
             mfu=None if self._full_speed is None else speed / self._full_speed,
             loss_scale=scale,
-            skipped=state.done.skipped,
+            skipped=state.progress.skipped,
             bpb=bpb,
         )
         if self.prompts:
@@ -300,13 +306,14 @@ class Trainer(NearestNames):
 
         A step may have no target, as with documents of one token.
         """
-        batch, error = None, None
+        batch = error = None
+        counts = [0, 0, 1]  # targets, tokens, and whether this rank has no batch
         try:
             batch = next(batches)
-            own = [count_targets(batch, self.config.train.objective), int((batch["doc_ids"] >= 0).sum()), 0]
+            counts = [count_targets(batch, self.config.train.objective), int((batch["doc_ids"] >= 0).sum()), 0]
         except PilekitError as raised:
-            error, own = raised, [0, 0, 1]
-        targets, tokens, failures = map(int, self.ranks.sum(torch.tensor(own, dtype=torch.float64)).tolist())
+            error = raised
+        targets, tokens, failures = map(int, self.ranks.sum(torch.tensor(counts, dtype=torch.float64)).tolist())
         if failures:
             self.ranks.on_all_ranks(lambda: _raise(error))
         assert batch is not None

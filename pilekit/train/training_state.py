@@ -31,11 +31,11 @@ class TrainingState:
     """The state of `engine` and `stream`. All ranks make the same calls, `begin` first.
 
     is_object   whether the model was given as an object, whose weights a checkpoint replaces
-    done        the progress after the last step
+    progress    the progress after the last step
     saved       the step whose state was loaded or saved last
     """
 
-    done: Progress
+    progress: Progress
     saved: int
 
     def __init__(self, engine: StepEngine, stream: PileStream, config: TrainConfig, *, is_object: bool) -> None:
@@ -62,43 +62,43 @@ class TrainingState:
         else:
             ranks.on_rank0(lambda: take_config(run, config, None))
             self._has_begun = True
-            self.done = Progress(0, 0, self._stream.state_dict(), torch.get_num_threads(), self._model)
-        self.saved = self.done.step
+            self.progress = Progress(0, 0, self._stream.state_dict(), torch.get_num_threads(), self._model)
+        self.saved = self.progress.step
 
     def _load(self, run: RunFolder, folder: Path) -> None:
         engine, ranks, name = self._engine, self._engine.ranks, visible(run.path)
-        done = engine.load(partial(self._checkpoints.load, folder))
+        progress = engine.load(partial(self._checkpoints.load, folder))
         if self._is_object and ranks.is_first:
             logger.warning("%s: resumes with the weights of %s, not those of the model object", name, folder.name)
         try:
-            ranks.on_all_ranks(lambda: self._stream.load_state_dict(done.stream))
+            ranks.on_all_ranks(lambda: self._stream.load_state_dict(progress.stream))
         except PilekitError as error:
             raise ranks.error(
                 f"{name}: cannot resume with other data ({error}); give [data] as it was, or name another folder with "
                 "--out"
             ) from error
-        if done.model != self._model:  # after the stream, which knows whether another token caused it
+        if progress.model != self._model:  # after the stream, which knows whether another token caused it
             raise ranks.error(
                 f"{name}: its checkpoint is of a model of another configuration; put back the config.json that it "
                 "started with, or its model object, or name another folder with --out"
             )
-        if engine.loss_scale is not None and done.loss_scale is not None:
-            engine.loss_scale.load_state_dict(done.loss_scale)
-        if done.step < self._config.steps:  # else nothing is trained with this config
-            ranks.on_rank0(lambda: take_config(run, self._config, done.step))
-        if done.world_size == ranks.world_size and done.threads != torch.get_num_threads():
+        if engine.loss_scale is not None and progress.loss_scale is not None:
+            engine.loss_scale.load_state_dict(progress.loss_scale)
+        if progress.step < self._config.steps:  # else nothing is trained with this config
+            ranks.on_rank0(lambda: take_config(run, self._config, progress.step))
+        if progress.world_size == ranks.world_size and progress.threads != torch.get_num_threads():
             if ranks.is_first:
-                logger.warning("computing with %d threads, as when the checkpoint was made", done.threads)
-            torch.set_num_threads(done.threads)
-        self.done = replace(done, stream=self._stream.state_dict())
+                logger.warning("computing with %d threads, as when the checkpoint was made", progress.threads)
+            torch.set_num_threads(progress.threads)
+        self.progress = replace(progress, stream=self._stream.state_dict())
 
     def advance(self, tokens: int, *, skipped: bool) -> None:
         """Record a step on `tokens` tokens of all ranks; `skipped` if it changed no weight."""
-        self.done = replace(
-            self.done,
-            step=self.done.step + 1,
-            skipped=self.done.skipped + skipped,
-            tokens=self.done.tokens + tokens,
+        self.progress = replace(
+            self.progress,
+            step=self.progress.step + 1,
+            skipped=self.progress.skipped + skipped,
+            tokens=self.progress.tokens + tokens,
             stream=self._stream.state_dict(),
         )
 
@@ -108,22 +108,22 @@ class TrainingState:
         model, optimizer = self._engine.state()
         if ranks.any(not all(bool(own_part(parameter).isfinite().all()) for parameter in model.parameters())):
             raise ranks.error(
-                f"step {self.done.step}: the weights are no longer numbers and are not saved; lower optimizer.lr or "
-                "lengthen schedule.warmup, and run again"
+                f"step {self.progress.step}: the weights are no longer numbers and are not saved; lower optimizer.lr "
+                "or lengthen schedule.warmup, and run again"
             )
         progress = replace(
-            self.done,
-            stream=PileStream.merge_state_dicts(ranks.gather(self.done.stream)),
+            self.progress,
+            stream=PileStream.merge_state_dicts(ranks.gather(self.progress.stream)),
             threads=torch.get_num_threads(),
             loss_scale=None if scale is None else scale.state_dict(),
             world_size=ranks.world_size,
         )
         self._checkpoints.save(model, optimizer, progress, msgspec.to_builtins(self._config))
-        self.saved = self.done.step
+        self.saved = self.progress.step
 
     def save_before_raising(self) -> None:
-        """Save the steps done so far because a step has failed, and wait. An error of its own is dropped."""
+        """Save the steps so far because a step has failed, and wait. An error of its own is dropped."""
         with suppress(PilekitError):
-            if self.done.step > self.saved:
+            if self.progress.step > self.saved:
                 self.save()
             self._checkpoints.finish()

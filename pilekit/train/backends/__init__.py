@@ -31,7 +31,7 @@ def check_backend(config: TrainConfig, device: torch.device | None = None) -> No
         raise PilekitError(f'precision.dtype = "bf16": {name} has no bfloat16; set "fp16" or "fp32"')
     fast, rank = config.model.attention_implementation, config.lora.rank
     attention = f'model.attention_implementation = "{fast}"'
-    for is_needed, what, package, install, instead in (
+    for is_needed, setting, package, install, instead in (
         (fast == "flash_attention_2", attention, "flash_attn", "install it", '"sdpa"'),
         (rank > 0, f"lora.rank = {rank}", "peft", "pip install 'pilekit[peft]'", "0"),
         (
@@ -43,7 +43,7 @@ def check_backend(config: TrainConfig, device: torch.device | None = None) -> No
         ),
     ):
         if is_needed and find_spec(package) is None:
-            raise PilekitError(f"{what}: the package {package} is not installed; {install}, or set {instead}")
+            raise PilekitError(f"{setting}: the package {package} is not installed; {install}, or set {instead}")
     if fast not in ("sdpa", "varlen") and device is not None and not on_gpu:
         raise PilekitError(f'{attention}: trains on a GPU only, and there is none; set "sdpa"')
     if backend == "accelerate" and config.parallel.zero and device is not None and device.type == "cpu":

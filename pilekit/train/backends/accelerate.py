@@ -115,8 +115,8 @@ class AccelerateEngine(Adapter):
 def environment_of(settings: Mapping[str, Any]) -> dict[str, str]:
     """The environment variables in which `accelerate launch` passes these settings to a process."""
     flags = {"debug": "ACCELERATE_DEBUG_MODE", "enable_cpu_affinity": "ACCELERATE_CPU_AFFINITY"}
-    own = {variable: "true" for name, variable in flags.items() if settings.get(name)}
-    return own | {name.upper(): str(value) for name, value in (settings.get("fsdp_config") or {}).items()}
+    variables = {variable: "true" for name, variable in flags.items() if settings.get(name)}
+    return variables | {name.upper(): str(value) for name, value in (settings.get("fsdp_config") or {}).items()}
 
 
 def _release_group(wrapper: weakref.ref[DistributedDataParallel]) -> None:

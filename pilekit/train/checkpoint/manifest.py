@@ -77,11 +77,11 @@ class FileSum(msgspec.Struct, frozen=True):
 
 
 class Damaged(PilekitError):
-    """A folder is not a complete checkpoint. The text says why, without the folder's name and a remedy."""
+    """A folder is not a complete checkpoint. The text gives the reason, without the folder's name and a remedy."""
 
 
 class _Checkpoint(SealedKind):
-    """Damage is told by those who look for another checkpoint; only another format is a reason to stop."""
+    """Raises `Damaged` for damage, after which an older checkpoint is tried; another format stops the search."""
 
     def another(self, path: str | Path, why: str) -> Damaged:
         return Damaged(f"{STATE_FILE} is not that of {self.name} ({why})")
@@ -196,8 +196,8 @@ def verify(folder: Path, ranks: Ranks | None = None, *, hashes: bool = True) -> 
         try:
             for name in own_share:
                 with _naming_damage(name, folder):
-                    own = _sum_of(folder / name)
-                if own != state.files[name]:
+                    file_sum = _sum_of(folder / name)
+                if file_sum != state.files[name]:
                     return f"{name} is not as it was written"
         except Damaged as damage:
             return str(damage)

@@ -144,7 +144,7 @@ class Checkpoints:
         except Unwritten as unwritten:
             self._unwritten = unwritten
             if warn and self._ranks.is_first:
-                logger.warning("%s; training continues, and earlier checkpoints are kept", unwritten.what)
+                logger.warning("%s; training continues, and earlier checkpoints are kept", unwritten.reason)
         else:
             step = save.progress.step
             self.saved[step] = self._folder / f"step-{step}"
@@ -171,7 +171,8 @@ class Checkpoints:
 
         def seal() -> None:
             if ranks.is_first:
-                write_state(partial, save.progress, save.config, {name: s for own in sums for name, s in own.items()})
+                files = {name: file_sum for rank_sums in sums for name, file_sum in rank_sums.items()}
+                write_state(partial, save.progress, save.config, files)
                 flush(partial)
                 put_in_place(partial, final)
                 prune(self._folder, save.progress.step, self._settings.keep_last, self._damaged)
@@ -208,11 +209,11 @@ def _on_all_ranks(work: Callable[[], T], ranks: Ranks) -> list[T]:
 
 
 class Unwritten(PilekitError):
-    """A checkpoint could not be written; `what` is the message without its remedy."""
+    """A checkpoint could not be written; `reason` is the message without its remedy."""
 
-    def __init__(self, what: str) -> None:
-        self.what = what
-        super().__init__(f"{what}; earlier checkpoints are kept: make room and run the same command again")
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"{reason}; earlier checkpoints are kept: make room and run the same command again")
 
 
 @dataclass(slots=True, eq=False)

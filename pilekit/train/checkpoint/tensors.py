@@ -53,12 +53,12 @@ def model_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
     The optimizer's parameters take precedence: they are the shards, whatever the modules hold at the moment.
     """
     tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    tensors |= {name: parameter.detach() for name, parameter in optimized(optimizer).items()}
+    tensors |= {name: parameter.detach() for name, parameter in optimizer_parameters(optimizer).items()}
     persistent = model.state_dict(keep_vars=True)
     return tensors | {name: buffer for name, buffer in model.named_buffers() if name in persistent}
 
 
-def optimized(optimizer: Optimizer) -> dict[str, Tensor]:
+def optimizer_parameters(optimizer: Optimizer) -> dict[str, Tensor]:
     """The optimizer's parameters by name; its groups must have `param_names`."""
     return {
         name: parameter
@@ -75,7 +75,7 @@ def state_tensors(model: nn.Module, optimizer: Optimizer, ranks: Ranks) -> dict[
     tensors = model_tensors(model, optimizer)
     mine = set(balance({name: tensor.numel() for name, tensor in tensors.items()}, ranks.world_size)[ranks.rank])
     named = {f"model.{name}": (name, tensor) for name, tensor in tensors.items()}
-    for name, parameter in optimized(optimizer).items():
+    for name, parameter in optimizer_parameters(optimizer).items():
         for kind, value in optimizer.state.get(parameter, {}).items():
             named[f"optimizer.{name}.{kind}"] = name, value
     return {
@@ -155,25 +155,24 @@ def load_tensors(folder: Path, model: nn.Module, optimizer: Optimizer, ranks: Ra
     """
     reader = _Reader(folder)
     stored = ranks.on_all_ranks(reader.forms)
-    own = {f"model.{name}": tensor for name, tensor in model_tensors(model, optimizer).items()}
-    parameters = optimized(optimizer)
+    tensors = {f"model.{name}": tensor for name, tensor in model_tensors(model, optimizer).items()}
     state = {
         name: _fresh_state(parameter, group)
         for group in optimizer.param_groups
         for name, parameter in zip(group["param_names"], group["params"], strict=True)
         if any(f"optimizer.{name}.{kind}" in stored for kind in KINDS)
     }
-    own |= {f"optimizer.{name}.{kind}": value for name, kinds in state.items() for kind, value in kinds.items()}
-    own_forms = {key: _form(tensor.shape, tensor.dtype) for key, tensor in own.items()}
-    ranks.on_all_ranks(lambda: _check_fit(folder, stored, own_forms))
+    tensors |= {f"optimizer.{name}.{kind}": value for name, kinds in state.items() for kind, value in kinds.items()}
+    forms = {key: _form(tensor.shape, tensor.dtype) for key, tensor in tensors.items()}
+    ranks.on_all_ranks(lambda: _check_fit(folder, stored, forms))
     try:
-        load(own, storage_reader=reader, process_group=ranks.control, no_dist=ranks.world_size == 1)
+        load(tensors, storage_reader=reader, process_group=ranks.control, no_dist=ranks.world_size == 1)
     except CheckpointException as failed:
         rank, (error, _) = min(failed.failures.items())
         raise ranks.error(
             f"{visible(folder)}: cannot be read by rank {rank}: {visible(str(error).partition(chr(10))[0], 200)}"
         ) from failed
-    for name, parameter in parameters.items():
+    for name, parameter in optimizer_parameters(optimizer).items():
         optimizer.state.pop(parameter, None)
         if name in state:
             optimizer.state[parameter] = state[name]
@@ -258,10 +257,10 @@ class _Unpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it holds a {module}.{name}")
 
 
-def _check_fit(folder: Path, stored: Mapping[str, str], own: Mapping[str, str]) -> None:
+def _check_fit(folder: Path, stored: Mapping[str, str], needed: Mapping[str, str]) -> None:
     """Raise PilekitError unless the checkpoint has the same keys as the model and its optimizer, in the same forms."""
-    for key in sorted(own.keys() | stored.keys()):
-        there, here = stored.get(key, "missing"), own.get(key, "missing")
+    for key in sorted(needed.keys() | stored.keys()):
+        there, here = stored.get(key, "missing"), needed.get(key, "missing")
         if there != here:
             raise PilekitError(
                 f"{folder}: does not fit the model and its optimizer: {shortened(key, 120)} is {there} there "

@@ -135,11 +135,14 @@ def _check_decided(settings: Mapping[str, Any], decided: Decided, config: TrainC
                 raise PilekitError(f"{file}: {name} = {shown(value)}: must hold settings by name")
         value = value.get(last)
         if value is not None and value != AUTO and value not in possible:
-            wanted = "none" if possible[0] is None else shown(possible[0])
-            raise PilekitError(f"{file}: {path} = {shown(value)}, but the run asks for {wanted}; change one of them")
+            run_value = "none" if possible[0] is None else shown(possible[0])
+            raise PilekitError(f"{file}: {path} = {shown(value)}, but the run asks for {run_value}; change one of them")
 
 
 def _without_auto(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings without "auto"."""
-    kept = {name: value for name, value in settings.items() if value != AUTO}
-    return {name: _without_auto(value) if isinstance(value, Mapping) else value for name, value in kept.items()}
+    return {
+        name: _without_auto(value) if isinstance(value, Mapping) else value
+        for name, value in settings.items()
+        if value != AUTO
+    }

@@ -77,7 +77,7 @@ _EXAMPLES = {
 def _example(name: str) -> str:
     """A right value of the field `name`, as TOML: its default, if it has one."""
     section, _, field = name.partition(".")
-    default = next(other.default for other in msgspec.structs.fields(SECTIONS[section]) if other.name == field)
+    default = next(info.default for info in msgspec.structs.fields(SECTIONS[section]) if info.name == field)
     hint = f"{field} {fields(section)[field]!r}"
     return shown(default) if default is not None else next(_EXAMPLES[part] for part in _EXAMPLES if part in hint)
 
@@ -95,7 +95,7 @@ def wrong(name: str, value: Any, rule: str) -> PilekitError:
 
 
 def check_model(config: TrainConfig, model: object = None) -> None:
-    """Raise PilekitError unless there is one model: `given`, or the one that `[model]` names."""
+    """Raise PilekitError unless there is one model: the object `model`, or the model that `[model]` names."""
     named = _named_models(config)
     if model is not None and named:
         raise wrong(f"model.{named[0]}", getattr(config.model, named[0]), "a model object is given too; leave one out")

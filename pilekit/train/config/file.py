@@ -58,8 +58,8 @@ def load_config(
         for change in changes.items() if isinstance(changes, Mapping) else changes:
             field, value = _change(change)
             for group in _ALTERNATIVES:
-                for other in group if field in group and value is not None else ():
-                    by_field.pop(other, None)
+                for alternative in group if field in group and value is not None else ():
+                    by_field.pop(alternative, None)
             by_field[field] = value
             changed.add(field)
         place = f"{name} with {by}" if changes else name

@@ -53,19 +53,19 @@ def first_interrupt() -> Iterator[Callable[[], bool]]:
 
     It does so through the handler from outside, which may ignore a third one until the block has cleaned up.
     """
-    asked: list[int] = []  # no lock: the handler may interrupt itself, and would wait for itself
+    received: list[int] = []  # no lock: the handler may interrupt itself, and would wait for itself
     outside = signal.getsignal(signal.SIGINT)
     again = outside if callable(outside) else signal.default_int_handler  # A shell's `&` has Ctrl-C ignored.
 
-    def ask(number: int, frame: FrameType | None) -> None:
+    def request(number: int, frame: FrameType | None) -> None:
         global _newest
         _newest = signal.Signals(number)
-        if not asked:
+        if not received:
             signal.signal(signal.SIGINT, again)
-        asked.append(number)
+        received.append(number)
 
-    with _handling(dict.fromkeys(stop_signals(), ask)):
-        yield lambda: bool(asked)
+    with _handling(dict.fromkeys(stop_signals(), request)):
+        yield lambda: bool(received)
 
 
 @contextmanager

@@ -137,17 +137,17 @@ def end_with_launcher() -> None:
         raise SystemExit(0)
 
 
-def first_failed(codes: Mapping[int, int], own: Collection[int] = ()) -> int:
+def first_failed(codes: Mapping[int, int], culprits: Collection[int] = ()) -> int:
     """The rank to blame, by the exit codes of the ranks in the order in which they ended.
 
-    own   ranks that are known to have failed by themselves
+    culprits   ranks that are known to have failed by themselves
 
     A rank that dies takes others along, so a killed rank is named before a failed one. The agent itself kills a rank
     that has not ended half a minute after the first death, so of killed ranks the first to end is named.
     """
     killed = [rank for rank, code in codes.items() if code < 0 and code != -signal.SIGTERM]
     failed = [rank for rank, code in codes.items() if code > 0]
-    return next(rank for rank in (*own, *killed, *failed, *codes))
+    return next(rank for rank in (*culprits, *killed, *failed, *codes))
 
 
 def how_ended(code: int) -> str:

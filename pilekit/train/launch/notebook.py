@@ -147,8 +147,8 @@ def _wait(ranks: ProcessContext, folder: Path) -> None:
 def _error(codes: list[int], folder: Path) -> PilekitError:
     """The error of the rank that failed by itself, not of ranks that lost another rank or were terminated after it."""
     messages = {rank: file.read_text() for rank in range(len(codes)) if (file := folder / f"{rank}.error").exists()}
-    own = [rank for rank, message in messages.items() if ": another rank is gone" not in message]
-    rank = first_failed({rank: code for rank, code in enumerate(codes) if code}, own)
+    culprits = [rank for rank, message in messages.items() if ": another rank is gone" not in message]
+    rank = first_failed({rank: code for rank, code in enumerate(codes) if code}, culprits)
     silent = f"rank {rank} {how_ended(codes[rank])}; see its output and the system's log"
     line, _, trace = messages.get(rank, silent).partition("\n")
     error = PilekitError(line)

@@ -4,7 +4,7 @@ All three get the same numbers, names and steps. The two viewers are extras, so 
 anything else. metrics.jsonl remains the record by which a run is resumed and judged: a viewer that fails ends with a
 warning, and training continues.
 
-A run that resumes after step N tells TensorBoard, which then hides later steps of an earlier start. Weights & Biases
+A run that resumes after step N hides later steps of an earlier start from TensorBoard's pages. Weights & Biases
 cannot take steps back. There the resumed run adds to the same page, whose id is in the name of its folder in `wandb/`,
 and sends no step again: a resumed run computes the figures that the page shows already.
 """
@@ -27,7 +27,7 @@ from pilekit.train.log.metrics import StepLog, StepMetrics, numbers_of, read_met
 from pilekit.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from pilekit.workers.ranks import Ranks  # imports torch, which takes seconds, and a missing package is told before
+    from pilekit.workers.ranks import Ranks  # imports torch, which takes seconds; `check_viewers` comes before
 
 logger = message_logger(__name__)
 

@@ -67,7 +67,7 @@ def build_on(ranks: Ranks, build: Callable[[], CausalLM | MaskedLM], lora: LoraC
             parameter.requires_grad_(name not in frozen)
         if is_masked:
             return MaskedLM(model, tokens_of(model), head_by_place=transform is not None)
-        return CausalLM.of(model, transform)
+        return CausalLM.from_model(model, transform)
 
     config, is_masked, frozen, transform = ranks.on_rank0(build_whole)  # only rank 0 can run it to find the transform
     return ranks.on_all_ranks(lambda: built[0] if built else build_empty())
@@ -132,8 +132,8 @@ def copy_blocks(teacher: nn.Module, student: nn.Module) -> None:
 
     The teacher loses its other blocks, so that its names are the student's.
     """
-    first, kept = blocks_of(teacher)[0], len(blocks_of(student))
+    first, count = blocks_of(teacher)[0], len(blocks_of(student))
     blocks = next(module for module in teacher.modules() if isinstance(module, nn.ModuleList) and first in module)
-    for number in sorted(set(range(len(blocks))) - set(kept_blocks(len(blocks), kept)), reverse=True):
+    for number in sorted(set(range(len(blocks))) - set(kept_blocks(len(blocks), count)), reverse=True):
         del blocks[number]
     student.load_state_dict(teacher.state_dict())

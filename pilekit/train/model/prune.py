@@ -76,9 +76,9 @@ def prune_model(
         raise PilekitError("give magnitude or heads, one of the two")
     if magnitude is not None and not 0 < magnitude < 1:
         raise PilekitError(f"magnitude is {magnitude:g}, but it is a share above 0 and below 1")
-    taken = PilekitError(f"{out}: exists already; name a new folder")
+    out_exists = PilekitError(f"{out}: exists already; name a new folder")
     if Path(out).exists() and not Path(out, "config.json").exists():
-        raise taken
+        raise out_exists
     kind = kind_of(model_dir)
     load = load_masked_lm if kind is MASKED else load_causal_lm
     lm, tokenizer = load(model_dir, dtype=stored_dtype(model_dir), adapter=adapter), load_tokenizer(model_dir)
@@ -104,7 +104,7 @@ def prune_model(
         same, *_ = filecmp.cmpfiles(out, again, names, shallow=False)
         shutil.rmtree(again)
         if len(same) < len(names):
-            raise taken
+            raise out_exists
     sizes = [sum(file.stat().st_size for file in weight_files(folder)) for folder in (model_dir, out)]
     return PruneResult(str(out), (before[0], after[0]), (before[1], after[1]), (sizes[0], sizes[1]), how)
 
@@ -146,11 +146,11 @@ def _prune_heads(model: PreTrainedModel, kind: Kind, count: int) -> str:
     for attention in attentions:
         columns = _columns(_linears(attention)[-1])
         norms = columns.float().view(len(columns), heads // group, -1).norm(dim=(0, 2))
-        gone, kept = norms.argsort(stable=True).split([count // group, (heads - count) // group])
+        weakest, strongest = norms.argsort(stable=True).split([count // group, (heads - count) // group])
         if not cut:
-            columns[:, _places(gone, group * width)] = 0
+            columns[:, _places(weakest, group * width)] = 0
             continue
-        queries, keys = (_places(kept.sort().values, size) for size in (group * width, width))
+        queries, keys = (_places(strongest.sort().values, size) for size in (group * width, width))
         for name, axis, places in zip(_SPLIT, (0, 0, 0, 1), (queries, keys, keys, queries), strict=True):
             linear: Any = getattr(attention, name)
             linear.weight = nn.Parameter(linear.weight.index_select(axis, places))

@@ -160,10 +160,10 @@ def _check_parameters(model: PreTrainedModel, shape: PreTrainedModel, kind: Kind
         raise PilekitError(f"{MODEL_OBJECT}: quantised weights are not supported; give it in fp32, bf16 or fp16")
     if any(parameter.is_meta for parameter in model.parameters()):
         raise PilekitError(f"{MODEL_OBJECT}: is on the meta device, without numbers; give one that has its weights")
-    own, expected = ({n: list(p.shape) for n, p in each.named_parameters()} for each in (model, shape))
-    for name in sorted(own.keys() | expected.keys()):
-        if own.get(name) != expected.get(name):
-            has, needs = (f"{shapes.get(name, 'none of its own')}" for shapes in (own, expected))
+    actual, expected = ({n: list(p.shape) for n, p in each.named_parameters()} for each in (model, shape))
+    for name in sorted(actual.keys() | expected.keys()):
+        if actual.get(name) != expected.get(name):
+            has, needs = (f"{shapes.get(name, 'none of its own')}" for shapes in (actual, expected))
             raise PilekitError(
                 f"{MODEL_OBJECT}: its parameter {shortened(name, 120)} is {has}, but its configuration makes {needs}; "
                 "change the configuration, so that others can load the trained model"
@@ -213,23 +213,23 @@ def _with_special_tokens(config: PreTrainedConfig, tokenizer: Tokenizer) -> PreT
     return config
 
 
-def with_blocks(config: PreTrainedConfig, kept: int, name: str) -> PreTrainedConfig:
-    """A teacher's configuration with only the `kept` blocks; PilekitError, naming `name`, if it has fewer."""
+def with_blocks(config: PreTrainedConfig, count: int, name: str) -> PreTrainedConfig:
+    """A teacher's configuration with only `count` of its blocks; PilekitError, naming `name`, if it has fewer."""
     fields, text = config.to_dict(), config.get_text_config()
     blocks: int = text.num_hidden_layers
-    if kept > blocks:
-        raise PilekitError(f"{name}: has {counted(blocks, 'block')}, and model.from_teacher is {kept}; set it lower")
-    places = kept_blocks(blocks, kept)
+    if count > blocks:
+        raise PilekitError(f"{name}: has {counted(blocks, 'block')}, and model.from_teacher is {count}; set it lower")
+    places = kept_blocks(blocks, count)
     for field, value in fields.items():
         if isinstance(value, list) and len(value) == blocks:  # such as the kind of attention of each block
             setattr(text, field, [value[place] for place in places])
-    text.num_hidden_layers = kept
+    text.num_hidden_layers = count
     return config
 
 
-def kept_blocks(blocks: int, kept: int) -> list[int]:
-    """The numbers of the `kept` blocks of a teacher, increasing."""
-    return [round(number * (blocks - 1) / max(1, kept - 1)) for number in range(kept)]
+def kept_blocks(blocks: int, count: int) -> list[int]:
+    """The numbers of the `count` blocks that a student gets of a teacher's, increasing."""
+    return [round(number * (blocks - 1) / max(1, count - 1)) for number in range(count)]
 
 
 def fingerprint(model: PreTrainedModel) -> str:

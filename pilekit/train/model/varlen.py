@@ -37,7 +37,7 @@ class Cuts:
         self._attention = attention
         self._room = 0
 
-    def of(self, batch: Mapping[str, Tensor]) -> Tensor:
+    def find(self, batch: Mapping[str, Tensor]) -> Tensor:
         """int32 [room + 1], on the batch's device, best a CPU: the first token of each piece, then the end.
 
         Tokens count through all rows. Padding belongs to the last document of its row: it predicts nothing, and no
@@ -86,8 +86,8 @@ def varlen_attention(
     """
     unsupported = [name for name in ("softcap", "s_aux", "position_bias") if more.get(name) is not None]
     if attention_mask is not None or dropout or unsupported or not getattr(module, "is_causal", True):
-        what = "dropout" if dropout else ", ".join(unsupported) or "a mask, or attention to later tokens"
-        raise PilekitError(f'model.attention_implementation = "varlen": does not support {what}; set "sdpa"')
+        feature = "dropout" if dropout else ", ".join(unsupported) or "a mask, or attention to later tokens"
+        raise PilekitError(f'model.attention_implementation = "varlen": does not support {feature}; set "sdpa"')
     rows, heads, length, _ = query.shape
     if cu_seq_lens_q is None:
         cu_seq_lens_q, max_length_q = _cuts_of_call(rows, length, position_ids, query.device), length
@@ -133,7 +133,7 @@ def varlen_reference(
     scale: float | None = None,
     window_size: tuple[int, int] = (-1, -1),
 ) -> Tensor:
-    """What `torch.nn.attention.varlen.varlen_attn` computes, [tokens, heads, width], for the same pieces of both.
+    """The result of `torch.nn.attention.varlen.varlen_attn`, [tokens, heads, width], for the same pieces of both.
 
     A token sees at most `window_size` tokens before and after itself in its piece; -1 is all of them.
     """

@@ -78,11 +78,11 @@ def failed_step(run: RunFolder, ranks: Ranks, failed: FailedStep) -> PilekitErro
         "peek": failed.peek,
     }
     where = f" (all of them: {visible(file)})" if ranks.on_rank0(lambda: _is_written(file, content)) else ""
-    what, remedy = f"the gradient's norm is {grad_norm}", "lower optimizer.lr or lengthen schedule.warmup"
+    failure, remedy = f"the gradient's norm is {grad_norm}", "lower optimizer.lr or lengthen schedule.warmup"
     if not math.isfinite(loss):
-        what = f"the loss is {loss}"
+        failure = f"the loss is {loss}"
     if scale is not None:
-        what += f" even at the lowest loss scale, {scale:g}"
+        failure += f" even at the lowest loss scale, {scale:g}"
         remedy += ', or set precision.dtype = "bf16",'
     shown = ", ".join(f"{visible(shard, 100)} document {number}" for shard, number in named[:SHOWN_DOCUMENTS])
     more = f" and {len(named) - SHOWN_DOCUMENTS} more" if len(named) > SHOWN_DOCUMENTS else ""
@@ -90,7 +90,7 @@ def failed_step(run: RunFolder, ranks: Ranks, failed: FailedStep) -> PilekitErro
     if step > 1:
         start = f"after step {step - 1}, or from an earlier checkpoint if that one is removed"
     return ranks.error(
-        f"step {step}: {what}, in rows with {shown}{more}{where}; {remedy} and run again, "
+        f"step {step}: {failure}, in rows with {shown}{more}{where}; {remedy} and run again, "
         f"which continues {start}; the step's documents are shown by: {failed.peek}"
     )
 
@@ -117,9 +117,9 @@ def explained(ranks: Ranks) -> Iterator[None]:
         dynamo = sys.modules.get("torch._dynamo.exc")  # importing it takes seconds
         if dynamo is not None and isinstance(error, dynamo.TorchDynamoException):
             cause = getattr(error, "inner_exception", error)
-            what = visible(f"{type(cause).__name__}: {str(cause).partition(chr(10))[0]}", 200)
+            reason = visible(f"{type(cause).__name__}: {str(cause).partition(chr(10))[0]}", 200)
             raise PilekitError(
-                f"rank {ranks.rank}: the model's blocks cannot be compiled here ({what}); set parallel.compile = "
+                f"rank {ranks.rank}: the model's blocks cannot be compiled here ({reason}); set parallel.compile = "
                 "false, or another precision.dtype"
             ) from error
         if is_out_of_memory(error):

@@ -118,8 +118,8 @@ def _inputs(lm: CausalLM | MaskedLM, batch: Mapping[str, Tensor], attention: Att
     if attention == "document":
         return inputs_by_document(lm, batch)
     is_token = batch["doc_ids"] >= 0
-    seen = is_token | ~is_token.any(1, keepdim=True)  # a softmax over nothing would be NaN
-    return {"input_ids": batch["input_ids"], "attention_mask": seen.long()}
+    is_visible = is_token | ~is_token.any(1, keepdim=True)  # a softmax over nothing would be NaN
+    return {"input_ids": batch["input_ids"], "attention_mask": is_visible.long()}
 
 
 def _targets(batch: Mapping[str, Tensor], objective: Objective) -> Tensor:
@@ -180,13 +180,13 @@ def step_sums(
     nll             the losses of this rank's `batch`, as `StepLoss` returns them
     waited, memory  this rank's seconds and bytes
     """
-    own = torch.zeros(1 + len(memory), ranks.world_size, dtype=torch.float64)
-    own[:, ranks.rank] = torch.tensor([waited, *memory.values()], dtype=torch.float64)
+    by_rank = torch.zeros(1 + len(memory), ranks.world_size, dtype=torch.float64)
+    by_rank[:, ranks.rank] = torch.tensor([waited, *memory.values()], dtype=torch.float64)
     sums, counts = subset_sums(nll.cpu(), batch, len(subset_names))
-    # One message for everything: each rank adds to its own column of `own`, where the others have 0.
-    total_of_ranks = ranks.sum(torch.cat([own.flatten(), sums, counts]))
-    of_ranks, sums, counts = torch.split(total_of_ranks, [own.numel(), *[len(subset_names)] * 2])
-    waits, *memories = of_ranks.view_as(own)
+    # One message for everything: each rank adds to its own column of `by_rank`, where other ranks have 0.
+    total_of_ranks = ranks.sum(torch.cat([by_rank.flatten(), sums, counts]))
+    by_rank_sums, sums, counts = torch.split(total_of_ranks, [by_rank.numel(), *[len(subset_names)] * 2])
+    waits, *memories = by_rank_sums.view_as(by_rank)
     by_subset = {
         name: total / count
         for name, total, count in zip(subset_names, sums.tolist(), counts.tolist(), strict=True)

@@ -115,11 +115,11 @@ def measured_step(optimizer: Optimizer, at_once: int = MEASURED) -> Tensor:
         try:
             for group in groups:
                 for parameters in _pieces(group["params"], at_once):
-                    own = [own_part(parameter) for parameter in parameters]
-                    before = [numbers.clone() for numbers in own]
+                    weights = [own_part(parameter) for parameter in parameters]
+                    before = [numbers.clone() for numbers in weights]
                     part.param_groups = [group | {"params": parameters}]
                     part.step()
-                    torch._foreach_sub_(before, own)
+                    torch._foreach_sub_(before, weights)
                     squares.append(sum_of_squares(before))
         finally:
             part.param_groups = groups

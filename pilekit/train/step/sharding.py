@@ -32,7 +32,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -74,8 +74,13 @@ def shard(
         return
     whole = {name: parameter.detach() for name, parameter in root.named_parameters() if ranks.is_first}
     computing, summing = (None, None) if dtype == torch.float32 else (dtype, torch.float32)
+    if group is None or group == ranks.world_size:
+        mesh = ranks.mesh
+    else:  # all ranks as rows of `group`: a row shares one copy, and a column holds the same part of each
+        shape = ranks.world_size // group, group
+        mesh = init_device_mesh(ranks.device.type, shape, mesh_dim_names=("replicate", "shard"))
     settings: dict[str, Any] = {
-        "mesh": ranks.mesh if group in (None, ranks.world_size) else _groups(ranks, group),
+        "mesh": mesh,
         "mp_policy": MixedPrecisionPolicy(param_dtype=computing, reduce_dtype=summing),
         "offload_policy": CPUOffloadPolicy(pin_memory=ranks.device.type == "cuda") if offload else OffloadPolicy(),
     }
@@ -93,18 +98,12 @@ def shard(
         _fill(root, whole, ranks)
 
 
-def _groups(ranks: Ranks, group: int) -> DeviceMesh:
-    """All ranks as rows of `group`: a row shares one copy, and a column holds the same part of each."""
-    shape = ranks.world_size // group, group
-    return init_device_mesh(ranks.device.type, shape, mesh_dim_names=("replicate", "shard"))
-
-
 def _fill(root: nn.Module, whole: dict[str, Tensor], ranks: Ranks) -> None:
     """Send rank 0's numbers to the parameters and buffers of all ranks; empties `whole` on the way."""
     for name, parameter in root.named_parameters():
         part = cast("DTensor", parameter.detach())
-        own = whole.pop(name) if ranks.is_first else torch.empty(part.shape, dtype=part.dtype)
-        sent = distribute_tensor(own.to(ranks.device), part.device_mesh, part.placements)
+        values = whole.pop(name) if ranks.is_first else torch.empty(part.shape, dtype=part.dtype)
+        sent = distribute_tensor(values.to(ranks.device), part.device_mesh, part.placements)
         part.to_local().copy_(sent.to_local())
     for buffer in root.buffers():
         send_from_rank0(buffer)

@@ -8,9 +8,9 @@
     weights = dict(engine.full_parameters())                            # for export
 
 The trainer does everything else (data, schedule, checkpoints, metrics), and calls another package's engine in the same
-way (engines/adapter.py). All ranks make the same calls in the same order, and start with rank 0's weights. State passes
-through a model and an optimizer of torch, whose tensors have the model's names and shapes, whole or as DTensors. So
-there is one checkpoint format for all engines.
+way (backends/adapter.py). All ranks make the same calls in the same order, and start with rank 0's weights. State
+passes through a model and an optimizer of torch, whose tensors have the model's names and shapes, whole or as DTensors.
+So there is one checkpoint format for all backends.
 
 Sharding averages gradients over ranks. So each rank's loss is its sum over targets, times the number of ranks, divided
 by the targets of the whole step on all ranks. The result is the gradient of the mean over all targets, however unevenly
@@ -116,7 +116,7 @@ class StepEngine:
                 block.compile()
         shard(self._step_loss, blocks, ranks, parallel, DTYPES[precision.dtype])
         self._step_loss.train()
-        self._counts = all(map(is_first_copy, lm.model.parameters()))
+        self._is_first_copy = all(map(is_first_copy, lm.model.parameters()))
         self.optimizer: Optimizer = build_optimizer(lm.model, config.optimizer, config.train.ema)
         self.loss_scale = LossScale(precision) if precision.dtype == "fp16" else None
 
@@ -141,7 +141,7 @@ class StepEngine:
         objective: Objective = "mlm" if isinstance(self.lm, MaskedLM) else "clm"
         columns = {**rows, "places": places_of_targets(rows, objective)}
         if self._cuts is not None:
-            columns["cuts"] = self._cuts.of(rows)
+            columns["cuts"] = self._cuts.find(rows)
         if self.ranks.device.type == "cpu":
             return columns
         # Only pinned memory is sent without waiting for earlier work.
@@ -181,10 +181,10 @@ class StepEngine:
 
     def _norm(self, squares: Tensor) -> float:
         """The norm of all ranks' parts as one vector, from the sum of squares of this rank's; equal on all ranks."""
-        own = squares.cpu().reshape(1)
-        if not self._counts:  # another rank has the same part
-            own = torch.zeros_like(own)
-        return math.sqrt(self.ranks.sum(own).item())
+        share = squares.cpu().reshape(1)
+        if not self._is_first_copy:  # another rank has the same part
+            share = torch.zeros_like(share)
+        return math.sqrt(self.ranks.sum(share).item())
 
     def state(self) -> tuple[nn.Module, Optimizer]:
         """The model, and an optimizer with `param_names` in its groups; their float32 tensors are the whole state."""
@@ -217,7 +217,7 @@ class StepEngine:
         return whole_parameters(self.lm.model, self.ranks, lambda parameter: state[parameter].get("ema", parameter))
 
 
-def recompute_activations(model: PreTrainedModel, what: Literal["none", "full", "selective"]) -> None:
+def recompute_activations(model: PreTrainedModel, kind: Literal["none", "full", "selective"]) -> None:
     """Make the blocks of `model` compute activations again in the backward pass, instead of keeping them.
 
     "full" keeps only a block's input. "selective" keeps the results of matrix products and of attention, which take
@@ -225,10 +225,10 @@ def recompute_activations(model: PreTrainedModel, what: Literal["none", "full", 
     themselves, around the body of a block, so parameter names do not change and sharding stays outside. Random numbers
     are drawn again as before, so results do not change. PilekitError if the model does not support it.
     """
-    if what == "none":
+    if kind == "none":
         return
     settings: dict[str, Any] = {"use_reentrant": False}
-    if what == "selective":
+    if kind == "selective":
         settings["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
     module: Any = model
     # The second name is that of older versions of transformers.

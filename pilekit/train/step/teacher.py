@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -52,17 +52,17 @@ class Teacher:
 
 def check_teacher(teacher: PreTrainedModel, model: PreTrainedModel, config: TrainConfig) -> None:
     """Raise PilekitError unless the shapes of both heads fit; the models may be on the meta device."""
-    both: tuple[Any, ...] = teacher, model
-    (words, width), (others, own) = (each.get_output_embeddings().weight.shape for each in both)
-    if words != others:
+    heads: list[Any] = [cast("Any", each).get_output_embeddings() for each in (teacher, model)]
+    (words, width), (model_words, model_width) = (head.weight.shape for head in heads)
+    if words != model_words:
         raise PilekitError(
-            f"teacher.path = {config.teacher.path or ''}: predicts {words:,} ids, and the model {others:,}; "
+            f"teacher.path = {config.teacher.path or ''}: predicts {words:,} ids, and the model {model_words:,}; "
             "give the model as many (vocab_size in its config.json), or set model.from_teacher"
         )
-    if config.teacher.cosine and width != own:
+    if config.teacher.cosine and width != model_width:
         raise PilekitError(
             f"teacher.cosine = {config.teacher.cosine}: compares states of one width, but the teacher's is {width:,} "
-            f"and the model's {own:,}; set it to 0"
+            f"and the model's {model_width:,}; set it to 0"
         )
 
 

@@ -40,7 +40,7 @@ def batch_of(rows: list[list[int]]) -> dict[str, torch.Tensor]:
 @given(st.lists(st.lists(st.integers(1, LENGTH), max_size=LENGTH), min_size=1, max_size=3))
 def test_each_document_attends_to_itself(rows: list[list[int]]) -> None:
     batch = batch_of(rows)
-    cuts = Cuts("document").of(batch)
+    cuts = Cuts("document").find(batch)
     assert cuts[0] == 0
     assert cuts[-1] == batch["input_ids"].numel()
     assert bool((cuts.diff() >= 0).all())
@@ -63,13 +63,13 @@ def test_a_window_ends_what_a_token_sees() -> None:
 
 def test_the_number_of_cuts_only_grows() -> None:
     cuts, rows = Cuts("document"), [[1] * LENGTH] * 3
-    few = len(cuts.of(batch_of([[3]])))
+    few = len(cuts.find(batch_of([[3]])))
     many = {"input_ids": torch.zeros(1, 40), "position_ids": torch.zeros(1, 40)}
-    assert len(cuts.of(batch_of([[1] * LENGTH]))) == few
-    grown = len(cuts.of(many))
+    assert len(cuts.find(batch_of([[1] * LENGTH]))) == few
+    grown = len(cuts.find(many))
     assert grown > 40 > few
-    assert len(cuts.of(batch_of([[3]]))) == grown
-    assert Cuts("causal").of(batch_of(rows)).tolist()[:4] == [0, LENGTH, 2 * LENGTH, 3 * LENGTH]
+    assert len(cuts.find(batch_of([[3]]))) == grown
+    assert Cuts("causal").find(batch_of(rows)).tolist()[:4] == [0, LENGTH, 2 * LENGTH, 3 * LENGTH]
 
 
 @pytest.mark.parametrize("kind", ["gpt_neox", "llama"])
