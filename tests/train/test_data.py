@@ -15,6 +15,7 @@ from pilekit.train.config.sections import TrainConfig
 from pilekit.train.data import open_stream, open_tokenizer, restart_sizes
 from pilekit.train.log.peek import inspect_step_command
 from pilekit.train.trainer import Trainer
+from tests.refusing import refused
 from tests.tiny.models import tiny_model_dir
 from tests.train.runs import tiny_run
 
@@ -61,13 +62,11 @@ def test_text_field_and_label_are_refused_where_they_mean_nothing(made: TrainCon
         ({"data.manifest": "demo", "data.label": "a"}, r"^data\.manifest: a manifest says where text and label are"),
         ({"data.label": "a..b"}, r"^data: .*label.* meta\.source"),
     ):
-        with pytest.raises(PilekitError, match=message):
-            open_stream(load_config(made, changes))
+        refused(message, open_stream, load_config(made, changes))
     tokenize_corpus(made.data.path, tmp_path / "tokens" / "own", made.data.tokenizer)
     for field in ("text_field", "label"):
         wrong = load_config(made, {"data.path": tmp_path / "tokens" / "own", f"data.{field}": "text"})
-        with pytest.raises(PilekitError, match=rf"^data\.{field}: token files have no fields; leave it out"):
-            open_stream(wrong)
+        refused(rf"^data\.{field}: token files have no fields; leave it out", open_stream, wrong)
 
 
 def test_wrong_dedup_folders_and_repeats_are_named(made: TrainConfig, tmp_path: Path) -> None:
@@ -75,8 +74,7 @@ def test_wrong_dedup_folders_and_repeats_are_named(made: TrainConfig, tmp_path: 
         with pytest.raises(PilekitError, match=r"^data\.dedup: .*(was not written by pilekit|there is no such folder)"):
             open_stream(load_config(made, {"data.dedup": folder}))
 
-    with pytest.raises(PilekitError, match=r"^data\.repeats: .*ArXif.*ArXiv"):
-        open_stream(load_config(made, {"data.repeats": {"ArXif": 2.0}}))
+    refused(r"^data\.repeats: .*ArXif.*ArXiv", open_stream, load_config(made, {"data.repeats": {"ArXif": 2.0}}))
 
 
 def test_a_restart_may_use_any_ranks_that_divide_lanes_and_micro_batches(made: TrainConfig) -> None:
@@ -94,10 +92,8 @@ def test_a_restart_may_use_any_ranks_that_divide_lanes_and_micro_batches(made: T
 def test_a_model_brings_its_tokenizer(tmp_path: Path, made: TrainConfig) -> None:
     own = load_config(made, {"data.tokenizer": None, "model.path": tiny_model_dir(tmp_path / "model")})
     assert open_tokenizer(own).path.parent == tmp_path / "model"
-    with pytest.raises(PilekitError, match=r"^model.path: "):
-        open_tokenizer(load_config(own, {"model.path": tmp_path / "none"}))
-    with pytest.raises(PilekitError, match=r"^data.tokenizer: "):
-        open_tokenizer(load_config(made, {"data.tokenizer": tmp_path / "none.json"}))
+    refused(r"^model.path: ", open_tokenizer, load_config(own, {"model.path": tmp_path / "none"}))
+    refused(r"^data.tokenizer: ", open_tokenizer, load_config(made, {"data.tokenizer": tmp_path / "none.json"}))
 
 
 def test_a_trainer_says_what_it_is(made: TrainConfig, tmp_path: Path) -> None:

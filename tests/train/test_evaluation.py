@@ -184,7 +184,6 @@ def test_the_val_shards_are_the_default(config: Callable[..., TrainConfig], tmp_
         found = open_held_out(config(**{"train.eval_path": None if path is None else tmp_path / "pile" / path}))
         assert found is not None
         assert [shard.name for shard in found.shards] == names
-    assert open_held_out(config(**{"train.eval_every": 0})) is None
 
 
 def test_a_path_that_is_never_measured_on_is_a_warning(

@@ -16,17 +16,16 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, GPTNeoXConfig
 
-from pilekit.cli.main import _interrupt
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
 from pilekit.stream.pile_stream import PileStream
 from pilekit.tokenize.files.tokenize_corpus import tokenize_corpus
-from pilekit.train.checkpoint.saving import Checkpoints
 from pilekit.train.config.file import load_config
 from pilekit.train.evaluation import open_held_out
 from pilekit.train.log.metrics import StepMetrics
 from pilekit.train.trainer import TrainResult
 from tests.process_groups import ProcessGroups
+from tests.refusing import refused
 from tests.stream.corpora import made as documents
 from tests.stream.corpora import some_text
 from tests.train.plain_loop import plain_adamw
@@ -215,32 +214,7 @@ def test_a_second_interrupt_stops_at_once(made: Path, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         ours.fit(twice)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    with pytest.raises(PilekitError, match="make a new one"):
-        ours.fit()
-
-
-def test_a_third_interrupt_lets_the_command_line_close_the_run(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    close, closed = Checkpoints.close, []
-
-    def interrupted(checkpoints: Checkpoints) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        close(checkpoints)
-        closed.append(True)
-
-    def twice(metrics: StepMetrics) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(Checkpoints, "close", interrupted)
-    before = signal.signal(signal.SIGINT, _interrupt)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            trainer(made, tmp_path / "run").fit(twice)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert closed == [True]
+    refused("make a new one", ours.fit)
 
 
 def test_a_run_may_get_more_or_fewer_steps(made: Path, tmp_path: Path) -> None:
@@ -271,8 +245,7 @@ def test_a_wrong_config_is_refused_before_anything_is_written(made: Path, tmp_pa
         ("teacher.path=nowhere", "^teacher.path: nowhere: there is no such model"),
         ("data.seq_len=33", "33"),
     ):
-        with pytest.raises(PilekitError, match=message):
-            trainer(made, tmp_path / "run", change)
+        refused(message, trainer, made, tmp_path / "run", change)
     assert not (tmp_path / "run").exists()
 
 
@@ -294,21 +267,6 @@ def test_a_run_of_another_model_or_other_data_is_refused(made: Path, tmp_path: P
     assert load_config(run / "config.toml").data.subsets is None
 
 
-def test_a_bad_line_is_an_error_and_can_be_skipped(
-    made: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    lines_of = ['{"text": "the quick brown fox jumps over the lazy dog"}'] * 60
-    lines_of[45] = '{"text": 5}'
-    shard = tmp_path / "corpus.jsonl"
-    shard.write_text("\n".join(lines_of))
-    small = (f"data.path={shard}", "train.global_batch_size=2", "train.steps=4")
-    with pytest.raises(PilekitError, match="line 46"):
-        trainer(made, tmp_path / "run", *small)
-    assert not (tmp_path / "run").exists()
-    assert trainer(made, tmp_path / "run", *small, "data.on_error=skip", "schedule.warmup=1").fit().step == 4
-    assert "1 bad line left out, the first: " in caplog.text
-
-
 def test_a_measurement_that_fails_leaves_no_gap_in_the_metrics(made: Path, tmp_path: Path) -> None:
     (shard := tmp_path / "val.jsonl").write_text('{"text": 5}\n')
     changes = ("train.eval_every=2", f"train.eval_path={shard}")
@@ -322,16 +280,25 @@ def test_a_measurement_that_fails_leaves_no_gap_in_the_metrics(made: Path, tmp_p
     ]
 
 
-def test_an_overflow_at_the_lowest_loss_scale_names_the_step(made: Path, tmp_path: Path) -> None:
+def test_an_overflow_at_the_lowest_loss_scale_names_the_step(
+    made: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The second time, the file of its documents cannot be written."""
     scale = ("precision.dtype=fp16", "precision.loss_scale=1e30", "precision.loss_scale_floor=1e30")
-    with pytest.raises(PilekitError) as failure:
-        trainer(made, tmp_path, *scale).fit()
-    told = str(failure.value)
-    assert told.startswith("step 2: the gradient's norm is ")
+    told = refused("^step 2: the gradient's norm is ", trainer(made, tmp_path, *scale).fit)
     assert " even at the lowest loss scale, 1e+30, in rows with 00.jsonl document " in told
+    assert f"more (all of them: {tmp_path}/failed-step-2.json); " in told
+    assert "run again, which continues after step 1, or from an earlier" in told
     assert told.endswith("--peek 1")
     assert json.loads((tmp_path / "failed-step-2.json").read_text())["step"] == 2
     assert [record["skipped"] for record in lines(tmp_path)] == [1]
+    (tmp_path / "failed-step-2.json").unlink()
+    (tmp_path / "failed-step-2.json").mkdir()
+    again = refused("^step 2: ", trainer(made, tmp_path, *scale).fit)
+    assert again == told.replace(f" (all of them: {tmp_path}/failed-step-2.json)", "")
+    assert f"{tmp_path}/failed-step-2.json" in caplog.text
+    first = ("precision.loss_scale_hysteresis=1", "schedule.warmup=0")
+    assert "continues from the start" in refused("^step 1: ", trainer(made, tmp_path / "first", *scale, *first).fit)
 
 
 def test_weights_that_are_not_numbers_are_not_saved(made: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,16 +14,11 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from pilekit.errors import PilekitError
 from pilekit.train import backends as engines
 from pilekit.train.backends import check_backend
-from pilekit.train.backends.accelerate import AccelerateEngine
 from pilekit.train.backends.adapter import settings_refused, share_weights
-from pilekit.train.backends.deepspeed import DeepSpeedEngine, own_share
-from pilekit.train.step.step_engine import StepEngine
+from pilekit.train.backends.deepspeed import own_share
 from pilekit.workers.ranks import join
 from tests.process_groups import ProcessGroups
 from tests.train.runs import small_config
-
-ENGINES: list[Callable[..., StepEngine]] = [StepEngine, DeepSpeedEngine, AccelerateEngine]
-"""mypy checks these against the protocol."""
 
 
 def test_what_a_package_refuses_is_told_in_one_plain_line() -> None:
@@ -42,6 +36,8 @@ def test_settings_that_an_engine_lacks_are_refused_by_name() -> None:
         ("accelerate", "parallel.zero=1", 'with parallel.backend = "accelerate" it must be 0 or 2 or 3'),
         ("accelerate", "parallel.zero=2 parallel.offload=true", "parallel.offload = true"),
         ("deepspeed", "precision.dtype=bf16", "parallel.zero = 0: with parallel.backend = "),
+        ("deepspeed", "model.freeze=*.bias", 'model.freeze = ["*.bias"]: with parallel.backend = '),
+        ("accelerate", "train.ema=0.9", "train.ema = 0.9: with parallel.backend = "),
         ("deepspeed", "parallel.zero=3 train.eval_every=5", "train.eval_every = 5: with parallel.backend"),
         ("accelerate", "model.config=c train.objective=mlm", 'train.objective = "mlm"'),
     ):

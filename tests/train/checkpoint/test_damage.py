@@ -19,31 +19,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from pilekit.artifacts.sealed import _sum_of_fields
-from pilekit.errors import PilekitError
-from pilekit.train.checkpoint.manifest import (
-    INDEX_FILE,
-    STATE_FILE,
-    Damaged,
-    read_state,
-    verify,
-)
+from pilekit.train.checkpoint.manifest import INDEX_FILE, STATE_FILE, Damaged, read_state, verify
 from tests.refusing import refused
 from tests.shards.making import flipped
 from tests.train.checkpoint.saving import FILES, SHARD, Run, save_next, warnings_in
 
 
-def flip(path: Path, at: int, mask: int = 1) -> None:
-    content = bytearray(path.read_bytes())
-    content[at] ^= mask
-    path.write_bytes(content)
-
-
-def write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-
-
-def cut_short(path: Path) -> None:
-    os.truncate(path, path.stat().st_size - 1)
+def flip_last_bit(path: Path) -> None:
+    path.write_bytes(flipped(path.read_bytes(), -1))
 
 
 def make_pipe(path: Path) -> None:
@@ -54,11 +37,6 @@ def make_pipe(path: Path) -> None:
 def make_file(folder: Path) -> None:
     shutil.rmtree(folder)
     folder.write_text("not a folder")
-
-
-def make_loop(folder: Path) -> None:
-    shutil.rmtree(folder)
-    folder.symlink_to(folder.name)
 
 
 def copy_another_step(folder: Path) -> None:
@@ -89,33 +67,24 @@ def list_without_end(target: str | None, name: str, folder: Path) -> None:
 
 
 KINDS: list[tuple[Callable[[Path], object], str, str]] = [
-    *((partial(flip, at=-1), name, name) for name in FILES),
-    (cut_short, SHARD, SHARD),
-    (partial(write, content=b""), INDEX_FILE, INDEX_FILE),
+    *((flip_last_bit, name, name) for name in FILES),
+    (partial(os.truncate, length=0), INDEX_FILE, INDEX_FILE),
     (Path.unlink, SHARD, "it has no __0_0.distcp"),
     (Path.unlink, STATE_FILE, "it has no state.json"),
     (make_pipe, SHARD, "__0_0.distcp has 0 bytes, not the"),
     (make_pipe, STATE_FILE, "state.json cannot be read"),
-    (partial(write, content=b"[" * 100_000), STATE_FILE, STATE_FILE),
-    (partial(write, content=b'{"sum": "\xff"}'), STATE_FILE, STATE_FILE),
     (make_file, "", "state.json cannot be read: Not a directory"),
-    (make_loop, "", "state.json cannot be read"),
     (copy_another_step, "", "it holds step 1"),
     *((partial(change, old=SHARD, new=new), "", "does not list the files") for new in ("../../x", "/x", "a/" + SHARD)),
-    *(
-        (partial(list_without_end, target, name), "", name + " cannot be read: is a device or a pipe")
-        for target in (None, "/dev/zero")
-        for name in (SHARD, INDEX_FILE)
-    ),
+    (partial(list_without_end, None, SHARD), "", SHARD + " cannot be read: is a device or a pipe"),
+    (partial(list_without_end, "/dev/zero", INDEX_FILE), "", INDEX_FILE + " cannot be read: is a device or a pipe"),
     *(
         (partial(change, old=old, new=new), "", "state.json is damaged (")
         for old, new in (
-            *(('"threads":2', f'"threads":{threads}') for threads in (0, -1, 100_000, 2**62, 10**30, "null", "[2]")),
+            *(('"threads":2', f'"threads":{threads}') for threads in (0, 100_000, "null")),
             ('"skipped":0', '"skipped":3'),
             ('"tokens":2000', '"tokens":-1'),
-            ('"tokens":2000', f'"tokens":{2**63}'),
             ('"loss_scale":null', '"loss_scale":{"value":1}'),
-            ('"loss_scale":null', '"loss_scale":{"value":"1","good_steps":0,"patience":1}'),
         )
     ),
 ]
@@ -144,7 +113,7 @@ def test_several_damaged_ones_are_named_and_do_not_count_as_kept(run: Run, caplo
     for step in (1, 2, 3):
         run.save(step, keep_last=9)
     for step in (2, 3):
-        flip(run.folder / f"step-{step}" / SHARD, 0)
+        flip_last_bit(run.folder / f"step-{step}" / SHARD)
     checkpoints = run.checkpoints(keep_last=2)
     assert checkpoints.newest() == run.folder / "step-1"
     [warning] = warnings_in(caplog)
@@ -157,8 +126,7 @@ def test_if_all_are_damaged_the_error_says_what_to_do(run: Run, caplog: pytest.L
     for step in (9, 10):
         (run.save(step) / SHARD).unlink()
     for _ in range(2):  # the second start must not begin from the first step either
-        with pytest.raises(PilekitError, match=r"step-10, is damaged \(it has no .*; put back a good copy, or"):
-            run.newest()
+        refused(r"step-10, is damaged \(it has no .*; put back a good copy, or", run.newest)
         assert run.steps() == {"step-9", "step-10"}
     assert not warnings_in(caplog)
 
@@ -190,7 +158,7 @@ def test_a_changed_byte_anywhere_in_a_listed_file_is_found(
         shutil.copytree(Run(tmp_path_factory.mktemp("run")).save(1), folder)
     verify(folder)
     good = (folder / name).read_bytes()
-    flip(folder / name, int(share * len(good)), byte)
+    (folder / name).write_bytes(flipped(good, int(share * len(good)), byte))
     try:
         with pytest.raises(Damaged):
             verify(folder)
@@ -216,8 +184,7 @@ def test_a_file_that_cannot_be_opened_now_is_not_damage(run: Run) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
-        with pytest.raises(PilekitError, match=r"state\.json: cannot be read: Too many open files; correct that"):
-            verify(folder)
+        refused(r"state\.json: cannot be read: Too many open files; correct that", verify, folder)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     verify(folder)

@@ -32,7 +32,7 @@ from tests.train.checkpoint.saving import (
     train,
     with_adamw,
 )
-from tests.train.checkpoint.test_damage import flip
+from tests.train.checkpoint.test_damage import flip_last_bit
 from tests.train.ranks.fitting import Array, assert_same_state
 from tests.train.runs import warnings_of
 from tests.train.step.test_step_engine import batches, engine_of, model_of, settings, step
@@ -177,14 +177,14 @@ def test_all_ranks_resume_from_the_newest_good_one(tmp_path: Path, process_group
     folder = tmp_path / "checkpoints"
     files = sorted(path.name for path in (folder / "step-3").iterdir())
     assert files == [".metadata", "__0_0.distcp", "__1_0.distcp", "state.json"]
-    flip(folder / "step-3" / "__1_0.distcp", 99)
+    flip_last_bit(folder / "step-3" / "__1_0.distcp")
     (folder / "step-2" / ".metadata").unlink()
     (one, warned), (other, silent) = group.run(load_newest, tmp_path)
     assert one == other == 1
     assert silent == []
     [line] = warned
     assert re.search(r"step-3 is damaged \(__1_0.*step-2 is damaged \(.*\.metadata.*resuming from step-1", line)
-    flip(folder / "step-1" / "__1_0.distcp", -1)
+    flip_last_bit(folder / "step-1" / "__1_0.distcp")
     (one, _), (other, _) = group.run(load_newest, tmp_path)
     assert one == other
     assert "step-3, is damaged (__1_0.distcp is not as it was written)" in str(one)

@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import nn
 
-from pilekit.errors import PilekitError
 from pilekit.train.checkpoint import saving as module
 from pilekit.train.checkpoint.folders import find_checkpoint
 from pilekit.train.checkpoint.manifest import INDEX_FILE, Progress
 from pilekit.train.checkpoint.saving import Checkpoints
+from tests.refusing import refused
 from tests.small_disk import files_limited_to
 from tests.tiny.models import tiny_model
 from tests.train.checkpoint.saving import (
@@ -172,10 +172,7 @@ def test_a_full_disk_is_a_warning_and_training_continues(
                 checkpoints.poll()
         [warning] = warnings_in(caplog)
         assert f"{folder.with_name('step-2')}: the checkpoint cannot be written: File too large; training" in warning
-        with pytest.raises(
-            PilekitError, match=r"cannot be written: File too large; earlier checkpoints are kept: make"
-        ):
-            checkpoints.finish()
+        refused(r"cannot be written: File too large; earlier checkpoints are kept: make", checkpoints.finish)
         assert run.newest() == "step-1"
         assert run.steps() == {"step-1"}
     checkpoints.save(model, optimizer, large, CONFIG)
@@ -197,8 +194,7 @@ def test_a_folder_that_cannot_be_written(
     with monkeypatch.context() as patch:  # root may write everywhere
         patch.setattr(Path, "mkdir", refuse)
         save_next(checkpoints, 2)
-        with pytest.raises(PilekitError, match=r"step-2: the checkpoint cannot be written: Read-only file system"):
-            checkpoints.finish()
+        refused(r"step-2: the checkpoint cannot be written: Read-only file system", checkpoints.finish)
     assert not warnings_in(caplog)  # the error is enough
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", refuse)

@@ -80,12 +80,6 @@ def test_divergence_equals_the_slow_reference(pieces: list[tuple[int, float, flo
 # ---- messages
 
 
-def test_a_healthy_run_is_silent() -> None:
-    rng = random.Random(0)
-    steps = [step_of(step, loss=3 + 8 / step + rng.uniform(0, 1), wait=rng.uniform(0, 0.3)) for step in range(1, 2000)]
-    assert watched(steps) == []
-
-
 def test_divergence_names_its_steps_also_after_a_resume() -> None:
     losses = [4.0] * 100 + [3.0] * 100 + [6.0] * 300
     steps = [step_of(step, loss=loss) for step, loss in enumerate(losses, 1)]

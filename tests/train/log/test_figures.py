@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from pilekit.cli.main import pilekit
-from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.train.log.metrics import numbers_of, read_metrics
+from tests.refusing import refused
 from tests.tiny.models import tiny_corpus
 from tests.train.log.test_viewers import read_tensorboard, read_wandb
 from tests.train.runs import tiny_run, trainer
@@ -68,8 +68,7 @@ def test_a_missing_requirement_is_named_before_anything_is_written(
         (f"data.path={made}/data/0*", "train.eval_every = 3: there are no val shards"),
     ):
         changes = [change] if "eval" in change else [change, "log.tensorboard=false"]
-        with pytest.raises(PilekitError, match=message):
-            trainer(made, tmp_path / "run", *changes)
+        refused(message, trainer, made, tmp_path / "run", *changes)
         words = ["--out", str(tmp_path / "run"), "--dry-run", *(word for one in changes for word in ("--set", one))]
         result = CliRunner().invoke(pilekit, ["train", str(made / "tiny.toml"), *words])
         assert message in result.output + str(result.exception)

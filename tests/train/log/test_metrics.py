@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
 from pilekit.train.log.metrics import StepBitsPerByte, StepLog, StepMetrics, read_metrics
+from tests.refusing import refused
 from tests.small_disk import files_limited_to
 
 
@@ -98,8 +99,7 @@ def test_a_line_that_is_not_metrics_is_named(tmp_path: Path) -> None:
         content = path.read_bytes() + line + b"\n"
         path.write_bytes(content)
         for action in (lambda: read_metrics(path), lambda: StepLog(path, StepMetrics, resume_step=1)):
-            with pytest.raises(PilekitError, match=r"metrics\.jsonl, line 3: is not a line of .* remove that line"):
-                action()
+            refused(r"metrics\.jsonl, line 3: is not a line of .* remove that line", action)
         assert path.read_bytes() == content
         path.unlink()
     write(path, range(1, 2), 0)

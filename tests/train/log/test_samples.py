@@ -13,6 +13,7 @@ from pilekit.errors import PilekitError
 from pilekit.evaluate.generate import generate, prompts_of
 from pilekit.train.config.file import load_config
 from tests.process_groups import ProcessGroups
+from tests.refusing import refused
 from tests.stopping import tree
 from tests.train.ranks.fitting import assert_same_state, fit
 from tests.train.runs import lines, tiny_run, trainer
@@ -102,8 +103,7 @@ def test_prompts_of_the_config_and_wrong_ones(made: Path, tmp_path: Path) -> Non
             "log.samples_every = 1: .*; or give log.samples_prompts",
         ),
     ):
-        with pytest.raises(PilekitError, match=message):
-            trainer(made, tmp_path / "other", *changes)
+        refused(message, trainer, made, tmp_path / "other", *changes)
     with pytest.raises(PilekitError, match=r"log\.samples_prompts = .*needs log\.samples_every"):
         load_config(made / "tiny.toml", ["log.samples_prompts=a"])
     assert not (tmp_path / "other").exists()

@@ -15,6 +15,7 @@ import pytest
 from pilekit.errors import PilekitError
 from pilekit.train.log.logs import check_viewers, open_tensorboard, open_wandb
 from pilekit.train.log.metrics import StepBitsPerByte
+from tests.refusing import refused
 from tests.small_disk import files_limited_to
 from tests.train.log.test_metrics import metrics
 from tests.train.runs import small_config
@@ -95,8 +96,7 @@ def test_a_full_disk_ends_the_log_and_not_the_training(tmp_path: Path, caplog: p
     (warning,) = [message for message in caplog.messages if "log: cannot be written" in message]
     assert "File too large; nothing more is written for TensorBoard" in warning
     (tmp_path / "file").write_text("")
-    with pytest.raises(PilekitError, match=r"file: cannot be written: .*log\.tensorboard = false"):
-        open_tensorboard(tmp_path / "file", resume_step=0)
+    refused(r"file: cannot be written: .*log\.tensorboard = false", open_tensorboard, tmp_path / "file", resume_step=0)
 
 
 def test_weights_and_biases_needs_the_package_and_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,11 +111,9 @@ def test_weights_and_biases_needs_the_package_and_a_key(tmp_path: Path, monkeypa
     with pytest.raises(PilekitError, match=r"log\.wandb = true: .*key.*set WANDB_MODE=offline, or log\.wandb = false"):
         open_wandb(tmp_path / "run", config)
     wandb.teardown()
-    with pytest.raises(PilekitError, match=r"log\.wandb = true: there is no API key; run `wandb login`"):
-        check_viewers(config)
+    refused(r"log\.wandb = true: there is no API key; run `wandb login`", check_viewers, config)
     monkeypatch.setenv("WANDB_API_KEY", "")
-    with pytest.raises(PilekitError, match=r"log\.wandb = true: there is no API key"):
-        check_viewers(config)
+    refused(r"log\.wandb = true: there is no API key", check_viewers, config)
     for name, value in (("WANDB_MODE", "offline"), ("WANDB_API_KEY", "key"), ("NETRC", "file")):
         with monkeypatch.context() as given:
             given.setenv(name, value)
@@ -124,11 +122,9 @@ def test_weights_and_biases_needs_the_package_and_a_key(tmp_path: Path, monkeypa
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, "wandb")
     monkeypatch.setenv("WANDB_API_KEY", "key")
-    with pytest.raises(PilekitError, match=r"package wandb is not installed; pip install 'pilekit\[wandb\]'"):
-        check_viewers(config)
+    refused(r"package wandb is not installed; pip install 'pilekit\[wandb\]'", check_viewers, config)
     (tmp_path / "wandb").mkdir(exist_ok=True)  # what a run leaves is not the package
-    with pytest.raises(PilekitError, match="package wandb is not installed"):
-        check_viewers(config)
+    refused("package wandb is not installed", check_viewers, config)
 
 
 def test_a_page_that_fails_ends_with_one_warning(

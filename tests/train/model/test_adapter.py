@@ -10,6 +10,7 @@ import torch
 
 from pilekit.errors import PilekitError
 from pilekit.models import folder as folder_module
+from tests.refusing import refused
 from tests.tiny.adapters import tiny_adapter
 from tests.tiny.models import tiny_model
 from tests.train.runs import tiny_run, trainer
@@ -97,9 +98,7 @@ def test_an_adapter_that_cannot_be_used_is_told_before_anything_is_loaded(
         ),
     ]
     for changes, message in cases:
-        with pytest.raises(PilekitError, match=message):
-            trainer(made, tmp_path / "run", *changes)
+        refused(message, trainer, made, tmp_path / "run", *changes)
     monkeypatch.setattr(folder_module, "find_spec", lambda name: None)
-    with pytest.raises(PilekitError, match=r"^model.adapter: the adapter .* needs the package peft"):
-        trainer(made, tmp_path / "run", *base, beside)
+    refused(r"^model.adapter: the adapter .* needs the package peft", trainer, made, tmp_path / "run", *base, beside)
     assert not (tmp_path / "run").exists()

@@ -19,6 +19,7 @@ from pilekit.train import backends as engines
 from pilekit.train.config.file import load_config
 from pilekit.train.estimate import estimate
 from pilekit.train.trainer import Trainer
+from tests.refusing import refused
 from tests.stopping import tree
 from tests.tiny.models import Family, tiny_model
 from tests.train.ranks.fitting import Job, case
@@ -95,8 +96,7 @@ def test_only_the_adapters_of_the_targets_change_and_merge_comes_later(
     finished = Trainer(config, run).fit()
     assert finished.model == run / "adapter"
     assert not (run / "model").exists()
-    with pytest.raises(PilekitError, match="/adapter: is an adapter, without the model"):
-        bits_per_byte(run, made / "data")
+    refused("/adapter: is an adapter, without the model", bits_per_byte, run, made / "data")
     adapted = peft.AutoPeftModelForCausalLM.from_pretrained(run / "adapter")
     names = {
         name.rpartition(".lora_A")[0].rpartition(".")[2]
@@ -131,8 +131,7 @@ def test_wrong_settings_are_told_before_anything_is_loaded(
         ((named, "lora.rank=2", 'model.freeze=["*.lora_*"]'), r"^model.freeze: all parameters are frozen"),
         ((named, "lora.rank=2", "parallel.backend=accelerate"), r'with parallel.backend = "accelerate" it must be 0'),
     ):
-        with pytest.raises(PilekitError, match=message):
-            trainer(made, tmp_path / "run", *changes)
+        refused(message, trainer, made, tmp_path / "run", *changes)
     find = importlib.util.find_spec
     monkeypatch.setattr(engines, "find_spec", lambda name: None if name == "peft" else find(name))
     with pytest.raises(PilekitError, match=r"^lora.rank = 2: the package peft is not installed; pip install 'pilekit"):

@@ -8,15 +8,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pilekit.errors import PilekitError
 from pilekit.train.config.check import check_world
 from pilekit.train.config.file import load_config
 from pilekit.train.estimate import estimate
 from pilekit.train.step.sharding import own_part
 from pilekit.workers.ranks import join
+from tests.refusing import refused
 from tests.stopping import tree
 from tests.train.checkpoint.test_state import stored
-from tests.train.ranks.fitting import STEPS, Job, assert_same_state, case, fit
+from tests.train.ranks.fitting import STEPS, Job, case, fit
 from tests.train.runs import trainer
 
 
@@ -45,18 +45,6 @@ def test_resumed_in_any_precision_and_stage(job: Job, dtype: str, zero: int, wor
 )
 def test_resumed_on_other_ranks_and_in_other_stages(job: Job, parts: list[tuple[int, int]]) -> None:
     job.check_moved([(size, case("fp32", zero, 1)) for size, zero in parts])
-
-
-@pytest.mark.slow
-def test_workers_beside_ranks_change_nothing(job: Job) -> None:
-    """Any number of workers before and after a stop; rows that were read ahead are not lost."""
-    whole = job.run(fit, 2, "whole", ())
-    parts = [job.run(fit, 2, "parts", (f"data.workers={workers}",), stop) for workers, stop in ((2, 3), (1, None))]
-    assert [one.finished for part in parts for one in part] == [(3, True)] * 2 + [(STEPS, False)] * 2
-    for rank in range(2):
-        assert [rows for part in parts for rows in part[rank].rows] == whole[rank].rows
-    assert_same_state(parts[-1][0].state, whole[0].state)
-    assert job.lines("parts") == job.lines("whole")
 
 
 @pytest.mark.slow
@@ -120,9 +108,7 @@ def test_groups_have_the_figures_of_one_rank_and_their_checkpoints_load_anywhere
 
 
 def test_groups_that_cannot_be_are_refused(made: Path) -> None:
-    with pytest.raises(PilekitError, match=r"parallel.shard = 2: needs parallel.zero = 1, 2 or 3"):
-        load_config(made / "tiny.toml", (GROUPS,))
+    refused(r"parallel.shard = 2: needs parallel.zero = 1, 2 or 3", load_config, made / "tiny.toml", (GROUPS,))
     config = load_config(made / "tiny.toml", (GROUPS, "parallel.zero=1"))
-    with pytest.raises(PilekitError, match=r"^parallel.shard = 2: must divide the number of ranks, 1, into groups"):
-        check_world(config, 1)
+    refused(r"^parallel.shard = 2: must divide the number of ranks, 1, into groups", check_world, config, 1)
     check_world(config, 4)

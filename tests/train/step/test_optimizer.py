@@ -9,9 +9,9 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from pilekit.errors import PilekitError
 from pilekit.train.config.sections import OptimizerConfig
 from pilekit.train.step.optimizer import build_optimizer, lr_scales, measured_step, rates_by_group
+from tests.refusing import refused
 from tests.tiny.models import Family, tiny_model
 
 CONFIG = OptimizerConfig(lr=0.01, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.5)
@@ -101,8 +101,7 @@ def test_a_pattern_without_a_parameter() -> None:
         message = re.escape(
             f'optimizer.lr_by_pattern: "{wrong}" matches no parameter that earlier patterns leave; names'
         )
-        with pytest.raises(PilekitError, match=f"^{message}"):
-            build_optimizer(tiny_model("gpt_neox"), OptimizerConfig(lr_by_pattern=patterns))
+        refused(f"^{message}", build_optimizer, tiny_model("gpt_neox"), OptimizerConfig(lr_by_pattern=patterns))
 
 
 @pytest.mark.parametrize("family", get_args(Family))

@@ -18,9 +18,11 @@ from transformers import AutoModelForCausalLM, GPTNeoXConfig
 from pilekit.errors import PilekitError
 from pilekit.models.causal import as_causal_lm
 from pilekit.train.config.sections import TrainConfig
+from pilekit.train.step.failed_step import explained
 from pilekit.train.step.step_engine import StepEngine, recompute_activations
 from pilekit.workers.ranks import join
 from tests.process_groups import ProcessGroups
+from tests.refusing import refused
 from tests.tiny.models import tiny_model
 from tests.train.living_bytes import LivingBytes
 from tests.train.plain_loop import cut, random_rows, targets
@@ -154,12 +156,22 @@ def test_compiled_blocks_have_the_same_losses(process_group: ProcessGroups, para
     np.testing.assert_allclose(compiled, plain, rtol=1e-5)
 
 
+def test_blocks_that_cannot_be_compiled_are_one_line() -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("no\x1b compiler\nand much more")
+
+    message = r"cannot be compiled here \(ValueError: no\\x1b compiler\); set"
+    with pytest.raises(PilekitError, match=message), explained(join()):
+        torch.compile(torch.nn.Linear(2, 2), backend=broken)(torch.zeros(1, 2))
+    with pytest.raises(RuntimeError, match="shapes do not fit"), explained(join()):
+        raise RuntimeError("shapes do not fit")
+
+
 def test_a_model_that_cannot_compute_again_is_one_line() -> None:
     model = tiny_model()
     type(model).supports_gradient_checkpointing, before = False, type(model).supports_gradient_checkpointing
     try:
-        with pytest.raises(PilekitError, match=r"gpt_neox model cannot .*activation_checkpoint = .none."):
-            recompute_activations(model, "full")
+        refused(r"gpt_neox model cannot .*activation_checkpoint = .none.", recompute_activations, model, "full")
     finally:
         type(model).supports_gradient_checkpointing = before
     recompute_activations(model, "none")
