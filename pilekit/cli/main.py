@@ -72,6 +72,9 @@ GROUPS = {
 
 COMMANDS = {name: help for group in GROUPS.values() for name, help in group.items()}
 
+MODEL_COMMANDS = ("train", "bpb", "generate", "embed", "prune", "demo")
+"""Commands that multiply matrices."""
+
 MODULES = {
     **dict.fromkeys(("head", "sample"), "look.documents"),
     **{name: f"look.{name}" for name in ("grep", "show", "duplicates", "explore", "report")},
@@ -105,6 +108,8 @@ class LazyGroup(click.Group):
         """Import the command's module and return its `command`, or the command of this name if it has several."""
         if cmd_name not in COMMANDS:
             return None
+        if cmd_name not in MODEL_COMMANDS:  # NumPy's BLAS, which they do not use, starts a thread for each CPU.
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         module = importlib.import_module(f"pilekit.cli.{MODULES.get(cmd_name, cmd_name)}".replace("-", "_"))
         command: click.Command = getattr(module, "command" if hasattr(module, "command") else cmd_name)
         return command

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from pilekit.corpus import Corpus, Described, Manifest, Source, subsets_or_all
 from pilekit.shards.corpus_job import CorpusJob
+from pilekit.shards.index.document_rows import load_scan
 from pilekit.shards.index.format import Frames, ShardIndex, find_index
 from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.work import Work, takes
@@ -68,6 +69,8 @@ def corpus_stats(
     job = replace(job, jobs=job.processes(to_read))
     stored = sum(shard.size or 0 for shard in to_read) // (job.jobs or 1)
     options = CountOptions(corpus.manifest, subsets, tokenizer, copies, job.on_error, stored)
+    if subsets is None and tokenizer is None:
+        load_scan(job, to_read)
     count = functools.partial(count_shard, options=options)
     counts = Counts()
     copy_counter = CopyCounter()

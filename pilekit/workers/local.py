@@ -186,7 +186,7 @@ def _module_of(function: Callable[..., Any]) -> str:
 
 
 def _start(workers: list[_Worker], jobs: int, module: str, needs_main: bool) -> None:
-    method = "fork" if START_METHOD == "forkserver" and _may_fork() else START_METHOD
+    method = "fork" if may_fork() else START_METHOD
     context: Any = get_context(method)
     # Imports of other modules may start threads. A running server stays as it is.
     if method == "forkserver" and module.startswith("pilekit."):
@@ -203,13 +203,14 @@ def _start(workers: list[_Worker], jobs: int, module: str, needs_main: bool) -> 
             workers.append(_Worker(process, ours))
 
 
-def _may_fork() -> bool:
-    """Whether this process has no threads whose locks a forked child would inherit locked.
+def may_fork() -> bool:
+    """Whether workers are forked from this process: it has no threads whose locks they would inherit locked.
 
     A child that is running the main script again may not fork: the script would do its work twice.
     """
     is_new = getattr(current_process(), "_inheriting", False)
-    return threading.active_count() == 1 and "torch" not in sys.modules and not is_new
+    is_safe = threading.active_count() == 1 and "torch" not in sys.modules and not is_new
+    return START_METHOD == "forkserver" and is_safe
 
 
 @contextmanager

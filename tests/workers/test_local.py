@@ -74,7 +74,7 @@ def places_and_setting(item: int, advance: Advance) -> tuple[int, int, str | Non
 def test_one_server_forks_all_workers_with_the_present_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(local, "_may_fork", lambda: False)
+    monkeypatch.setattr(local, "may_fork", lambda: False)
     servers = set()
     for setting in ("one", "other"):
         monkeypatch.setenv("PILEKIT_TEST", setting)

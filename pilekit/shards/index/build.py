@@ -24,7 +24,7 @@ from pilekit.documents import RecordFormat, check_labels
 from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.shards.corpus_job import CorpusJob, Share, await_files
 from pilekit.shards.fingerprint import Fingerprint, changed_at, fingerprint
-from pilekit.shards.index.document_rows import DocumentRows
+from pilekit.shards.index.document_rows import DocumentRows, load_scan
 from pilekit.shards.index.format import ShardIndex, find_index, find_indexes, index_places, index_schema, load_index
 from pilekit.shards.index.metadata import INDEX, ROWS_PER_GROUP, Frames, IndexHeader, index_metadata
 from pilekit.shards.index.scan import ShardScan
@@ -122,6 +122,7 @@ def index_corpus(
     if job.advance is not None:
         job.advance(sum(index.header.size for index in found if index is not None))
     build = functools.partial(_place_of_index, manifest=corpus.manifest, on_error=job.on_error)
+    load_scan(job, missing)
     items = [(shard, None if job.cluster is None else _place_for(shard)) for shard in missing]
     built = iter(list(job.each(build, items)))
     return [index or _loaded(*next(built), corpus.manifest) for index in found]

@@ -9,20 +9,24 @@ scanning stops.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
 from pilekit.corpus import Shard, SubsetNames
-from pilekit.documents import DocumentBatch
+from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.shards.read.blocks import ShardWatch, shard_blocks
 from pilekit.shards.read.json_records import LineParser
-from pilekit.shards.read.lines import LineBlock, numbered_parts
+from pilekit.shards.read.lines import LineBlock, LineCount, numbered_parts
 from pilekit.shards.read.open import ReadOptions, is_parquet
+from pilekit.workers.local import may_fork
+
+if TYPE_CHECKING:
+    from pilekit.shards.corpus_job import CorpusJob
 
 SCANNED_FROM_BYTES = 96 << 20
 """Loading the compiled scan takes half a second and 80 MB. It saves that time on about this many stored bytes."""
@@ -81,6 +85,18 @@ def document_rows(
             yield rows
 
 
+def load_scan(job: CorpusJob, shards: Sequence[Shard]) -> None:
+    """Load the compiled scan here, if processes that are forked from this one will scan `shards` with it.
+
+    Otherwise each of them would take the 0.3 CPU seconds.
+    """
+    forks = job.cluster is None and job.processes(shards) > 1 and may_fork()
+    if forks and job.share(shards).stored >= SCANNED_FROM_BYTES:
+        for hashed in (False, True):
+            scanner = LineScanner(LineParser("", "", RecordFormat(), None, None), hashed=hashed)
+            list(scanner.rows(LineBlock(None, b"\n", 0, 1, LineCount())))
+
+
 def index_rows(batch: DocumentBatch, *, hashed: bool = True) -> DocumentRows:
     """The rows of a batch's documents."""
     sizes, hashes = batch.text_hashes() if hashed else (batch.text_bytes(), np.empty(0, np.uint64))
@@ -117,7 +133,6 @@ class LineScanner:
         heads = [] if block.head is None else [block.head]
         view = memoryview(block.data)
         data = np.frombuffer(view, dtype=np.uint8)
-        words = np.frombuffer(view, dtype=np.uint64, count=len(view) // 8)
         if self.hashed and len(self._texts) < len(data):
             self._texts = np.empty(len(data), dtype=np.uint8)
         texts = (self._texts,) if self.hashed else ()
@@ -125,7 +140,7 @@ class LineScanner:
         begin = block.begin
         while heads or begin < block.end:
             count, begin = self._kernel.scan_lines(
-                data, words, begin, block.end, *self._form, *self._table, begins, ends, codes, sizes, *texts
+                data, begin, block.end, *self._form, *self._table, begins, ends, codes, sizes, *texts
             )
             code, size = codes[:count], sizes[:count]
             hashes = self._hashes(size[code >= 0]) if self.hashed else []

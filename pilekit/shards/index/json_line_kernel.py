@@ -6,16 +6,22 @@ line if it has this form, is valid JSON and UTF-8 (RFC 8259, RFC 3629), and has 
 key, another order, bad) is left to the careful reader, which decodes it and reports its errors. The scan never
 decides that a line is bad, so both ways agree.
 
-The scan tests eight bytes at a time for the four kinds of special byte (quote, backslash, control, non-ASCII). It
-reaches 1.2-1.4 GB/s on one core (1.1-1.2 with texts). Decoding into objects reaches 0.7-0.9 and holds the GIL, which
-the decompressing thread needs.
+The scan tests 64 bytes at a time for the four kinds of special byte (quote, backslash, control, non-ASCII), with vector
+instructions that LLVM has for every CPU. It reaches 3 GB/s of real text on one core (2 with texts), twice the speed of
+eight bytes at a time. Decoding into objects reaches 0.7-0.9 and holds the GIL, which the decompressing thread needs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import orjson
+from llvmlite import ir
+from numba import extending
+from numba.core import types
 
 from pilekit.workers.kernels import compiled
 
@@ -33,14 +39,7 @@ _ESCAPED = np.zeros(256, dtype=np.uint8)
 """The character of each escape, by the byte after the backslash; 0 for bytes that are no escape."""
 _ESCAPED[list(b'"\\/bfnrt')] = list(b'"\\/\b\f\n\r\t')
 
-_QUOTES = np.uint64(0x2222222222222222)
-_BACKSLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
-_SPACES = np.uint64(0x2020202020202020)
-_ONES = np.uint64(0x0101010101010101)
-_HIGH_BITS = np.uint64(0x8080808080808080)
-_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
-_NOTHING = np.uint64(0)
-_BYTE = np.uint64(0xFF)
+_ALL, _NOTHING = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0)
 
 
 def line_form(text_field: str, label_path: tuple[str, ...]) -> tuple[Bytes, Bytes, Bytes]:
@@ -67,7 +66,6 @@ def known_labels(rows: dict[str, int]) -> tuple[Bytes, Int64, Int64]:
 @compiled()
 def scan_lines(
     data: Bytes,
-    words: npt.NDArray[np.uint64],
     begin: int,
     end: int,
     opening: Bytes,
@@ -85,7 +83,6 @@ def scan_lines(
     """Scan the lines of `data[begin:end]`; a line ends at a newline or at `end`.
 
     data                  uint8 [bytes]
-    words                 the same bytes as uint64 [bytes // 8]
     opening ...           the `line_form`
     labels, label_ends, label_rows   the known labels end to end, where each ends, and the row of each
     line_begins ...       int64 [lines at a time], written: where each line begins and ends (without its newline), the
@@ -101,7 +98,7 @@ def scan_lines(
         size = 0
         at = _follow(data, begin, end, opening)
         if at >= 0:
-            at, size = _string(data, words, at, end, texts, written)
+            at, size = _string(data, at, end, texts, written)
         if at >= 0:
             at = _follow(data, at, end, middle)
         if at >= 0:
@@ -161,9 +158,7 @@ def _label(data: Bytes, at: int, end: int, labels: Bytes, label_ends: Int64, lab
 
 
 @compiled()
-def _string(
-    data: Bytes, words: npt.NDArray[np.uint64], begin: int, end: int, texts: Bytes | None, to: int
-) -> tuple[int, int]:
+def _string(data: Bytes, begin: int, end: int, texts: Bytes | None, to: int) -> tuple[int, int]:
     """(place after the closing quote, UTF-8 bytes of the string that begins at `begin`), or (-1, 0) if it is bad.
 
     It is decoded into `texts[to:]`, if given.
@@ -171,25 +166,17 @@ def _string(
     at = begin
     size = 0  # decoded bytes before `plain`
     plain = begin  # the bytes from here to `at` have no escapes
+    block = begin  # where the 64 bytes begin that `special` describes, one bit each
+    special = _special_bytes(data, at) if at + 64 <= len(data) else _ALL
     while at < end:
-        word_at = at >> 3
-        if word_at < len(words):
-            # A byte is special if one of the subtractions borrows into its high bit, or that bit is set. A borrow from
-            # a special byte may make the one above it look special too; this costs only a second look.
-            word = words[word_at]
-            special = (
-                ((word ^ _QUOTES) - _ONES) | ((word ^ _BACKSLASHES) - _ONES) | (word - _SPACES) | word
-            ) & _HIGH_BITS
-            special &= _ALL << np.uint64((at & 7) * 8)
-            if special == _NOTHING:
-                at = (word_at + 1) << 3
-                continue
-            at = word_at << 3
-            while special & _BYTE == _NOTHING:
-                special >>= np.uint64(8)
-                at += 1
-            if at >= end:
-                return -1, 0
+        if at - block >= 64:
+            block, special = at, _special_bytes(data, at) if at + 64 <= len(data) else _ALL
+        special &= _ALL << np.uint64(at - block)
+        at = block + (_lowest_bit(special) if special else 64)
+        if at - block == 64:
+            continue
+        if at >= end:
+            return -1, 0
         byte = data[at]
         if byte in (_QUOTE, _BACKSLASH):
             if texts is not None:
@@ -226,10 +213,56 @@ def _string(
 
 @compiled()
 def _copy(data: Bytes, begin: int, end: int, texts: Bytes, to: int) -> None:
-    # With unsigned indices the compiler knows that none is negative, and moves many bytes at a time.
-    source, target = np.uint64(begin), np.uint64(to)
-    for i in range(np.uint64(end - begin)):
-        texts[target + i] = data[source + i]
+    # A last vector may copy bytes too many: the next copy writes over them.
+    while begin < end and begin + 32 <= len(data) and to + 32 <= len(texts):
+        _copy_vector(data, begin, texts, to)
+        begin, to = begin + 32, to + 32
+    for place in range(end - begin):
+        texts[to + place] = data[begin + place]
+
+
+instruction: Callable[[Callable[..., Any]], Any] = extending.intrinsic
+# numba does not see a change of an instruction in another file, and would load old machine code. So these stay here.
+
+
+@instruction
+def _special_bytes(typing: Any, data: Any, at: Any) -> Any:
+    """A bit for each of the 64 bytes from `data[at]` on: whether it is special."""
+
+    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        block = builder.load(_vector(target, builder, data, *values, length=64))
+        block.align = 1
+        special = builder.icmp_signed("<", block, ir.Constant(block.type, [32] * 64))  # Non-ASCII bytes are negative.
+        for byte in (_QUOTE, _BACKSLASH):
+            special = builder.or_(special, builder.icmp_signed("==", block, ir.Constant(block.type, [byte] * 64)))
+        return builder.bitcast(special, ir.IntType(64))
+
+    return types.uint64(data, at), generate
+
+
+@instruction
+def _lowest_bit(typing: Any, bits: Any) -> Any:
+    """The place of the lowest bit that is set."""
+    return types.int64(bits), lambda target, builder, signature, values: builder.cttz(values[0], ir.IntType(1)(1))
+
+
+@instruction
+def _copy_vector(typing: Any, data: Any, begin: Any, texts: Any, to: Any) -> Any:
+    """Copy the 32 bytes from `data[begin]` on to `texts[to]`."""
+
+    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        block = builder.load(_vector(target, builder, data, *values[:2], length=32))
+        block.align = 1
+        builder.store(block, _vector(target, builder, texts, *values[2:], length=32)).align = 1
+        return target.get_dummy_value()
+
+    return types.void(data, begin, texts, to), generate
+
+
+def _vector(target: Any, builder: Any, kind: Any, array: Any, at: Any, *, length: int) -> Any:
+    """The pointer to a vector of `length` bytes of an array, from place `at` on."""
+    begin = builder.gep(target.make_array(kind)(target, builder, array).data, [at])
+    return builder.bitcast(begin, ir.VectorType(ir.IntType(8), length).as_pointer())
 
 
 @compiled()

@@ -22,6 +22,7 @@ from pilekit.corpus.sidecar_files import SUMS_FILES
 from pilekit.display.table_result import Result
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.shards.corpus_job import CorpusJob
+from pilekit.shards.index.document_rows import load_scan
 from pilekit.shards.verify.findings import MOST_FINDINGS, Finding, findings_table, some_names
 from pilekit.shards.verify.sha256sums import below, find_sums, read_sums, stored_name
 from pilekit.shards.verify.sha256sums import write_sums as write_sums_file
@@ -107,6 +108,7 @@ def verify_corpus(
     expected = _expected(corpus, listed_in, listed, use_manifest_sums)
     missing = _missing(corpus, listed_in, listed) if listed_in and whole and (part is None or part[0] == 1) else []
     verify = functools.partial(verify_shard, manifest=corpus.manifest, hashed=write_sums)
+    load_scan(job, job.shards)
     items = [(shard, expected.get(shard.name)) for shard in job.shards]
     verdicts = {item[0].name: verdict for item, verdict in zip(items, job.each(verify, items), strict=True)}
     findings = [finding for verdict in verdicts.values() for finding in verdict.findings]

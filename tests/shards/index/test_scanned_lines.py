@@ -112,6 +112,7 @@ odd_lines = st.sampled_from([b"", b" ", b"bad", b'{"text": "\\ud800"}', record("
     st.lists(st.integers(0, 5000), max_size=3),
 )
 @example([record("a"), record("b", "ArXiv")] * 4, True, [40, 100, 160])
+@example([of_text(b"x" * plain + special) for plain in range(150) for special in several], False, [5000])
 @example([*map(of_text, [b"\\ud83d\\ude00", b"\\ud83d", b"1234567\\", b'", "']), record("b", "\n")], True, [])
 def test_scanned_rows_are_decoded_rows(some: list[bytes], ends: bool, cuts: list[int]) -> None:
     check(TAUGHT + b"\n".join(some) + b"\n" * ends, [len(TAUGHT), *(len(TAUGHT) + cut for cut in cuts)])
@@ -123,7 +124,7 @@ def test_more_lines_than_one_call_takes_and_more_labels_than_the_scan_knows() ->
     check(text, list(range(0, len(text), 1000)), labels=5)
 
 
-def test_the_usual_form_is_scanned_and_its_texts_fill_their_room_and_nothing_else() -> None:
+def test_the_usual_form_is_scanned_and_nothing_is_written_after_the_room_for_texts() -> None:
     labels = kernel.known_labels({label: row + 5 for row, label in enumerate([*LABELS, 'a "quoted" label'])})
     texts = ["é\n" * number for number in range(50)]
     of_each = [LABELS[number % 6] for number in range(50)]
@@ -132,18 +133,20 @@ def test_the_usual_form_is_scanned_and_its_texts_fill_their_room_and_nothing_els
         for number, (text, label) in enumerate(zip(texts, of_each, strict=True))
     ]
     text = "\n".join([*(line.replace('"}}', '" \t}}\r ') for line in spellings), ""]).encode()
-    data, words = np.frombuffer(text, np.uint8), np.frombuffer(text, np.uint64, count=len(text) // 8)
     begins, ends, rows, sizes = (np.zeros(100, dtype=np.int64) for _ in range(4))
-    room = np.full(len(text) + 64, 0xAA, dtype=np.uint8)
+    memory = np.full(len(text) + 64, 0xAA, dtype=np.uint8)
+    room = memory[: len(text)]
     form = kernel.line_form("text", ("meta", "pile_set_name"))
-    count, end = kernel.scan_lines(data, words, 0, len(text), *form, *labels, begins, ends, rows, sizes, room)
+    count, end = kernel.scan_lines(
+        np.frombuffer(text, np.uint8), 0, len(text), *form, *labels, begins, ends, rows, sizes, room
+    )
     assert (count, end) == (50, len(text))
     assert rows[:50].tolist() == [LABELS.index(label) + 5 for label in of_each]
     assert sizes[:50].tolist() == [len(text.encode()) for text in texts]
     assert [text[a:b] for a, b in zip(begins[:50], ends[:50], strict=True)] == text.split(b"\n")[:-1]
     expected = "".join(texts).encode()
     assert room[: len(expected)].tobytes() == expected
-    assert (room[len(expected) :] == 0xAA).all()
+    assert (memory[len(text) :] == 0xAA).all()
 
 
 def test_the_error_names_the_first_bad_line() -> None:
