@@ -6,7 +6,7 @@ for each rank, and `score_ranks.py` lets each rank work alone and wait. `trainin
 that are in training shards too. `embed_corpus.py` makes a vector for each document by the same steps, and
 `embeddings.py` holds and searches them.
 
-score/     the window rule, batches of windows, and their negative log-likelihoods, or a masked model's pseudo ones
+score/     the window rule, batches of windows, and their negative log-likelihoods, and a masked model's pseudo ones
 results/   records on disk, perhaps with numbers of each document; figures, intervals and comparisons; published figures
 show/      figures as tables and plots
 

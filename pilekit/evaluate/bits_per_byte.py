@@ -46,15 +46,16 @@ logger = message_logger(__name__)
 def bits_per_byte(settings: BitsPerByteSettings) -> BitsPerByte:
     """Score a model in Hugging Face's format, or in memory, on a corpus.
 
-    Returns a `BitsPerByte`: a `Score` for each subset that has documents, in `.subsets`, and one over all in `.overall`
-    (`.bpb` is the figure, `.interval` its 95 % interval); `.protocol` says what the figures depend on. A masked model
-    (of BERT's or RoBERTa's kind) is recognised by its config.json; its figures are pseudo-bits per byte.
+    Returns a `BitsPerByte`. Its `.subsets` hold a `Score` for each subset that has documents, and `.overall` the score
+    of all: `.bpb` is the figure, `.interval` its 95 % interval. `.protocol` lists everything that the figures depend
+    on. A masked model (of BERT's or RoBERTa's kind) is recognised by its config.json. Its figures are pseudo-bits per
+    byte.
 
     settings  the fields of `BitsPerByteSettings`
 
     With several processes (torchrun, or an initialised process group) all must make the same call: each scores its
-    share of the documents, all get the same result, and rank 0 writes it. Anything wrong with the model, its tokenizer,
-    the corpus or the folder is a PilekitError on all of them, and so is a selection without documents.
+    share of the documents, all get the same result, and rank 0 writes it. PilekitError on all of them for anything
+    wrong with the model, its tokenizer, the corpus or the folder, and for a selection without documents.
     """
     ranks = ranks_of_job()
     model, adapter, train, out = settings.model, settings.adapter, settings.train, settings.out
@@ -86,7 +87,7 @@ def bits_per_byte(settings: BitsPerByteSettings) -> BitsPerByte:
         if dtype in QUANTIZED:
             plan.protocol.update(dtype=dtype, torchao=torchao_version())
         if train is not None:
-            training(plan)  # must exist; it is read at the end
+            training(plan)  # finds a missing folder now; the shards are read at the end
         return plan
 
     plan = ranks.on_rank0(check)
@@ -150,7 +151,7 @@ def score_corpus(
 
 
 def _scoring(plan: Plan, lm: CausalLM | MaskedLM) -> Scoring:
-    """How `lm` scores documents by the plan."""
+    """The scoring of documents by `lm`, as the plan describes it."""
     options, lengths = plan.options, (plan.max_length, plan.options.batch_tokens)
     if isinstance(lm, MaskedLM):
         assert plan.template is not None

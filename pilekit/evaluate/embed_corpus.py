@@ -115,13 +115,13 @@ def embed_corpus(
             raise PilekitError(f"max_length is {plan.max_length}, which leaves no room for text; give more")
         how = {"layer": layer, "pool": pool, "dtype": item.name, "around": [list(ids) for ids in around]}
         plan.protocol["embedding"] = how
-        done = out.exists()
-        if done and record_key(Embeddings(out).protocol) != plan.key:
+        is_finished = out.exists()
+        if is_finished and record_key(Embeddings(out).protocol) != plan.key:
             raise PilekitError(f"{out}: was made with other settings; name another file, or remove it")
-        return plan, around, width, done
+        return plan, around, width, is_finished
 
-    plan, around, width, done = ranks.on_rank0(check)
-    if done:
+    plan, around, width, is_finished = ranks.on_rank0(check)
+    if is_finished:
         ranks.on_rank0(lambda: shutil.rmtree(work, ignore_errors=True))  # a kill at the end leaves it
         return Embeddings(out)
 
@@ -150,7 +150,7 @@ def embed_corpus(
 
 
 def _pooling(plan: Plan, model: PreTrainedModel, around: tuple[list[int], list[int]], layer: int, pool: str) -> Scoring:
-    """How `model` makes vectors: the numbers of a document are its vector."""
+    """The scoring in which the numbers of a document are its vector, made by `model`."""
     before, behind = (np.array(ids, dtype=np.int64) for ids in around)
     room = plan.max_length - len(before) - len(behind)
 

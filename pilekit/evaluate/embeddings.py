@@ -88,8 +88,8 @@ class Embeddings(NearestNames):
             nearest = np.argsort(-similar, kind="stable")[: count + 1]
             rows = table.take(nearest).to_pylist()
             best += [{**row, "similarity": float(similar[at])} for row, at in zip(rows, nearest, strict=True)]
-            best = [other for other in best if (other["shard"], other["number"]) != (shard, number)]
-            best = sorted(best, key=lambda other: -other["similarity"])[:count]
+            best = [neighbour for neighbour in best if (neighbour["shard"], neighbour["number"]) != (shard, number)]
+            best = sorted(best, key=lambda neighbour: -neighbour["similarity"])[:count]
         return best
 
     def _vector(self, shard: str, number: int) -> npt.NDArray[np.float32]:
@@ -102,8 +102,10 @@ class Embeddings(NearestNames):
                     raise PilekitError(f"{shortened(shard, 200)}, document {number}: has no token, so it has no vector")
                 vector: npt.NDArray[np.float32] = vectors[row]
                 return vector
-        known = shortened(", ".join(sorted(shards)), 200)
-        raise PilekitError(f"{self.path}: has no document {number} of {shortened(shard, 200)}; its shards are {known}")
+        shard_names = shortened(", ".join(sorted(shards)), 200)
+        raise PilekitError(
+            f"{self.path}: has no document {number} of {shortened(shard, 200)}; its shards are {shard_names}"
+        )
 
 
 def write_embeddings(
@@ -113,23 +115,24 @@ def write_embeddings(
     item: npt.DTypeLike,
     protocol: dict[str, Any],
     group_bytes: int = GROUP_BYTES,
+    null_vectors: int = NULL_VECTORS,
 ) -> Embeddings:
     """Write the vectors of documents, `width` numbers of type `item` each; the whole file or none.
 
-    A document without a vector has NaN everywhere. A group of rows has about `group_bytes`.
+    A document without a vector has NaN everywhere. A group of rows has about `group_bytes`. pyarrow stores null vectors
+    from version `null_vectors` on.
     """
     number = pa.float16() if np.dtype(item) == np.float16 else pa.float32()
     metadata = {_PROTOCOL: json.dumps(protocol).encode()}
-
     schema = pa.schema({**PLACE, "embedding": pa.list_(number, width)}, metadata=metadata)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for document, vector in documents:
             missing = bool(np.isnan(vector).any())
-            if missing and int(pa.__version__.split(".")[0]) < NULL_VECTORS:
+            if missing and int(pa.__version__.split(".")[0]) < null_vectors:
                 raise PilekitError(
                     f"{shortened(document.shard, 200)}, document {document.number}: has no token, and pyarrow "
-                    f"{pa.__version__} cannot store a null vector; install pyarrow {NULL_VECTORS}, and run again"
+                    f"{pa.__version__} cannot store a null vector; install pyarrow {null_vectors}, and run again"
                 )
             flat, mask = pa.array(vector.astype(item), number), pa.array([missing])
             yield item_rows(document, schema, pa.FixedSizeListArray.from_arrays(flat, width, mask=mask))

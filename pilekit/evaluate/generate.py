@@ -42,10 +42,9 @@ _AT_A_TIME = 16
 class Prompt:
     """A text to continue.
 
-    text     the text
-    tokens   its ids; None: the tokenizer's of `text`. The first tokens of a document are given as ids, because their
-             text alone may be divided otherwise
-    shard, number, subset   the document that it begins, if it is from a corpus
+    tokens   the ids of `text`; None: as the tokenizer divides it. The beginning of a document has its ids here, because
+             the tokenizer may divide the text of a beginning otherwise
+    shard, number, subset   the document that begins so, if it is from a corpus
     """
 
     text: str
@@ -59,9 +58,9 @@ class Prompt:
 class Continuation:
     """A prompt and how a model continues it.
 
-    text     what follows the prompt, without the end-of-document token
-    tokens   its ids, without that token
-    ended    whether the model ended the document; else `max_new_tokens` were made
+    text     the text that follows the prompt, without the end-of-document token
+    tokens   the ids of `text`
+    ended    whether the model ended the document; else it has `max_new_tokens`
     model    the folder, or "the model" for one in memory
     """
 
@@ -75,8 +74,8 @@ class Continuation:
         """{prompt, text, model, tokens, ended}, and the document of a prompt from a corpus; JSON types."""
         prompt = asdict(self.prompt)
         document = {name: prompt[name] for name in ("shard", "number", "subset") if prompt[name] is not None}
-        made = {"prompt": self.prompt.text, "text": self.text, "model": self.model, "tokens": len(self.tokens)}
-        return {**made, "ended": self.ended, **document}
+        continuation = {"prompt": self.prompt.text, "text": self.text, "model": self.model, "tokens": len(self.tokens)}
+        return {**continuation, "ended": self.ended, **document}
 
 
 def generate(
@@ -141,8 +140,8 @@ def continued(
 
     in_step   all processes of the job make this call and as many forward passes, because parameters are sharded
     """
-    given = [Prompt(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
-    inputs = [_input(prompt, lm, tokenizer, max_new_tokens) for prompt in given]
+    prompt_list = [Prompt(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+    inputs = [_input_ids(prompt, lm, tokenizer, max_new_tokens) for prompt in prompt_list]
     end = tokenizer.eos_id
     settings = GenerationConfig(  # type: ignore[no-untyped-call]
         max_new_tokens=max_new_tokens,
@@ -151,20 +150,20 @@ def continued(
         eos_token_id=end,
         pad_token_id=0 if end is None else end,  # behind the end of a continuation, where it is cut off
     )
-    done: dict[int, Continuation] = {}
-    by_length = sorted(range(len(given)), key=lambda place: len(inputs[place]))
-    for _, alike in groupby(by_length, key=lambda place: len(inputs[place])):
-        places, size = list(alike), 1 if temperature > 0 else _AT_A_TIME
-        for some in (places[begin : begin + size] for begin in range(0, len(places), size)):
-            draw = int(mix(seed, some[0])) >> 1
-            made = _continued_ids(lm, [inputs[place] for place in some], settings, draw, in_step=in_step)
-            for place, ids in zip(some, made, strict=True):
+    continuations: dict[int, Continuation] = {}
+    by_length = sorted(range(len(prompt_list)), key=lambda place: len(inputs[place]))
+    for _, same_length in groupby(by_length, key=lambda place: len(inputs[place])):
+        places, size = list(same_length), 1 if temperature > 0 else _AT_A_TIME
+        for batch in (places[begin : begin + size] for begin in range(0, len(places), size)):
+            draw = int(mix(seed, batch[0])) >> 1
+            new_ids = _continued_ids(lm, [inputs[place] for place in batch], settings, draw, in_step=in_step)
+            for place, ids in zip(batch, new_ids, strict=True):
                 ended = end is not None and end in ids
-                kept = tuple(ids[: ids.index(end)] if ended and end is not None else ids)
-                done[place] = Continuation(given[place], tokenizer.decode(kept), kept, ended, name)
+                tokens = tuple(ids[: ids.index(end)] if ended and end is not None else ids)
+                continuations[place] = Continuation(prompt_list[place], tokenizer.decode(tokens), tokens, ended, name)
             if reached is not None:
-                reached(len(done), len(given))
-    return [done[place] for place in range(len(given))]
+                reached(len(continuations), len(prompt_list))
+    return [continuations[place] for place in range(len(prompt_list))]
 
 
 def prompts_of(
@@ -191,32 +190,34 @@ def prompts_of(
     checked(tokens, Count, "tokens")
     checked(per_subset, Count, "per_subset")
     loaded, corpus = load_tokenizer(tokenizer), Corpus.of(data, manifest).only_held_out()
-    wanted = subsets_or_all(subsets, corpus.manifest)
-    left = dict.fromkeys(wanted or [subset.name for subset in corpus.manifest.subsets], per_subset)
-    found = []
+    exact_subsets = subsets_or_all(subsets, corpus.manifest)
+    missing_prompts = dict.fromkeys(exact_subsets or [subset.name for subset in corpus.manifest.subsets], per_subset)
+    chosen_prompts = []
     for shard in corpus.shards:
-        with read(shard, wanted, on_error, manifest=corpus.manifest) as reader:
+        with read(shard, exact_subsets, on_error, manifest=corpus.manifest) as reader:
             for batch in reader:
                 for text, subset, number in zip(batch.texts, batch.subsets, batch.numbers.tolist(), strict=True):
-                    if not left.setdefault(subset, per_subset):
+                    if not missing_prompts.setdefault(subset, per_subset):
                         continue
                     ids = loaded.encode_batch([text])[0][: tokens + 1].tolist()
                     if len(ids) > tokens:
-                        left[subset] -= 1
-                        kept = tuple(ids[:tokens])
-                        found.append(Prompt(loaded.decode(kept), kept, batch.shard, number, subset))
-                        if len(found) == most:
-                            return found
-                if left and not any(left.values()):
-                    return found
-    if not found:
+                        missing_prompts[subset] -= 1
+                        prompt_ids = tuple(ids[:tokens])
+                        chosen_prompts.append(
+                            Prompt(loaded.decode(prompt_ids), prompt_ids, batch.shard, number, subset)
+                        )
+                        if len(chosen_prompts) == most:
+                            return chosen_prompts
+                if missing_prompts and not any(missing_prompts.values()):
+                    return chosen_prompts
+    if not chosen_prompts:
         raise PilekitError(
             f"{corpus.root}: no document selected is longer than {counted(tokens, 'token')}; give fewer tokens"
         )
-    return found
+    return chosen_prompts
 
 
-def _input(prompt: Prompt, lm: CausalLM, tokenizer: Tokenizer, new: int) -> list[int]:
+def _input_ids(prompt: Prompt, lm: CausalLM, tokenizer: Tokenizer, new: int) -> list[int]:
     """The ids that the model sees; PilekitError if there are none, or if its positions do not suffice."""
     prefix = prefix_token("auto", tokenizer, lm.model) if (tokenizer.bos_id, tokenizer.eos_id) != (None, None) else None
     ids = tokenizer.encode_batch([prompt.text])[0].tolist() if prompt.tokens is None else list(prompt.tokens)
@@ -238,12 +239,12 @@ def _continued_ids(
     ids = torch.tensor(inputs, device=lm.model.device)
     generator: Any = lm.model
     devices = [ids.device] if ids.device.type == "cuda" else []
-    own, generator.generation_config = generator.generation_config, settings  # else its fields fill unset ones
+    model_config, generator.generation_config = generator.generation_config, settings  # else its fields fill unset ones
     try:
         with predicting(lm.model), torch.random.fork_rng(devices):
             torch.manual_seed(seed)
             mask = torch.ones_like(ids)
-            made = generator.generate(ids, attention_mask=mask, generation_config=settings, synced_gpus=in_step)
+            sequences = generator.generate(ids, attention_mask=mask, generation_config=settings, synced_gpus=in_step)
     finally:
-        generator.generation_config = own
-    return [row[ids.shape[1] :] for row in made.tolist()]
+        generator.generation_config = model_config
+    return [row[ids.shape[1] :] for row in sequences.tolist()]

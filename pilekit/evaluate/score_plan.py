@@ -54,14 +54,14 @@ MLM_SEED = 0
 class Plan:
     """The text to score, and how.
 
-    options          as given
+    options          the caller's settings
     subsets          exact names; None: all
     max_length       tokens in a window
     prefix_id        the token before a document's first token; None: no prefix
     template         the special tokens of a masked model's windows; None for a causal model
     dtype            the precision to compute in
     shard_versions   `version_of` each shard, by path, when the plan was made
-    model_versions   the same of the files of the model and its adapter; empty for a model in memory
+    model_versions   `version_of` each file of the model and its adapter, by path; empty for a model in memory
     protocol         everything that a figure depends on, as JSON types
     """
 
@@ -140,14 +140,14 @@ def prepare(
     plan = Plan(
         corpus, loaded, options, subsets, max_length, prefix, template, computed, shard_versions, model_versions, {}
     )
-    plan.protocol.update(_described(plan, shape, device.type, folder))
+    plan.protocol.update(_protocol(plan, shape, device.type, folder))
     if adapter is not None:
         plan.protocol["model"]["adapter"] = {"path": str(adapter), "files": _fingerprint(adapter_files(adapter))}
     return plan
 
 
 def prefix_token(prefix: str | int, tokenizer: Tokenizer, model: PreTrainedModel) -> int | None:
-    """The token id that `prefix` means: "auto", "bos", "eos" or an id of the model; None for "none"."""
+    """The token id of a prefix ("auto", "bos", "eos", or an id of the model); None for "none"."""
     text = str(prefix)
     if text == "none":
         return None
@@ -168,7 +168,7 @@ def prefix_token(prefix: str | int, tokenizer: Tokenizer, model: PreTrainedModel
     return int(text)
 
 
-def _described(plan: Plan, model: PreTrainedModel, device: str, model_dir: Path | None) -> dict[str, Any]:
+def _protocol(plan: Plan, model: PreTrainedModel, device: str, model_dir: Path | None) -> dict[str, Any]:
     """The protocol of a plan; a model in memory (`model_dir` None) has no path and no fingerprints."""
     options, tokenizer, template, prefix = plan.options, plan.tokenizer, plan.template, plan.prefix_id
     masked = {}

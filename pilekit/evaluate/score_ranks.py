@@ -43,7 +43,7 @@ def ranks_of_job() -> Ranks:
 
 @contextmanager
 def ending_together(ranks: Ranks) -> Iterator[Callable[[], None]]:
-    """Inside, each rank works for as long as it takes; the block ends on all ranks at once, as `Ranks.on_all_ranks`.
+    """In the block each rank works for as long as it takes. The block ends on all ranks at once, like `on_all_ranks`.
 
     Yields a function to call now and then, which raises another rank's failure.
     """

@@ -1,7 +1,7 @@
 """`scoring_run`: the documents that a plan selects, scored by all ranks, each recorded as soon as it is scored.
 
     with scoring_run(plan, ranks, out=out) as run:    # the folder of records is locked until the block ends
-        with run.own_documents() as documents:        # this rank's, tokenized, without those that are recorded
+        with run.own_documents() as documents:        # this rank's unrecorded documents, tokenized
             if documents is not None:                 # else the weights of the model are not needed
                 for document in run.score(documents, scoring):
                     run.keep(document.record(document.nll()))
@@ -24,11 +24,17 @@ from pilekit.display.progress import Scored
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, counted, message_logger, shortened
 from pilekit.evaluate.results.records import Records, ScoredDocument
-from pilekit.evaluate.results.result_folder import held_folder, record_file, records_folder, scored_before
+from pilekit.evaluate.results.result_folder import has_result, locked_records, record_file, records_folder
 from pilekit.evaluate.score.batching import Scoring, TokenizedDocument, score_rows
 from pilekit.evaluate.score_plan import Plan
 from pilekit.evaluate.score_ranks import ending_together
-from pilekit.evaluate.select_documents import Recorded, assign_to_rank, selected, text_bytes_selected, tokenized
+from pilekit.evaluate.select_documents import (
+    Recorded,
+    assign_to_rank,
+    selected_batches,
+    text_bytes_selected,
+    tokenized_documents,
+)
 from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.change_check import check_version
 from pilekit.shards.read.read_errors import SkippedLines
@@ -36,20 +42,22 @@ from pilekit.workers.ranks import Ranks
 
 logger = message_logger(__name__)
 
-MOST_OTHERS = 30
+MOST_UNKNOWN_LABELS = 30
 """The protocol lists at most this many labels unknown to the manifest."""
 STORED_BYTES_PER_TOKEN = 1.3
 READ_AHEAD = 4 << 20
 
 
 class ScoringProgress:
-    """Reports bytes as done once they are scored, and the bits per byte so far; reading is far ahead of scoring.
+    """Reports the bytes that are scored, and the bits per byte so far; reading is far ahead of scoring.
 
-    If the bytes of text of all documents are known, those of scored documents are done. A long document counts before
-    its end too, by its tokens. Otherwise stored bytes are counted: a scored token as the stored bytes that a token
-    usually takes, and bytes that were read long ago as scored. Each rank counts its work as that of every rank.
+    If the bytes of text of all documents are known, the bytes of scored documents are reported. The scored tokens of an
+    unfinished document count too. Otherwise stored bytes are reported: each scored token counts as the stored bytes
+    that a token usually takes, and bytes that were read long ago count as scored. Each rank assumes that all ranks have
+    done as much as itself.
 
-    total     bytes of text of all documents, None if unknown; `stored` is the size of the shards
+    total     bytes of text of all documents; None: unknown
+    stored    the size of the shards; None: unknown
     earlier   the documents that earlier runs have scored
     """
 
@@ -59,42 +67,42 @@ class ScoringProgress:
         self._nll = float(earlier.nll.sum())
         self._read = self._reported = self._tokens = self._kept_tokens = 0
         self._begun_bytes = self._begun_tokens = 0
-        self._tell(self._earlier if total is not None else 0)
+        self._report_done(self._earlier if total is not None else 0)
 
-    def read(self, amount: int) -> None:
+    def count_read(self, amount: int) -> None:
         """Count `amount` more stored bytes as read; the decoding thread calls this, so it reports nothing."""
         self._read += amount
 
-    def begun(self, documents: Iterable[TokenizedDocument]) -> Iterator[TokenizedDocument]:
-        """The documents as they come to be scored, of which the bytes of a token are known."""
+    def count_begun(self, documents: Iterable[TokenizedDocument]) -> Iterator[TokenizedDocument]:
+        """Pass on the documents, and count their bytes and tokens as begun."""
         for document in documents:
             self._begun_bytes += document.bytes
             self._begun_tokens += len(document.ids)
             yield document
 
-    def kept(self, record: ScoredDocument) -> None:
+    def count_kept(self, record: ScoredDocument) -> None:
         """Count a document whose tokens are all scored."""
         self._bytes += record.bytes
         self._nll += record.nll
         self._kept_tokens += record.tokens
 
-    def scored(self, tokens: int) -> None:
+    def count_scored(self, tokens: int) -> None:
         """Count `tokens` more as scored, and report."""
         self._tokens += tokens
         if self._total is None:
             stored = int(self._tokens * STORED_BYTES_PER_TOKEN * self._world_size)
-            self._tell(min(self._read, max(stored, self._read - READ_AHEAD)))
+            self._report_done(min(self._read, max(stored, self._read - READ_AHEAD)))
         else:
             begun = (self._tokens - self._kept_tokens) * self._begun_bytes // max(1, self._begun_tokens)
-            own = self._bytes - self._earlier + begun
-            self._tell(min(self._total, self._earlier + own * self._world_size))
+            own_bytes = self._bytes - self._earlier + begun
+            self._report_done(min(self._total, self._earlier + own_bytes * self._world_size))
 
-    def all(self) -> None:
-        """Report everything as done."""
-        self._tell(self._read if self._total is None else self._total)
+    def report_all(self) -> None:
+        """Report all bytes as done."""
+        self._report_done(self._read if self._total is None else self._total)
 
-    def _tell(self, done: int) -> None:
-        self._reported = max(self._reported, done)
+    def _report_done(self, finished_bytes: int) -> None:
+        self._reported = max(self._reported, finished_bytes)
         bits = self._nll / math.log(2) / self._bytes if self._bytes else None
         self._report(self._reported, self._stored if self._total is None else self._total, bits)
 
@@ -105,22 +113,18 @@ def scoring_run(
 ) -> Iterator[ScoringRun]:
     """The run of a plan on the ranks, all of which make this call.
 
-    out      the folder for records, which is locked until the block ends; None: records are not written
+    out      the folder for records, locked until the block ends; None: records are not written
     report   called with the progress
     """
     with ExitStack() as locks:
         earlier = ranks.on_rank0(lambda: _earlier_records(plan, out, locks))
         total = None if report is None else text_bytes_selected(plan)
-        progress = ScoringProgress(report or _ignore, total, plan.corpus.size, earlier, ranks.world_size)
+        progress = ScoringProgress(report or (lambda *_: None), total, plan.corpus.size, earlier, ranks.world_size)
         yield ScoringRun(plan, ranks, out, earlier, progress)
 
 
-def _ignore(*_: object) -> None:
-    """Report to nobody."""
-
-
 class ScoringRun:
-    """A run on this rank: the records of earlier runs, and what it reads, scores and records itself.
+    """A run on this rank: it reads, scores and records the documents that earlier runs have not recorded.
 
     earlier   the records of earlier runs
     """
@@ -145,25 +149,27 @@ class ScoringRun:
         """
         plan, ranks = self._plan, self._ranks
         with ending_together(ranks) as self._check_others, ExitStack() as opened:
-            batches = opened.enter_context(closing(selected(plan, self._labels, self._skipped, self._progress.read)))
+            batches = opened.enter_context(
+                closing(selected_batches(plan, self._labels, self._skipped, self._progress.count_read))
+            )
             unscored = assign_to_rank(self._without_recorded(batches), ranks.rank, ranks.world_size)
-            documents = tokenized(unscored, plan.tokenizer)
+            documents = tokenized_documents(unscored, plan.tokenizer)
             if self._out is not None:
                 file = records_folder(self._out, plan.key) / f"records.{ranks.rank}.jsonl"
                 self._append = opened.enter_context(record_file(file))
             first = next(documents, None)
-            yield None if first is None else self._progress.begun(chain([first], documents))
+            yield None if first is None else self._progress.count_begun(chain([first], documents))
 
     def _without_recorded(self, batches: Iterable[DocumentBatch]) -> Iterator[DocumentBatch]:
         for batch in batches:
-            self._progress.scored(0)
+            self._progress.count_scored(0)
             yield self._recorded.without_recorded(batch)
 
     def score(self, documents: Iterable[TokenizedDocument], scoring: Scoring) -> Iterator[TokenizedDocument]:
         """Yield each document as soon as all its rows are scored. PilekitError if a file of the model has changed."""
         self._check_model()
         for batch in score_rows(documents, scoring):
-            self._progress.scored(batch.tokens)
+            self._progress.count_scored(batch.tokens)
             self._check_others()
             yield from batch.documents
         self._check_model()
@@ -175,7 +181,7 @@ class ScoringRun:
 
     def keep(self, record: ScoredDocument, numbers: bytes = b"") -> None:
         """Keep the record of a scored document and its numbers, in the folder of the run if it has one."""
-        self._progress.kept(record)
+        self._progress.count_kept(record)
         if self._append is not None:
             self._append(record, numbers)
         self._own.append(record)
@@ -184,7 +190,7 @@ class ScoringRun:
         """The records of all ranks and all runs, and the plan's protocol with labels and bad lines, on every rank."""
         plan, ranks, manifest = self._plan, self._ranks, self._plan.corpus.manifest
         parts = ranks.gather(self._own)
-        self._progress.all()
+        self._progress.report_all()
 
         def joined() -> Records:
             documents = chain(self._recorded.require_all_found().documents(), *parts)
@@ -201,13 +207,13 @@ class ScoringRun:
         records = ranks.on_all_ranks(joined)
         if ranks.is_first:
             self._warn(records)
-        known = [subset.name for subset in manifest.subsets]
-        others = [label for label in self._labels if label not in known][:MOST_OTHERS]
-        labels = [name for name in known if name in self._labels] + others
+        manifest_subsets = [subset.name for subset in manifest.subsets]
+        unknown_labels = [label for label in self._labels if label not in manifest_subsets][:MOST_UNKNOWN_LABELS]
+        labels = [name for name in manifest_subsets if name in self._labels] + unknown_labels
         return records, {**plan.protocol, "skipped_lines": self._skipped.count, "labels": labels}
 
     def _warn(self, records: Records) -> None:
-        """Log what the reader of the figures must know: an unusual label, subsets without documents, bad lines."""
+        """Warn of an unusual label, of requested subsets without documents, and of bad lines."""
         plan, skipped = self._plan, self._skipped
         if plan.subsets is None:
             check_label(plan.corpus, self._labels)
@@ -223,9 +229,9 @@ def _earlier_records(plan: Plan, out: str | Path | None, locks: ExitStack) -> Re
     """The records of earlier runs; `locks` keeps their folder locked."""
     if out is None:
         return Records.of([], plan.shards, plan.corpus.manifest)
-    records = locks.enter_context(held_folder(out, plan.key, plan.protocol, plan.corpus.manifest))
+    records = locks.enter_context(locked_records(out, plan.key, plan.protocol, plan.corpus.manifest))
     if len(records):
         documents = counted(len(records), "document is", "documents are")
-        what = "already done" if scored_before(out, plan.key) else "resuming"
-        logger.warning("%s: %s scored already, recorded in %s", what, documents, out)
+        state = "already done" if has_result(out, plan.key) else "resuming"
+        logger.warning("%s: %s scored already, recorded in %s", state, documents, out)
     return records

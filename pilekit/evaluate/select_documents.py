@@ -33,17 +33,17 @@ DOCUMENT_BYTES = 64
 """A document's weight is its bytes plus this, so that empty documents reach all ranks too."""
 
 
-def selected(
+def selected_batches(
     plan: Plan, labels: dict[str, int], skipped: SkippedLines, advance: Callable[[int], None]
 ) -> Generator[DocumentBatch, None, None]:
     """All batches of the documents that `plan` selects, in the corpus's order.
 
-    `limit` ends a subset after so many documents. `limit_bytes` ends it with the first document with which its texts
-    reach so many bytes of UTF-8, so a subset has fewer bytes only if it has no more documents. With a limit, reading
-    ends when all requested subsets are full, or without a request, all subsets of the manifest and all others found so
-    far. A manifest without subsets does not name the labels to come, so all shards are read.
+    `limit` ends a subset after so many documents, and `limit_bytes` with the document whose text reaches so many bytes
+    of UTF-8. With a limit, reading ends when all requested subsets are full. Without a request, these are all subsets
+    of the manifest and all others found so far. A manifest without subsets does not name the labels to come, so all
+    shards are read.
 
-    labels    receives the number of documents taken of each label met, 0 for labels that are not selected
+    labels    receives the number of documents selected of each label found, 0 for labels that are not requested
     skipped   collects the bad lines that are passed over
     advance   called with the number of stored bytes newly read
     """
@@ -63,9 +63,9 @@ def selected(
 
 
 def text_bytes_selected(plan: Plan) -> int | None:
-    """The bytes of text of all documents that `selected` gives, before any is scored; None if they cost much.
+    """The bytes of text of all documents that `selected_batches` gives; None if counting them would cost much.
 
-    Indexes hold them. With a limit, shards without an index are read, as far as the limits reach; not remote ones.
+    Indexes hold the bytes. With a limit, local shards without an index are read, as far as the limits reach.
     """
     indexes = find_indexes(plan.corpus)
     limits = (plan.options.limit, plan.options.limit_bytes) != (None, None)
@@ -80,7 +80,7 @@ def text_bytes_selected(plan: Plan) -> int | None:
                 total += int(rows.text_bytes[selection.take(labels, rows.text_bytes.tolist())].sum())
                 if selection.is_full():
                     return total
-    except PilekitError:  # told by the reading that scores
+    except PilekitError:  # the reading that scores raises it again
         return None
     return total
 
@@ -94,34 +94,36 @@ def _sizes(shard: Shard, index: ShardIndex | None, plan: Plan) -> Iterator[Docum
 
 
 class _Selection:
-    """Which documents are taken, from first to last; `labels` as for `selected`."""
+    """Decides which documents are selected, from first to last; `labels` as for `selected_batches`."""
 
     def __init__(self, plan: Plan, labels: dict[str, int]) -> None:
         self._limit, self._limit_bytes, self._subsets = plan.options.limit, plan.options.limit_bytes, plan.subsets
-        self._left: dict[str, int] = {}  # bytes of each label until the limit of bytes
+        self._missing_bytes: dict[str, int] = {}  # of each label, until its limit
         named = [subset.name for subset in plan.corpus.manifest.subsets]
         self._expected = named if plan.subsets is None else list(plan.subsets)
         self._labels = labels
 
     def take(self, labels: Iterable[str], sizes: Iterable[int]) -> list[bool]:
-        """Whether each of the next documents is taken, by its label and its bytes of text."""
-        taken = list(map(self._take, labels, sizes))
+        """Whether each of the next documents is selected, by its label and its bytes of text."""
+        choices = list(map(self._take, labels, sizes))
         check_labels(self._labels, len(self._expected))
-        return taken
+        return choices
 
     def _take(self, label: str, size: int) -> bool:
         self._labels.setdefault(label, 0)
-        wanted = (self._subsets is None or label in self._subsets) and not self._is_over(label)
-        self._labels[label] += wanted
-        if wanted and self._limit_bytes is not None:
-            self._left[label] = self._left.get(label, self._limit_bytes) - size
-        return wanted
+        is_selected = (self._subsets is None or label in self._subsets) and not self._is_over(label)
+        self._labels[label] += is_selected
+        if is_selected and self._limit_bytes is not None:
+            self._missing_bytes[label] = self._missing_bytes.get(label, self._limit_bytes) - size
+        return is_selected
 
     def _is_over(self, label: str) -> bool:
-        return (self._limit is not None and self._labels.get(label) == self._limit) or self._left.get(label, 1) <= 0
+        return (self._limit is not None and self._labels.get(label) == self._limit) or self._missing_bytes.get(
+            label, 1
+        ) <= 0
 
     def is_full(self) -> bool:
-        """Whether no further document can be taken, judging by the known subsets."""
+        """Whether no further document of the known subsets can be selected."""
         names = self._expected if self._subsets is not None else {*self._expected, *self._labels}
         has_limit = (self._limit, self._limit_bytes) != (None, None)
         return bool(self._expected) and has_limit and all(map(self._is_over, names))
@@ -160,19 +162,18 @@ def _changed(shard: str, number: int, how: str) -> PilekitError:
 
 def assign_to_rank(batches: Iterable[DocumentBatch], rank: int, world_size: int) -> Iterator[DocumentBatch]:
     """This rank's documents of all batches, which must be the same on every rank."""
-    loads = [
-        (0, any_rank) for any_rank in range(world_size)
-    ]  # a heap: the least loaded rank first, among equals the lowest
+    # A heap of (load, rank): the least loaded rank is first, and the lowest of equals.
+    loads = [(0, any_rank) for any_rank in range(world_size)]
     for batch in batches:
-        own = np.zeros(len(batch), dtype=np.bool_)
+        is_own = np.zeros(len(batch), dtype=np.bool_)
         for i, size in enumerate(batch.text_bytes().tolist()):
             load, least = loads[0]
             heapq.heapreplace(loads, (load + size + DOCUMENT_BYTES, least))
-            own[i] = least == rank
-        yield batch.where(own)
+            is_own[i] = least == rank
+        yield batch.where(is_own)
 
 
-def tokenized(batches: Iterable[DocumentBatch], tokenizer: Tokenizer) -> Iterator[TokenizedDocument]:
+def tokenized_documents(batches: Iterable[DocumentBatch], tokenizer: Tokenizer) -> Iterator[TokenizedDocument]:
     """The documents of all batches, each with its tokens."""
     tokenize = Tokenize(tokenizer)
     for batch in batches:

@@ -1,4 +1,4 @@
-"""The settings of a score: what `bits_per_byte` takes, and what decides on any score (`ScoreSettings`).
+"""The settings of `bits_per_byte` (`BitsPerByteSettings`), and those that decide on any score (`ScoreSettings`).
 
 Each setting has its type, range, default and sentence here alone. `takes_settings` makes the signature and docstring of
 `bits_per_byte` of them, and `pilekit bpb` its options. Nothing here imports torch, so a command finds a wrong value
@@ -64,15 +64,15 @@ class ScoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     def check_kind(self, model_type: str, masked: bool) -> None:
         """PilekitError for a setting that belongs to the other kind of model."""
         usual = {"context_len": 1, "prefix": "auto", "paper": False} if masked else {"mlm_sample": None}
-        kind, other = ("masked", "causal") if masked else ("causal", "masked")
+        kind, other_kind = ("masked", "causal") if masked else ("causal", "masked")
         for name, value in usual.items():
             if getattr(self, name) != value:
                 this = f"this {visible(model_type, 60)} model is a {kind} one"
-                raise PilekitError(f"{name} is for {other} models, and {this}; leave it out")
+                raise PilekitError(f"{name} is for {other_kind} models, and {this}; leave it out")
 
 
 class _ScoreSource(ScoreSettings, frozen=True):
-    """The settings that may be given without their names."""
+    """The settings that a call may give by position."""
 
     model: str | Path | PreTrainedModel
     """A folder with config.json, safetensors and tokenizer.json, or a model of `transformers`, which is scored as it
@@ -103,6 +103,6 @@ class BitsPerByteSettings(_ScoreSource, frozen=True, kw_only=True):
     manifest: Described = None
     """Describes the data at a path, as for `Corpus`; `train` has the same."""
     report: Scored | None = None
-    """Called with the bytes done, their total, and the bits per byte so far: of the documents that this process or an
-    earlier run has scored, over their raw text. The bytes are of text if a limit is given or every shard has an index,
-    and else stored bytes. None is for what is not known (yet)."""
+    """Called with the bytes done, their total, and the bits per byte of the documents that this process and earlier
+    runs have scored. The bytes are those of texts if a limit is given or every shard has an index, else stored bytes.
+    A number that is not known (yet) is None."""

@@ -24,8 +24,8 @@ from pilekit.shards.read.reader import OnError
 class TrainingCopies(Result):
     """How many evaluation documents have a text that occurs in the training shards.
 
-    overall   all of them
-    subsets   the number in each subset that was evaluated, 0 included
+    overall   the number in all subsets
+    subsets   the number in each subset that was evaluated, also if it is 0
     shards    names of the training shards
     """
 

@@ -33,7 +33,7 @@ from pilekit.tokenize.tokenizer_file import plain_content, roles_beside, tokeniz
 
 logger = message_logger(__name__)
 
-# Usual names of these tokens, tried in this order if no config beside the file names one.
+# Usual names of special tokens, tried in this order if no config beside the file names the token.
 _COMMON_NAMES = {
     "eos_token": ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|im_end|>", "[EOS]", "[SEP]"),
     "bos_token": ("<|begin_of_text|>", "<|startoftext|>", "<s>", "<bos>", "<|bos|>", "[BOS]", "[CLS]"),
@@ -108,9 +108,15 @@ def load_tokenizer(
     if special_tokens == "text":
         with naming_failures(path):
             _warn_of_reachable_special_tokens(path, reference)
-    eos_id, bos_id, pad_id, mask_id = _special_ids(path, reference)
-    fingerprint = hashlib.sha256(raw).hexdigest()
-    return Tokenizer._of(path, chosen, special_tokens, fingerprint, eos_id, bos_id, pad_id, mask_id, encode, reference)
+    return Tokenizer._with(
+        path=path,
+        backend=chosen,
+        special_tokens=special_tokens,
+        fingerprint=hashlib.sha256(raw).hexdigest(),
+        **_special_ids(path, reference),
+        _encode=encode,
+        _reference=reference,
+    )
 
 
 @functools.lru_cache(maxsize=2)  # a worker gets the same tokenizer with every shard, and loading is slow
@@ -122,11 +128,13 @@ def reopen(path: Path, backend: Backend, special_tokens: SpecialTokens, fingerpr
     return tokenizer
 
 
-def _reopening(tokenizer: Tokenizer) -> tuple[Any, ...]:
-    return reopen, (tokenizer.path, tokenizer.backend, tokenizer.special_tokens, tokenizer.fingerprint)
-
-
-copyreg.pickle(Tokenizer, _reopening)
+copyreg.pickle(
+    Tokenizer,
+    lambda tokenizer: (
+        reopen,
+        (tokenizer.path, tokenizer.backend, tokenizer.special_tokens, tokenizer.fingerprint),
+    ),
+)
 
 
 @functools.lru_cache(maxsize=4)
@@ -167,19 +175,21 @@ def _agreed_fast_encoder(content: str, special_tokens: SpecialTokens) -> EncodeB
     return encode
 
 
-def _special_ids(path: Path, reference: tokenizers.Tokenizer) -> list[int | None]:
-    """The ids of EOS, BOS, padding and mask: from the configs beside a `tokenizer.json`, else by common names."""
+def _special_ids(path: Path, reference: tokenizers.Tokenizer) -> dict[str, int | None]:
+    """The fields `eos_id`, ... of a `Tokenizer`: from the configs beside a `tokenizer.json`, else by common names."""
     named = roles_beside(path) if path.name == "tokenizer.json" else {}
     added = {token.content for token in reference.get_added_tokens_decoder().values()}
-    ids: list[int | None] = []
+    ids: dict[str, int | None] = {}
     for role, common in _COMMON_NAMES.items():
-        candidates = [*([named[role]] if role in named else []), *(name for name in common if name in added)]
-        token_ids = (reference.token_to_id(name) for name in candidates)
-        ids.append(next((token_id for token_id in token_ids if token_id is not None), None))
+        field = role.replace("_token", "_id")
+        ids[field] = reference.token_to_id(named[role]) if role in named else None
+        for name in common:
+            if ids[field] is None and name in added:
+                ids[field] = reference.token_to_id(name)
     return ids
 
 
-def _warn_of_reachable_special_tokens(shown: Path, reference: tokenizers.Tokenizer) -> None:
+def _warn_of_reachable_special_tokens(path: Path, reference: tokenizers.Tokenizer) -> None:
     """Warn if the text of a special token, encoded as ordinary text, still gives the token's id."""
     special = {token.content: number for number, token in reference.get_added_tokens_decoder().items() if token.special}
     encodings = reference.encode_batch_fast(list(special), add_special_tokens=False)
@@ -188,7 +198,7 @@ def _warn_of_reachable_special_tokens(shown: Path, reference: tokenizers.Tokeniz
     ]
     if reached:
         _warn_once(
-            f"{shown}: the text {shortened(reached[0], 40)!r} in a document becomes that control token, because the "
+            f"{path}: the text {shortened(reached[0], 40)!r} in a document becomes that control token, because the "
             "tokenizer's model holds it as an ordinary word too"
         )
 

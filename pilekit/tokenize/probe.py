@@ -12,7 +12,7 @@ steps, each of which makes a text some thousand times as long, ask for more memo
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -85,16 +85,15 @@ def check_growth(normalizer: Any) -> None:
     """Raise `ValueError` if the normaliser of a tokenizer.json makes the probe's characters far longer."""
     text = "".join(_ALPHABETS)
     most = MOST_GROWTH * len(text)
-    for step in _steps(normalizer):
+    steps = [normalizer]
+    while steps:
+        step = steps.pop(0)
+        if isinstance(step, dict) and isinstance(inner := step.get("normalizers"), list):
+            steps = inner + steps
+            continue
+        if step is None:
+            continue
         plain = {"model": {"type": "BPE", "vocab": {}, "merges": []}, "normalizer": step}
         text = tokenizers.Tokenizer.from_str(orjson.dumps(plain).decode()).normalizer.normalize_str(text)
         if len(text) > most:
             raise ValueError(f"its normalizer makes a text over {MOST_GROWTH:,} times as long")
-
-
-def _steps(normalizer: Any) -> Iterator[Any]:
-    if isinstance(normalizer, dict) and isinstance(inner := normalizer.get("normalizers"), list):
-        for step in inner:
-            yield from _steps(step)
-    elif normalizer is not None:
-        yield normalizer

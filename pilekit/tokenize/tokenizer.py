@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -61,9 +61,9 @@ class Tokenizer(NearestNames):
         raise TypeError("a Tokenizer is loaded from its file: write load_tokenizer(path)")
 
     @classmethod
-    def _of(cls, *values: object) -> Self:
+    def _with(cls, **values: object) -> Self:
         tokenizer = object.__new__(cls)
-        vars(tokenizer).update(zip((field.name for field in fields(cls)), values, strict=True))
+        vars(tokenizer).update(values)
         return tokenizer
 
     def encode(self, text: str) -> list[int]:
@@ -158,7 +158,7 @@ def reference_encoder(reference: tokenizers.Tokenizer) -> EncodeBatch:
     """Return a function that encodes with `tokenizers`. `reference` already knows how to read special tokens."""
 
     def encode(texts: Sequence[str]) -> Encoded:
-        encodings = [one.ids for one in reference.encode_batch_fast(list(texts), add_special_tokens=False)]
+        encodings = [encoding.ids for encoding in reference.encode_batch_fast(list(texts), add_special_tokens=False)]
         offsets = np.zeros(len(encodings) + 1, dtype=np.int64)
         np.cumsum([len(ids) for ids in encodings], out=offsets[1:])
         return np.fromiter(chain.from_iterable(encodings), dtype=np.uint32, count=int(offsets[-1])), offsets

@@ -85,7 +85,7 @@ def plain_content(content: Any) -> dict[str, Any]:
 
 
 def roles_beside(file: Path) -> dict[str, str]:
-    """The tokens named by Hugging Face's two configs beside a tokenizer.json, by role."""
+    """The tokens that Hugging Face's two configs beside a tokenizer.json name, by role."""
     named: dict[str, str] = {}
     for config in ("special_tokens_map.json", "tokenizer_config.json"):
         path = file.with_name(config)

@@ -5,9 +5,9 @@ normalisation (GPT-NeoX's NFC changes text). Its ids are `<|endoftext|>` 0, `<|p
 The trainer of the `tokenizers` library does the work; its result depends on neither threads nor the order of texts.
 
 The sample is bounded, seeded, and spread over the shards. Each shard offers its first documents, up to eight times its
-share of the wanted bytes. Shares follow the shards' stored sizes, and later shards get the bytes that a shard does not
-use. The sample takes the offered documents with the smallest hash of (seed, shard name, document number), until it has
-the wanted bytes. So a small corpus is sampled evenly. Of thirty shards of 43 GB each, only the first per cent is read.
+share of the sample's bytes. Shares follow the shards' stored sizes, and later shards get the bytes that a shard does
+not use. The sample takes the offered documents with the smallest hash of (seed, shard name, document number), until it
+has its bytes. So a small corpus is sampled evenly. Of thirty shards of 43 GB each, only the first per cent is read.
 That is enough, because released Pile shards are shuffled. Only the sample is in memory.
 """
 
@@ -48,13 +48,16 @@ def train_tokenizer(
     manifest: Described = None,
     advance: Report = lambda *_: None,
 ) -> Tokenizer:
-    """Train on about `sample_bytes` bytes of `corpus` and write the tokenizer.json `out`, atomically.
+    """Train on about `sample_bytes` bytes of a corpus and write the tokenizer.json `out`, whole or not at all.
 
-    `corpus` is a `Corpus`, a path, glob or URL, or a list of these. Val and test shards are left out, unless there are
-    no others. `subsets` are names in any spelling that the manifest knows (None: all); `manifest` describes the corpus
-    at a path. `vocab_size` includes the two
-    special tokens and the 256 bytes; a small sample may give fewer ids. An existing file is replaced. Peak memory is
-    several times `sample_bytes`. `advance` receives the progress of each step.
+    corpus         a `Corpus`, a path, glob or URL, or a list of these; val and test shards are left out, unless there
+                   are no others
+    vocab_size     includes the two special tokens and the 256 bytes; a small sample may give fewer ids
+    out            an existing file is replaced
+    subsets        names in any spelling that the manifest knows; None: all
+    sample_bytes   peak memory is several times as large
+    manifest       describes the corpus at a path
+    advance        receives the progress of each step
     """
     out = Path(out)
     if vocab_size < SMALLEST_VOCABULARY:
@@ -127,14 +130,14 @@ OFFERED_PER_BYTE = 8
 
 def sample_by_hash(
     corpus: Corpus,
-    wanted: int,
+    wanted_bytes: int,
     *,
     subsets: Sequence[str] | None = None,
     seed: int = 0,
     advance: Callable[[int], None] = lambda stored: None,
     offered_per_byte: int = OFFERED_PER_BYTE,
 ) -> list[bytes]:
-    """Documents' texts in UTF-8, about `wanted` bytes, of `subsets` (exact names; None: all), ordered by their hashes.
+    """Texts of documents in UTF-8, about `wanted_bytes` bytes of `subsets` (exact names; None: all), in hashed order.
 
     The last document is not cut, so the sample may be longer by part of it. `advance` is called with numbers of stored
     bytes, which add up to the size of the shards.
@@ -143,32 +146,32 @@ def sample_by_hash(
     sizes = [shard.size or 0 for shard in shards]
     # A heap with the largest hash on top, hence negated. Shard and number make every entry distinct.
     heap: list[tuple[int, str, int, bytes]] = []
-    held = 0
-    to_offer = wanted * offered_per_byte
+    sample_size = 0
+    to_offer = wanted_bytes * offered_per_byte
     for place, shard in enumerate(shards):
-        rest = sum(sizes[place:])
-        limit = to_offer * sizes[place] // rest if rest else to_offer // (len(shards) - place)
-        offered = told = 0
+        remaining_size = sum(sizes[place:])
+        limit = to_offer * sizes[place] // remaining_size if remaining_size else to_offer // (len(shards) - place)
+        offered = reported = 0
 
-        def tell(stored: int) -> None:
-            nonlocal told
-            told += stored
+        def report(stored: int) -> None:
+            nonlocal reported
+            reported += stored
             advance(stored)
 
-        with read(shard, subsets, manifest=corpus.manifest, advance=tell) as batches:
+        with read(shard, subsets, manifest=corpus.manifest, advance=report) as batches:
             for batch in batches:
                 hashes = document_hashes(batch.shard, batch.numbers, seed).tolist()
                 offered += int(batch.text_bytes().sum())
                 for index, value in enumerate(hashes):
-                    if (held >= wanted and value > -heap[0][0]) or not batch.texts[index]:
+                    if (sample_size >= wanted_bytes and value > -heap[0][0]) or not batch.texts[index]:
                         continue
                     text = batch.texts[index].encode()
                     heapq.heappush(heap, (-value, batch.shard, int(batch.numbers[index]), text))
-                    held += len(text)
-                    while held - len(heap[0][3]) >= wanted:
-                        held -= len(heapq.heappop(heap)[3])
+                    sample_size += len(text)
+                    while sample_size - len(heap[0][3]) >= wanted_bytes:
+                        sample_size -= len(heapq.heappop(heap)[3])
                 if offered >= limit:
                     break
-        advance(max(0, sizes[place] - told))  # the part that was not read
+        advance(max(0, sizes[place] - reported))  # the part that was not read
         to_offer = max(0, to_offer - offered)
     return [entry[3] for entry in sorted(heap, key=lambda entry: (-entry[0], entry[1], entry[2]))]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -134,8 +133,8 @@ def test_progress_follows_the_scoring(model_dir: Path, tmp_path: Path) -> None:
     nothing = Records.of([], ["a.jsonl"], load_manifest())
     progress = ScoringProgress(lambda *reported: told.append(reported), None, 1 << 30, nothing)
     for _ in range(100):
-        progress.read(1 << 20)
-        progress.scored(0)
+        progress.count_read(1 << 20)
+        progress.count_scored(0)
     assert told[-1] == ((100 << 20) - READ_AHEAD, 1 << 30, None)  # never far behind the reading
 
 
@@ -174,42 +173,24 @@ def test_with_limits_or_indexes_the_bytes_of_all_texts_are_the_total_of_progress
     bits_per_byte(model_dir, corpus, limit=50)
 
 
+@pytest.mark.parametrize("changed", ["data/01.jsonl.zst", "model/model.safetensors"])
 def test_a_shard_or_model_that_changes_before_it_is_read_is_named_and_nothing_of_it_recorded(
-    tmp_path: Path, model_dir: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, model_dir: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
-    expected = bits_per_byte(model_dir, corpus).to_dict()
-    model, data, out = tmp_path / "model", tmp_path / "data", tmp_path / "out"
+    tiny_corpus(tmp_path / "other/data", seed=9)
+    tiny_model_dir(tmp_path / "other/model", seed=9)
+    model, data = shutil.copytree(model_dir, tmp_path / "model"), shutil.copytree(corpus, tmp_path / "data")
+    whole, out = shutil.copy(tmp_path / changed, tmp_path / "whole"), tmp_path / "out"
 
-    def replaced(file: Path, other: Path) -> None:
-        shutil.copy(other, tmp_path / "new")
-        (tmp_path / "new").rename(file)
+    def replaced(*arguments: Any, **named: Any) -> Any:
+        (tmp_path / "other" / changed).rename(tmp_path / changed)
+        return load_causal_lm(*arguments, **named)
 
-    other, other_model = tiny_corpus(tmp_path / "other", seed=9), tiny_model_dir(tmp_path / "other model", seed=9)
-    shard, weights = data / "01.jsonl.zst", model / "model.safetensors"
-    cases: list[tuple[Path, Callable[[], object]]] = [
-        (shard, lambda: replaced(shard, other / shard.name)),
-        (shard, lambda: shard.write_bytes(shard.read_bytes() + (other / shard.name).read_bytes())),
-        (shard, shard.unlink),
-        (weights, lambda: replaced(weights, other_model / weights.name)),
-        (model / "config.json", (model / "config.json").touch),
-    ]
-    for changed, change in cases:
-        for folder, whole in ((model, model_dir), (data, corpus)):
-            shutil.rmtree(folder, ignore_errors=True)
-            shutil.copytree(whole, folder)
-
-        def load(*arguments: Any, change: Callable[[], object] = change, **named: Any) -> Any:
-            change()
-            return load_causal_lm(*arguments, **named)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(module, "load_causal_lm", load)
-            refused(f"{changed}: was changed while it was read; run again", bits_per_byte, model, data, out=out)
-        assert not (out / "result.json").exists()
-        shutil.rmtree(folder)
-        shutil.copytree(whole, folder)
-        shutil.rmtree(model)
-        shutil.copytree(model_dir, model)
-        found = bits_per_byte(model, data, out=out).to_dict()
-        assert (found["subsets"], found["overall"]) == (expected["subsets"], expected["overall"])
-        shutil.rmtree(out)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "load_causal_lm", replaced)
+        message = f"{tmp_path / changed}: was changed while it was read; run again"
+        refused(message, bits_per_byte, model, data, out=out)
+    assert not (out / "result.json").exists()
+    shutil.copy(whole, tmp_path / changed)
+    result, expected = bits_per_byte(model, data, out=out), bits_per_byte(model_dir, corpus)
+    assert (result.subsets, result.overall) == (expected.subsets, expected.overall)

@@ -182,21 +182,11 @@ def test_a_vector_that_is_not_finite_is_not_called_a_loss(corpus: Path, tmp_path
     refused(message, embed_corpus, tmp_path / "model", corpus, tmp_path / "x.parquet")
 
 
-def test_null_vectors_need_a_pyarrow_that_stores_them(
-    model_dir: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "x.parquet"
-    with monkeypatch.context() as patch:
-        patch.setattr(embeddings, "NULL_VECTORS", 999)
-        refused(
-            r"document \d+: has no token, and pyarrow .* cannot store .*install pyarrow 999",
-            embedded,
-            model_dir,
-            corpus,
-            out,
-        )
-    assert not out.exists()
-    assert embedded(model_dir, corpus, out) == 50
+def test_null_vectors_need_a_pyarrow_that_stores_them(tmp_path: Path) -> None:
+    row = ScoredDocument("a.jsonl", 7, 0, "s", 0, 0, 0.0), np.full(8, np.nan)
+    message = r"document 7: has no token, and pyarrow .* cannot store .*install pyarrow 999"
+    refused(message, write_embeddings, tmp_path / "x", [row], 8, np.float32, {}, null_vectors=999)
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_damaged_file_is_named(model_dir: Path, corpus: Path, tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilekit import generate, load_tokenizer, prompts_of
-from pilekit.cli.main import pilekit
+from tests.cli.running import refused as refused_command
+from tests.cli.running import run, run_json
 from tests.refusing import refused
 from tests.tiny.models import WORDS, tiny_model, tiny_tokenizer
 
@@ -119,36 +119,26 @@ def test_what_cannot_be_continued_is_named(model_dir: Path) -> None:
 
 
 def test_the_command_prints_text_or_json_lines_and_writes_files(model_dir: Path, corpus: Path, tmp_path: Path) -> None:
-    def run(*words: object) -> tuple[int, str, str]:
-        result = CliRunner().invoke(pilekit, ["generate", str(model_dir), *map(str, words)], standalone_mode=True)
-        return result.exit_code, result.stdout, str(result.exception or "") + result.stderr
-
     few = ("--max-new-tokens", 4)
     (expected,) = generate(model_dir, ["the quick"], max_new_tokens=4)
-    code, text, _ = run("the quick", *few)
-    assert code == 0
-    assert "the quick" in text
-    code, text, _ = run("the quick", *few, "--json")
-    assert json.loads(text) == json.loads(json.dumps(expected.to_dict()))
+    assert "the quick" in run("generate", model_dir, "the quick", *few, exit_code=0).stdout
+    assert run_json("generate", model_dir, "the quick", *few) == json.loads(json.dumps(expected.to_dict()))
     (tmp_path / "prompts.txt").write_text("the quick\n\n12345\r\n")
     out = tmp_path / "made.jsonl"
-    assert run("--prompts", tmp_path / "prompts.txt", *few, "--out", out)[0] == 0
-    lines = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [line["prompt"] for line in lines] == ["the quick", "12345"]
-    assert lines[0] == json.loads(text)
-    code, text, _ = run("--data", corpus, "--prompt-tokens", 6, *few, "--json")
-    assert [json.loads(line)["subset"] for line in text.splitlines()] == ["ArXiv", "Github", "other"]
-    code, text, _ = run("--data", corpus, "--prompt-tokens", 6, *few)
-    assert "some.jsonl 4 other" in text
+    run("generate", model_dir, "--prompts", tmp_path / "prompts.txt", *few, "--out", out, exit_code=0)
+    written = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [line["prompt"] for line in written] == ["the quick", "12345"]
+    assert written[0] == json.loads(json.dumps(expected.to_dict()))
+    of_documents = ("generate", model_dir, "--data", corpus, "--prompt-tokens", 6, *few)
+    shown = run(*of_documents, "--json", exit_code=0).stdout.splitlines()
+    assert [json.loads(line)["subset"] for line in shown] == ["ArXiv", "Github", "other"]
+    assert "some.jsonl 4 other" in run(*of_documents, exit_code=0).stdout
 
     for words, error in (
-        ((), "give prompts"),
-        (("a", "--data", corpus), "give prompts"),
         (("--prompts", tmp_path / "none.txt"), "none.txt: cannot be read"),
         (("a", "--out", tmp_path), "is a folder"),
-        (("--data", tmp_path / "nothing.jsonl"), "nothing.jsonl"),
         (("a\udcff",), "not UTF-8"),
     ):
-        code, _, message = run(*words)
-        assert code != 0
-        assert error in message, message
+        refused_command(error, "generate", model_dir, *words)
+    for words in ((), ("a", "--data", corpus)):
+        assert "give prompts" in run("generate", model_dir, *words, exit_code=2).stderr

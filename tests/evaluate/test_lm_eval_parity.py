@@ -52,14 +52,6 @@ def test_each_family(tmp_path: Path, family: Family) -> None:
     same(ours(tmp_path, model_dir, DOCUMENTS + SPECIAL), log_likelihoods(model_dir, DOCUMENTS + SPECIAL, batch_size=3))
 
 
-def test_a_pythia_shape_at_its_full_length(tmp_path: Path) -> None:
-    model_dir = pythia_14m(named(tiny_model_dir(tmp_path / "model")))
-    documents = [*DOCUMENTS, " ".join(random.Random(1).choices(_WORDS, k=1500))]
-    found = ours(tmp_path, model_dir, documents)
-    assert found.subsets[subset(len(documents) - 1)].tokens > 2 * 2048
-    same(found, log_likelihoods(model_dir, documents, batch_size=1))
-
-
 def test_shorter_windows_and_another_prefix(tmp_path: Path) -> None:
     model_dir = named(tiny_model_dir(tmp_path / "model"))
     theirs = log_likelihoods(model_dir, DOCUMENTS, max_length=7, prefix_token_id=42, batch_size=2)
@@ -93,23 +85,11 @@ def test_the_text_of_special_tokens_is_the_one_difference_to_its_defaults(tmp_pa
 
 
 def test_real_text(real_corpus: Path, tmp_path: Path) -> None:
+    """By a random model of Pythia-14M's shape, far from uniform, at its full length."""
     texts = [text for batch in read(real_corpus / "val.jsonl.zst") for text in batch.texts]
     documents = [*[text for text in texts if len(text) < 8_000][:25], max(texts, key=len)[:20_000]]
     model_dir = named(tiny_model_dir(tmp_path / "model"))
     (model_dir / "tokenizer.json").write_bytes((real_corpus / "20B_tokenizer.json").read_bytes())
-    pythia_14m(model_dir)
-    same(ours(tmp_path, model_dir, documents), log_likelihoods(model_dir, documents, batch_size=2))
-
-
-def named(model_dir: Path, **tokens: str) -> Path:
-    """`model_dir`, with the special tokens where both packages look for them."""
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>", **tokens}
-    (model_dir / "tokenizer_config.json").write_text(json.dumps(config))
-    return model_dir
-
-
-def pythia_14m(model_dir: Path) -> Path:
-    """`model_dir` with a random model of Pythia-14M's shape, far from uniform."""
     config = GPTNeoXConfig(
         vocab_size=50304,
         hidden_size=128,
@@ -123,6 +103,15 @@ def pythia_14m(model_dir: Path) -> Path:
     )
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config).save_pretrained(model_dir)
+    found = ours(tmp_path, model_dir, documents)
+    assert found.subsets[subset(len(documents) - 1)].tokens > 2048
+    same(found, log_likelihoods(model_dir, documents, batch_size=2))
+
+
+def named(model_dir: Path, **tokens: str) -> Path:
+    """`model_dir`, with the special tokens where both packages look for them."""
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>", **tokens}
+    (model_dir / "tokenizer_config.json").write_text(json.dumps(config))
     return model_dir
 
 

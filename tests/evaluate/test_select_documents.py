@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +15,9 @@ from hypothesis import strategies as st
 
 from pilekit.corpus import MAX_SUBSETS, Corpus, load_manifest
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.evaluate.results.compare import compare
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result_folder import read_result
-from pilekit.evaluate.select_documents import selected, text_bytes_selected
+from pilekit.evaluate.select_documents import selected_batches, text_bytes_selected
 from pilekit.evaluate.settings import ScoreSettings
 from pilekit.evaluate.training_copies import count_training_copies
 from pilekit.shards.index.build import index_corpus
@@ -27,113 +27,65 @@ from tests.evaluate.documents import manifest_of, write
 from tests.refusing import refused
 
 
-def test_subsets_are_in_the_manifests_order_then_as_they_come(tmp_path: Path, model_dir: Path) -> None:
-    labels = ["zebra", "ArXiv", None, "apple", "Pile-CC", "Github", "ArXiv"]
-    shard = write(tmp_path / "a.jsonl", [(label, f"text {label}") for label in labels])
-    result = bits_per_byte(model_dir, shard)
-    assert list(result.subsets) == ["Pile-CC", "ArXiv", "Github", "zebra", "(none)", "apple"]
-    assert result.subsets["ArXiv"].documents == 2
-    assert list(bits_per_byte(model_dir, shard, subsets=["(none)", "github"]).subsets) == ["Github", "(none)"]
-    names = [subset.name for subset in load_manifest().subsets]
-    shard = write(tmp_path / "b.jsonl", [(name, f"text of {name}") for name in reversed(names)])
-    assert list(bits_per_byte(model_dir, shard).subsets) == names
-
-
-def test_a_limit_takes_the_first_documents_of_each_subset(tmp_path: Path, model_dir: Path) -> None:
-    texts = [("ArXiv", "a" * n) for n in range(1, 6)] + [("Github", "b"), (None, "cc"), (None, "ccc"), (None, "c")]
-    result = bits_per_byte(model_dir, write(tmp_path / "a.jsonl", texts), limit=2)
-    sizes = {name: (score.documents, score.bytes) for name, score in result.subsets.items()}
-    assert sizes == {"ArXiv": (2, 3), "Github": (1, 1), "(none)": (2, 5)}
-
-
 @given(
     documents=st.lists(
         st.tuples(st.sampled_from(["A", "B", "other", None]), st.text("aé漢", max_size=9)), min_size=1, max_size=30
     ),
     limit=st.none() | st.integers(1, 4),
-    limit_bytes=st.integers(1, 40),
+    limit_bytes=st.none() | st.integers(1, 40),
     subsets=st.none() | st.sampled_from([("A",), ("B", "A")]),
+    described=st.sampled_from([("A", "B"), ("A", "B", "C"), ()]),
 )
-def test_a_limit_of_bytes_takes_whole_documents_until_a_subset_has_them(
-    documents: list[tuple[str | None, str]], limit: int | None, limit_bytes: int, subsets: tuple[str, ...] | None
+def test_documents_are_selected_until_their_subset_is_full_and_reading_ends_when_all_are(
+    documents: list[tuple[str | None, str]],
+    limit: int | None,
+    limit_bytes: int | None,
+    subsets: tuple[str, ...] | None,
+    described: tuple[str, ...],
 ) -> None:
+    """A bad line behind all documents is found only if reading goes on to the end."""
     expected: dict[str, list[tuple[str, int]]] = {}
-    kept = [False] * len(documents)
+    size = 0
+    names = list(described if subsets is None else subsets)
 
     def is_over(name: str) -> bool:
-        before = expected.get(name, [])
-        has = sum(len(documents[number][1].encode()) for _, number in before)
-        return has >= limit_bytes or (limit is not None and len(before) >= limit)
+        before = [len(documents[place][1].encode()) for _, place in expected.get(name, [])]
+        return (limit_bytes is not None and sum(before) >= limit_bytes) or (limit is not None and len(before) >= limit)
 
-    names = ["A", "B"] if subsets is None else list(subsets)
-    for place, (label, _) in enumerate(documents):
+    def ends() -> bool:
+        has_names = bool(described if subsets is None else subsets)
+        return has_names and (limit, limit_bytes) != (None, None) and all(map(is_over, names))
+
+    for place, (label, text) in enumerate(documents):
         name = label or "(none)"
-        if place and place % 11 == 0 and all(map(is_over, names)):
+        if place and place % 11 == 0 and ends():
             break  # all subsets that are known by the end of a shard are full
         names += [name] * (subsets is None and name not in names)
         if (subsets is None or name in subsets) and not is_over(name):
             expected.setdefault(name, []).append((f"{place // 11}.jsonl", place))
-            kept[place] = True
+            size += len(text.encode())
     with tempfile.TemporaryDirectory() as folder:
-        for begin in range(0, max(1, len(documents)), 11):
+        for begin in range(0, len(documents), 11):
             write(Path(folder) / f"{begin // 11}.jsonl", documents[begin : begin + 11])
-        options = ScoreSettings(subsets=subsets, limit=limit, limit_bytes=limit_bytes)
-        corpus = Corpus(folder, manifest_of("A", "B"))
+        (Path(folder) / "9.jsonl").write_text("this is no document\n")
+        corpus = Corpus(folder, manifest_of(*described))
         plan: Any = SimpleNamespace(
-            options=options,
+            options=ScoreSettings(subsets=subsets, limit=limit, limit_bytes=limit_bytes, on_error="skip"),
             corpus=corpus,
             subsets=subsets,
             shard_versions={shard.path: version_of(shard.path) for shard in corpus.shards},
         )
-        labels: dict[str, int] = {}
+        labels, skipped = dict[str, int](), SkippedLines()
         found: dict[str, list[tuple[str, int]]] = {}
-        for batch in selected(plan, labels, SkippedLines(), lambda _: None):
+        for batch in selected_batches(plan, labels, skipped, lambda _: None):
             for subset, number in zip(batch.subsets, batch.numbers.tolist(), strict=True):
-                found.setdefault(subset, []).append((f"{batch.shard}", number + 11 * int(batch.shard[0])))
-        total = sum(len(text.encode()) for (_, text), taken in zip(documents, kept, strict=True) if taken)
-        assert text_bytes_selected(plan) == total
-        for shard in corpus.shards[::2]:
-            index_corpus(Corpus(shard.path, corpus.manifest))
-        assert text_bytes_selected(plan) == total
+                found.setdefault(subset, []).append((batch.shard, number + 11 * int(batch.shard[0])))
+        assert text_bytes_selected(plan) == (None if (limit, limit_bytes) == (None, None) else size)
+        index_corpus(Corpus(folder, corpus.manifest), on_error="skip")
+        assert text_bytes_selected(plan) == size
     assert found == expected
-    assert {label: count for label, count in labels.items() if count} == {name: len(of) for name, of in found.items()}
-
-
-def test_a_limit_of_bytes_is_in_protocol_and_key_and_ends_reading(tmp_path: Path, model_dir: Path) -> None:
-    write(tmp_path / "corpus" / "00.jsonl", [("A", "a"), ("B", "bbbb"), ("A", "aaa"), ("A", "a"), ("B", "b")])
-    (tmp_path / "corpus" / "01.jsonl").write_text("this is no document\n")
-    corpus = Corpus(tmp_path / "corpus", manifest_of("A", "B"))
-    result = bits_per_byte(model_dir, corpus, limit_bytes=3, out=tmp_path / "out")
-    assert {name: (of.documents, of.bytes) for name, of in result.subsets.items()} == {"A": (2, 4), "B": (1, 4)}
-    assert result.protocol["limit_bytes"] == 3
-    assert bits_per_byte(model_dir, corpus, limit_bytes=3, out=tmp_path / "out").to_dict() == result.to_dict()
-    one = bits_per_byte(model_dir, corpus, limit_bytes=3, limit=1, out=tmp_path / "out")
-    assert one.protocol["records"] != result.protocol["records"]
-    assert {name: of.documents for name, of in one.subsets.items()} == {"A": 1, "B": 1}
-    assert "limit_bytes" not in bits_per_byte(model_dir, corpus, limit=1).protocol
-    assert compare([result, one]).left_out == (1, 0)
-    refused("limit_bytes", bits_per_byte, model_dir, corpus, limit_bytes=0)
-
-
-def test_a_limit_ends_reading_when_all_subsets_are_full(tmp_path: Path, model_dir: Path) -> None:
-    write(tmp_path / "corpus" / "00.jsonl", [("A", "a"), ("B", "b"), ("A", "aa")])
-    (tmp_path / "corpus" / "01.jsonl").write_text("this is no document\n")
-    for names, subsets, reads_on in (
-        (("A", "B"), None, False),
-        (("A", "B", "C"), None, True),
-        (("A", "B", "C"), ("A", "B"), False),
-        ((), ("B",), False),
-        ((), None, True),  # the labels of later files are unknown
-    ):
-        corpus = Corpus(tmp_path / "corpus", manifest_of(*names))
-        if reads_on:
-            refused(r"01\.jsonl, line 1", bits_per_byte, model_dir, corpus, limit=1, subsets=subsets)
-        else:
-            assert set(bits_per_byte(model_dir, corpus, limit=1, subsets=subsets).subsets) == set(subsets or names)
-    write(tmp_path / "more" / "00.jsonl", [("A", "a"), ("A", "a"), ("X", "x")])
-    write(tmp_path / "more" / "01.jsonl", [("X", "x"), ("X", "x")])
-    result = bits_per_byte(model_dir, Corpus(tmp_path / "more", manifest_of("A")), limit=2)
-    assert {name: score.documents for name, score in result.subsets.items()} == {"A": 2, "X": 2}
+    assert skipped.count == (not ends())
+    assert {name: count for name, count in labels.items() if count} == {name: len(own) for name, own in found.items()}
 
 
 def test_empty_selections(tmp_path: Path, model_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -141,8 +93,6 @@ def test_empty_selections(tmp_path: Path, model_dir: Path, caplog: pytest.LogCap
     (tmp_path / "blank.jsonl").write_text("\n")
     for data, subsets, words in (
         (shard, ["Books3"], r"no documents of Books3 in the 1 shard of .*; `pilekit stats` shows"),
-        (shard, [], "subsets is empty"),
-        (shard, ["Bux"], "unknown subset"),
         (tmp_path / "blank.jsonl", None, "no documents in the 1 shard of"),
     ):
         refused(words, bits_per_byte, model_dir, data, subsets=subsets)
@@ -151,35 +101,21 @@ def test_empty_selections(tmp_path: Path, model_dir: Path, caplog: pytest.LogCap
     assert "no documents of Books3 in " in caplog.text
 
 
-def test_held_out_shards_among_others_are_scored_alone(
+def test_held_out_shards_among_others_are_scored_and_bad_lines_counted(
     tmp_path: Path, model_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(tmp_path / "train" / "00.jsonl", [("ArXiv", "train")])
-    write(tmp_path / "val.jsonl", [("ArXiv", "val")])
-    write(tmp_path / "test.jsonl", [("ArXiv", "test")])
-    result = bits_per_byte(model_dir, tmp_path)
-    assert [shard["name"] for shard in result.protocol["data"]] == ["test.jsonl", "val.jsonl"]
-    assert result.overall.bytes == 7
-    assert "only the held-out shards are taken: test.jsonl, val.jsonl" in caplog.text
-    assert bits_per_byte(model_dir, tmp_path / "train").overall.bytes == 5
-
-
-def test_bad_lines_are_skipped_and_counted_on_demand(
-    tmp_path: Path, model_dir: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    good = write(tmp_path / "good.jsonl", [("ArXiv", "one"), ("Github", "two"), ("ArXiv", "three")])
-    lines = good.read_text().splitlines()
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "00.jsonl").write_text("\n".join([lines[0], "this is no document", lines[1]]) + "\n")
-    (tmp_path / "bad" / "01.jsonl").write_text("\n".join(["{}", lines[2]]) + "\n")
-    refused(r"00\.jsonl, line 2", bits_per_byte, model_dir, tmp_path / "bad")
+    bad = write(tmp_path / "val.jsonl", [("ArXiv", "val"), ("Github", "")])
+    with bad.open("a") as file:
+        file.write("this is no document\n{}\n")
+    refused(r"val\.jsonl, line 3", bits_per_byte, model_dir, tmp_path)
     caplog.clear()
-    result = bits_per_byte(model_dir, tmp_path / "bad", on_error="skip")
-    assert result.subsets == bits_per_byte(model_dir, good).subsets
-    assert result.protocol["skipped_lines"] == 2
-    [said] = caplog.messages
-    assert said.startswith("skipped 2 bad lines, the first: ")
-    assert "00.jsonl, line 2" in said
+    result = bits_per_byte(model_dir, tmp_path, on_error="skip")
+    assert [shard["name"] for shard in result.protocol["data"]] == ["val.jsonl"]
+    assert (result.overall.documents, result.overall.bytes, result.protocol["skipped_lines"]) == (2, 3, 2)
+    notice, warning = caplog.messages
+    assert "only the held-out shards are taken: val.jsonl" in notice
+    assert re.match(r"skipped 2 bad lines, the first: .*val\.jsonl, line 3", warning)
 
 
 def test_foreign_labels(tmp_path: Path, model_dir: Path) -> None:
@@ -243,12 +179,11 @@ def test_copies_are_the_documents_whose_text_is_in_a_training_shard(
     }
 
 
-def test_held_out_shards_and_bad_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_held_out_training_shards_are_left_out_and_bad_lines_of_others_are_errors(tmp_path: Path) -> None:
     corpus_with(tmp_path, [("a", "ArXiv")], [("b", "ArXiv")])
     (tmp_path / "01.jsonl").rename(tmp_path / "val.jsonl")
-    found = count_training_copies(records([("b", "ArXiv")]), Corpus(tmp_path))
-    assert (found.overall, found.shards) == (0, ("00.jsonl",))
-    assert "left out, as held-out shards: val.jsonl" in caplog.text
+    copies = count_training_copies(records([("b", "ArXiv")]), Corpus(tmp_path))
+    assert (copies.overall, copies.shards) == (0, ("00.jsonl",))
     with (tmp_path / "00.jsonl").open("ab") as file:
         file.write(b"no document\n")
     refused(r"00\.jsonl", count_training_copies, records([("a", "ArXiv")]), Corpus(tmp_path))

@@ -123,9 +123,9 @@ def _schema(table: Path) -> pa.Schema:
 def _batches(table: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
     """These columns of the table, whose batches are right in themselves."""
     if table.suffix in _ARROW:
-        wanted = [_schema(table).get_field_index(name) for name in columns]
+        column_numbers = [_schema(table).get_field_index(name) for name in columns]
         with pa.OSFile(os.fsencode(table)) as file:
-            reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=wanted))
+            reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=column_numbers))
             for number in range(reader.num_record_batches):
                 batch = reader.get_batch(number)
                 batch.validate(full=True)  # Arrow reads buffers as they are: a wrong offset would end the process.

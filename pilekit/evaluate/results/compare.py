@@ -81,15 +81,15 @@ class Comparison(Result):
         """
         pairs = []
         for number, against in enumerate(self.against, 1):
-            both = [0, number]
+            pair = [0, number]
             overall = {
                 **against.overall.to_dict(),
-                "models": [self.models[place] for place in both],
-                "left_out": [self.left_out[place] for place in both],
+                "models": [self.models[place] for place in pair],
+                "left_out": [self.left_out[place] for place in pair],
                 "cautions": list(self.cautions),
             }
             weighted = None if against.weighted is None else {**against.weighted.to_dict(), "weight": against.weight}
-            origin = {"paths": [self.paths[place] for place in both], "manifest": self.manifest, "by": self.by}
+            origin = {"paths": [self.paths[place] for place in pair], "manifest": self.manifest, "by": self.by}
             pairs.append({"subsets": as_json(against.subsets), "overall": overall, "weighted": weighted, **origin})
         return pairs[0] if len(pairs) == 1 else {"comparisons": pairs}
 
@@ -113,7 +113,7 @@ def compare(results: Sequence[BitsPerByte], folders: Sequence[str | Path | None]
     """Compare each further model with the first, on the documents that all of them scored.
 
     results   of two models or more, or of one model by several protocols
-    folders   where each result is stored, named beside its model; None: not named
+    folders   the folder of each result, which follows its model's name; None: not named
 
     Tokenizers may differ, because bytes are counted. The result has a sentence for each difference between the
     protocols that changes figures. PilekitError for fewer than two results, for a result without records, for causal
@@ -136,7 +136,7 @@ def compare(results: Sequence[BitsPerByte], folders: Sequence[str | Path | None]
             for letter, scored in zip(LETTERS, records, strict=False)
         )
         raise PilekitError(f"there is no document that all results scored ({shards}); score all on the same shards")
-    cautions = tuple(differing(protocols))
+    cautions = tuple(protocol_cautions(protocols))
     left_out = tuple(len(scored) - rows.shape[1] for scored in records)
     against, first = _differences(records, rows, results[0].mixture), protocols[0]
     paths = tuple(map(model_path, protocols))
@@ -165,38 +165,32 @@ def common_rows(records: Sequence[Records]) -> npt.NDArray[np.int64]:
     return np.array([[rows[identity] for identity in common] for rows in rows_by_identity], dtype=np.int64)
 
 
-def differing(protocols: Sequence[dict[str, Any]]) -> list[str]:
-    """A sentence for each field of a protocol that differs from the first's and moves figures by itself.
+def protocol_cautions(protocols: Sequence[dict[str, Any]]) -> list[str]:
+    """A sentence for each field of a protocol that differs from the first protocol's and moves figures by itself.
 
     Token ids are compared only within one tokenizer.
     """
     sentences, first = [], protocols[0]
-    for letter, other in zip(LETTERS[1:], protocols[1:], strict=False):
-        same = first["tokenizer"]["fingerprint"] == other["tokenizer"]["fingerprint"]
-        for name in ("max_length", "context_len", "prefix", "dtype", "mlm_sample", *(["template"] * same)):
-            its, others = (
-                protocol["prefix"]["id" if same else "given"] if name == "prefix" else protocol.get(name)
-                for protocol in (first, other)
-            )
-            if its != others:
-                its, others = json.dumps(its), json.dumps(others)
-                sentences.append(f"A was scored with {name} {its}, {letter} with {others}, which alone moves a figure")
+    for letter, further in zip(LETTERS[1:], protocols[1:], strict=False):
+        same_tokenizer = first["tokenizer"]["fingerprint"] == further["tokenizer"]["fingerprint"]
+        for name in ("max_length", "context_len", "prefix", "dtype", "mlm_sample", *(["template"] * same_tokenizer)):
+            values = [
+                protocol["prefix"]["id" if same_tokenizer else "given"] if name == "prefix" else protocol.get(name)
+                for protocol in (first, further)
+            ]
+            if values[0] != values[1]:
+                scored = f"A was scored with {name} {json.dumps(values[0])}, {letter} with {json.dumps(values[1])}"
+                sentences.append(f"{scored}, which alone moves a figure")
     return sentences
-
-
-def left_out_text(left_out: Sequence[int]) -> str:
-    """A sentence on the documents of each result that were not compared."""
-    counts = ", ".join(f"{count:,} of {letter}" for letter, count in zip(LETTERS, left_out, strict=False) if count)
-    return f"left out: {counts}"
 
 
 class _Sums(NamedTuple):
     """Sums over the documents of a subset; `texts` of them have text.
 
     bits    float64 [models]: bits of each model
-    drawn   float64 [models, SPLITS]: over the first part of each split, each further model's bits minus the first's,
-            and last the bytes
-    each    float64 [models, documents]: the same over each document alone
+    drawn   float64 [models, SPLITS]: each further model's bits minus the first's, and last the bytes, over the first
+            part of each split
+    each    float64 [models, documents]: the same of each document alone
     """
 
     bits: Float64
@@ -221,31 +215,31 @@ def _differences(
         exact = np.array([math.fsum(bits_of_model) for bits_of_model in bits[:, is_here].tolist()])
         counts = int(is_here.sum()), int(size[is_here].sum()), int(np.count_nonzero(size[is_here]))
         sums[name] = _Sums(exact, split_sums(columns[:, is_here], name), columns[:, is_here], *counts)
-    by_subset = {name: _over([(1.0, part)]) for name, part in sums.items()}
-    pooled = _over([(1.0, part) for part in sums.values()])
+    by_subset = {name: _weighted_differences([(1.0, part)]) for name, part in sums.items()}
+    pooled = _weighted_differences([(1.0, part) for part in sums.values()])
     shares = [(weights[name] / part.bytes, part) for name, part in sums.items() if part.bytes and name in weights]
     weight = 0.0 if mixture is None else mixture.weight * sum(share * part.bytes for share, part in shares)
-    by_mixture = _over(shares) if weight else [None] * len(pooled)
+    by_mixture = _weighted_differences(shares) if weight else [None] * len(pooled)
     return tuple(
         Against(overall, _adjusted({name: models[number] for name, models in by_subset.items()}), weighted, weight)
         for number, (overall, weighted) in enumerate(zip(pooled, by_mixture, strict=True))
     )
 
 
-def _over(parts: Sequence[tuple[float, _Sums]]) -> list[Difference]:
-    """Each further model against the first over several subsets, each with a weight of its bits and bytes."""
+def _weighted_differences(parts: Sequence[tuple[float, _Sums]]) -> list[Difference]:
+    """Each further model against the first over several subsets, whose bits and bytes count by a weight."""
     documents, size, texts = map(sum, zip(*(sums[3:] for _, sums in parts), strict=True))
-    first, *others = np.sum([weight * sums.bits for weight, sums in parts], axis=0).tolist()
+    first_bits, *further_bits = np.sum([weight * sums.bits for weight, sums in parts], axis=0).tolist()
     if not size:
-        return [Difference(documents, 0)] * len(others)
+        return [Difference(documents, 0)] * len(further_bits)
     drawn = np.sum([weight * sums.drawn for weight, sums in parts], axis=0)
     divisor, differences = sum(weight * sums.bytes for weight, sums in parts), []
     each = np.concatenate([weight * sums.each for weight, sums in parts], axis=1)
-    for bits, gain, own in zip(others, drawn[:-1], each[:-1], strict=True):
-        sums, whole = np.stack([gain, drawn[-1]]), [bits - first, divisor]
-        span, p = _span(sums, whole, Resampled.of(own, each[-1])) if texts >= FEWEST else (None, None)
-        bpb = first / divisor, bits / divisor
-        shape = (None, None) if span is None else _shape(own - whole[0] / divisor * each[-1], each[-1])
+    for bits, split_gains, gains in zip(further_bits, drawn[:-1], each[:-1], strict=True):
+        sums, whole = np.stack([split_gains, drawn[-1]]), [bits - first_bits, divisor]
+        span, p = _span(sums, whole, Resampled.of(gains, each[-1])) if texts >= FEWEST else (None, None)
+        bpb = first_bits / divisor, bits / divisor
+        shape = (None, None) if span is None else _shape(gains - whole[0] / divisor * each[-1], each[-1])
         differences.append(Difference(documents, size, bpb, whole[0] / divisor, span, p, p, *shape))
     return differences
 
@@ -253,13 +247,12 @@ def _over(parts: Sequence[tuple[float, _Sums]]) -> list[Difference]:
 def _span(
     sums: Float64, whole: Sequence[float], resampled: Resampled
 ) -> tuple[tuple[float, float], float] | tuple[None, None]:
-    """The interval that holds those of both tests, and the greater p-value; None if one of them is unbounded."""
+    """The interval that holds those of both tests, and the greater p-value; None if a test has no bounded interval."""
     flipped, drawn_anew = interval(sums, whole), resampled.interval()
     if flipped is None or drawn_anew is None:
         return None, None
-    return (min(flipped[0], drawn_anew[0]), max(flipped[1], drawn_anew[1])), max(
-        p_value(sums, whole), resampled.p_value()
-    )
+    p = max(p_value(sums, whole), resampled.p_value())
+    return (min(flipped[0], drawn_anew[0]), max(flipped[1], drawn_anew[1])), p
 
 
 def _shape(residuals: Float64, sizes: Float64) -> tuple[float, float]:
@@ -270,7 +263,7 @@ def _shape(residuals: Float64, sizes: Float64) -> tuple[float, float]:
 
 
 def _adjusted(subsets: dict[str, Difference]) -> dict[str, Difference]:
-    """The same, with p-values adjusted for the number of subsets that have one."""
+    """The differences with p-values adjusted for the number of subsets that have a p-value."""
     p_values = {name: difference.p for name, difference in subsets.items() if difference.p is not None}
     adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
     return {name: replace(difference, adjusted_p=adjusted.get(name)) for name, difference in subsets.items()}

@@ -23,15 +23,16 @@ class Difference(Result):
     """Two models on the same documents.
 
     documents    number of documents that all compared models have scored, and their UTF-8 `bytes`
-    bpb          bits per byte of the first model and of the other, on these documents; None if they have no byte
-    difference   the other's minus the first's: below 0 the other is better
+    bpb          bits per byte of the first model and of the further one, on these documents; None if they have no byte
+    difference   the further model's minus the first's: below 0 the further model is better
     interval     95 % interval of the difference; None with fewer than ten documents with text, or if
                  all but about three have the same difference per byte
     p            the p-value of no difference, at most 0.05 exactly if the interval does not hold 0; None without one
     adjusted_p   `p` by Holm's method for the subsets compared at once; otherwise `p`
-    skewness     of the difference's error, without its sign: |sum r^3| / (sum r^2)^1.5, where r is what a document's
-                 difference in bits departs from the mean for its bytes; None without an interval
-    evenness     of the lengths: (sum bytes)^2 / (documents with text * sum bytes^2), at most 1; None without one
+    skewness     |sum r^3| / (sum r^2)^1.5, the skewness of the difference's error without its sign; r is a document's
+                 difference in bits minus the mean for its bytes. None without an interval
+    evenness     (sum bytes)^2 / (documents with text * sum bytes^2), at most 1: how even the lengths are. None without
+                 an interval
     """
 
     FIGURES: ClassVar[tuple[str, ...]] = (
@@ -56,7 +57,7 @@ class Difference(Result):
 
     @property
     def verdict(self) -> str:
-        """Of the other model: "better", "worse", "not told apart" or "too few" documents.
+        """The verdict on the further model: "better", "worse", "not told apart" or "too few" documents.
 
         Better and worse need an adjusted p-value of at most 0.05, and an interval beyond rounding.
         """

@@ -64,12 +64,12 @@ def split_sums(rows: Float64, name: str = "") -> Float64:
     for begin in range(0, rows.shape[1], _AT_ONCE):
         piece = rows[:, begin : begin + _AT_ONCE]
         eights = np.pad(piece, ((0, 0), (0, -piece.shape[1] % 8))).reshape(len(rows), -1, 8)
-        of_byte = np.zeros((*eights.shape[:2], 1))  # the sum over the documents whose bits are set, for each byte
+        sums_of_byte = np.zeros((*eights.shape[:2], 1))  # the sum over the documents whose bits are set, for each byte
         for document in range(8):
-            of_byte = np.concatenate([of_byte, of_byte + eights[:, :, document, None]], axis=2)
+            sums_of_byte = np.concatenate([sums_of_byte, sums_of_byte + eights[:, :, document, None]], axis=2)
         for group in range(eights.shape[1]):
             drawn = draw.random_raw(SPLITS // 8).astype("<u8").view(np.uint8).astype(np.intp)
-            for row, table in zip(sums, of_byte[:, group], strict=True):
+            for row, table in zip(sums, sums_of_byte[:, group], strict=True):
                 row += table.take(drawn)
     return sums
 
@@ -78,7 +78,7 @@ def interval(sums: Float64, whole: Sequence[float]) -> tuple[float, float] | Non
     """The 95 % interval of a figure; None if it is unbounded, because one document has almost the whole denominator.
 
     sums    float64 [2, splits]: numerator and denominator of the first parts
-    whole   the same of all documents
+    whole   numerator and denominator of all documents
     """
     low, high = _parts(sums, whole)
     end = int((1 - LEVEL) * (len(low) + 1)) - 1
@@ -114,8 +114,8 @@ class Resampled:
         group = np.arange(len(numerators)) % units
         top, size = (np.bincount(group, sums, units).astype(np.float64) for sums in (numerators, denominators))
         figure = total(top) / total(size)
-        rest = top - figure * size
-        columns = np.stack([rest, size, rest * rest, rest * size, size * size])
+        residuals = top - figure * size
+        columns = np.stack([residuals, size, residuals * residuals, residuals * size, size * size])
         sums = np.zeros((len(columns), SPLITS))
         for counts, values in zip(resamples(units), columns.T, strict=True):
             sums += values[:, None] * counts.astype(np.float64)
@@ -127,7 +127,7 @@ class Resampled:
             shift = sums[0] / sums[1]
             terms = sums[2], -2 * shift * sums[3], shift * shift * sums[4]
             squares = terms[0] + terms[1] + terms[2]
-            squares[squares <= 1e-12 * (terms[0] + terms[2])] = 0  # what rounding leaves
+            squares[squares <= 1e-12 * (terms[0] + terms[2])] = 0  # rounding leaves a little of a sum that is 0
             quotients = shift * sums[1] / np.sqrt(squares * correction)
         quotients[np.isnan(quotients)] = 0
         return cls(figure, error, np.sort(quotients))
@@ -137,8 +137,8 @@ class Resampled:
         if not self.error:
             return self.figure, self.figure
         outside, beyond = (int(share * (len(self.quotients) + 1)) for share in (1 - LEVEL, (1 - LEVEL) / 2))
-        both = np.sort(abs(self.quotients))[-outside]
-        low, high = max(self.quotients[-beyond], both), min(self.quotients[beyond - 1], -both)
+        two_sided = np.sort(abs(self.quotients))[-outside]
+        low, high = max(self.quotients[-beyond], two_sided), min(self.quotients[beyond - 1], -two_sided)
         limits = self.figure - float(low) * self.error, self.figure - float(high) * self.error
         return limits if np.isfinite(limits).all() else None
 
@@ -182,8 +182,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def _parts(sums: Float64, whole: Sequence[float]) -> tuple[Float64, Float64]:
     """The lower and the higher figure of the two parts of each split; infinite if a part is empty."""
-    both = np.stack([sums, np.asarray(whole)[:, None] - sums], axis=1)
+    parts = np.stack([sums, np.asarray(whole)[:, None] - sums], axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        figures = both[0] / both[1]
-    empty = both[1].min(axis=0) <= 1e-9 * whole[1]  # the other part is a difference, which is rounded
+        figures = parts[0] / parts[1]
+    empty = parts[1].min(axis=0) <= 1e-9 * whole[1]  # the other part is a difference, which is rounded
     return np.where(empty, -np.inf, figures.min(axis=0)), np.where(empty, np.inf, figures.max(axis=0))

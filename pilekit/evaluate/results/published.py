@@ -112,15 +112,15 @@ def warnings_on(records: Records, protocol: dict[str, Any], manifest: Manifest) 
             "these are 17 of the Pile's 22 subsets (pile-uncopyrighted leaves out Books3, BookCorpus2, OpenSubtitles, "
             "YoutubeSubtitles and OpenWebText2): overall figures do not compare with those on the whole Pile"
         )
-    if protocol["paper"] and (other := another_tokenizer(records, protocol, manifest)) is not None:
-        warnings.append(other)
+    if protocol["paper"] and (mismatch := another_tokenizer(records, protocol, manifest)) is not None:
+        warnings.append(mismatch)
     return tuple(warnings)
 
 
 def bytes_of_tokens(tokens: int, subset: str, manifest: Manifest) -> float:
     """The bytes that a subset's tokens stand for; 0.0 if no constant is published for it."""
-    known = manifest.subset(subset)
-    constant = None if known is None else known.tokens_per_byte
+    described = manifest.subset(subset)
+    constant = None if described is None else described.tokens_per_byte
     return tokens / constant if constant else 0.0
 
 
@@ -139,11 +139,11 @@ def another_tokenizer(records: Records, protocol: dict[str, Any], manifest: Mani
     tokens = records.tokens + (protocol["prefix"]["id"] is None) * (records.bytes > 0)
     size = expected = counted_here = 0.0
     for code, name in enumerate(records.subsets):
-        known = manifest.subset(name)
-        if known is not None and known.tokens_per_byte is not None:
+        described = manifest.subset(name)
+        if described is not None and described.tokens_per_byte is not None:
             is_here = records.subset == code
             size += float(records.bytes[is_here].sum())
-            expected += known.tokens_per_byte * float(records.bytes[is_here].sum())
+            expected += described.tokens_per_byte * float(records.bytes[is_here].sum())
             counted_here += float(tokens[is_here].sum())
     if not expected or abs(counted_here / expected - 1) <= FAR:
         return None

@@ -52,7 +52,7 @@ RESULT = SealedKind(
     2,
     "score the model again with the same command, which adds what is missing and writes it again",
 )
-_NO_PART_OF_KEY = ("paper", "intervals", "skipped_lines", "labels", "records")
+_NOT_IN_KEY = ("paper", "intervals", "skipped_lines", "labels", "records")
 
 _decoder = msgspec.json.Decoder(ScoredDocument)
 
@@ -100,7 +100,7 @@ def record_key(protocol: dict[str, Any]) -> str:
     All records under one key may form one table. The key does not depend on the paths of the model and its adapter, or
     on fields about the figures computed from records.
     """
-    parts = {name: value for name, value in protocol.items() if name not in _NO_PART_OF_KEY}
+    parts = {name: value for name, value in protocol.items() if name not in _NOT_IN_KEY}
     parts["model"] = {name: value for name, value in protocol["model"].items() if name != "path"}
     if "adapter" in parts["model"]:
         parts["model"]["adapter"] = parts["model"]["adapter"]["files"]
@@ -127,10 +127,10 @@ def record_file(path: Path) -> Iterator[Callable[[ScoredDocument, bytes], None]]
                 file.truncate(sum(len(line) for line in lines if line.endswith(b"\n")))
 
             def append(document: ScoredDocument, items: bytes) -> None:
-                rest = memoryview(record_line(document, items))
+                unwritten = memoryview(record_line(document, items))
                 with writing(path):
-                    while rest:
-                        rest = rest[file.write(rest) :]
+                    while unwritten:
+                        unwritten = unwritten[file.write(unwritten) :]
 
             yield append
             with writing(path):
@@ -149,7 +149,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def held_folder(out: str | Path, key: str, protocol: dict[str, Any], manifest: Manifest) -> Iterator[Records]:
+def locked_records(out: str | Path, key: str, protocol: dict[str, Any], manifest: Manifest) -> Iterator[Records]:
     """Lock the folder of a run until the block ends, and yield the records of `key`.
 
     PilekitError if another process holds the folder, or if it cannot be written.
@@ -182,7 +182,6 @@ def read_records(folder: Path, shards: list[str], manifest: Manifest) -> Records
 
     PilekitError for a damaged line, for a record of another shard, and for two records of one document.
     """
-
     try:
         documents = (document for path in record_files(folder) for _, document in lines_in(path))
         return Records.of(documents, shards, manifest)
@@ -200,7 +199,7 @@ def record_files(folder: Path) -> list[Path]:
 
 
 def lines_in(path: Path) -> Iterator[tuple[int, ScoredDocument]]:
-    """(first byte, document) of each line of a rank's file but a torn last one; PilekitError for a damaged line."""
+    """(first byte, document) of each line in a rank's file but a torn last one; PilekitError for a damaged line."""
     begin = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -216,7 +215,7 @@ def lines_in(path: Path) -> Iterator[tuple[int, ScoredDocument]]:
 def read_numbers(
     folder: Path, item: npt.DTypeLike, records: Records
 ) -> Iterator[tuple[ScoredDocument, npt.NDArray[Any]]]:
-    """Each document of `records`, which are those in `folder`, in order, with its numbers of type `item`."""
+    """Yield each document of `records`, all of which `folder` holds, with its numbers of type `item`."""
     places: dict[tuple[str, int], tuple[Path, int]] = {}
     for path in record_files(folder):
         places |= {(document.shard, document.number): (path, begin) for begin, document in lines_in(path)}
@@ -238,7 +237,7 @@ def _hash_of(manifest: Manifest) -> str:
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode(manifest, order="sorted"))
 
 
-def scored_before(out: str | Path, key: str) -> bool:
+def has_result(out: str | Path, key: str) -> bool:
     """Whether `out` holds the result of the records of `key`."""
     try:
         return bool(json.loads((Path(out) / RESULT_FILE).read_bytes())["protocol"]["records"] == key)
@@ -255,15 +254,15 @@ def read_result(folder: str | Path) -> BitsPerByte:
     try:
         stored = RESULT.open_dict(path, RESULT.parsed(path, read_own(path)), StoredResult)
         protocol, key = stored.protocol, record_key(stored.protocol)
-        records_of = records_folder(folder, key)
+        folder_of_records = records_folder(folder, key)
         try:
-            manifest = msgspec.convert(read_header(records_of, KIND).inputs["manifest"], Manifest)
+            manifest = msgspec.convert(read_header(folder_of_records, KIND).inputs["manifest"], Manifest)
         except PilekitError as error:
             raise PilekitError(f"{error}; {RESULT.remedy}") from error
-        records = read_records(records_of, [shard["name"] for shard in protocol["data"]], manifest)
+        records = read_records(folder_of_records, [shard["name"] for shard in protocol["data"]], manifest)
         result = replace(BitsPerByte.of(records, protocol, manifest), training_copies=stored.training_copies)
         figures = result.to_dict()
-        is_same = all(figures[name] == getattr(stored, name) for name in ("overall", "weighted", "subsets"))  # exactly
+        is_same = all(figures[name] == getattr(stored, name) for name in ("overall", "weighted", "subsets"))
         if not is_same or protocol["records"] != key or stored.manifest != _hash_of(manifest):
             raise ValueError("other figures")
     except FileNotFoundError:

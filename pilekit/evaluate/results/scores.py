@@ -25,7 +25,7 @@ def rounded(figure: float | tuple[float, float] | None) -> str:
 
 
 def model_path(protocol: dict[str, Any]) -> str | None:
-    """The path of the model that a protocol describes, with its adapter's if it has one; None: a model in memory."""
+    """The path of a protocol's model, and of its adapter if it has one; None: a model in memory."""
     model = protocol["model"]
     return f"{model['path']} + {model['adapter']['path']}" if "adapter" in model else model["path"]
 

@@ -48,7 +48,7 @@ def tabulate(records: Records, in_paper: bool, manifest: Manifest) -> Figures:
         scores[name] = score = _with_interval(sums, paper_bytes, part, drawn)
         pooled += drawn
         if name in weights and score.bpb is not None:
-            mixture += weights[name] / _divisor(score) * drawn * np.array([[1.0], [_bytes_each(score)]])
+            mixture += weights[name] / _divisor(score) * drawn * np.array([[1.0], [_bytes_per_unit(score)]])
     whole = _sums(records)
     paper_bytes = bytes_of_all_tokens(whole.tokens, scores, manifest) if in_paper else None
     overall = _with_interval(whole, paper_bytes, records, pooled)
@@ -72,7 +72,7 @@ def _with_interval(sums: Score, paper_bytes: float | None, records: Records, dra
     score = replace(sums, paper_bytes=paper_bytes)
     if np.count_nonzero(records.bytes) < FEWEST or score.bpb is None:
         return score
-    bits = drawn * np.array([[1 / math.log(2)], [_bytes_each(score)]])
+    bits = drawn * np.array([[1 / math.log(2)], [_bytes_per_unit(score)]])
     return replace(score, interval=interval(bits, [score.bpb * _divisor(score), _divisor(score)]))
 
 
@@ -80,26 +80,26 @@ def _divisor(score: Score) -> float:
     return score.bytes if score.paper_bytes is None else score.paper_bytes
 
 
-def _bytes_each(score: Score) -> float:
+def _bytes_per_unit(score: Score) -> float:
     """The bytes for each unit of the divisor: 1, or in the paper's variant the bytes of a token."""
     return 1.0 if score.paper_bytes is None else score.paper_bytes / score.tokens
 
 
 def _weighted(scores: dict[str, Score], drawn: Float64, records: Records, weights: dict[str, float]) -> Weighted | None:
-    """The mixture; `drawn` is the sums of nats and bytes over the first parts, both weighted by weight / bytes."""
+    """The mixture. `drawn` holds the sums of nats and bytes over the first parts, multiplied by weight / bytes."""
     bpb_of = {name: scores[name].bpb for name in weights if name in scores}
     figures = {name: bpb for name, bpb in bpb_of.items() if bpb is not None}
     if not figures:
         return None
-    there = math.fsum(weights[name] for name in figures)
-    bpb = math.fsum(weights[name] / there * figure for name, figure in figures.items())
-    used = np.isin(records.subset, [code for code, name in enumerate(records.subsets) if name in figures])
-    enough = np.count_nonzero(records.bytes[used]) >= FEWEST
+    total_weight = math.fsum(weights[name] for name in figures)
+    bpb = math.fsum(weights[name] / total_weight * figure for name, figure in figures.items())
+    is_weighted = np.isin(records.subset, [code for code, name in enumerate(records.subsets) if name in figures])
+    enough = np.count_nonzero(records.bytes[is_weighted]) >= FEWEST
     return Weighted(
         bpb,
-        interval(drawn / np.array([[math.log(2)], [1.0]]), [bpb * there, there]) if enough else None,
-        there / math.fsum(weights.values()),
+        interval(drawn / np.array([[math.log(2)], [1.0]]), [bpb * total_weight, total_weight]) if enough else None,
+        total_weight / math.fsum(weights.values()),
         tuple(name for name in weights if name not in figures),
         any(scores[name].is_approximate for name in figures),
-        {name: weights[name] / there for name in figures},
+        {name: weights[name] / total_weight for name in figures},
     )

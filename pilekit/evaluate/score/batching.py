@@ -46,7 +46,7 @@ OBJECT_TOKENS = 16
 
 @dataclass(slots=True, eq=False)
 class TokenizedDocument:
-    """A document to be scored, and what is scored of it so far.
+    """A document to be scored, and the numbers of its rows that are scored so far.
 
     shard, number   its place in the corpus
     text            xxh3_64 of its raw text's UTF-8; identifies the document together with `shard` and `number`
@@ -71,7 +71,7 @@ class TokenizedDocument:
     parts: dict[tuple[int, int], tuple[float, Float64]] = field(default_factory=dict, init=False, repr=False)
 
     def numbers(self) -> Float64:
-        """float64 [numbers]: those of all rows, in text order: its losses, or its vector."""
+        """float64: the numbers of all rows in the order of the text, which are losses or a vector."""
         return np.concatenate([np.empty(0), *(numbers for _, (_, numbers) in sorted(self.parts.items()))])
 
     def nll(self) -> float:
@@ -79,20 +79,19 @@ class TokenizedDocument:
         return math.fsum(chain.from_iterable((weight * losses).tolist() for weight, losses in self.parts.values()))
 
     def record(self, nll: float) -> ScoredDocument:
-        """Its record."""
+        """The record of the document with this negative log-likelihood."""
         return ScoredDocument(self.shard, self.number, self.text, self.subset, self.bytes, self.tokens, nll)
 
 
 class Row(NamedTuple):
     """One row of a forward pass.
 
-    document   its document
     ids        token ids of the window
-    length     inputs of the model
+    length     number of the model's inputs
     tokens     number of the document's tokens that count as scored with this row
     window     place of the window in the document
     place      the masked place, for a masked model
-    weight     factor of its losses in the document's negative log-likelihood
+    weight     factor of the losses in the document's negative log-likelihood
     """
 
     document: TokenizedDocument
@@ -113,7 +112,7 @@ Passes = Callable[[Sequence[Windows], Forward], Iterable[list[Float64]]]
 
 
 class Fitting:
-    """The `Passes` of one process: it makes all, in parts if a batch does not fit into memory.
+    """The `Passes` of one process, which makes a pass in parts if its batch does not fit into memory.
 
     The memory of a pass grows with its inputs, and the first batch has the longest rows, so a batch size that is too
     large fails at once. A batch that does not fit is halved until its first part fits. Its other rows, and all later
@@ -126,14 +125,14 @@ class Fitting:
         self._warned = False
 
     def __call__(self, batches: Sequence[Windows], forward: Forward) -> Iterator[list[Float64]]:
-        """The numbers of each batch, in order; raises an error of `forward`, unless several rows need less memory."""
+        """Yield the numbers of each batch, in order. Raises an error of `forward`, unless fewer rows may help."""
         for batch in batches:
             numbers: list[Float64] = []
             while len(numbers) < len(batch):
                 longest = batch[len(numbers)].length
                 rows = len(batch) if self._most is None else max(1, self._most // longest)
                 part = batch[len(numbers) : len(numbers) + rows]
-                fitting = _tried(part, forward)
+                fitting = _numbers_if_fitting(part, forward)
                 if fitting is None:
                     self._most = len(part) // 2 * longest
                     continue
@@ -148,7 +147,7 @@ class Fitting:
             yield numbers
 
 
-def _tried(part: Windows, forward: Forward) -> list[Float64] | None:
+def _numbers_if_fitting(part: Windows, forward: Forward) -> list[Float64] | None:
     """The numbers of a part's rows; None if it has several rows that do not fit into memory."""
     try:
         return forward(part)
@@ -182,7 +181,7 @@ class Scoring:
 
 
 class ScoredBatch(NamedTuple):
-    """What one batch has added: the number of `tokens` scored, and the `documents` whose last row was in it."""
+    """The number of `tokens` that a batch scored, and the `documents` whose last row was in it."""
 
     tokens: int
     documents: list[TokenizedDocument]
@@ -193,9 +192,9 @@ def usual_batch_tokens(device: torch.device) -> int:
     return BATCH_TOKENS if device.type == "cpu" else BATCH_TOKENS_ON_GPU
 
 
-def chunk_rows(device: torch.device, vocabulary: int) -> int:
-    """How many rows of logits are made at a time."""
-    return max(1, (CHUNK_BYTES if device.type == "cpu" else CHUNK_BYTES_ON_GPU) // (4 * vocabulary))
+def chunk_rows(device: torch.device, vocabulary: int, chunk_bytes: int | None = None) -> int:
+    """The number of rows of logits that are made at a time, in `chunk_bytes` (None: the device's default)."""
+    return max(1, (chunk_bytes or (CHUNK_BYTES if device.type == "cpu" else CHUNK_BYTES_ON_GPU)) // (4 * vocabulary))
 
 
 def batches(rows: Iterable[Row], scoring: Scoring) -> Iterator[Windows]:
@@ -212,10 +211,10 @@ def batches(rows: Iterable[Row], scoring: Scoring) -> Iterator[Windows]:
 
 
 def score_rows(documents: Iterable[TokenizedDocument], scoring: Scoring) -> Iterator[ScoredBatch]:
-    """Yield what each batch has added, so every document with its numbers as soon as its last row is scored.
+    """Score documents in batches, and yield each document as soon as its last row is scored.
 
-    Documents of one look-ahead change their order. A number that is not finite and an error of the model are
-    PilekitErrors that name the document.
+    Documents of one look-ahead change their order. PilekitError, with the document's name, for a number that is not
+    finite and for an error of the model.
     """
 
     def forward(batch: Windows) -> list[Float64]:
@@ -231,7 +230,7 @@ def score_rows(documents: Iterable[TokenizedDocument], scoring: Scoring) -> Iter
                 if not np.isfinite(numbers).all():
                     bad = numbers[~np.isfinite(numbers)][0]
                     raise PilekitError(
-                        f"{_name(row)}: the model's {scoring.noun} is {bad}, not a finite number; its weights are "
+                        f"{_name_of(row)}: the model's {scoring.noun} is {bad}, not a finite number; its weights are "
                         "damaged, or too large for the precision it computes in; copy the model again"
                     )
                 row.document.parts[row.window, row.place] = row.weight, numbers
@@ -259,19 +258,19 @@ def score_rows(documents: Iterable[TokenizedDocument], scoring: Scoring) -> Iter
 def _failed(batch: Windows, error: Exception) -> PilekitError:
     """The error of a forward pass, in one line that names the document of its longest row."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    said, length = shortened(lines[0], 200), batch[0].length
+    reason, length = shortened(lines[0], 200), batch[0].length
     if is_out_of_memory(error):
         many = "a window" if len(batch) == 1 else f"{len(batch):,} windows"
         return PilekitError(
-            f"{_name(batch[0])}: memory does not hold a forward pass over {many} of {counted(length, 'token')} "
-            f"({said}); give a smaller --max-length, or --dtype bf16"
+            f"{_name_of(batch[0])}: memory does not hold a forward pass over {many} of {counted(length, 'token')} "
+            f"({reason}); give a smaller --max-length, or --dtype bf16"
         )
     return PilekitError(
-        f"{_name(batch[0])}: the model fails at a window of {counted(length, 'token')} ({said}); give a smaller "
-        "--max-length"
+        f"{_name_of(batch[0])}: the model fails at a window of {counted(length, 'token')} ({reason}); give a "
+        "smaller --max-length"
     )
 
 
-def _name(row: Row) -> str:
+def _name_of(row: Row) -> str:
     document = row.document
     return f"{shortened(document.shard, 200)}, document {document.number} ({shortened(document.subset, 80)})"

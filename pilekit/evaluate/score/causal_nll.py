@@ -47,14 +47,16 @@ def causal_scoring(
     prefix: int | None,
     context_len: int = 1,
     look_ahead: int = LOOK_AHEAD,
+    chunk_bytes: int | None = None,
 ) -> Scoring:
-    """How `lm` scores documents: the losses are those of the predicted tokens in nats.
+    """The scoring of documents by `lm`: a document's numbers are the losses of its predicted tokens in nats.
 
     max_length     the most inputs of a window (see windows.py)
     batch_tokens   inputs in a batch, padding counted; a longer window is a batch of its own. None: the device's default
     prefix         the token id before the first token; None: the first token is context only and not scored
     context_len    in windows after the first, each predicted token has at least this many inputs before it
     look_ahead     windows of this many tokens are sorted by length together
+    chunk_bytes    logits made at a time; None: the device's default
 
     The model keeps its mode, device and dtype.
     """
@@ -68,12 +70,16 @@ def causal_scoring(
 
     mixed = not depends_on_length(lm.model)
     return Scoring(
-        windows_of, lambda batch: _losses(lm, batch), lambda length: batch_tokens // length, mixed, look_ahead
+        windows_of,
+        lambda batch: _losses(lm, batch, chunk_bytes),
+        lambda length: batch_tokens // length,
+        mixed,
+        look_ahead,
     )
 
 
 @torch.no_grad()
-def _losses(lm: CausalLM, batch: Windows) -> list[Float64]:
+def _losses(lm: CausalLM, batch: Windows, chunk_bytes: int | None) -> list[Float64]:
     """The negative log-likelihoods of each window's targets; the first window is the longest."""
     # A model may keep tables from this pass, such as rotary angles. Training could not use them after inference_mode.
     longest = batch[0].length
@@ -93,7 +99,8 @@ def _losses(lm: CausalLM, batch: Windows) -> list[Float64]:
     else:
         outputs = lm.model(input_ids=input_ids, use_cache=False).logits.flatten(0, 1)
     losses = torch.empty(len(positions), dtype=torch.float64, device=outputs.device)
-    step = chunk_rows(outputs.device, lm.head.weight.shape[0] if lm.transform is not None else outputs.shape[-1])
+    vocabulary = lm.head.weight.shape[0] if lm.transform is not None else outputs.shape[-1]
+    step = chunk_rows(outputs.device, vocabulary, chunk_bytes)
     for begin in range(0, len(positions), step):
         chunk = slice(begin, begin + step)
         logits = outputs[positions[chunk]]

@@ -91,8 +91,9 @@ def masked_scoring(
     template: Template,
     sample: int | None = None,
     seed: int = 0,
+    chunk_bytes: int | None = None,
 ) -> Scoring:
-    """How `lm` scores documents: by negative pseudo-log-likelihoods in nats.
+    """The scoring of documents by `lm`: a document's numbers are negative pseudo-log-likelihoods in nats.
 
     The model keeps its mode, device and dtype. All tokens of a document count as its `tokens`, sampled or not.
 
@@ -101,17 +102,18 @@ def masked_scoring(
     template       the special tokens of a window
     sample         tokens scored of each window; None: all
     seed           chooses the sample
+    chunk_bytes    logits made at a time; None: the device's default
     """
     room = template.room(max_length)
     batch_tokens = batch_tokens or usual_batch_tokens(lm.model.device)
     # Logits are made at one place of a row, if the model allows that, else at all places.
-    logits = chunk_rows(lm.model.device, cast("Any", lm.model).get_input_embeddings().num_embeddings)
+    logits = chunk_rows(lm.model.device, cast("Any", lm.model).get_input_embeddings().num_embeddings, chunk_bytes)
 
     def windows_of(document: TokenizedDocument) -> Iterator[list[Row]]:
         for number, begin in enumerate(range(0, len(document.ids), room)):
             ids = document.ids[begin : begin + room]
             inputs = np.concatenate((template.before, ids, template.behind)).astype(np.int64)
-            places = (len(template.before) + chosen(len(ids), sample, seed, document.text, number)).tolist()
+            places = (len(template.before) + sampled_places(len(ids), sample, seed, document.text, number)).tolist()
             weight = len(ids) / len(places)
             yield [
                 Row(document, inputs, len(inputs), len(ids) if place == places[-1] else 0, number, place, weight)
@@ -125,7 +127,7 @@ def masked_scoring(
     return Scoring(windows_of, lambda batch: _losses(lm, batch, template.mask), most_rows, False, look_ahead)
 
 
-def chosen(tokens: int, sample: int | None, seed: int, text: int, window: int) -> npt.NDArray[np.int64]:
+def sampled_places(tokens: int, sample: int | None, seed: int, text: int, window: int) -> npt.NDArray[np.int64]:
     """The places (int64, increasing) of the tokens of a window that are scored: all, or the `sample` smallest hashes.
 
     Every choice of `sample` tokens is equally likely.

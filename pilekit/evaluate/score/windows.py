@@ -35,7 +35,7 @@ def windows(tokens: int, max_length: int, context_len: int = 1) -> Iterator[Wind
     max_length    the most inputs of a window, at least 1
     context_len   the least number of inputs before the first token that a later window predicts; 1 to max_length
 
-    `tokens` counts the predicted tokens, without the prefix. A plan checks the lengths.
+    `tokens` counts the predicted tokens, without the prefix. The plan has checked the lengths.
     """
     end = min(max_length, tokens)
     if end > 0:

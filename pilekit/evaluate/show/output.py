@@ -10,7 +10,7 @@ from rich.text import Text
 
 from pilekit.display.fitted_table import MOST_ROWS, FittedTable, facts_table
 from pilekit.errors import counted, shortened
-from pilekit.evaluate.results.compare import LETTERS, Comparison, left_out_text
+from pilekit.evaluate.results.compare import LETTERS, Comparison
 from pilekit.evaluate.results.intervals import FEWEST
 from pilekit.evaluate.results.published import SECONDARY
 from pilekit.evaluate.results.result import BitsPerByte
@@ -86,15 +86,17 @@ def _comparison_notes(comparison: Comparison) -> list[tuple[str, str]]:
         if weight < 0.9995
     ]
     if any(comparison.left_out):
-        lines.append(("documents", f"those that all scored; {left_out_text(comparison.left_out)}"))
+        counts = zip(LETTERS, comparison.left_out, strict=False)
+        left_out = ", ".join(f"{count:,} of {letter}" for letter, count in counts if count)
+        lines.append(("documents", f"those that all scored; left out: {left_out}"))
     lines += [("mind", caution) for caution in comparison.cautions]
     return lines
 
 
 def _mixture(result: BitsPerByte) -> str | None:
     weighted = result.weighted
-    if weighted is not None and (others := result.outside_pile):
-        return f"none, as the Pile has no {_first_names(others)}; describe this corpus with --manifest"
+    if weighted is not None and (foreign_labels := result.outside_pile):
+        return f"none, as the Pile has no {_first_names(foreign_labels)}; describe this corpus with --manifest"
     if weighted is None or not weighted.missing:
         return None
     return (

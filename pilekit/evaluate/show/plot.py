@@ -45,7 +45,7 @@ def draw_result(result: BitsPerByte) -> Any:
         value, score = figures[name], result.subsets[name]
         axes.barh(row, value, 0.62, color=OBSERVED, alpha=PALE if score.is_approximate else 1)
         axes.text(1.01, row, f"{value:.4f}", transform=axes.get_yaxis_transform(), va="center", color=INK, fontsize=9)
-        _interval(axes, row, score.interval, INK)
+        _draw_interval(axes, row, score.interval, INK)
     for mean, whole, style in (("pooled", result.overall, "--"), ("weighted", result.mixture, ":")):
         if whole is not None and whole.bpb is not None:
             label = f"overall, {mean} {whole.bpb:.4f}"
@@ -54,7 +54,7 @@ def draw_result(result: BitsPerByte) -> Any:
         axes.axvspan(*result.overall.interval, color=INK, alpha=0.12, linewidth=0)
     note = "pale: under 100 documents"
     if result.published is not None:
-        _mark(axes, shown, result.published.columns)
+        _draw_marks(axes, shown, result.published.columns)
         note += "; marks: published, and by another protocol; the table says what differs"
     axes.set_xlim(left=0)
     axes.set_xlabel(f"{kind}, with 95 % intervals\n{note}")
@@ -78,7 +78,7 @@ def draw_comparison(comparison: Comparison) -> Any:
         colour = SERIES[place % len(SERIES)]
         axes.plot([], [], "o", color=colour, label=f"{letter}: {model_name(comparison.models[place + 1])}")
         for row, difference in enumerate([*(against.subsets[name] for name in shown), against.overall]):
-            _point(axes, difference, row + offset, colour)
+            _draw_point(axes, difference, row + offset, colour)
     kind = "pseudo-bits" if comparison.kind == "masked" else "bits"
     better = letters if len(letters) == 1 else "the other"
     axes.set_xlabel(
@@ -89,7 +89,7 @@ def draw_comparison(comparison: Comparison) -> Any:
     return figure
 
 
-def _point(axes: Any, difference: Difference, y: float, colour: str) -> None:
+def _draw_point(axes: Any, difference: Difference, y: float, colour: str) -> None:
     """Draw the marker and the interval of a difference, if there is one."""
     if difference.difference is None:
         return
@@ -97,10 +97,10 @@ def _point(axes: Any, difference: Difference, y: float, colour: str) -> None:
     if difference.verdict == UNCLEAR:
         look["markerfacecolor"] = "white"
     axes.plot([difference.difference], [y], linestyle="none", markersize=6, color=colour, **look)
-    _interval(axes, y, difference.interval, colour)
+    _draw_interval(axes, y, difference.interval, colour)
 
 
-def _mark(axes: Any, shown: Sequence[str], columns: Sequence[PublishedResult]) -> None:
+def _draw_marks(axes: Any, shown: Sequence[str], columns: Sequence[PublishedResult]) -> None:
     """Mark the published figures of some models, from the highest figures to the lowest in even steps."""
     ordered = sorted(columns, key=lambda column: -sum(column.subsets.values()))
     steps = np.linspace(0, len(ordered) - 1, min(len(ordered), len(MARKS))).round().astype(int)
@@ -111,7 +111,7 @@ def _mark(axes: Any, shown: Sequence[str], columns: Sequence[PublishedResult]) -
         axes.plot([x for x, _ in places], [row for _, row in places], mark, markersize=5.5, **look)
 
 
-def _interval(axes: Any, y: float, interval: tuple[float, float] | None, colour: str) -> None:
+def _draw_interval(axes: Any, y: float, interval: tuple[float, float] | None, colour: str) -> None:
     """Draw the interval, if there is one."""
     if interval is not None:
         axes.plot(interval, [y, y], "|-", color=colour, linewidth=1.3, markersize=5)

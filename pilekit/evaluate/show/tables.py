@@ -125,8 +125,8 @@ def differences_table(against: Against, letter: str, by: str | None = None) -> F
         limits = row[1].interval
         return DASH if limits is None else f"{limits[0]:+.4f} to {limits[1]:+.4f}"
 
-    def own(which: int, title: str) -> Column[_Row]:
-        return Column(title, lambda row: DASH if row[1].bpb is None else f"{row[1].bpb[which]:.4f}")
+    def figure(model: int, title: str) -> Column[_Row]:
+        return Column(title, lambda row: DASH if row[1].bpb is None else f"{row[1].bpb[model]:.4f}")
 
     columns = [
         Column[_Row](group_title(by), lambda row: row[0]),
@@ -135,8 +135,8 @@ def differences_table(against: Against, letter: str, by: str | None = None) -> F
             lambda row: f"{row[1].documents:,}",
             Column("Docs", lambda row: rounded_count(row[1].documents)),
         ),
-        own(0, "A"),
-        own(1, letter),
+        figure(0, "A"),
+        figure(1, letter),
         Column(f"{letter} - A", lambda row: DASH if row[1].difference is None else f"{row[1].difference:+.4f}"),
         Column("95 % interval", interval),
         Column("", lambda row: marks(row[1]), justify="left"),
@@ -156,7 +156,7 @@ def verdict(against: Against, letter: str) -> str:
     if overall.interval is None:
         return f"Under {FEWEST} documents with text say too little about others, so neither is called better."
     subsets = [subset.verdict for subset in against.subsets.values()]
-    counted = ", ".join(
+    counts = ", ".join(
         f"{words} {subsets.count(verdict)}"
         for verdict, words in (
             (BETTER, "better in"),
@@ -166,7 +166,7 @@ def verdict(against: Against, letter: str) -> str:
         )
         if verdict != TOO_FEW or verdict in subsets
     )
-    more = f"of the subsets, {counted}"
+    more = f"of the subsets, {counts}"
     if against.weighted is not None:
         more = f"weighted by the mixture: {against.weighted.verdict}; {more}"
     if overall.verdict == UNCLEAR:

@@ -92,7 +92,7 @@ class TokenFiles:
         return np.dtype(self.dtype).itemsize
 
     @property
-    def read_as(self) -> str:
+    def reader_dtype(self) -> str:
         """The type readers use for ids."""
         return "uint32" if self.dtype == "int32" and self.format in ENDED_BY_EOD else self.dtype
 
@@ -147,9 +147,9 @@ def write_idx(
 
 
 def finish_file(files: TokenFiles, folder: Path, file: int, rows: Rows, tokenizer: str) -> None:
-    """Write the files beside the ids of file number `file` in `folder`, which is full; or its Parquet file.
+    """Write the files beside the ids of file number `file` in `folder`, or its Parquet file; all its ids are there.
 
-    rows        of its documents
+    rows        gives the rows of its documents
     tokenizer   the name that `.ds.metadata` holds
     """
     raw, paths = folder / files.raw(file), [folder / name for name in files.names(file)]

@@ -1,4 +1,4 @@
-"""`Joined`: an output of token files while it grows.
+"""`GrowingOutput`: token files while parts are appended to them.
 
 Each part of the work (a shard, a token file) is appended once, in order, to the files in the job's folder `joined`. The
 note of the part then records where the output ended. After a kill the output is cut to the end in the last note, and
@@ -31,12 +31,13 @@ from pilekit.workers import Advance
 _COPIED_BYTES = 1 << 20
 
 
-class Joined:
+class GrowingOutput:
     """The output while it grows: `append` each of `parts`, in order, then `finish`.
 
-    parts       by the names of all parts: gives the rows, in the table of documents, of a part that has been made.
-                `done` parts are in the output; those that must be appended again have no note any more
+    parts       by name, in order: a function that gives the part's rows in the table of documents, once it is made
     tokenizer   the tokenizer's name, for `.ds.metadata`
+
+    The first `appended_parts` parts are in the output. The others have no note, so a resumed job makes them again.
     """
 
     def __init__(
@@ -54,12 +55,12 @@ class Joined:
             output.forget()
             self.ends, results = [Cut()], {}
             self._resume()
-        for part in islice(parts, self.done, None):
+        for part in islice(parts, self.appended_parts, None):
             if "end" in results.get(part, {}):
                 output.forget_shard(part)
 
     @property
-    def done(self) -> int:
+    def appended_parts(self) -> int:
         """The number of parts in the output."""
         return len(self.ends) - 1
 
@@ -68,16 +69,16 @@ class Joined:
         part: str,
         result: Mapping[str, Any],
         ids: Sequence[Path],
-        *kept: Path,
+        *kept_files: Path,
         advance: Advance = lambda size: None,
     ) -> None:
         """Append a part, unless it is in the output, and note where the output ends now.
 
-        ids       files of its ids, one after another
-        kept      other files that the job made of the part, which stay until the output is finished; its ids are
-                  removed, or become those of an empty output
+        ids          files of the part's ids, one after another; with `kept_files`, they are removed or become the first
+                     file of the output
+        kept_files   other files that the job made of the part, which stay until the output is finished
         """
-        if self._places[part] < self.done:
+        if self._places[part] < self.appended_parts:
             return
         sizes: dict[Path, int] = {}
         cut = replace(self.ends[-1])
@@ -85,11 +86,11 @@ class Joined:
             for file, _, _, tokens in cut.place(batch["tokens"].to_numpy(), self.files.limit):
                 path = self.folder / self.files.raw(file)
                 sizes[path] = sizes.get(path, 0) + tokens * self.files.item
-        if kept and len(sizes) == 1 and not self.files.head and not next(iter(sizes)).exists():
+        if kept_files and len(sizes) == 1 and not self.files.head and not next(iter(sizes)).exists():
             ids[0].rename(next(iter(sizes)))
         elif not self._copy(ids, sizes, advance):
             raise PilekitError(f"{', '.join(map(visible, ids))}: was changed while it was read; run again")
-        self.output.note(part, {**result, "end": astuple(cut)}, *kept)
+        self.output.note(part, {**result, "end": astuple(cut)}, *kept_files)
         self.ends.append(cut)
         for full in range(self.ends[-2].file, cut.file):
             self._finish_file(full)
@@ -100,7 +101,7 @@ class Joined:
             shutil.rmtree(inner)
 
     def finish(self, *, with_table: bool = True) -> dict[str, Any]:
-        """Write all files that are missing, `with_table` the table too; returns `dtype` and `files` for the header."""
+        """Write all missing files, among them the table if `with_table`; returns `dtype` and `files` for the header."""
         files, cut = self.files, self.ends[-1]
         if cut == Cut():
             self.discard()
@@ -110,42 +111,42 @@ class Joined:
         names = [name for file in range(cut.file + 1) for name in files.names(file)]
         if with_table:
             if not self.table.exists():
-                rows = chain.from_iterable(of_part() for of_part in self.parts.values())
+                rows = chain.from_iterable(part_rows() for part_rows in self.parts.values())
                 write_documents(self.table, with_files(rows, Cut(), files.limit))
             names.append(self.table.name)
         names.sort(key=lambda name: name.endswith(".idx"))  # The index last: without it no reader finds the ids.
-        return {"dtype": files.read_as, "files": {name: (self.folder / name).stat().st_size for name in names}}
+        return {"dtype": files.reader_dtype, "files": {name: (self.folder / name).stat().st_size for name in names}}
 
     def _finish_file(self, file: int) -> None:
         """Make the files of this number, once its ids are complete."""
         if self.files.format == "llmc" or not all((self.folder / name).exists() for name in self.files.names(file)):
-            finish_file(self.files, self.folder, file, lambda: self._rows_of(file), self.tokenizer)
+            finish_file(self.files, self.folder, file, lambda: self._rows_in(file), self.tokenizer)
         if self.files.format == "parquet":
             (self.folder / self.files.raw(file)).unlink(missing_ok=True)
 
-    def _rows_of(self, file: int) -> Iterator[pa.RecordBatch]:
+    def _rows_in(self, file: int) -> Iterator[pa.RecordBatch]:
         """The rows of the documents in this file."""
-        for of_part, (begin, end) in zip(self.parts.values(), pairwise(self.ends), strict=False):
+        for part_rows, (begin, end) in zip(self.parts.values(), pairwise(self.ends), strict=False):
             if begin.file <= file <= end.file:
-                for batch in with_files(of_part(), replace(begin), self.files.limit):
-                    if len(of_file := batch.filter(pc.equal(batch["file"], file))):
-                        yield of_file
+                for batch in with_files(part_rows(), replace(begin), self.files.limit):
+                    if len(rows := batch.filter(pc.equal(batch["file"], file))):
+                        yield rows
 
     def _resume(self) -> bool:
-        """Cut the output to its end, and remove all files that are made later; False if it is shorter."""
-        files, end, ended = self.files, self.ends[-1], self.done == len(self.parts)
+        """Cut the output to the end in its last note, and remove the files made after it; False if it is shorter."""
+        files, end, ended = self.files, self.ends[-1], self.appended_parts == len(self.parts)
         if end == Cut():
             shutil.rmtree(self.folder)
             self.folder.mkdir()
             return True
         full = range(end.file + ended)
-        kept = {name for file in full for name in (files.raw(file), *files.names(file))}
+        kept_names = {name for file in full for name in (files.raw(file), *files.names(file))}
         last = self.table if ended else self.folder / files.raw(end.file)
         for path in [*self.folder.iterdir()]:
-            if path.name not in kept and path != last:
+            if path.name not in kept_names and path != last:
                 path.unlink()
         ids = ((self.folder / files.raw(file), self.folder / files.names(file)[0]) for file in full)
-        if not all(raw.exists() or made.exists() for raw, made in ids):
+        if not all(raw.exists() or final.exists() for raw, final in ids):
             return False
         if ended:
             return True
@@ -157,15 +158,15 @@ class Joined:
         return True
 
     def _copy(self, sources: Sequence[Path], sizes: Mapping[Path, int], advance: Advance) -> bool:
-        """Append the bytes of `sources` to files, so many to each; False if there are fewer."""
-        pieces, rest = chain.from_iterable(map(_pieces, sources)), b""
+        """Append the bytes of `sources` to files, as many to each as `sizes` says; False if there are fewer."""
+        pieces, unwritten = chain.from_iterable(map(_pieces, sources)), b""
         for path, size in sizes.items():
             with _appending(path, self.files.head) as out:
                 while size:
-                    rest = rest or next(pieces, b"")
-                    if not rest:
+                    unwritten = unwritten or next(pieces, b"")
+                    if not unwritten:
                         return False
-                    piece, rest = rest[:size], rest[size:]
+                    piece, unwritten = unwritten[:size], unwritten[size:]
                     advance(out.write(piece))
                     size -= len(piece)
         return True

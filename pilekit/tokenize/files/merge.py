@@ -28,7 +28,7 @@ from pilekit.documents import add_counts
 from pilekit.errors import PilekitError, message_logger, shortened, visible
 from pilekit.shards.fingerprint import Inputs
 from pilekit.tokenize.files.formats import ENDED_BY_EOD, Format, token_files, write_idx
-from pilekit.tokenize.files.growing_output import Joined
+from pilekit.tokenize.files.growing_output import GrowingOutput
 from pilekit.tokenize.files.publish import finished_output
 from pilekit.tokenize.files.token_documents import ROWS
 from pilekit.tokenize.files.token_file import TokenFile, index_paths
@@ -68,8 +68,8 @@ def merge_token_files(
     The tables of documents are joined if every file has one. Raises `PilekitError` for ids of different widths,
     different tokenizers, a file that contradicts itself, and an output that is an input.
     """
-    given = [sources] if isinstance(sources, str | Path) else sources
-    paths = [path for source in given for path in index_paths(source) or [Path(source)]]
+    prefixes = [sources] if isinstance(sources, str | Path) else sources
+    paths = [path for prefix in prefixes for path in index_paths(prefix) or [Path(prefix)]]
     inputs = [TokenFile(path, sequences_are_documents=sequences_are_documents) for path in paths]
     if not inputs:
         raise PilekitError("no token file is given; name one or more prefixes")
@@ -79,8 +79,8 @@ def merge_token_files(
     tables = [file.table() for file in inputs]
     without = [visible(file.path) for file, table in zip(inputs, tables, strict=True) if table is None]
     joined_tables = [[table[0]] if table and not without else [] for table in tables]
-    read = [[file.path, *file.bins(), *table] for file, table in zip(inputs, joined_tables, strict=True)]
-    if clash := next((path for path in chain.from_iterable(read) if path.resolve() in written), None):
+    read_files = [[file.path, *file.bins(), *table] for file, table in zip(inputs, joined_tables, strict=True)]
+    if clash := next((path for path in chain.from_iterable(read_files) if path.resolve() in written), None):
         raise PilekitError(f"{clash}: is an input and the output; name another prefix with --out")
     if format in ENDED_BY_EOD and "eod" in made_by and made_by["eod"] is None:
         logger.warning("without EOD, readers of %s files cannot tell documents apart", format)
@@ -88,7 +88,11 @@ def merge_token_files(
         logger.warning("no table of documents is written, because there is none for %s", ", ".join(without))
     parameters = {**made_by, "format": format, "tokens_per_file": files.limit}
     parameters["sequences_are_documents"] = sequences_are_documents
-    sources_of = [Shard(f"{number:05} {one.name}", str(one)) for number, paths in enumerate(read) for one in paths]
+    shards = [
+        Shard(f"{n:05} {path.name}", str(path))
+        for n, files_of_input in enumerate(read_files)
+        for path in files_of_input
+    ]
     counts = {"documents": sum(map(len, inputs)), "sequences": sum(file.sequences for file in inputs)}
     counts["tokens"] = sum(file.tokens for file in inputs)
 
@@ -97,34 +101,35 @@ def merge_token_files(
 
     def make(output: Output, versions: Inputs) -> dict[str, Any]:
         rows = [partial(file.rows, file.path.name.removesuffix(".idx"), by_table=not without) for file in inputs]
-        parts = {f"/{number}": of_part for number, of_part in enumerate(rows)}
+        parts = {f"/{number}": rows_of_input for number, rows_of_input in enumerate(rows)}
         header = inputs[0].header if made_by else None
         tokenizer = header.results.get("tokenizer") if header else None
-        joined = Joined(files, output, parts, tokenizer["sha256"] if tokenizer else "unknown")
-        size, done = files.item * counts["tokens"], files.item * sum(file.tokens for file in inputs[: joined.done])
-        advance("merging", done, size)
-        check_free_disk(output.folder, size - done, "merging")
+        growing_output = GrowingOutput(files, output, parts, tokenizer["sha256"] if tokenizer else "unknown")
+        size = files.item * counts["tokens"]
+        copied_bytes = files.item * sum(file.tokens for file in inputs[: growing_output.appended_parts])
+        advance("merging", copied_bytes, size)
+        check_free_disk(output.folder, size - copied_bytes, "merging")
         for part, file in zip(parts, inputs, strict=True):
-            joined.append(part, {}, file.bins(), advance=lambda amount: advance("merging", amount, size))
-        for shard in sources_of:
+            growing_output.append(part, {}, file.bins(), advance=lambda amount: advance("merging", amount, size))
+        for shard in shards:
             versions.check(shard)
         if files.format == "megatron":
-            with write_atomically(joined.folder / files.names(0)[1]) as index:
+            with write_atomically(growing_output.folder / files.names(0)[1]) as index:
                 write_idx(index, files.dtype, sizes, counts["sequences"], _doc_idx(inputs), counts["documents"])
-        finished = joined.finish(with_table=not without)
-        tokenized = {name: given for file in inputs for name, given in file.shards.items()}
+        finished = growing_output.finish(with_table=not without)
+        tokenized = {name: fingerprint for file in inputs for name, fingerprint in file.shards.items()}
         return {**counts, **finished, "tokenizer": tokenizer, "shards": tokenized}
 
-    results, _ = finished_output(files, parameters, sources_of, make)
-    made = [str(files.prefix.parent / name) for name in results["files"]]
+    results, _ = finished_output(files, parameters, shards, make)
+    written_files = [str(files.prefix.parent / name) for name in results["files"]]
     merged: dict[str, Any] = {}
-    for file in inputs:  # one that is given twice counts twice
+    for file in inputs:  # a file that is given twice counts twice
         merged = add_counts(merged, {str(file.path): {"documents": len(file), "tokens": file.tokens}})
-    return MergedTokens({**counts, "dtype": results["dtype"], "files": made, "inputs": merged})
+    return MergedTokens({**counts, "dtype": results["dtype"], "files": written_files, "inputs": merged})
 
 
 def _made_by(inputs: Sequence[TokenFile]) -> dict[str, Any]:
-    """`made_by`, in which all files agree; empty if that of a file is not known. PilekitError if two differ."""
+    """The `made_by` in which all files agree; empty if a file has none. PilekitError if two files differ."""
     first_values: dict[str, tuple[TokenFile, Any]] = {}
     all_made_by = [file.made_by for file in inputs]
     for file, made_by in zip(inputs, all_made_by, strict=True):

@@ -46,10 +46,10 @@ def finished_output(
     sources   the files that the job reads
     make      makes the files in the job's folder `joined`, and returns the results, whose `files` has the size of
               each file by its name
-    shared    `make` does a part of the job, as in `output_folder`; its results are returned
+    shared    whether `make` does only a part of the job, as in `output_folder`; then its results are returned
     """
     folder, name = files.prefix.parent, f"{files.stem}.json"
-    shown = visible(folder / name)
+    header_path = visible(folder / name)
     unfinished = files.prefix.with_name(f"{files.prefix.name}.unfinished")
     refuse_linked_folders(unfinished)
     inputs = inputs_for(unfinished, sources)
@@ -57,27 +57,29 @@ def finished_output(
     done_before = (folder / name).exists()
     if not done_before:
         with output_folder(unfinished, versions=inputs.versions, shared=shared, **job) as output:
-            if (done := output.result(DONE)) is None:
-                _refuse_others(files)
+            if (results := output.result(DONE)) is None:
+                _refuse_foreign_files(files)
             if shared:
-                return make(output, inputs), shown
-            if done is None:
-                done = make(output, inputs)
-                output.note(DONE, done)
-            _publish(files, output, done)
-            write_header(folder, finished=True, results={**done, "versions": inputs.versions}, name=name, **job)
+                return make(output, inputs), header_path
+            if results is None:
+                results = make(output, inputs)
+                output.note(DONE, results)
+            _publish(files, output, results)
+            write_header(folder, finished=True, results={**results, "versions": inputs.versions}, name=name, **job)
     header = read_header(folder, KIND, name)
-    check_same_job(shown, header, parameters, inputs.fingerprints, REMEDY)
+    check_same_job(header_path, header, parameters, inputs.fingerprints, REMEDY)
     for shard, version in header.results.get("versions", {}).items():
         if version != inputs.versions[shard]:  # The fingerprint shows no small change in place.
-            raise PilekitError(f"{shown}: {shard} was changed after these files were made; {REMEDY}")
+            raise PilekitError(f"{header_path}: {shard} was changed after these files were made; {REMEDY}")
     for file, size in header.results.get("files", {}).items():
         if not (folder / file).is_file() or (folder / file).stat().st_size != size:
-            raise PilekitError(f"{shown}: {file} no longer exists with {size:,} bytes; {REMEDY}")
+            raise PilekitError(f"{header_path}: {file} no longer exists with {size:,} bytes; {REMEDY}")
     _remove(unfinished)
     if done_before:
-        logger.warning("already done: %s tells this; to make it again, remove these files first", shown)
-    return header.results, shown
+        logger.warning(
+            "already done: %s and its token files are complete; to make them again, remove them first", header_path
+        )
+    return header.results, header_path
 
 
 def _remove(folder: Path) -> None:
@@ -90,7 +92,7 @@ def _remove(folder: Path) -> None:
                 shutil.rmtree(folder)
 
 
-def _refuse_others(files: TokenFiles) -> None:
+def _refuse_foreign_files(files: TokenFiles) -> None:
     """Raise PilekitError if a foreign file has a name of the output; `_publish` checks all files but the first."""
     for name in (*files.names(0), f"{files.stem}{DOCUMENTS_SUFFIX}", f"{files.stem}.json"):
         path = files.prefix.parent / name
@@ -100,9 +102,9 @@ def _refuse_others(files: TokenFiles) -> None:
             )
 
 
-def _publish(files: TokenFiles, output: Output, done: dict[str, Any]) -> None:
+def _publish(files: TokenFiles, output: Output, results: dict[str, Any]) -> None:
     """Rename all files to their final names. A killed run may have renamed some."""
-    for name, size in done["files"].items():
+    for name, size in results["files"].items():
         joined, path = output.folder / "joined" / name, files.prefix.parent / name
         if joined.exists() and not path.exists():
             joined.rename(path)

@@ -62,7 +62,7 @@ class Cut:
 def token_rows(
     shard: str, numbers: Integers, codes: Integers, labels: Collection[str], tokens: Integers
 ) -> pa.RecordBatch:
-    """The rows of documents of one shard, without their files; `codes`: the place of each one's label in `labels`."""
+    """The rows of documents of one shard, without their files; `codes` are places of labels in `labels`."""
     columns = [
         pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(tokens), np.int32)), [shard]),
         pa.array(numbers),

@@ -131,7 +131,7 @@ class TokenFile(NearestNames):
 
         Raises PilekitError for a table that does not fit its file.
         """
-        done, table = 0, self.table() if by_table else None
+        checked_rows, table = 0, self.table() if by_table else None
         try:
             for first in range(0, len(self), ROWS) if table is None else ():
                 lengths = self.lengths_of(first, first + ROWS)
@@ -140,14 +140,13 @@ class TokenFile(NearestNames):
             for rows in () if table is None else read_documents(*table):
                 if not rows.schema.equals(SCHEMA):
                     raise ValueError(f"its columns are not {', '.join(SCHEMA.names)} of the usual types")
-                if not np.array_equal(rows["tokens"], self.lengths_of(done, done + len(rows))):
-                    raise ValueError(
-                        f"its tokens are not those of the index, in the {counted(len(rows), 'row')} from {done:,}"
-                    )
-                done += len(rows)
+                if not np.array_equal(rows["tokens"], self.lengths_of(checked_rows, checked_rows + len(rows))):
+                    place = f"in the {counted(len(rows), 'row')} from {checked_rows:,}"
+                    raise ValueError(f"its tokens are not those of the index, {place}")
+                checked_rows += len(rows)
                 yield rows
-            if table is not None and done != len(self):
-                raise ValueError(f"it has {counted(done)}, not {len(self):,}")
+            if table is not None and checked_rows != len(self):
+                raise ValueError(f"it has {counted(checked_rows)}, not {len(self):,}")
         except (ValueError, OSError, pa.ArrowException) as error:
             why = visible(str(error).split("\n", 1)[0], 200)
             self._fail(f"its table of documents does not fit: {why}")
@@ -159,9 +158,9 @@ class TokenFile(NearestNames):
 
     @property
     def made_by(self) -> dict[str, Any]:
-        """The tokenizer, `special_tokens` and `eod` that made the ids; empty if they are not known."""
-        known = {} if (header := self.header) is None else header.parameters
-        return {name: known.get(name) for name in MADE_BY} if "tokenizer" in known else {}
+        """The settings that made the ids (`MADE_BY`); empty if they are not known."""
+        parameters = {} if (header := self.header) is None else header.parameters
+        return {name: parameters.get(name) for name in MADE_BY} if "tokenizer" in parameters else {}
 
     @property
     def shards(self) -> dict[str, Any]:
@@ -274,7 +273,7 @@ class TokenFile(NearestNames):
         return starts
 
     def _stems(self) -> Iterator[tuple[str, int | None]]:
-        """What the names of the header and of the table may begin with, and the number of this file in the table."""
+        """The possible beginnings of the names of header and table, each with the number of this file in the table."""
         yield self._stem, None
         # `X-00003_text_document`: one of several files of an output
         if match := re.fullmatch(r"(.*)-(\d{5})(_text_document)", self._stem, re.DOTALL):
@@ -289,7 +288,7 @@ def index_paths(prefix: str | Path) -> list[Path]:
     path = Path(prefix)
     if path.suffix == ".idx":
         return [path]
-    whole = next((one for end in _ENDS if (one := Path(f"{path}{end}.idx")).exists()), None)
+    whole = next((index for end in _ENDS if (index := Path(f"{path}{end}.idx")).exists()), None)
     if whole is not None:
         return [whole]
     for stem in (path.name, path.name.removesuffix("_text_document")):

@@ -5,7 +5,7 @@
         -> table of documents -> indexes -> renamed to their names -> header
 
 A killed run resumes and ends with the same bytes: they depend on the shards and the options, not on processes, threads
-and restarts. The table of documents is made from the records, and everything beside the ids from the table.
+and restarts. The table of documents is made from the records, and from the table all files but the ids.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import Reading, read
 from pilekit.shards.work import PartWork, takes
 from pilekit.tokenize.files.formats import ENDED_BY_EOD, Format, TokenFiles, token_files
-from pilekit.tokenize.files.growing_output import Joined
+from pilekit.tokenize.files.growing_output import GrowingOutput
 from pilekit.tokenize.files.publish import finished_output
 from pilekit.tokenize.files.token_documents import RECORD, Rows, rows_of_records
 from pilekit.tokenize.stage import Tokenize
@@ -98,7 +98,7 @@ def tokenize_corpus(
     tokens_per_file   the most tokens in a file, unless one document is longer; None: the format's default
     manifest          describes the corpus at a path, as for `Corpus`
     work              on_error, jobs, advance, part: see `PartWork`
-    cluster            a cluster instead of local processes makes the ids of the shards; this process appends them
+    cluster           a cluster instead of local processes makes the ids of the shards; this process appends them
 
     A document without tokens gets no sequence, row or EOD. Raises `PilekitError` if no document has tokens, for a
     finished output of another job, and for a file of that name that is not ours.
@@ -136,39 +136,41 @@ def tokenize_corpus(
         folder_job = FolderJob.of(job, output, inputs)
         if shared:
             results = folder_job.process_unfinished(tokenize_shard, own_shards, room=room)
-            return {**_summed(results.values()), "dtype": files.read_as, "files": {}}
+            return {**_totals(results.values()), "dtype": files.reader_dtype, "files": {}}
 
         def rows(name: str) -> Rows:
             result = output.result(name)
             assert result is not None
-            return rows_of_records(_parts(output, name)[1], name, result["subsets"])
+            return rows_of_records(_shard_files(output, name)[1], name, result["subsets"])
 
         parts = {shard.name: functools.partial(rows, shard.name) for shard in corpus.shards}
-        joined = Joined(files, output, parts, visible(used.path))
+        growing_output = GrowingOutput(files, output, parts, visible(used.path))
 
         def join(name: str, result: dict[str, Any]) -> None:
-            ids, records = _parts(output, name)
-            joined.append(name, result, [ids], records)
+            ids, records = _shard_files(output, name)
+            growing_output.append(name, result, [ids], records)
 
         results = folder_job.process_unfinished(tokenize_shard, own_shards, room=room, then=join)
-        summed = _summed(results.values())
-        if not (summed["documents"] and stages):  # a stage may drop the documents that have a label
-            check_label(corpus, summed["subsets"], subsets, discard=joined.discard)
-        about = {"sha256": used.fingerprint, "backend": used.backend, "vocabulary": used.vocab_size}
-        about["eod"] = used.eos_id if eod_id is None else eod_id
-        return {**summed, **joined.finish(), "tokenizer": about}
+        totals = _totals(results.values())
+        if not (totals["documents"] and stages):  # a stage may drop the documents that have a label
+            check_label(corpus, totals["subsets"], subsets, discard=growing_output.discard)
+        tokenizer_facts = {"sha256": used.fingerprint, "backend": used.backend, "vocabulary": used.vocab_size}
+        tokenizer_facts["eod"] = used.eos_id if eod_id is None else eod_id
+        return {**totals, **growing_output.finish(), "tokenizer": tokenizer_facts}
 
-    results, shown = finished_output(files, parameters, corpus.shards, make, shared)
+    results, header_path = finished_output(files, parameters, corpus.shards, make, shared)
     skipped = SkippedLines.noted(results)
     if job.on_error == "raise" and skipped.count:
-        raise PilekitError(f"{skipped.examples[0]}; {shown} was made without it: give --on-error skip for that")
+        raise PilekitError(
+            f"{skipped.examples[0]}; {header_path} leaves this line out; to accept that, give --on-error skip"
+        )
     written = [str(files.prefix.parent / name) for name in results["files"]]
     totals = {name: results[name] for name in (*COUNTS, "empty", "skipped", "dtype")}
     return TokenizedCorpus({**totals, "files": written, "subsets": results["subsets"]}, skipped)
 
 
-def _summed(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The results of all shards summed, as a header keeps them."""
+def _totals(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The sums over the results of shards, as a header keeps them."""
     sums: dict[str, Any] = {"subsets": {}, "empty": 0}
     skipped = SkippedLines()
     for shard in shards:
@@ -201,8 +203,8 @@ def _eod_id(tokenizer: Tokenizer, format: Format, append: bool | None, token: st
     return eod_id
 
 
-def _parts(output: Output, shard: str) -> tuple[Path, Path]:
-    """A shard's own files of ids and of records."""
+def _shard_files(output: Output, shard: str) -> tuple[Path, Path]:
+    """The shard's file of ids and its file of records."""
     return output.path(f"shards/{shard}", ".ids"), output.path(f"shards/{shard}", ".records")
 
 
@@ -223,19 +225,19 @@ def _tokenize_shard(
     counts = np.zeros((MAX_SUBSETS, 3), np.int64)
     empty = 0
     flushes: list[Future[None]] = []
-    parts = _parts(output, shard.name)
+    shard_files = _shard_files(output, shard.name)
     with (
-        write_atomically(parts[0]) as ids_file,
-        write_atomically(parts[1]) as records_file,
+        write_atomically(shard_files[0]) as ids_file,
+        write_atomically(shard_files[1]) as records_file,
         reading(shard, advance=advance, ahead=threads > 1) as reader,
         ThreadPoolExecutor(1) as disk,
     ):
         batches = (batch for batch in Pipeline(stages)(reader) if len(batch))
-        for batch, (ids, kept, records, sizes) in map_in_threads(
+        for batch, (ids, nonempty, records, sizes) in map_in_threads(
             encode, batches, threads if threads > 1 else 0, size_of=lambda batch: sum(map(len, batch.texts))
         ):
-            empty += len(batch) - len(kept)
-            records["subset"] = [codes.setdefault(batch.subsets[index], len(codes)) for index in kept.tolist()]
+            empty += len(batch) - len(nonempty)
+            records["subset"] = [codes.setdefault(batch.subsets[index], len(codes)) for index in nonempty.tolist()]
             check_labels(codes)
             np.add.at(counts, records["subset"], np.stack([np.ones_like(sizes), records["tokens"], sizes], axis=1))
             ids_file.write(ids.data)
@@ -254,11 +256,11 @@ def _tokenize_shard(
         "skipped": reader.skipped.count,
         "bad_lines": reader.skipped.listed(),
     }
-    output.note(shard.name, result, *parts)
+    output.note(shard.name, result, *shard_files)
 
 
 def _encode(batch: DocumentBatch, *, tokenize: Tokenize, eod: int | None, files: TokenFiles) -> _Encoded:
-    """(ids of the documents with EOD, indices of those that have tokens, their records, their UTF-8 bytes)."""
+    """(ids with EOD; indices, records and UTF-8 bytes of the documents that have tokens)."""
     tokens = tokenize.encode(batch)
     lengths = np.diff(tokens.offsets)
     indices = np.flatnonzero(lengths)

@@ -21,6 +21,9 @@ from pilekit.evaluate.show.output import comparison_output
 from tests.evaluate.folders import lines
 from tests.refusing import refused
 
+KEYS = {"shard": "shard", "number": "document"}
+"""Columns of a table, and their names in a record."""
+
 
 def write_facts(path: Path, rows: list[dict[str, Any]]) -> Path:
     names = pa.dictionary(pa.int32(), pa.string())
@@ -74,26 +77,39 @@ def test_by_length_every_document_is_in_the_bin_of_its_bytes(whole: tuple[BitsPe
     assert sum(score.nll for score in found.subsets.values()) == pytest.approx(result.overall.nll)
 
 
-def test_what_does_not_fit_is_one_line(whole: tuple[BitsPerByte, Path], tmp_path: Path) -> None:
+def test_a_table_that_does_not_fit_or_cannot_be_read_is_one_line(
+    whole: tuple[BitsPerByte, Path], tmp_path: Path
+) -> None:
     result, out = whole
     records = lines(out)
-    rows = [{"shard": one["shard"], "number": one["document"], "year": place} for place, one in enumerate(records)]
-    facts = write_facts(tmp_path / "facts.parquet", [*rows, {**rows[0], "year": 7777}])
+    columns: dict[str, Any] = {name: [record[key] for record in records] for name, key in KEYS.items()}
+    columns["year"] = list(range(len(records)))
+
+    def table(name: str, **changes: Any) -> str:
+        pq.write_table(pa.table({**columns, **changes}), tmp_path / f"{name}.parquet")
+        return f"{tmp_path / name}.parquet:year"
+
     (tmp_path / "text.parquet").write_text("no Parquet")
-    words = write_facts(tmp_path / "words.parquet", [{**row, "number": str(row["number"])} for row in rows])
-    lists = write_facts(tmp_path / "lists.parquet", [{**row, "year": [row["year"]]} for row in rows])
+    plain, damaged = table("plain"), table("damaged")
+    content = (tmp_path / "damaged.parquet").read_bytes()
+    (tmp_path / "damaged.parquet").write_bytes(content[:4] + bytes(400) + content[404:])
     for by, message in (
         ("year", "by is length, or FILE:COLUMN"),
         (f"{tmp_path}/none.parquet:year", "there is no such file"),
         (f"{tmp_path}/text.parquet:year", "is no Parquet file, nor an Arrow file"),
-        (f"{facts}:month", "has no column month, which --by needs; it has shard, number, year"),
-        (f"{facts}:year", "has two values of year in the table"),
-        (f"{words}:year", "its column number holds no integers"),
-        (f"{lists}:year", "each value of year holds several"),
+        (plain.replace("year", "month"), "has no column month, which --by needs; it has shard, number, year"),
+        (
+            table("twice", shard=columns["shard"][:1] * 2, number=columns["number"][:1] * 2, year=[1, 2]),
+            "has two values",
+        ),
+        (table("words", number=list(map(str, columns["number"]))), "its column number holds no integers"),
+        (table("lists", year=[[year] for year in columns["year"]]), "each value of year holds several"),
+        (table("shards", shard=[[name] for name in columns["shard"]]), "its column shard holds no strings"),
+        (table("spans", year=pa.array(columns["year"], pa.duration("ns"))), "cannot be read: .*; write it again"),
+        (damaged, "cannot be read: .*; write it again"),
     ):
         refused(message, result.by, by)
-    many = write_facts(tmp_path / "many.parquet", rows)
-    refused("different values, and at most 20 are shown", grouped, result.records, f"{many}:year", most_groups=20)
+    refused("different values, and at most 20 are shown", grouped, result.records, plain, most_groups=20)
 
 
 def test_all_nan_are_one_group(whole: tuple[BitsPerByte, Path], tmp_path: Path) -> None:
@@ -105,24 +121,6 @@ def test_all_nan_are_one_group(whole: tuple[BitsPerByte, Path], tmp_path: Path) 
     groups = grouped(result.records, f"{facts}:year", most_groups=2)
     counts = np.bincount(groups.subset, minlength=len(groups.subsets)).tolist()
     assert dict(zip(groups.subsets, counts, strict=True)) == {"1.5": 1, "nan": len(rows) - 1, "(none)": 0}
-
-
-def test_what_cannot_be_read_is_one_line(whole: tuple[BitsPerByte, Path], tmp_path: Path) -> None:
-    result, out = whole
-    columns = {name: [one[name] for one in lines(out)] for name in ("shard", "document")}
-    count, facts = len(columns["shard"]), tmp_path / "facts.parquet"
-
-    def write(shard: list[Any], year: pa.Array) -> None:
-        pq.write_table(pa.table({"shard": shard, "number": columns["document"], "year": year}), facts)
-
-    write([[name] for name in columns["shard"]], pa.array(range(count)))
-    refused(r"facts\.parquet: its column shard holds no strings", result.by, f"{facts}:year")
-    write(columns["shard"], pa.array(range(count), pa.duration("ns")))
-    refused(r"facts\.parquet:year: cannot be read: .*; write it again", result.by, f"{facts}:year")
-    write(columns["shard"], pa.array(range(count)))
-    content = facts.read_bytes()
-    facts.write_bytes(content[:4] + bytes(400) + content[404:])
-    refused(r"facts\.parquet:year: cannot be read: .*; write it again", result.by, f"{facts}:year")
 
 
 def test_a_damaged_arrow_file_is_one_line_and_no_signal(whole: tuple[BitsPerByte, Path], tmp_path: Path) -> None:

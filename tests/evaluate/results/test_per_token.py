@@ -13,9 +13,9 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from pilekit.corpus import Corpus
+from pilekit.corpus.sidecar_files import TOKENS_FILE
 from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.evaluate.results import write_items
 from pilekit.evaluate.results.result_folder import read_result
 from pilekit.shards.read.reader import read_corpus
 from pilekit.tokenize import load_tokenizer
@@ -31,7 +31,7 @@ Rows = dict[tuple[str, int], list[dict[str, Any]]]
 def rows_of(out: Path) -> Rows:
     """The rows of each document, in the file's order."""
     found: Rows = {}
-    for row in pq.read_table(out / write_items.TOKENS_FILE).to_pylist():
+    for row in pq.read_table(out / TOKENS_FILE).to_pylist():
         found.setdefault((row["shard"], row["number"]), []).append(row)
     return found
 
@@ -98,10 +98,9 @@ def scored(model_dir: Path, corpus: Path, out: Path) -> None:
 
 
 def test_any_ranks_resume_after_kills_with_the_same_rows(
-    process_group: ProcessGroups, model_dir: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    process_group: ProcessGroups, model_dir: Path, corpus: Path, tmp_path: Path
 ) -> None:
     """A kill leaves the beginning of a rank's records."""
-    monkeypatch.setattr(write_items, "ROWS_PER_GROUP", 100)
     scored(model_dir, corpus, tmp_path / "alone")
     expected, out, rng = rows_of(tmp_path / "alone"), tmp_path / "out", random.Random(0)
     for world_size in (2, 1):
@@ -118,4 +117,3 @@ def test_any_ranks_resume_after_kills_with_the_same_rows(
         for file in (out / "records").glob("*/*.jsonl"):
             content = file.read_bytes()
             file.write_bytes(content[: rng.randrange(len(content) + 1)])
-    assert pq.ParquetFile(tmp_path / "alone" / write_items.TOKENS_FILE).num_row_groups > 5

@@ -97,13 +97,12 @@ def test_no_setting_changes_a_figure(
         "context_len": data.draw(st.integers(1, max_length)),
         "batch_tokens": batch_tokens,
         "look_ahead": look_ahead,
+        "chunk_bytes": chunk_bytes,
     }
     lm = as_causal_lm(tiny_model("gpt_neox", vocab_size=64).double().eval())
     given = documents(lengths, vocabulary=64)
     progress: list[int] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batching, "CHUNK_BYTES", chunk_bytes)
-        found = scored(lm, given, **options, scored=progress.append)
+    found = scored(lm, given, **options, scored=progress.append)
     assert sum(progress) == sum(one.tokens for one in found)
     for one, of in zip(found, given, strict=True):
         expected = reference_nll(lm.model, of.ids.tolist(), prefix, max_length, options["context_len"])
@@ -111,7 +110,7 @@ def test_no_setting_changes_a_figure(
 
 
 @pytest.mark.parametrize("family", ["gpt_neox", *LOGIT_TRANSFORMS])
-def test_only_a_chunk_of_logits_exists_and_only_it_is_float32(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_chunk_of_logits_exists_and_only_it_is_float32(family: str) -> None:
     """The test looks at every tensor that torch makes, in bfloat16."""
     vocabulary = 317
     if family == "gpt_neox":
@@ -133,9 +132,8 @@ def test_only_a_chunk_of_logits_exists_and_only_it_is_float32(family: str, monke
             return made
 
     given = documents([32] * 64, vocabulary=vocabulary)
-    monkeypatch.setattr(batching, "CHUNK_BYTES", 20 * 4 * vocabulary)
     with Watch():
-        found = scored(lm, given, batch_tokens=64 * 32)
+        found = scored(lm, given, batch_tokens=64 * 32, chunk_bytes=20 * 4 * vocabulary)
     assert max(shape.numel() for shape in seen) == 20 * vocabulary
     assert len(seen) >= 3 * (64 * 32 // 20)  # the head's output, in float32, and its softmax
     expected = scored(as_causal_lm(model.float()), given)

@@ -19,9 +19,8 @@ from transformers import PreTrainedTokenizerFast
 
 from pilekit.errors import PilekitError
 from pilekit.evaluate.results.records import ScoredDocument
-from pilekit.evaluate.score import batching
 from pilekit.evaluate.score.batching import TokenizedDocument
-from pilekit.evaluate.score.pseudo_nll import Template, chosen, masked_scoring, template_of
+from pilekit.evaluate.score.pseudo_nll import Template, masked_scoring, sampled_places, template_of
 from pilekit.models.masked import MaskedLM, as_masked_lm
 from pilekit.tokenize import load_tokenizer
 from tests.evaluate.reference import reference_losses
@@ -74,7 +73,7 @@ def test_scores_equal_one_masked_token_at_a_time(
     for one, of in zip(found, given, strict=True):
         right = 0.0
         for number, losses in enumerate(reference_losses(lm.model, of.ids.tolist(), template, max_length)):
-            places = chosen(len(losses), sample, 5, of.text, number).tolist()
+            places = sampled_places(len(losses), sample, 5, of.text, number).tolist()
             assert len(places) == min(sample or len(losses), len(losses))
             right += len(losses) / len(places) * sum(losses[place] for place in places)
         assert one.nll == pytest.approx(right, rel=1e-12, abs=1e-12)
@@ -92,14 +91,14 @@ class LargestLogits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
 
-def test_the_logits_held_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_logits_held_are_bounded() -> None:
     """Logits at one place of each row; if a model makes all places, of a few rows at a time."""
     with cast("Any", LargestLogits)() as largest:
         scored(tiny("roberta", dtype=torch.float32), documents([5 * ROOM, 20, 3]), batch_tokens=4000)
     assert largest.rows == 4000 // 40
-    monkeypatch.setattr(batching, "CHUNK_BYTES", 90 * 4 * VOCABULARY)
+    chunk = 90 * 4 * VOCABULARY
     with cast("Any", LargestLogits)() as largest:
-        scored(as_masked_lm(mobile_bert()), documents([5 * ROOM, 20, 3]), batch_tokens=4000)
+        scored(as_masked_lm(mobile_bert()), documents([5 * ROOM, 20, 3]), batch_tokens=4000, chunk_bytes=chunk)
     assert 40 <= largest.rows <= 90
 
 
@@ -112,12 +111,12 @@ def test_every_choice_is_equally_likely() -> None:
             for i in range(4000):
                 identity = [1, 2, 3]
                 identity[vary] = i
-                counts[tuple(chosen(tokens, sample, *identity).tolist())] += 1
+                counts[tuple(sampled_places(tokens, sample, *identity).tolist())] += 1
             every = list(combinations(range(tokens), sample))
             assert set(counts) == set(every)
             expected = 4000 / len(every)
             assert sum((counts[one] - expected) ** 2 / expected for one in every) < quantile[len(every)]
-    assert chosen(510, 4, 0, 2**64 - 1, 0).tolist() == [63, 106, 238, 314]  # on any machine and version
+    assert sampled_places(510, 4, 0, 2**64 - 1, 0).tolist() == [63, 106, 238, 314]  # on any machine and version
 
 
 def test_the_template_of_roberta_is_what_transformers_makes(tmp_path: Path) -> None:

@@ -128,17 +128,3 @@ def test_notes_stand_below() -> None:
     assert not any(words in printed(result_of(one)) for words in ("limit", "subsets", "skipped"))
     counts = [row_of(printed(cases[6][0]), name)[-1] for name in ("A", "B", "Overall (pooled)")]
     assert counts == ["3", "0", "3"]
-
-
-def test_a_label_and_a_path_are_text() -> None:
-    hostile = "\x1b]0;title\x07[red]"
-    result = result_of(
-        {hostile: SMALL},
-        model={**protocol_of()["model"], "path": hostile},
-        data=[{"name": hostile, "size": 1}],
-        prefix={"given": "auto", "id": 0, "token": hostile},
-    )
-    text = printed(result, width=300, terminal=True)
-    assert text.count("\\x1b]0;title\\x07[red]") == 4
-    assert "\x1b]" not in text
-    assert "\x07" not in text

@@ -9,7 +9,7 @@ import numpy as np
 
 from pilekit.artifacts.job_folder import output_folder
 from pilekit.tokenize.files.formats import token_files
-from pilekit.tokenize.files.growing_output import Joined
+from pilekit.tokenize.files.growing_output import GrowingOutput
 from pilekit.tokenize.files.token_documents import Rows, token_rows
 
 
@@ -36,10 +36,10 @@ def test_a_part_is_appended_without_a_look_at_all_parts_before_it(tmp_path: Path
     ids = tmp_path / "ids"
     ids.write_bytes(b"ab")
     with output_folder(tmp_path / "out", kind="tokens", parameters={}, inputs={"": 1}) as output:
-        joined = Joined(token_files(tmp_path / "x", "megatron", None, "uint16"), output, parts, "")
+        growing_output = GrowingOutput(token_files(tmp_path / "x", "megatron", None, "uint16"), output, parts, "")
         for _ in range(2):
             for name in names:
-                joined.append(name, {}, [ids])
-        assert joined.done == len(names)
+                growing_output.append(name, {}, [ids])
+        assert growing_output.appended_parts == len(names)
         assert (output.folder / "joined/x_text_document.bin").read_bytes() == b"ab" * len(names)
     assert parts.seen < 5 * len(names)

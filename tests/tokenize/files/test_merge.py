@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pilekit import PilekitError, TokenFile, merge_token_files, tokenize_corpus
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
 from pilekit.stream.read.token_files import TokenCorpus
-from pilekit.tokenize.files.growing_output import Joined
+from pilekit.tokenize.files.growing_output import GrowingOutput
 from tests.cli.running import refused, run, run_json
 from tests.stopping import tree
 from tests.tokenize.files import readers
@@ -217,15 +217,15 @@ def test_an_input_that_becomes_shorter_is_named(tmp_path: Path, monkeypatch: pyt
     """Also an index, which is mapped into memory: reading past its end would kill the process."""
     inputs = [write(tmp_path / name, [[[1, 2]]] * 3000) for name in ("a", "b")]
     kept = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    really_copy = Joined._copy
+    really_copy = GrowingOutput._copy
     for name in ("b.idx", "b.bin"):
 
-        def copy(self: Joined, *arguments: Any, name: str = name) -> bool:
+        def copy(self: GrowingOutput, *arguments: Any, name: str = name) -> bool:
             os.truncate(tmp_path / name, 1000)
             return really_copy(self, *arguments)
 
         with monkeypatch.context() as patched:
-            patched.setattr(Joined, "_copy", copy)
+            patched.setattr(GrowingOutput, "_copy", copy)
             child = os.fork()
             if not child:
                 try:

@@ -39,12 +39,14 @@ from tests.stopping import stop_when
 Identity = tuple[str, int]
 
 
-def evaluated(model_dir: Path, corpus: Path, out: Path | None, batch_tokens: int) -> tuple[BitsPerByte, list[Identity]]:
+def evaluated(
+    model_dir: Path, corpus: Path, out: Path | None, batch_tokens: int, limit_bytes: int | None = None
+) -> tuple[BitsPerByte, list[Identity]]:
     """A rank's result, and the documents it scored."""
     begun: list[Identity] = []
     with pytest.MonkeyPatch.context() as patch:
         note_scored(patch, begun)
-        result = bits_per_byte(model_dir, corpus, out=out, batch_tokens=batch_tokens)
+        result = bits_per_byte(model_dir, corpus, out=out, batch_tokens=batch_tokens, limit_bytes=limit_bytes)
     return result, begun
 
 
@@ -96,52 +98,37 @@ def recorded(out: Path) -> Counter[Identity]:
     return Counter((line["shard"], line["document"]) for line in lines(out))
 
 
-@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_the_table_of_one_process(
-    process_group: ProcessGroups, model_dir: Path, corpus: Path, tmp_path: Path, world_size: int
-) -> None:
-    alone, out = bits_per_byte(model_dir, corpus, out=tmp_path / "alone"), tmp_path / "out"
-    found = process_group(world_size).run(evaluated, model_dir, corpus, out, 256)
-    for result, _ in found:
-        same(result, alone)
-        assert result.protocol == alone.protocol
-        assert result.to_dict() == found[0][0].to_dict()
-    scored = Counter(identity for _, begun in found for identity in begun)
-    assert len(scored) == alone.overall.documents == 50
-    assert set(scored.values()) == {1}
-    assert recorded(out) == scored
-    assert len(list((out / "records").glob("*/*.jsonl"))) == world_size
-    assert read_result(out).to_dict() == found[0][0].to_dict()
-    # Finished: nobody scores anything.
-    again = process_group(world_size).run(evaluated, model_dir, corpus, out, 256)
-    assert [(result.to_dict(), begun) for result, begun in again] == [(found[0][0].to_dict(), [])] * world_size
-
-
 @pytest.mark.parametrize("sizes", [(2, 1, 2), pytest.param((4, 1, 2, 2), marks=pytest.mark.slow)])
-def test_killed_and_resumed_on_any_ranks(
+def test_any_ranks_give_the_table_of_one_process_and_resume_after_kills(
     process_group: ProcessGroups, model_dir: Path, corpus: Path, tmp_path: Path, sizes: tuple[int, ...]
 ) -> None:
     """A kill leaves the beginning of each rank's file: the files are cut short, and another number of ranks resumes."""
-    alone, out, rng = bits_per_byte(model_dir, corpus), tmp_path / "out", random.Random(0)
+    alone, out, rng = bits_per_byte(model_dir, corpus, out=tmp_path / "alone"), tmp_path / "out", random.Random(0)
     kept: Counter[Identity] = Counter()
     for world_size in sizes:
-        if world_size == 1:
-            found = [evaluated(model_dir, corpus, out, 256)]
-        else:
-            found = process_group(world_size).run(evaluated, model_dir, corpus, out, 256)
-        scored = Counter(identity for _, begun in found for identity in begun)
-        assert not scored & kept
-        assert recorded(out) == scored + kept
-        assert len(recorded(out)) == 50
-        for result, _ in found:
-            same(result, alone)
+        for is_finished in (False, True):
+            if world_size == 1:
+                results = [evaluated(model_dir, corpus, out, 256)]
+            else:
+                results = process_group(world_size).run(evaluated, model_dir, corpus, out, 256)
+            scored = Counter(identity for _, begun in results for identity in begun)
+            if is_finished:
+                assert not scored
+            else:
+                assert not scored & kept
+                assert recorded(out) == scored + kept
+                assert len(recorded(out)) == alone.overall.documents == 50
+            for result, _ in results:
+                same(result, alone)
+                assert result.protocol == alone.protocol
+                assert result.to_dict() == read_result(out).to_dict()
         (out / "result.json").unlink()
+        kept = Counter()
         for file in (out / "records").glob("*/*.jsonl"):
             content = file.read_bytes()
             file.write_bytes(content[: rng.randrange(len(content) + 1)])
-        whole = [file.read_bytes().rpartition(b"\n")[0].splitlines() for file in (out / "records").glob("*/*.jsonl")]
-        told = [json.loads(line) for of in whole for line in of]
-        kept = Counter((line["shard"], line["document"]) for line in told)
+            for line in map(json.loads, file.read_bytes().rpartition(b"\n")[0].splitlines()):
+                kept[line["shard"], line["document"]] += 1
 
 
 @given(
@@ -183,15 +170,10 @@ def test_a_failure_of_one_rank_ends_all(
     same(result, bits_per_byte(model_dir, corpus))
 
 
-def test_rank_0_tells_the_error_of_all(
-    process_group: ProcessGroups, model_dir: Path, corpus: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "records").write_text("")
+def test_rank_0_tells_the_error_of_all(process_group: ProcessGroups, model_dir: Path, corpus: Path) -> None:
     for options, words in (
-        ({"data": tmp_path / "nowhere"}, "no such file or folder"),
         ({"device": "tpu"}, "device is auto, cpu, cuda or cuda:N, not 'tpu'"),
         ({"data": "-"}, "standard input (-) can be read by one process only"),
-        ({"out": tmp_path}, "is a file, where a folder belongs"),
         ({"subsets": ["Books3"]}, "no documents of Books3"),
     ):
         (one, said), (other, said_too) = process_group(2).run(refused, model_dir, corpus, options)
@@ -247,19 +229,10 @@ def test_torchrun_killed_and_resumed(
         assert (failed.returncode, failed.stderr.count("error: ")) == (1, 1), failed.stderr
 
 
-def limited(model_dir: Path, corpus: Path, size: int) -> dict[str, Any]:
-    return bits_per_byte(model_dir, corpus, limit_bytes=size).to_dict()
-
-
 def test_a_limit_of_bytes_takes_the_same_documents_on_any_number_of_ranks(
     process_group: ProcessGroups, model_dir: Path, corpus: Path
 ) -> None:
-    alone = limited(model_dir, corpus, 300)
-    assert {**alone, "cost": None} == {**limited(model_dir, corpus, 300), "cost": None}
-    for found in process_group(2).run(limited, model_dir, corpus, 300):
-        for name, of in alone["subsets"].items():
-            assert {key: of[key] for key in ("documents", "bytes", "tokens")} == {
-                key: found["subsets"][name][key] for key in ("documents", "bytes", "tokens")
-            }
-            assert found["subsets"][name]["bpb"] == pytest.approx(of["bpb"], rel=1e-5)
-        assert found["protocol"]["limit_bytes"] == 300
+    alone = bits_per_byte(model_dir, corpus, limit_bytes=300)
+    for result, _ in process_group(2).run(evaluated, model_dir, corpus, None, 256, 300):
+        same(result, alone)
+        assert result.protocol["limit_bytes"] == 300
