@@ -1,19 +1,15 @@
-"""Shards of given documents, the documents of a corpus, protocols, and figures by the reference."""
+"""Shards of given documents, the documents of a corpus, manifests and protocols."""
 
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from transformers import AutoModelForCausalLM
 
 from pilekit.corpus import Corpus, Manifest, load_manifest
 from pilekit.shards.read.reader import read_corpus
-from pilekit.tokenize import load_tokenizer
-from tests.evaluate.reference import reference_bpb, reference_nll
 
 
 def write(path: Path, documents: list[tuple[str | None, str]]) -> Path:
@@ -24,25 +20,11 @@ def write(path: Path, documents: list[tuple[str | None, str]]) -> Path:
 
 
 def documents_of(corpus: Path) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for batch in read_corpus(Corpus(corpus)):
         for text, subset in zip(batch.texts, batch.subsets, strict=True):
-            found.setdefault(subset, []).append(text)
-    return found
-
-
-def expected_scores(
-    model_dir: Path, texts: dict[str, list[str]], context_len: int = 1
-) -> dict[str, tuple[float, float]]:
-    """(nll, bits per byte) of each subset, by the slow reference."""
-    model = AutoModelForCausalLM.from_pretrained(model_dir).double().eval()
-    tokenizer = load_tokenizer(model_dir)
-    found = {}
-    for subset, of in texts.items():
-        ids = [tokenizer.encode_batch([text])[0].tolist() for text in of]
-        nll = math.fsum(reference_nll(model, one, 0, 32, context_len) for one in ids)
-        found[subset] = nll, reference_bpb(nll, of)
-    return found
+            texts.setdefault(subset, []).append(text)
+    return texts
 
 
 def manifest_of(*names: str) -> Manifest:

@@ -55,8 +55,3 @@ def reference_losses(model: Any, ids: list[int], template: Template, max_length:
             losses.append(float(torch.logsumexp(logits, 0) - logits[token]))
         found.append(losses)
     return found
-
-
-def reference_pseudo_nll(model: Any, ids: list[int], template: Template, max_length: int) -> float:
-    """The negative pseudo-log-likelihood of a document in nats."""
-    return sum(sum(losses) for losses in reference_losses(model, ids, template, max_length))

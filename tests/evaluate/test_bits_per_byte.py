@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from pilekit.corpus import Corpus, load_manifest
 from pilekit.evaluate import bits_per_byte as module
@@ -21,8 +22,8 @@ from pilekit.evaluate.scoring_run import READ_AHEAD, ScoringProgress
 from pilekit.models.causal import as_causal_lm, load_causal_lm
 from pilekit.shards.index.build import index_corpus
 from pilekit.tokenize import load_tokenizer
-from tests.evaluate.documents import documents_of, expected_scores, write
-from tests.evaluate.reference import reference_bpb
+from tests.evaluate.documents import documents_of, write
+from tests.evaluate.reference import reference_bpb, reference_nll
 from tests.refusing import refused
 from tests.tiny.models import Family, tiny_corpus, tiny_model, tiny_model_dir
 from tests.tokenize.making import byte_level_bpe
@@ -34,13 +35,17 @@ from tests.tokenize.making import byte_level_bpe
 )
 def test_figures_equal_the_reference_whatever_the_batch(family: Family, context_len: int, tmp_path: Path) -> None:
     model_dir, corpus = tiny_model_dir(tmp_path / "model", family), tiny_corpus(tmp_path / "corpus", documents=9)
-    texts = documents_of(corpus)
-    expected = expected_scores(model_dir, texts, context_len)
+    texts, tokenizer = documents_of(corpus), load_tokenizer(model_dir)
+    model = AutoModelForCausalLM.from_pretrained(model_dir).double().eval()
+    expected = {}
+    for subset, own in texts.items():
+        nll = math.fsum(reference_nll(model, tokenizer.encode(text), 0, 32, context_len) for text in own)
+        expected[subset] = nll, reference_bpb(nll, own)
     everything = [text for of in texts.values() for text in of]
     nll = math.fsum(nll for nll, _ in expected.values())
     overall = nll, reference_bpb(nll, everything)
     for (dtype, tolerance), size in product(((torch.float32, 1e-6), (torch.float64, 1e-12)), (1, 100_000)):
-        lm, tokenizer = load_causal_lm(model_dir, dtype=dtype), load_tokenizer(model_dir)
+        lm = load_causal_lm(model_dir, dtype=dtype)
         result = score_corpus(lm, tokenizer, Corpus(corpus), context_len=context_len, batch_tokens=size)
         assert set(result.subsets) == set(texts)
         for score, figures, of in (

@@ -241,9 +241,6 @@ def test_json_and_names_of_models() -> None:
     assert [list(one)[:8] for one in (told["overall"], *told["subsets"].values())] == [names] * 4
     assert (told["overall"]["interval"], told["overall"]["p"], told["overall"]["verdict"]) == (None, None, "too few")
     assert told["overall"]["difference"] == expected.difference
-    figures = [0.0090002, [0.00712345, 0.0107], [1.234567, 1.243567], 0.012345, 0.024691]
-    exact = Difference(20, 9, (1.234567, 1.243567), 0.0090002, (0.00712345, 0.0107), 0.012345, 0.024691).to_dict()
-    assert [exact[name] for name in ("difference", "interval", "bpb", "p", "adjusted_p")] == figures
     [of_subset, *_] = two.against[0].subsets.values()
     assert next(iter(told["subsets"].values()))["bpb"] == list(of_subset.bpb)
 
@@ -292,7 +289,7 @@ OTHER = {"fingerprint": "sha256:2"}
 
 
 def test_protocols_that_move_figures_are_named() -> None:
-    scored = [(one, 10.0) for one in texts(0, 1, 2)]
+    scored = [(text, 10.0) for text in texts(0, 1, 2)]
     for kind, changes, told in (
         ({}, {"max_length": 1024}, "A was scored with max_length 2048, B with 1024, which alone moves a figure"),
         ({}, {"context_len": 64}, "A was scored with context_len 1, B with 64"),

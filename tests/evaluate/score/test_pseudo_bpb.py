@@ -16,7 +16,7 @@ from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.results.result_folder import read_result
 from pilekit.evaluate.score.pseudo_nll import Template
 from tests.evaluate.documents import documents_of
-from tests.evaluate.reference import reference_pseudo_nll
+from tests.evaluate.reference import reference_losses
 from tests.refusing import refused
 from tests.tiny.masked import roberta_dir
 from tests.tiny.models import tiny_corpus
@@ -47,7 +47,7 @@ def test_every_document_is_as_in_the_reference(made: Path) -> None:
     for label, texts in documents_of(made / "corpus").items():
         first = texts[:3]
         ids = [tokenizer(text, split_special_tokens=True, add_special_tokens=False)["input_ids"] for text in first]
-        nlls = [reference_pseudo_nll(model, one, template, 40) for one in ids]
+        nlls = [sum(map(sum, reference_losses(model, one, template, 40))) for one in ids]
         size = sum(len(text.encode()) for text in first)
         score = result.subsets.pop(label)
         assert (score.documents, score.bytes) == (len(first), size)
