@@ -31,31 +31,33 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def check_labels(labels: Sized, known: int = 0, path: str | None = None) -> None:
-    """Raise `PilekitError` for more than `MAX_SUBSETS` labels besides the `known` ones; `path` is the shard's.
+def check_labels(labels: Sized, listed: int = 0, path: str | None = None) -> None:
+    """Raise `PilekitError` for more than `MAX_SUBSETS` labels in addition to the `listed` ones.
 
-    Whatever lists or counts subsets has this limit. Indexes have it too, so that none is made which others refuse.
+    path   the shard's, for the message
+
+    Whatever lists or counts subsets has this limit. Indexes have it too, so that none is made that a reader refuses.
     """
-    if len(labels) > known + MAX_SUBSETS:
+    if len(labels) > listed + MAX_SUBSETS:
         raise PilekitError(
             f"{'' if path is None else f'{path}: '}more than {MAX_SUBSETS:,} different subset labels; set "
             "label_path in a manifest to the field of the subset, and give that manifest, or name the field by --label"
         )
 
 
-def add_counts(one: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+def add_counts(counts: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """The sums of the counts of the same names, in nested mappings too."""
-    sums = dict(one)
+    sums = dict(counts)
     for name, value in more.items():
         sums[name] = add_counts(sums.get(name, {}), value) if isinstance(value, Mapping) else sums.get(name, 0) + value
     return sums
 
 
 def check_none_lost(counts: Mapping[str, Mapping[str, int]], parts: Sequence[str]) -> None:
-    """Raise `PilekitError` if the documents `read`, of all or of a subset, are not those of all parts together."""
-    for name, of in counts.items():
-        if of["read"] != sum(of[part] for part in parts):
-            shown = ", ".join(f"{of[part]:,} {part}" for part in ("read", *parts))
+    """Raise `PilekitError` if a subset's (or the total's) count `read` is not the sum of its counts of the `parts`."""
+    for name, count in counts.items():
+        if count["read"] != sum(count[part] for part in parts):
+            shown = ", ".join(f"{count[part]:,} {part}" for part in ("read", *parts))
             raise PilekitError(f"documents got lost ({name}): {shown}; please report this")
 
 
@@ -82,7 +84,7 @@ class RecordFormat:
     names: SubsetNames | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def of(cls, manifest: Described = None) -> RecordFormat:
+    def from_manifest(cls, manifest: Described = None) -> RecordFormat:
         """The format of a corpus with this manifest, and its subsets' names; by default as in the Pile."""
         manifest = load_manifest(manifest)
         return cls(manifest.text_field, tuple(manifest.label_path.split(".")), subset_names(manifest))
@@ -192,15 +194,14 @@ class DocumentBatch(NearestNames):
 
     def __repr__(self) -> str:
         span = f"{self.numbers[0]}-{self.numbers[-1]} of " if len(self) else ""
-        of = f"{span}{self.shard!r}, {counted(len(set(self.subsets)), 'subset')}, "
-        of += f"{counted(int(self.text_bytes().sum()), 'byte')} of text"
-        return f"DocumentBatch({counted(len(self))}, {of})"
+        subsets, size = counted(len(set(self.subsets)), "subset"), counted(int(self.text_bytes().sum()), "byte")
+        return f"DocumentBatch({counted(len(self))}, {span}{self.shard!r}, {subsets}, {size} of text)"
 
     def _repr_html_(self) -> str:
         from pilekit.display.fitted_table import Column, FittedTable
 
-        columns = [Column[Document]("Number", lambda one: f"{one.number:,}"), Column("Subset", lambda one: one.subset)]
-        columns.append(Column("Text", lambda one: shortened(one.text, 80), justify="left"))
+        columns = [Column[Document]("Number", lambda row: f"{row.number:,}"), Column("Subset", lambda row: row.subset)]
+        columns.append(Column("Text", lambda row: shortened(row.text, 80), justify="left"))
         return FittedTable(self[:20], columns, notes=[repr(self)])._repr_html_()
 
     @cached_property

@@ -44,8 +44,8 @@ and from what loads libraries and starts threads, which take memory too."""
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether an error says that the machine, a limit of this process or a GPU has run out of memory."""
     if isinstance(error, RuntimeError | ImportError | OSError):
-        own = any(words in str(error) for words in _OUT_OF_MEMORY)
-        return own or (isinstance(error, OSError) and is_out_of_memory(error.__context__))
+        says_so = any(words in str(error) for words in _OUT_OF_MEMORY)
+        return says_so or (isinstance(error, OSError) and is_out_of_memory(error.__context__))
     return isinstance(error, MemoryError)
 
 
@@ -91,5 +91,5 @@ def message_logger(name: str) -> logging.Logger:
 def _make_visible(record: logging.LogRecord) -> bool:
     record.msg = visible(str(record.msg))
     if isinstance(record.args, tuple):  # they stay apart, for handlers that group messages
-        record.args = tuple(one if isinstance(one, int | float) else visible(str(one)) for one in record.args)
+        record.args = tuple(arg if isinstance(arg, int | float) else visible(str(arg)) for arg in record.args)
     return True

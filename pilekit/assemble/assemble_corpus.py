@@ -161,7 +161,7 @@ def assemble_corpus(
     with suppress(_Planned), locked_folder as output:
         plan_file = folder / SCRATCH / f"{xxhash.xxh3_128_hexdigest(msgspec.json.encode(parameters))}.npz"
         job = Job(described, plan_file, corpus_job.on_error)
-        folder_job = FolderJob.of(corpus_job, output, inputs)
+        folder_job = FolderJob(**vars(corpus_job), output=output, inputs=inputs)
 
         def step(name: str, shards: Sequence[Shard]) -> FolderJob:
             return folder_job.step(name, sum(shard.size or 0 for shard in shards))

@@ -52,7 +52,7 @@ def outputs(shards: int) -> list[str]:
 
 def spill_source(source: Source, advance: Advance, *, job: Job, output: Output, inputs: Inputs, share: Share) -> None:
     """Write the lines of a source, each as often as it is used, and note the runs. Half of the memory holds lines."""
-    record, subset = RecordFormat.of(job.manifest).record, job.manifest.subsets[source.subset]
+    record, subset = RecordFormat.from_manifest(job.manifest).record, job.manifest.subsets[source.subset]
     paths = [scratch_path(output, kind, source.name) for kind in (COUNTED, LINES, PLACES)]
     await_files([paths[0], job.plan])
     reader, plan = SourceReader(source, job, share.ahead, keeping=True), CorpusPlan.load(job.plan, job.manifest)

@@ -16,7 +16,8 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import pairwise, starmap
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, get_args
 
@@ -87,8 +88,14 @@ class Corpus(NearestNames):
         label: str | None = None,
     ) -> None:
         self.manifest = load_manifest(manifest, text_field=text_field, label=label)
-        self.root, found = _default() if source is None else _search(_paths(source))
-        self.shards = _in_order(with_split_of_root(found, self.root))
+        self.root, shards = _default() if source is None else _search(source)
+        self.shards = tuple(sorted(with_split_of_root(shards, self.root), key=attrgetter("name")))
+        for shard, next_shard in pairwise(self.shards):
+            if shard.name == next_shard.name:
+                raise PilekitError(
+                    f"two shards have the name {shard.name}: {shard.path} and {next_shard.path}; "
+                    "documents could not be told apart, so give only one of them"
+                )
 
     @classmethod
     def of(cls, corpus: Corpus | Source | None, manifest: Described = None) -> Corpus:
@@ -110,23 +117,23 @@ class Corpus(NearestNames):
     def size(self) -> int | None:
         """Stored bytes of all shards; None if the size of any shard is unknown."""
         sizes = [shard.size for shard in self.shards]
-        return None if None in sizes else sum(size for size in sizes if size is not None)
+        return None if None in sizes else sum(filter(None, sizes))
 
     def split(self, split: Split) -> Self:
         """The corpus of one split; if no shard is named train, "train" is every shard that is not val or test.
 
         Raises PilekitError if there are no such shards.
         """
-        wanted: set[Split | None] = {split}
+        splits: set[Split | None] = {split}
         if split == "train" and not any(shard.split == "train" for shard in self.shards):
-            wanted.add(None)
-        shards = tuple(shard for shard in self.shards if shard.split in wanted)
+            splits.add(None)
+        shards = tuple(shard for shard in self.shards if shard.split in splits)
         if not shards:
             raise PilekitError(
                 f"{self.root}: has no {split} shards; a file or folder of that name would hold them, "
                 f"for example {split}.jsonl.zst"
             )
-        return self._of(shards)
+        return self._with_shards(shards)
 
     @property
     def held_out(self) -> tuple[Shard, ...]:
@@ -143,13 +150,13 @@ class Corpus(NearestNames):
         if not held_out:
             return self
         warn_of_left_out(shard.name for shard in held_out)
-        return self._of(tuple(shard for shard in self.shards if shard not in held_out))
+        return self._with_shards(tuple(shard for shard in self.shards if shard not in held_out))
 
     def comparable(self, held_out: HeldOutShards) -> tuple[Self, tuple[str, ...]]:
         """The corpus to compare, its protected shards first, and the names of these.
 
-        "leave-out": `without_held_out`, nothing is protected. "protect": the held-out shards are; PilekitError if there
-        are none.
+        With "leave-out", the corpus is `without_held_out`, and nothing is protected. With "protect", the held-out
+        shards are protected; PilekitError if there are none.
         """
         if held_out not in get_args(HeldOutShards):
             raise PilekitError(f'held_out is "leave-out" or "protect", not {shortened(repr(held_out), 80)}')
@@ -160,8 +167,8 @@ class Corpus(NearestNames):
                 f"{self.root}: has no held-out shards among others, so there is nothing to protect; name the "
                 "folder that has both, or leave out protect"
             )
-        others = tuple(shard for shard in self.shards if shard not in protected)
-        return self._of((*protected, *others)), tuple(shard.name for shard in protected)
+        unprotected = tuple(shard for shard in self.shards if shard not in protected)
+        return self._with_shards((*protected, *unprotected)), tuple(shard.name for shard in protected)
 
     def only_held_out(self) -> Self:
         """The held-out shards of the corpus, for evaluation, with a warning; the corpus itself if it has none."""
@@ -170,7 +177,7 @@ class Corpus(NearestNames):
             return self
         names = ", ".join(visible(shard.name) for shard in held_out)
         logger.warning("only the held-out shards are taken: %s; to take the others, name them without these", names)
-        return self._of(held_out)
+        return self._with_shards(held_out)
 
     def part(self, part: Part | None) -> Self:
         """The I-th of N parts of the shards, I from 1, for `part` = (I, N); may be empty. None: the corpus itself.
@@ -191,7 +198,7 @@ class Corpus(NearestNames):
             heapq.heapreplace(parts, (stored + (shard.size or 0), count + 1, number))
             if number == part[0]:
                 members.add(shard)
-        return self._of(tuple(shard for shard in self.shards if shard in members))
+        return self._with_shards(tuple(shard for shard in self.shards if shard in members))
 
     def documents(self) -> Iterator[Document]:
         """All documents in order, as `read` gives them; `PileDocuments` reaches any of them by its position."""
@@ -201,7 +208,7 @@ class Corpus(NearestNames):
         """The fields, and how to read in a process that has imported no reader."""
         return self.__dict__ | ({"_read": self._read} if hasattr(self, "_read") else {})
 
-    def _of(self, shards: tuple[Shard, ...]) -> Self:
+    def _with_shards(self, shards: tuple[Shard, ...]) -> Self:
         part = object.__new__(type(self))
         part.root, part.shards, part.manifest = self.root, shards, self.manifest
         return part
@@ -244,21 +251,11 @@ def names_many(source: object) -> bool:
     return os.path.isdir(path) or (local.is_pattern(path) and not os.path.lexists(path))
 
 
-def _paths(source: str | Path | Iterable[str | Path]) -> list[str]:
-    sources = [source] if isinstance(source, str | bytes) or not isinstance(source, Iterable) else list(source)
-    if not all(isinstance(path, str | os.PathLike) for path in sources):
-        raise PilekitError(
-            f"a corpus is a path, glob or URL, or a list of them, not {shortened(repr(source), 80)}; give where its "
-            "shards are"
-        )
-    return [os.path.expanduser(path) for path in sources]
-
-
 def _default() -> tuple[str, list[Shard]]:
     """(root, shards) of the default places."""
     if named := os.environ.get(ENVIRONMENT):
         try:
-            return _search(_paths(named))
+            return _search(named)
         except PilekitError as error:
             raise PilekitError(f"${ENVIRONMENT}: {error}") from error
     ours: list[str] = []
@@ -267,13 +264,22 @@ def _default() -> tuple[str, list[Shard]]:
             search = local.search_folder(folder)
             if search.files:
                 _warn_of_links(search)
-                return search.root, [make_shard(*file) for file in search.files]
+                return search.root, list(starmap(make_shard, search.files))
             ours += search.ours
     raise _nothing_found([f"${ENVIRONMENT} (not set)", "./data", f"the current folder ({os.getcwd()})"], ours)
 
 
-def _search(sources: list[str]) -> tuple[str, list[Shard]]:
-    """(root, shards) of one or more paths, globs or URLs."""
+def _search(source: str | Path | Iterable[str | Path]) -> tuple[str, list[Shard]]:
+    """(root, shards) of one or more paths, globs or URLs.
+
+    Files that pilekit writes beside shards, which a shell's `folder/*` includes, are left out.
+    """
+    sources = [source] if isinstance(source, str | bytes) or not isinstance(source, Iterable) else list(source)
+    if not all(isinstance(path, str | os.PathLike) for path in sources):
+        raise PilekitError(
+            f"a corpus is a path, glob or URL, or a list of them, not {shortened(repr(source), 80)}; give where its "
+            "shards are"
+        )
     if not sources:
         raise PilekitError("no path is given: the list of paths is empty")
     if STANDARD_INPUT in sources:
@@ -281,32 +287,29 @@ def _search(sources: list[str]) -> tuple[str, list[Shard]]:
             raise PilekitError("standard input (-) cannot be read together with other paths")
         return STANDARD_INPUT, [shard_of(STANDARD_INPUT)]
     searches: list[tuple[str, local.Search]] = []
-    for source in _without_sidecars(sources):
-        search = remote.search(source) if is_url(source) else local.search(source)
+    refusals: list[PilekitError] = []
+    for path in map(os.path.expanduser, sources):
+        reason = written_beside(without_query(path).rpartition("/")[2])
+        if reason is not None and not os.path.isdir(path):
+            refusals.append(PilekitError(f"{path}: {reason}"))
+            continue
+        search = remote.search(path) if is_url(path) else local.search(path)
         if not search.files:
-            raise _nothing_found([source], search.ours)
+            raise _nothing_found([path], search.ours)
         _warn_of_links(search)
-        searches.append((source, search))
+        searches.append((path, search))
+    if not searches:
+        raise refusals[0]
     if len(searches) > 1 or not os.path.isfile(searches[0][0]):
         _warn_of_unfinished({search.root for _, search in searches if not is_url(search.root)})
     if len(searches) == 1:
-        search = searches[0][1]
-        return search.root, [make_shard(*file) for file in search.files]
+        return search.root, list(starmap(make_shard, search.files))
     root = _common_parent([(source, search.root) for source, search in searches])
     return root, [
         make_shard(_below(root, search.root, relative), path, size)
         for _, search in searches
         for relative, path, size in search.files
     ]
-
-
-def _without_sidecars(sources: list[str]) -> list[str]:
-    """`sources` without the files that pilekit writes beside shards, which a shell's `folder/*` includes."""
-    refusals = {source: written_beside(without_query(source).rpartition("/")[2]) for source in sources}
-    shards = [source for source in sources if refusals[source] is None or os.path.isdir(source)]
-    if not shards:
-        raise PilekitError(f"{sources[0]}: {refusals[sources[0]]}")
-    return shards
 
 
 def _warn_of_unfinished(folders: Iterable[str]) -> None:
@@ -348,17 +351,6 @@ def _below(root: str, folder: str, relative: str) -> str:
     else:
         inner = os.path.relpath(os.path.abspath(folder), root).replace(os.sep, "/")
     return relative if inner in ("", ".") else f"{inner}/{relative}"
-
-
-def _in_order(shards: Iterable[Shard]) -> tuple[Shard, ...]:
-    ordered = sorted(shards, key=lambda shard: shard.name)
-    for shard_before, other in pairwise(ordered):
-        if shard_before.name == other.name:
-            raise PilekitError(
-                f"two shards have the name {shard_before.name}: {shard_before.path} and {other.path}; "
-                "documents could not be told apart, so give only one of them"
-            )
-    return tuple(ordered)
 
 
 def _nothing_found(searched: list[str], ours: Sequence[str]) -> PilekitError:

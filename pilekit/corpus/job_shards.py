@@ -22,9 +22,9 @@ UNFINISHED = "is not finished, so shards may be missing; run the command that wr
 
 
 def folder_of_shards(folder: str, encoded: bytes) -> str:
-    """`clean` or "": where below `folder`, a path or URL, the shards are; `encoded` is its header.
+    """The path of the shards below `folder`, a path or URL: `clean` or ""; `encoded` is the folder's header.
 
-    Says so once for a folder. PilekitError, with the remedy, if the job is not finished or wrote no shards, or if this
+    A warning names `clean` once for each folder. PilekitError if the job is not finished or wrote no shards, or if this
     pilekit cannot read the header.
     """
     shown = folder.rstrip("/") or folder

@@ -67,9 +67,9 @@ class Manifest(StrictPart, frozen=True):
     def __post_init__(self) -> None:
         names = [subset.name for subset in self.subsets]
         refuse_repeated("subsets", names)
-        taken = {self.text_field, ".".join(self.label_path.split(".")[:2])}
+        used_paths = {self.text_field, ".".join(self.label_path.split(".")[:2])}
         for path in (path for subset in self.subsets for path in subset.keep):
-            if not taken.isdisjoint(("meta", "meta." + path.rpartition(".")[2])):
+            if not used_paths.isdisjoint(("meta", "meta." + path.rpartition(".")[2])):
                 raise ValueError(f"`keep` would put {visible(path, 120)!r} in the place of the text or the label")
         for table in self.tables:
             unknown = sorted(set(table.subsets) - set(names))
@@ -78,7 +78,7 @@ class Manifest(StrictPart, frozen=True):
 
     @property
     def record(self) -> dict[str, str]:
-        """Where records keep text and label, and which spellings are joined: what a job's result depends on."""
+        """The fields that a job's result depends on: where records keep text and label, and the joined spellings."""
         fields = {"text_field": self.text_field, "label_path": self.label_path}
         if not (self.subsets and self.join_spellings):
             return fields
@@ -103,7 +103,7 @@ class Manifest(StrictPart, frozen=True):
 
 
 Described: TypeAlias = Manifest | str | Path | None
-"""What describes a corpus: a manifest, the name of a bundled one, or the path of one; None: the Pile's."""
+"""The description of a corpus: a manifest, the name of a bundled one, or the path of one; None: the Pile's."""
 
 
 def load_manifest(
@@ -111,15 +111,18 @@ def load_manifest(
 ) -> Manifest:
     """A bundled manifest by name, or a manifest from a TOML file; a `Manifest` is returned as it is. None: the Pile's.
 
-    text_field, label   instead, the fields of text and label in a corpus without a manifest: one without subsets
+    text_field, label   name the fields of text and label in a corpus without a manifest; the result has no subsets
 
     Raises PilekitError, naming file and field, for a file that is missing, not TOML, or not a valid manifest.
     """
-    if fields := {name: at for name, at in (("text_field", text_field), ("label_path", label)) if at is not None}:
+    if text_field is not None or label is not None:
         if name_or_path is not None:
             raise PilekitError("a manifest says where text and label are; leave out text_field and label")
-        for name, at in fields.items():
-            checked(at, FieldPath if name == "label_path" else Text, name.removesuffix("_path"))
+        fields: dict[str, str] = {}
+        if text_field is not None:
+            fields["text_field"] = checked(text_field, Text, "text_field")
+        if label is not None:
+            fields["label_path"] = checked(label, FieldPath, "label")
         return msgspec.convert({"name": "(text_field and label)", **fields}, Manifest)
     name_or_path = "pile" if name_or_path is None else name_or_path
     if isinstance(name_or_path, Manifest):

@@ -6,6 +6,7 @@ All are immutable. An unknown field, a wrong type or an inconsistency is an erro
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
@@ -27,11 +28,9 @@ Certainty = Literal["verified", "secondary", "recalled"]
 
 def refuse_repeated(field: str, names: list[str]) -> None:
     """Raise ValueError if a name of `field` occurs twice."""
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
+    for name, times in Counter(names).items():
+        if times > 1:
             raise ValueError(f"`{field}` names {visible(name, 120)!r} twice")
-        seen.add(name)
 
 
 class StrictPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -57,8 +57,8 @@ def resolve_subsets(*names: str | Iterable[str], manifest: Described = None) -> 
             raise PilekitError(f'a subset is named by text, such as "ArXiv", not by {shortened(repr(name), 80)}')
     if not manifest.subsets:
         return tuple(dict.fromkeys(typed))
-    spellings = Spellings(manifest)
-    return tuple(dict.fromkeys(_resolve(name, manifest, spellings) for name in typed))
+    subsets = SubsetNames(manifest)
+    return tuple(dict.fromkeys(_resolve(name, manifest, subsets) for name in typed))
 
 
 def subsets_or_all(subsets: str | Iterable[str] | None, manifest: Described) -> tuple[str, ...] | None:
@@ -80,47 +80,40 @@ def split_names(text: str) -> list[str]:
     return names
 
 
-class Spellings:
-    """The subsets that a spelling can mean: `exact` names, then aliases as written, then names and aliases normalised.
-
-    A subset's own name overrides another's alias.
-    """
-
-    def __init__(self, manifest: Manifest):
-        self.exact = {subset.name for subset in manifest.subsets} | {UNLABELLED}
-        self.written: dict[str, list[str]] = {}
-        own: dict[str, list[str]] = {}
-        other: dict[str, list[str]] = {}
-        for subset in manifest.subsets:
-            own.setdefault(normalised(subset.name), []).append(subset.name)
-            for alias in set(subset.aliases):
-                self.written.setdefault(alias, []).append(subset.name)
-            for key in set(map(normalised, subset.aliases)):
-                other.setdefault(key, []).append(subset.name)
-        self.normalised = {key: names for key, names in {**other, **own}.items() if key}
-
-    def meant(self, spelling: str) -> list[str]:
-        """The exact names that this spelling can mean; several if it is ambiguous."""
-        if spelling in self.exact:
-            return [spelling]
-        if len(spelling) > LONGEST_SPELLING:
-            return []
-        return self.written.get(spelling) or self.normalised.get(normalised(spelling), [])
-
-
 class SubsetNames(dict[str, str]):
     """`names[label]`: the subset of a record's label. Each distinct label is resolved once.
 
-    A label that means no subset of the manifest, or could mean several, is a subset of its own.
+    A label that means no subset of the manifest, or could mean several, is a subset of its own. A spelling is looked up
+    among the exact names, then among the aliases as written, then among names and aliases normalised. There a subset's
+    name overrides another's alias.
     """
 
     def __init__(self, manifest: Manifest):
         super().__init__()
-        self._spellings = Spellings(manifest)
+        self._exact = {subset.name for subset in manifest.subsets} | {UNLABELLED}
+        self._aliases: dict[str, list[str]] = {}
+        by_name: dict[str, list[str]] = {}
+        by_alias: dict[str, list[str]] = {}
+        for subset in manifest.subsets:
+            by_name.setdefault(normalised(subset.name), []).append(subset.name)
+            for alias in set(subset.aliases):
+                self._aliases.setdefault(alias, []).append(subset.name)
+            for key in set(map(normalised, subset.aliases)):
+                by_alias.setdefault(key, []).append(subset.name)
+        self.normalised = {**by_alias, **by_name}
+        self.normalised.pop("", None)
+
+    def meanings(self, spelling: str) -> list[str]:
+        """The exact names that this spelling can mean; several if it is ambiguous."""
+        if spelling in self._exact:
+            return [spelling]
+        if len(spelling) > LONGEST_SPELLING:
+            return []
+        return self._aliases.get(spelling) or self.normalised.get(normalised(spelling), [])
 
     def __missing__(self, label: str) -> str:
-        meant = self._spellings.meant(label)
-        name = meant[0] if len(meant) == 1 else label
+        meanings = self.meanings(label)
+        name = meanings[0] if len(meanings) == 1 else label
         if len(self) < MAX_SUBSETS and len(label) <= LONGEST_SPELLING:  # Memory stays bounded.
             self[label] = name
         return name
@@ -137,16 +130,16 @@ def subset_names(manifest: Described = None) -> SubsetNames | None:
     return SubsetNames(manifest) if manifest.subsets and manifest.join_spellings else None
 
 
-def _resolve(name: str, manifest: Manifest, spellings: Spellings) -> str:
-    meanings = spellings.meant(name)
+def _resolve(name: str, manifest: Manifest, subsets: SubsetNames) -> str:
+    meanings = subsets.meanings(name)
     if name in meanings or (meanings and not manifest.join_spellings):
         return name
     if len(meanings) == 1:
         return meanings[0]
     if meanings:
         raise PilekitError(f'subset "{shortened(name, 80)}" is ambiguous: {_listed(meanings)}; type the exact name')
-    close = difflib.get_close_matches(normalised(name[:LONGEST_SPELLING]), spellings.normalised, n=5, cutoff=0.6)
-    matches = list(dict.fromkeys(exact for spelling in close for exact in spellings.normalised[spelling]))[:3]
+    close = difflib.get_close_matches(normalised(name[:LONGEST_SPELLING]), subsets.normalised, n=5, cutoff=0.6)
+    matches = list(dict.fromkeys(exact for spelling in close for exact in subsets.normalised[spelling]))[:3]
     names = [subset.name for subset in manifest.subsets]
     hint = f"did you mean {_listed(matches)}?" if matches else f"it has {_listed(names)}"
     raise PilekitError(f'unknown subset "{shortened(name, 80)}" in the manifest {manifest.name}; {hint}')

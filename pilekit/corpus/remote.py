@@ -26,10 +26,9 @@ def search(url: str) -> Search:
         return search_local(url.partition("://")[2] or url)
     wrapper, chain, inner = url.partition("::")
     if chain and "://" not in wrapper:
-        found = search(inner)
-        around = wrapper + chain
-        files = [(name, around + path, size) for name, path, size in found.files]
-        return Search(around + found.root, files, [around + folder for folder in found.ours])
+        wrapped, around = search(inner), wrapper + chain
+        files = [(name, around + path, size) for name, path, size in wrapped.files]
+        return Search(around + wrapped.root, files, [around + folder for folder in wrapped.ours])
     try:
         return _search_store(url)
     except ImportError as error:

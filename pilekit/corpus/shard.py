@@ -83,10 +83,10 @@ def check_stems(shards: Iterable[Shard]) -> None:
     """Raise PilekitError if two shards would be written into one file, which is named by the stem."""
     shard_of_stem: dict[str, Shard] = {}
     for shard in shards:
-        other = shard_of_stem.setdefault(stem(shard), shard)
-        if other is not shard:
+        earlier = shard_of_stem.setdefault(stem(shard), shard)
+        if earlier is not shard:
             raise PilekitError(
-                f"{other.path} and {shard.path} would both be written to {stem(shard)}; take one after the other"
+                f"{earlier.path} and {shard.path} would both be written to {stem(shard)}; take one after the other"
             )
 
 
@@ -150,7 +150,7 @@ def with_split_of_root(shards: Sequence[Shard], root: str) -> Sequence[Shard]:
 
     If some names do, as `val.jsonl` next to `00.jsonl`, the root may be called `test` by chance and is ignored.
     """
-    place = next((part for part in root.split("::") if "://" in part), root)  # of a chain `zip://a::s3://b`, a part
+    place = next((part for part in root.split("::") if "://" in part), root)  # the first URL of `zip://a::s3://b`
     last_folder = place.replace(os.sep, "/").rstrip("/").rpartition("/")[2]
     split = _SPLITS.get(last_folder.lower())
     if split is None or any(shard.split for shard in shards):

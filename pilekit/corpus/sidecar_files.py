@@ -37,7 +37,7 @@ def index_name(name: str) -> str:
 
 
 def written_beside(name: str) -> str | None:
-    """For a file that pilekit writes beside shards: what it is and what to give instead; None for other files."""
+    """Why a file that pilekit writes beside shards is no input, and its replacement; None for other files."""
     of_parquet = re.fullmatch(r"\.(.+\.parquet)\.index", name)
     shard = of_parquet[1] if of_parquet else name.removesuffix(INDEX_SUFFIX)
     if shard != name:

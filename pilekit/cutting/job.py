@@ -159,7 +159,7 @@ def cut_corpus(
     parameters = {**parameters, "subsets": scope.subsets, "only": scope.only, "write": command.write}
     if scope.protected:
         parameters["held_out"] = scope.protected
-    with corpus_folder(job, out, kind=command.kind, parameters=parameters, others=further_inputs) as folder_job:
+    with corpus_folder(job, out, kind=command.kind, parameters=parameters, further_inputs=further_inputs) as folder_job:
         cut_job, output = CutJob(folder_job, scope), folder_job.output
         for shard in corpus.shards:
             if scope.dedup is not None and shard.name not in scope.protected:

@@ -89,7 +89,7 @@ def sample_documents(
         skipped.merge(bad)
     places = {shard.name: place for place, shard in enumerate(corpus.shards)}
     documents = sorted(lowest.documents(), key=lambda document: (places[document.shard], document.number))
-    form = RecordFormat.of(corpus.manifest)
+    form = RecordFormat.from_manifest(corpus.manifest)
     return [
         DocumentBatch(
             [document.text],

@@ -19,8 +19,8 @@ from pilekit.report.figures import WIDTH, svg_of
 from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.verify.findings import Finding
 from pilekit.stats.histogram import BINS
-from pilekit.stats.plot import MOST_ROWS, chart_rows, draw_lengths, draw_shares, given_by, legend
-from pilekit.stats.result import CorpusStats, SubsetStats, stats_table
+from pilekit.stats.plot import MOST_ROWS, chart_rows, draw_lengths, draw_shares, legend, source_of_shares
+from pilekit.stats.result import CorpusStats, SubsetStats
 from pilekit.stats.summary import paper_shares
 
 
@@ -63,9 +63,9 @@ def corpus_content(stats: CorpusStats, manifest: Manifest, path: str) -> dict[st
     """The figures and the table of a corpus."""
     subsets = stats.subsets[:MOST_ROWS]
     names = [subset.name for subset in subsets]
-    given = given_by(manifest.name, selected=False)
+    given = source_of_shares(manifest.name, selected=False)
     shares, axes = chart_rows(names, 0.36, WIDTH, 1.1)
-    draw_shares(axes, subsets, given_by(manifest.name, stats.selected is not None))
+    draw_shares(axes, subsets, source_of_shares(manifest.name, stats.selected is not None))
     legend(shares, axes)
     lengths, axes = chart_rows(names, 0.36, WIDTH, 0.9)
     draw_lengths(axes, subsets)
@@ -91,5 +91,5 @@ def _table(stats: CorpusStats, manifest: Manifest) -> FittedTable[SubsetStats]:
     epochs = {subset.name: f"{subset.epochs:.4g}" for subset in manifest.subsets if subset.epochs is not None}
     seen = [Column("Times seen", times_seen)] if stats.total.copies is not None else []
     known = Column[SubsetStats]("Epochs", lambda row: epochs.get(row.name, DASH))
-    table = stats_table(stats)
+    table = stats.table()
     return FittedTable(table.rows, [*table.columns, *seen, known], table.totals, notes=table.notes)

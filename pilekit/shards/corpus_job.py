@@ -45,7 +45,7 @@ R = TypeVar("R")
 
 
 class Share(NamedTuple):
-    """What the work on one shard may use of its machine.
+    """The part of a machine that the work on one shard may use.
 
     ahead     whether to decompress in a thread of its own
     threads   the number of threads for all else
@@ -64,13 +64,13 @@ class Share(NamedTuple):
 
 
 class ShardWork(Protocol[Item, Result]):
-    """The work on a shard, or on a tuple that begins with one. It reports stored bytes to `advance`."""
+    """The work on a shard, or on a tuple that begins with one. It reports its stored bytes to `advance`."""
 
     def __call__(self, item: Item, advance: Advance, /, *, share: Share) -> Result: ...  # noqa: D102
 
 
 class FileWork(Protocol[Item, Result]):
-    """The same, but most of the result is written into `file`."""
+    """The work on a shard, or on a tuple that begins with one, that writes most of its result into `file`."""
 
     def __call__(self, item: Item, file: BinaryIO, advance: Advance, /, *, share: Share) -> Result: ...  # noqa: D102
 
@@ -145,7 +145,7 @@ class CorpusJob:
         if self.jobs is not None:
             return min(self.jobs, max(1, len(shards)))
         sizes = [shard.size for shard in shards]
-        worth = most if None in sizes else 1 + sum(size or 0 for size in sizes) // STORED_BYTES_PER_PROCESS
+        worth = most if None in sizes else 1 + sum(filter(None, sizes)) // STORED_BYTES_PER_PROCESS
         return max(1, min(most, worth, len(shards)))
 
     def share(self, shards: Sequence[Shard], memory: int = 0) -> Share:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from pilekit.artifacts.folders import check_free_disk
 from pilekit.artifacts.job_folder import LOCK_FILE, NOTES, Output, output_folder
@@ -47,11 +47,6 @@ class FolderJob(CorpusJob):
     output: Output
     inputs: Inputs
 
-    @classmethod
-    def of(cls, job: CorpusJob, output: Output, inputs: Inputs) -> Self:
-        """The job with a folder that is locked for it."""
-        return cls(**vars(job), output=output, inputs=inputs)
-
     @property
     def lock(self) -> Path:
         """The lock of the output folder."""
@@ -75,17 +70,16 @@ class FolderJob(CorpusJob):
         shards   are those of the job by default
         whole    names a note about all shards together: if it exists and a shard is left, all are processed again
         then     is called with the name and the result of each shard, in order, while further shards are processed
-        room     names what is done, and the least bytes that it writes for a byte of a compressed shard: a disk that
-                 has not that much free is an error before any work. Nothing is known of plain text, which may shrink to
-                 little
+        room     is the name of the step, and the least bytes that it writes for each byte of a compressed shard. A disk
+                 with less room is an error before any work. Plain text does not count, because it may shrink to little
 
         If a shard cannot be read, the others are finished and kept before the error is raised.
         """
         output, shards = self.output, self.shards if shards is None else shards
         results = output.results()
-        done = {name for name, result in results.items() if self.on_error == "skip" or not result.get("skipped")}
-        unfinished = [shard for shard in shards if note + shard.name not in done]
-        if unfinished and whole in done and not output.finished:
+        finished = {name for name, result in results.items() if self.on_error == "skip" or not result.get("skipped")}
+        unfinished = [shard for shard in shards if note + shard.name not in finished]
+        if unfinished and whole in finished and not output.finished:
             output.forget()
             unfinished = list(shards)
         names = {shard.name for shard in unfinished}
@@ -95,10 +89,10 @@ class FolderJob(CorpusJob):
             stored = sum(shard.size or 0 for shard in unfinished if not shard.path.endswith(PLAIN))
             check_free_disk(output.folder, int(stored * room[1]), room[0])
         noted_work = functools.partial(work, output=output, inputs=self.inputs)
-        with closing(self.each(noted_work, unfinished, memory=memory)) as finished:
+        with closing(self.each(noted_work, unfinished, memory=memory)) as notings:
             for shard in shards:
                 if shard.name in names:
-                    next(finished)
+                    next(notings)
                     if self.cluster is not None:
                         await_notes(output, [note + shard.name])
                 if then is not None and (result := output.result(note + shard.name)) is not None:
@@ -109,15 +103,15 @@ class FolderJob(CorpusJob):
 
 @contextmanager
 def corpus_folder(
-    job: CorpusJob, out: str | Path, *, kind: str, parameters: Mapping[str, Any], others: Iterable[Shard] = ()
+    job: CorpusJob, out: str | Path, *, kind: str, parameters: Mapping[str, Any], further_inputs: Iterable[Shard] = ()
 ) -> Iterator[FolderJob]:
     """The job with the `output_folder` at `out`; fields of the corpus's manifest become parameters.
 
-    others   are inputs in addition to the corpus; a slash precedes their names
+    further_inputs   are read in addition to the corpus; a slash precedes their names
     """
     _ = job.shards  # A wrong part is an error before the folder is made.
-    more = [replace(shard, name=f"/{shard.name}") for shard in others]
-    inputs = inputs_for(out, [*job.corpus.shards, *more])
+    slashed = [replace(shard, name=f"/{shard.name}") for shard in further_inputs]
+    inputs = inputs_for(out, [*job.corpus.shards, *slashed])
     with output_folder(
         out,
         kind=kind,
@@ -126,7 +120,7 @@ def corpus_folder(
         versions=inputs.versions,
         shared=job.part is not None,
     ) as output:
-        yield FolderJob.of(job, output, inputs)
+        yield FolderJob(**vars(job), output=output, inputs=inputs)
 
 
 def await_notes(output: Output, names: Collection[str]) -> None:

@@ -41,13 +41,13 @@ class Work(TypedDict, total=False):
 
 
 class PartWork(Work, total=False):
-    """The options of such a command that an array of jobs may divide."""
+    """The options of a command that reads each shard once, and that an array of jobs may divide."""
 
     part: _Part
 
 
 class StoredWork(TypedDict, total=False):
-    """The options of such a command that judges no line."""
+    """The options of a command that keeps bad lines, and an array of jobs may divide."""
 
     jobs: _Jobs
     advance: _Advance
@@ -65,7 +65,7 @@ class StepWork(TypedDict, total=False):
 
 
 class SortWork(StepWork, total=False):
-    """The options of such a command that compares documents with all others."""
+    """The options of a command of several steps that sorts more than memory holds."""
 
     memory: Annotated[
         int | None,

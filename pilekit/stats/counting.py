@@ -103,10 +103,15 @@ class Counts:
 
 
 def _unpickled(
-    groups: _Groups, sizes: Int64, tokens: Int64, used: npt.NDArray[np.int32], lengths: Int64, *others: Any
+    groups: _Groups,
+    sizes: Int64,
+    tokens: Int64,
+    used: npt.NDArray[np.int32],
+    lengths: Int64,
+    *skipped_and_joined: Any,
 ) -> Counts:
     """`Counts` of the bins that were pickled."""
-    counts = Counts(groups, sizes, np.zeros((len(sizes), BINS), np.int64), tokens, *others)
+    counts = Counts(groups, sizes, np.zeros((len(sizes), BINS), np.int64), tokens, *skipped_and_joined)
     counts.lengths.flat[used] = lengths
     return counts
 
@@ -148,7 +153,7 @@ def count_shard(
             counts.joined = {} if index.names is None else index.names.joined
             return counts, hashes
     counts = Counts()
-    parser = LineParser.of(shard, options.manifest, options.subsets, options.on_error, counts.skipped)
+    parser = LineParser.for_shard(shard, options.manifest, options.subsets, options.on_error, counts.skipped)
 
     def count_tokens(batch: DocumentBatch) -> None:
         assert options.tokenizer is not None
@@ -191,16 +196,17 @@ def _count_all(
     """Count documents into `counts`, only those of `subsets` if given; returns their hashes if `copies`."""
     hashes: TextHashes = []
     for rows in parts:
-        occur = np.flatnonzero(np.bincount(rows.codes, minlength=len(rows.labels))).tolist()
-        wanted = [code for code in occur if subsets is None or rows.labels[code] in subsets]
-        # The row of each code, and so of each document; -1 for documents that are not wanted.
-        row_of = np.full(len(rows.labels), -1)
-        row_of[wanted] = counts.rows([rows.labels[code] for code in wanted])
-        row = row_of[rows.codes]
-        chosen = row >= 0
-        counts.add(row[chosen], rows.text_bytes[chosen])
+        codes = np.flatnonzero(np.bincount(rows.codes, minlength=len(rows.labels))).tolist()
+        if subsets is not None:
+            codes = [code for code in codes if rows.labels[code] in subsets]
+        # The row of each code, and so of each document; -1 for documents of other subsets.
+        row_of_code = np.full(len(rows.labels), -1)
+        row_of_code[codes] = counts.rows([rows.labels[code] for code in codes])
+        row_of_document = row_of_code[rows.codes]
+        chosen = row_of_document >= 0
+        counts.add(row_of_document[chosen], rows.text_bytes[chosen])
         if copies:
-            hashes.append((rows.text_hashes[chosen], row[chosen].astype(np.int16)))
+            hashes.append((rows.text_hashes[chosen], row_of_document[chosen].astype(np.int16)))
     return hashes
 
 
@@ -235,14 +241,15 @@ class CopyCounter:
         counts = np.zeros(groups, dtype=np.int64)
         for byte in range(_TOP_BYTES if self._parts else 0):
             hashes = np.concatenate([part[ends[byte] : ends[byte + 1]] for part, _, ends in self._parts])
-            of_group = np.concatenate([part[ends[byte] : ends[byte + 1]] for _, part, ends in self._parts])
+            group_of_hash = np.concatenate([part[ends[byte] : ends[byte + 1]] for _, part, ends in self._parts])
             order = np.argsort(hashes)  # A stable sort takes five times as long, and only the first of a run matters.
             ordered = hashes[order]
             # A run of equal hashes begins where a hash differs from the hash before it. The least place in a run is
             # that of the document that is no copy.
             begins = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(ordered)])
             firsts = np.minimum.reduceat(order, begins) if len(begins) else order
-            counts += np.bincount(of_group, minlength=groups) - np.bincount(of_group[firsts], minlength=groups)
+            counts += np.bincount(group_of_hash, minlength=groups)
+            counts -= np.bincount(group_of_hash[firsts], minlength=groups)
         return counts
 
     def _sort(self) -> None:

@@ -56,15 +56,15 @@ def draw(stats: CorpusStats) -> Any:
     for axes, name in ((shares, "Composition"), (lengths, "Document lengths")):
         name_rows(axes, [subset.name for subset in subsets], top=-0.9)
         axes.set_title(name, loc="left", fontsize=11, color=INK)
-    draw_shares(shares, subsets, given_by(stats.manifest, stats.selected is not None))
+    draw_shares(shares, subsets, source_of_shares(stats.manifest, stats.selected is not None))
     draw_lengths(lengths, subsets)
     legend(figure, shares)
     title(figure, f"{counted(stats.total.documents)}, {stats.total.bytes:,} bytes of text", len(stats.subsets))
     return figure
 
 
-def given_by(manifest: str, selected: bool) -> str:
-    """Who gives the shares that a figure compares its own with, and of what, for a legend."""
+def source_of_shares(manifest: str, selected: bool) -> str:
+    """The source of the shares that a figure compares its own with, for a legend."""
     return ("the paper" if manifest == "pile" else "the manifest") + ", among these subsets" * selected
 
 
@@ -103,7 +103,7 @@ def name_rows(axes: Any, names: Sequence[str], *, top: float = -0.6) -> None:
 
 
 def title(figure: Any, text: str, subsets: int) -> None:
-    """A title at the left, which tells how many of the subsets have a row."""
+    """A title at the left, with the number of rows if not all subsets have one."""
     more = f"; {MOST_ROWS} of {subsets:,} subsets" if subsets > MOST_ROWS else ""
     figure.suptitle(text + more, x=0.01, ha="left", fontsize=12, color=INK, parse_math=False)
 
@@ -118,15 +118,15 @@ def legend(figure: Any, axes: Any, columns: int = 4) -> None:
 
 
 def draw_shares(axes: Any, subsets: tuple[SubsetStats, ...], source: str) -> None:
-    """Draw a row of two bars for each subset: its share of the bytes, and the share by `given`."""
+    """Draw a row of two bars for each subset: its share of the bytes, and the share that `source` gives."""
     rows = np.arange(len(subsets))
-    known = [row for row in rows if subsets[row].paper_share is not None]
-    height, offset = (0.36, 0.19) if known else (0.6, 0.0)
+    paper_rows = [row for row in rows if subsets[row].paper_share is not None]
+    height, offset = (0.36, 0.19) if paper_rows else (0.6, 0.0)
     shares = [100 * subset.share for subset in subsets]
-    axes.barh(rows - offset, shares, height, color=OBSERVED, label="here" if known else "")
-    if known:
-        paper = [100 * (subsets[row].paper_share or 0) for row in known]
-        axes.barh(np.array(known) + offset, paper, height, color=PAPER, label=source)
+    axes.barh(rows - offset, shares, height, color=OBSERVED, label="here" if paper_rows else "")
+    if paper_rows:
+        paper = [100 * (subsets[row].paper_share or 0) for row in paper_rows]
+        axes.barh(np.array(paper_rows) + offset, paper, height, color=PAPER, label=source)
     axes.set_xlabel("share of the bytes, %")
 
 

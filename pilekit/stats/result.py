@@ -100,43 +100,38 @@ class CorpusStats(TableResult):
         )
 
     def table(self) -> FittedTable[SubsetStats]:
-        """A row per subset, and the total."""
-        return stats_table(self)
+        """A row per subset, and the totals; a figure that was not measured has no column.
 
-
-def stats_table(stats: CorpusStats) -> FittedTable[SubsetStats]:
-    """A row per subset, and the totals; a figure that was not measured has no column.
-
-    A terminal of 80 characters holds the table. If it is too wide, cells are shortened first, and then columns are left
-    out, the least important first.
-    """
-    subsets, total = stats.subsets, stats.total
-    given = "Paper" if stats.manifest == "pile" else "Given"  # by the manifest, which is the paper's for the Pile alone
-    columns: list[Column[SubsetStats]] = [
-        Column("Subset", lambda row: "Total" if row is total else row.name),
-        _count("Documents", "Docs", lambda row: row.documents),
-        _bytes("Bytes", lambda row: row.bytes),
-        _percentage("Share", lambda row: row.share),
-    ]
-    has_shares = any(subset.paper_share is not None for subset in subsets)
-    if has_shares:
-        columns.append(_percentage(given, lambda row: row.paper_share))
-    columns += [
-        _bytes("Mean", lambda row: row.mean_bytes),
-        _bytes("Median", lambda row: row.median_bytes),
-        _bytes("p99", lambda row: row.p99_bytes),
-    ]
-    if total.tokens is not None:
-        columns += [_count("Tokens", "Tokens", lambda row: row.tokens or 0), Column("Tok/B", _tokens_per_byte)]
-    if total.copies is not None:
-        columns.append(_count("Copies", "Copies", lambda row: row.copies or 0))
-    leave_out = (SHORTEN, "Median", "p99", f"{given} %", "Mean", "Tok/B", "Share %", "Tokens", "Copies")
-    notes = [f"{given} %: among the selected subsets"] if has_shares and stats.selected is not None else []
-    joined = [f'"{shortened(label, 60)}" as {row.name}' for row in subsets for label in row.joined]
-    if joined:
-        more = f", and {len(joined) - MOST_JOINED:,} more" if len(joined) > MOST_JOINED else ""
-        notes.append(f"Labels counted under another spelling: {', '.join(joined[:MOST_JOINED])}{more}")
-    return FittedTable(subsets, columns, [total], leave_out, notes=notes)
+        A terminal of 80 characters holds the table. If it is too wide, cells are shortened first, and then columns are
+        left out, the least important first.
+        """
+        subsets, total = self.subsets, self.total
+        paper = "Paper" if self.manifest == "pile" else "Given"  # Another manifest's shares are no paper's.
+        columns: list[Column[SubsetStats]] = [
+            Column("Subset", lambda row: "Total" if row is total else row.name),
+            _count("Documents", "Docs", lambda row: row.documents),
+            _bytes("Bytes", lambda row: row.bytes),
+            _percentage("Share", lambda row: row.share),
+        ]
+        has_shares = any(subset.paper_share is not None for subset in subsets)
+        if has_shares:
+            columns.append(_percentage(paper, lambda row: row.paper_share))
+        columns += [
+            _bytes("Mean", lambda row: row.mean_bytes),
+            _bytes("Median", lambda row: row.median_bytes),
+            _bytes("p99", lambda row: row.p99_bytes),
+        ]
+        if total.tokens is not None:
+            columns += [_count("Tokens", "Tokens", lambda row: row.tokens or 0), Column("Tok/B", _tokens_per_byte)]
+        if total.copies is not None:
+            columns.append(_count("Copies", "Copies", lambda row: row.copies or 0))
+        leave_out = (SHORTEN, "Median", "p99", f"{paper} %", "Mean", "Tok/B", "Share %", "Tokens", "Copies")
+        notes = [f"{paper} %: among the selected subsets"] if has_shares and self.selected is not None else []
+        joined = [f'"{shortened(label, 60)}" as {row.name}' for row in subsets for label in row.joined]
+        if joined:
+            more = f", and {len(joined) - MOST_JOINED:,} more" if len(joined) > MOST_JOINED else ""
+            notes.append(f"Labels counted under another spelling: {', '.join(joined[:MOST_JOINED])}{more}")
+        return FittedTable(subsets, columns, [total], leave_out, notes=notes)
 
 
 def _count(title: str, short: str, number: Callable[[SubsetStats], int]) -> Column[SubsetStats]:

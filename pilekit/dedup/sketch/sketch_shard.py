@@ -85,7 +85,7 @@ def sketch_shard(
         return sketch
 
     threads = share.threads
-    now, format = fingerprint(shard.path), RecordFormat.of(manifest)
+    now, format = fingerprint(shard.path), RecordFormat.from_manifest(manifest)
     subsets = settings.subsets
     selected = None if subsets is None else sorted(resolve_subsets(*subsets, manifest=manifest))
     counts = Counts()

@@ -87,14 +87,14 @@ def build_index(
     version, now = version_of(shard.path), fingerprint(shard.path)
     scan = ShardScan(shard, options, manifest=manifest, on_error=on_error)
 
-    def made_of() -> Fingerprint:
+    def checked_fingerprint() -> Fingerprint:
         check_version(shard.path, version)
         if content_hash not in (None, scan.content_hash):
             raise PilekitError(f"{shard.path}: holds other text than it should")
         return now
 
     with closing(scan.rows()) as rows:
-        return write_index(place, shard.path, scan, rows, made_of)
+        return write_index(place, shard.path, scan, rows, checked_fingerprint)
 
 
 @takes(PartWork)
@@ -117,15 +117,15 @@ def index_corpus(
     """
     corpus = Corpus.of(corpus, manifest)
     job = CorpusJob(corpus, **work)
-    found = find_indexes(corpus.part(job.part), whole=whole) if found is None else found
-    missing = [shard for shard, index in zip(job.shards, found, strict=True) if index is None]
+    indexes = find_indexes(corpus.part(job.part), whole=whole) if found is None else found
+    missing = [shard for shard, index in zip(job.shards, indexes, strict=True) if index is None]
     if job.advance is not None:
-        job.advance(sum(index.header.size for index in found if index is not None))
+        job.advance(sum(index.header.size for index in indexes if index is not None))
     build = functools.partial(_place_of_index, manifest=corpus.manifest, on_error=job.on_error)
     load_scan(job, missing)
     items = [(shard, None if job.cluster is None else _place_for(shard)) for shard in missing]
     built = iter(list(job.each(build, items)))
-    return [index or _loaded(*next(built), corpus.manifest) for index in found]
+    return [index or _loaded(*next(built), corpus.manifest) for index in indexes]
 
 
 def _place_for(shard: Shard) -> str:
@@ -196,12 +196,12 @@ def write_index(
     path: str,
     scan: Scan,
     rows: Iterable[DocumentRows],
-    made_of: Callable[[], Fingerprint],
+    checked_fingerprint: Callable[[], Fingerprint],
     rows_per_group: int = ROWS_PER_GROUP,
 ) -> ShardIndex:
     """Write the index of the shard at `path` to `place`, which no other process writes.
 
-    made_of   is called after the last row: it returns the shard's fingerprint, or raises the shard's error
+    checked_fingerprint   is called after the last row: it returns the shard's fingerprint, or raises the shard's error
     """
     with write_atomically(place) as file:
         import pyarrow.parquet as pq
@@ -221,7 +221,7 @@ def write_index(
                 check_labels(subsets, path=path)
                 documents += len(table)
                 text_bytes += int(table["text_bytes"].to_numpy().sum())
-            now, changed = made_of(), changed_at(path)
+            now, changed = checked_fingerprint(), changed_at(path)
             header = IndexHeader(
                 format=INDEX.format,
                 pilekit=__version__,

@@ -206,7 +206,7 @@ def find_indexes(corpus: Corpus, *, whole: bool = False) -> list[ShardIndex | No
 
 def misfit(header: IndexHeader, now: Fingerprint, manifest: Manifest | None = None) -> str | None:
     """Why an index with this header does not fit a shard of this fingerprint; None if it does."""
-    format = RecordFormat.of(manifest)
+    format = RecordFormat.from_manifest(manifest)
     label_path = ".".join(format.label_path)
     if (why := _other_bytes(header, now)) is not None:
         return why

@@ -56,7 +56,7 @@ class Frames:
     def __len__(self) -> int:
         return len(self.offset)
 
-    def of(self, line: int) -> int:
+    def frame_of(self, line: int) -> int:
         """The number of the frame in which this line begins; -1 if there are no frames."""
         # A frame in which no line begins has the number of the next line: the last of equal numbers is right.
         return int(self.line.searchsorted(line, side="right")) - 1

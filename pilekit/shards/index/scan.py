@@ -72,7 +72,7 @@ class ShardScan:
         self.row_groups: list[RowGroup] = []
         self._shard, self._storage = shard, storage_of(shard.path)
         self._options = ReadOptions(stored=shard.size or 0) if options is None else options
-        parser = LineParser.of(shard, manifest, None, on_error, self.skipped)
+        parser = LineParser.for_shard(shard, manifest, None, on_error, self.skipped)
         self.format, self._parser = parser.format, replace(parser, format=replace(parser.format, names=None))
         self._see_stored = see_stored
         self._watch = FrameLines(shard.path, self._storage, see_stored, mark_bytes)

@@ -82,7 +82,7 @@ class DocumentReader:
         advance: Callable[[int], None] | None = None,
         cache: FrameCache | None = None,
     ):
-        self.shard, self.format, self._index = shard, RecordFormat.of(manifest), index
+        self.shard, self.format, self._index = shard, RecordFormat.from_manifest(manifest), index
         self._path = shard.path if shard.path != "-" else shard.name
         self._stored: LinesByNumber | RowsByNumber | LinesInOrder
         self._in_order = False
@@ -223,7 +223,7 @@ class OpenReaders:
         self.corpus, self.indexes, self.cache = corpus, indexes, cache
         self._start()
 
-    def of(self, shard: int) -> DocumentReader:
+    def reader(self, shard: int) -> DocumentReader:
         """The reader of a shard, by its place in the corpus; valid until the next call."""
         if self._process != os.getpid():
             self._start()

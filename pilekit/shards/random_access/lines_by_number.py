@@ -74,7 +74,7 @@ class LinesByNumber:
 
     def line(self, number: int) -> Line:
         """This line, without its newline; 0 <= number < lines. Its frame is held."""
-        frame = self.index.frames.of(number)
+        frame = self.index.frames.frame_of(number)
         text: FrameText | None = self.frames.get((self.path, frame))
         if text is None:
             with located_errors(self.path, lambda: number):

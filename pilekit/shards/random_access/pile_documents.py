@@ -74,7 +74,7 @@ class PileDocuments(NearestNames, AbstractContextManager["PileDocuments"]):
         names = [member.name for member in self.corpus.shards]
         if shard not in names:
             raise PilekitError(f"{shortened(shard, 200)}: is no shard of this corpus")
-        return self._readers.of(names.index(shard)).document(number)
+        return self._readers.reader(names.index(shard)).document(number)
 
     def __len__(self) -> int:
         return len(self._selected)
@@ -88,7 +88,7 @@ class PileDocuments(NearestNames, AbstractContextManager["PileDocuments"]):
             return self.__getitems__(range(*position.indices(len(self))))
         place = self._place(position)
         ((shard, numbers),) = self._selected.locate(place, place + 1)
-        return self._readers.of(shard).document(int(numbers[0]))
+        return self._readers.reader(shard).document(int(numbers[0]))
 
     def __getitems__(self, positions: Sequence[int]) -> list[Document]:
         """The documents at these positions, in their order; torch fetches whole batches by this name."""
@@ -104,7 +104,7 @@ class PileDocuments(NearestNames, AbstractContextManager["PileDocuments"]):
         """
         for begin in range(start, len(self), size):
             for shard, numbers in self._selected.locate(begin, min(begin + size, len(self))):
-                yield self._readers.of(shard).batch(numbers)
+                yield self._readers.reader(shard).batch(numbers)
 
     def __iter__(self) -> Iterator[Document]:
         return (self[place] for place in range(len(self)))

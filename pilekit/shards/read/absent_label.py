@@ -1,8 +1,8 @@
-"""What a command says where no record has the label, or the field, that was asked for: the fields that records have.
+"""If no record has the requested label or field, a command names the fields that the records have.
 
-That no record has it is known at the end of a pass, from the labels that the pass met. So an index, the compiled scan
-and the parser agree. A pass that read only some subsets, and found none of them, met no label: then the first records
-are judged. Only now are these read again, and the fields of the first one named.
+At its end, a pass knows the labels that it met. So an index, the compiled scan and the parser agree. A pass that reads
+only some subsets and finds none of them has met no label, so the first records are judged instead. These are read again
+only for the message, which names the fields of the first one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pilekit.shards.read.read_errors import BadRecord
 logger = message_logger(__name__)
 
 SEARCHED = 3
-"""The beginnings of so many shards are read again, because a shard may be empty."""
+"""The number of shards whose beginnings are read again; a shard may be empty."""
 
 
 def check_label(
@@ -39,13 +39,14 @@ def check_label(
     """Raise PilekitError, or log a warning, if a pass over the corpus met no label.
 
     labels       the subsets of all documents that the pass read
-    subsets      those that the command was asked for; None: all
+    subsets      the requested subsets; None: all
     per_subset   whether the result is figures for each subset
     stopped      whether the pass may have ended before a record that has a label; then the first records are judged
-    discard      called before an error, to remove what was written
+    discard      called before an error, to remove the output
 
-    An error if subsets were asked for, or if such a result was, with a label path other than the Pile's. A warning for
-    any other label path, and for figures without labels by the Pile's, because a corpus may have none.
+    A pass with requested subsets, or with figures for each subset and a label path other than the Pile's, ends with an
+    error. Any other pass gives a warning if it has another label path or figures for each subset, because a corpus may
+    have no labels.
     """
     met, path = set(labels), corpus.manifest.label_path
     if (met != {UNLABELLED}) if subsets is None else (met & {*subsets} or met - {UNLABELLED}):

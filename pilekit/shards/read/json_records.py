@@ -55,11 +55,11 @@ class BadLineError(PilekitError):
 class LineParser:
     """Makes a `DocumentBatch` of the lines of one block.
 
-    path      the shard's name in messages
-    shard     the shard's name
-    subsets   only documents with these exact labels; None: all
-    skipped   counts the bad lines; None: a bad line raises `PilekitError`
-    others    the documents of other subsets so far
+    path              the shard's name in messages
+    shard             the shard's name
+    subsets           only documents with these exact labels; None: all
+    skipped           counts the bad lines; None: a bad line raises `PilekitError`
+    other_documents   the number of documents of other subsets so far
     """
 
     path: str
@@ -67,10 +67,10 @@ class LineParser:
     format: RecordFormat
     subsets: Collection[str] | None
     skipped: SkippedLines | None
-    others: int = 0
+    other_documents: int = 0
 
     @classmethod
-    def of(
+    def for_shard(
         cls,
         shard: Shard,
         manifest: Described = None,
@@ -84,7 +84,7 @@ class LineParser:
         """
         if on_error not in ("raise", "skip"):
             raise PilekitError(f'on_error is "raise" or "skip", not {on_error!r}')
-        format, exact = RecordFormat.of(manifest), None if subsets is None else frozenset(subsets)
+        format, exact = RecordFormat.from_manifest(manifest), None if subsets is None else frozenset(subsets)
         shown = shard.name if shard.path == STANDARD_INPUT else shard.path
         return cls(shown, shard.name, format, exact, skipped if on_error == "skip" else None)
 
@@ -107,13 +107,13 @@ class LineParser:
                 if self.subsets is not None:
                     chosen = self.may_be_of(lines, self.subsets)
                     if len(chosen) < len(lines):
-                        self.others += len(lines) - len(chosen)
+                        self.other_documents += len(lines) - len(chosen)
                         numbers, lines = numbers[chosen], [lines[i] for i in chosen]
-                others, failure = self.others, None
+                other_documents, failure = self.other_documents, None
                 try:
                     batches = [self.parse(lines, numbers)] if lines else []
                 except BadLineError as error:
-                    self.others, failure = others, error
+                    self.other_documents, failure = other_documents, error
                     before = int(np.searchsorted(numbers, error.line - 1))
                     batches = [self.parse(lines[:before], numbers[:before])] if before else []
                 del lines
@@ -127,14 +127,14 @@ class LineParser:
         names, ending = self.format.names, re.compile(_ending_pattern(self.format.label_path))
 
         @functools.cache
-        def wanted(label: bytes) -> bool:
+        def is_chosen(label: bytes) -> bool:
             try:
                 text = label.decode()
             except UnicodeDecodeError:
                 return False
             return (text if names is None else names[text]) in labels
 
-        return [i for i, line in enumerate(lines) if may_be_wanted(line, ending, wanted)]
+        return [i for i, line in enumerate(lines) if may_be_chosen(line, ending, is_chosen)]
 
     def parse(self, lines: list[Line], numbers: npt.NDArray[np.int64]) -> DocumentBatch:
         """Decode lines; `numbers` are their document numbers, int64 [lines]."""
@@ -154,7 +154,7 @@ class LineParser:
         labels: list[str] = records if names is None else [names[label] for label in records]
         if self.subsets is not None and not set(labels) <= set(self.subsets):
             chosen = [i for i, label in enumerate(labels) if label in self.subsets]
-            self.others += len(labels) - len(chosen)
+            self.other_documents += len(labels) - len(chosen)
             texts, labels = [texts[i] for i in chosen], [labels[i] for i in chosen]
             lines, numbers = [lines[i] for i in chosen], numbers[chosen]
         return DocumentBatch(texts, labels, self.shard, numbers, lines, format=self.format)
@@ -185,7 +185,7 @@ class LineParser:
                 labels.append(label)
                 places.append(index)
             else:
-                self.others += 1
+                self.other_documents += 1
         raw = None if lines is None else [lines[i] for i in places]
         return DocumentBatch(
             texts, labels, self.shard, numbers[places] if places else numbers[:0], raw, format=self.format
@@ -214,7 +214,7 @@ def _ending_pattern(label_path: tuple[str, ...]) -> bytes:
     return rb"," + space + opening + space + rb":" + space + rb'"([^"\\]*)"' + closing + space + rb"\Z"
 
 
-def may_be_wanted(line: Line, ending: re.Pattern[bytes], is_chosen: Callable[[bytes], bool]) -> bool:
+def may_be_chosen(line: Line, ending: re.Pattern[bytes], is_chosen: Callable[[bytes], bool]) -> bool:
     """False only if the line's ending proves that it belongs to another subset."""
     match = ending.search(line, max(0, len(line) - ENDING_BYTES))
     return match is None or is_chosen(match.group(1))

@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
+from operator import methodcaller
 from typing import NamedTuple
 
 import numpy as np
@@ -43,11 +44,8 @@ class LineCount:
 
 def numbered_parts(blocks: Iterable[LineBlock | RowBlock]) -> Iterator[NumberedLines | RowBlock]:
     """The lines of all blocks with their numbers, or the rows."""
-    return chain.from_iterable(map(_parts, blocks))  # They hold no block: its consumer alone holds a long line.
-
-
-def _parts(block: LineBlock | RowBlock) -> Iterator[NumberedLines | RowBlock]:
-    return block.parts()
+    # A generator here would hold a block, and with it a long line, of which the consumer alone should decide.
+    return chain.from_iterable(map(methodcaller("parts"), blocks))
 
 
 @dataclass(frozen=True, slots=True)

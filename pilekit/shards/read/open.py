@@ -126,13 +126,13 @@ class _StoredFile(io.RawIOBase):
         if self.file.tell() != self.position:
             self.file.seek(self.position)
         data = self.file.read(size)
-        rest = max(0, self.size - self.position)
-        if len(data) < (rest if size < 0 else min(size, rest)):
+        remaining = max(0, self.size - self.position)
+        if len(data) < (remaining if size < 0 else min(size, remaining)):
             raise ConnectionError(f"{len(data):,} bytes came where {size:,} were asked for")
         return data
 
     def _read_on(self) -> None:
-        """Get the file again without ranges, which this web server does not know, up to the position."""
+        """Open the file again without ranges, which this web server lacks, and read up to the position."""
         store, inner = store_of(self.path)
         self.size, before = None, self.position
         try:

@@ -77,9 +77,9 @@ def _decoded_blocks(
         numbers = np.arange(end - len(block), end)
         yield RowBlock(numbers, decoded_rows(pa.Table.from_batches(block)), format)
         if advance is not None:
-            done = min(size, size * end // max(1, rows.table.metadata.num_rows))
-            advance(done - reported)
-            reported = done
+            read_bytes = min(size, size * end // max(1, rows.table.metadata.num_rows))
+            advance(read_bytes - reported)
+            reported = read_bytes
     if advance is not None:
         advance(size - reported)
 

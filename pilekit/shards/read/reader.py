@@ -49,7 +49,7 @@ class ShardReader(Iterator[DocumentBatch], AbstractContextManager["ShardReader"]
         """For the note about a single shard: its bad lines and the number of documents of other subsets so far."""
         return {
             "skipped": self.skipped.count,
-            "others": self.parser.others if self.parser else 0,
+            "others": self.parser.other_documents if self.parser else 0,
             "bad_lines": [[bad.line, bad.reason] for bad in self.skipped.examples],
         }
 
@@ -106,7 +106,7 @@ def read(
     shard = source if isinstance(source, Shard) else shard_of(str(source))
     manifest = load_manifest(manifest)
     skipped = SkippedLines()
-    parser = LineParser.of(shard, manifest, subsets_or_all(subsets, manifest), on_error, skipped)
+    parser = LineParser.for_shard(shard, manifest, subsets_or_all(subsets, manifest), on_error, skipped)
     options = ReadOptions(advance, ahead, max_document_bytes=max_document_bytes, max_window=max_window)
     return ShardReader(_batches(shard, parser, start, options), skipped, parser)
 

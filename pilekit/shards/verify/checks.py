@@ -31,7 +31,7 @@ class UnknownLabels:
         self.manifest, self.label_path = visible(manifest.name, 60), visible(manifest.label_path, 60)
         self.known, self.names = {subset.name for subset in manifest.subsets}, subset_names(manifest)
         self.counts: dict[str, list[int]] = {}  # for a hundred labels: the first document's number, and the count
-        self.others = 0
+        self.more_documents = 0  # of further labels
 
     def see(self, rows: DocumentRows) -> None:
         """Count the unknown labels of the next documents."""
@@ -44,7 +44,7 @@ class UnknownLabels:
             if label in self.counts or len(self.counts) < MOST_FINDINGS:
                 self.counts.setdefault(label, [number, 0])[1] += 1
             else:
-                self.others += 1
+                self.more_documents += 1
 
     def findings(self, shard: str, below: int | None) -> list[Finding]:
         """A finding for each label, at its first line; with `below`, only for labels that occur before it."""
@@ -59,8 +59,10 @@ class UnknownLabels:
             findings.append(
                 Finding(shard, f"{problem}; name the corpus's own manifest with --manifest", line=number + 1)
             )
-        if self.others and below is None:
-            more = f"{counted(self.others, 'more document')} with labels that the manifest {self.manifest} lacks"
+        if self.more_documents and below is None:
+            more = (
+                f"{counted(self.more_documents, 'more document')} with labels that the manifest {self.manifest} lacks"
+            )
             findings.append(Finding(shard, more))
         return findings
 
@@ -120,10 +122,10 @@ class IndexComparison:
             findings.add(f"{place} {self.misfit}{how}; {REMEDY}", line=line)
         elif line is not None:
             findings.add(f"{place} says otherwise from line {line:,} on; {REMEDY}", line=line)
-        elif whole and (others := self._other_figures(scan)):
-            findings.add(f"{place} says otherwise of the whole shard ({', '.join(others)}); {REMEDY}")
+        elif whole and (names := self._differing_figures(scan)):
+            findings.add(f"{place} says otherwise of the whole shard ({', '.join(names)}); {REMEDY}")
 
-    def _other_figures(self, scan: ShardScan) -> list[str]:
+    def _differing_figures(self, scan: ShardScan) -> list[str]:
         """The names of the header's figures that differ although all documents agree."""
         header = self.index.header
         figures: dict[str, tuple[object, object]] = {
@@ -134,11 +136,11 @@ class IndexComparison:
             "skipped": (header.skipped, scan.skipped.count),
             "examples": (header.examples, [(bad.line, bad.reason) for bad in scan.skipped.examples]),
         }
-        others = [name for name, (there, here) in figures.items() if there != here]
+        names = [name for name, (there, here) in figures.items() if there != here]
         frames = (
             (getattr(self.index.frames, column.name), getattr(scan.frames, column.name)) for column in fields(Frames)
         )
-        return others if all(np.array_equal(there, here) for there, here in frames) else [*others, "frames"]
+        return names if all(np.array_equal(there, here) for there, here in frames) else [*names, "frames"]
 
 
 def _as_numbers(rows: DocumentRows) -> UInt64:

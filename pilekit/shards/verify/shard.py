@@ -222,19 +222,19 @@ class ShardCheck:
         if line > scan.lines and whole:
             frame, byte = len(scan.frames), self.now.size
         elif self.storage == "parquet":
-            frame = scan.frames.of(line - 1)
+            frame = scan.frames.frame_of(line - 1)
             byte = min(scan.row_groups[frame].columns, default=None)
         elif self.storage == "plain":
             byte = self._begin_of(line - 1)
         elif self.storage == "zstd" and line <= scan.lines:
-            frame = scan.frames.of(line - 1)
+            frame = scan.frames.frame_of(line - 1)
             byte = int(scan.frames.offset[frame])
         return replace(finding, frame=frame if self.storage in ("zstd", "parquet") else None, byte=byte)
 
     def _begin_of(self, number: int) -> int:
         """Where this line of plain text begins, from the last mark before it."""
         frames = self.scan.frames
-        mark = frames.of(number)
+        mark = frames.frame_of(number)
         begin, newlines = (0, number) if mark < 0 else (int(frames.offset[mark]), number - int(frames.line[mark]))
         self.file.seek(begin)
         text = np.frombuffer(self.file.read(MARK_BYTES), dtype=np.uint8)

@@ -186,11 +186,11 @@ def _expected(
 
 def _missing(corpus: Corpus, listed_in: str, listed: dict[str, str]) -> list[Finding]:
     """A finding for each listed file that is missing."""
-    others = set(listed) - {stored_name(shard) for shard in corpus.shards}
+    not_read = set(listed) - {stored_name(shard) for shard in corpus.shards}
     if is_url(corpus.root):
-        gone = [name for name in others if looks_like_shard(name)]  # Only shards were searched for.
+        gone = [name for name in not_read if looks_like_shard(name)]  # Only shards were searched for.
     else:
-        gone = [name for name in others if not os.path.lexists(below(corpus.root, name))]
+        gone = [name for name in not_read if not os.path.lexists(below(corpus.root, name))]
     missing = [Finding(name, f"{visible(listed_in)} lists it, but it is not there; fetch it") for name in sorted(gone)]
     if len(missing) > MOST_FINDINGS:
         hidden = len(missing) - MOST_FINDINGS
@@ -217,6 +217,6 @@ def _notes(corpus: Corpus, verdicts: dict[str, Verdict], listed_in: str | None, 
     if listed_in is not None:
         shards["unlisted"] = [shard.name for shard in corpus.shards if stored_name(shard) not in listed]
     notes = [text.format(some_names(shards[check])) for check, text in texts.items() if shards[check]]
-    if others := sum(not looks_like_shard(name) for name in listed):
-        notes.append(f"{others:,} listed files are no shards and were not checked; sha256sum -c checks them")
+    if other_files := sum(not looks_like_shard(name) for name in listed):
+        notes.append(f"{other_files:,} listed files are no shards and were not checked; sha256sum -c checks them")
     return notes

@@ -138,7 +138,7 @@ def _reframe(
     path, size = output.path(shard.name, ".zst"), inputs.fingerprints[shard.name][0]
     index_path = Path(f"{path}{INDEX_SUFFIX}")
     with write_atomically(path) as file:
-        frames, content_hash = _copy(shard, file, frame_bytes, level, threads, _part(advance, READING))
+        frames, content_hash = copy_in_frames(shard, file, frame_bytes, level, threads, _part(advance, READING))
         inputs.check(shard)
         _flush_out_of_memory(file)
         stored = os.fstat(file.fileno()).st_size
@@ -188,8 +188,14 @@ def _part(advance: Advance, part: float) -> Advance:
     return lambda amount: advance(int(amount * part))
 
 
-def _copy(
-    shard: Shard, file: BinaryIO, frame_bytes: int, level: int, threads: int, advance: Advance
+def copy_in_frames(
+    shard: Shard,
+    file: BinaryIO,
+    frame_bytes: int,
+    level: int,
+    threads: int,
+    advance: Advance,
+    max_document_bytes: int = MAX_DOCUMENT_BYTES,
 ) -> tuple[list[tuple[int, int]], str]:
     """Write the shard's text in frames; returns (stored bytes, decoded bytes) of each frame, and the text's hash."""
     text_hash = xxhash.xxh3_128()
@@ -203,7 +209,7 @@ def _copy(
         for piece in pieces:
             text_hash.update(piece)
             first = piece.find(b"\n")
-            if begun + (len(piece) if first < 0 else first) > MAX_DOCUMENT_BYTES:
+            if begun + (len(piece) if first < 0 else first) > max_document_bytes:
                 raise LineTooLong(0)
             begun = begun + len(piece) if first < 0 else len(piece) - 1 - piece.rfind(b"\n")
             newlines += piece.count(b"\n")
@@ -215,7 +221,7 @@ def _copy(
 
     writer = FrameWriter(file, level)
     with (
-        located_errors(shard.path, lambda: newlines),
+        located_errors(shard.path, lambda: newlines, max_document_bytes),
         text_pieces(shard.path, ReadOptions(advance, ahead=threads > 1)) as pieces,
     ):
         for _ in writer.write_all(cut_at_lines(checked(pieces), frame_bytes), threads):

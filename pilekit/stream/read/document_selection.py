@@ -158,7 +158,7 @@ class StreamDocuments:
         readers = OpenReaders(self.corpus, self.plan.indexes)
         for shard, lines in enumerate(self.documents.lines):
             if len(lines):
-                yield readers.of(shard).batch(lines.numbers(0, min(_COMPARED, len(lines))))
+                yield readers.reader(shard).batch(lines.numbers(0, min(_COMPARED, len(lines))))
         readers.close()
 
     @property

@@ -175,7 +175,7 @@ def _tokens_per_byte(
     tokens = size = 0
     for shard in sorted({shard for _, shard, _ in drawn}):
         numbers = np.array(sorted(number for _, owner, number in drawn if owner == shard), dtype=np.int64)
-        texts = [text[:SAMPLED_CHARACTERS] for text in readers.of(shard).batch(numbers).texts]
+        texts = [text[:SAMPLED_CHARACTERS] for text in readers.reader(shard).batch(numbers).texts]
         tokens += len(tokenizer.encode_batch(texts)[0])
         size += sum(len(text.encode()) for text in texts)
     readers.close()

@@ -92,7 +92,7 @@ class RandomAccess:
         else:
             # Only the first copy has all subsets.
             labels = {label for label, factor in selected.repeats.items() if factor > unit.copy} if unit.copy else None
-            batch = self._readers.of(shard).batch(lines, labels)
+            batch = self._readers.reader(shard).batch(lines, labels)
             if not all(map(selected.selects, set(batch.subsets))):
                 raise PilekitError(
                     f"{index.path}: does not fit {selected.corpus.shards[shard].path} (documents have other subsets); "

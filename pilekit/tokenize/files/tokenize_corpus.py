@@ -133,7 +133,7 @@ def tokenize_corpus(
     own_shards, shared = job.shards, job.part is not None
 
     def make(output: Output, inputs: Inputs) -> dict[str, Any]:
-        folder_job = FolderJob.of(job, output, inputs)
+        folder_job = FolderJob(**vars(job), output=output, inputs=inputs)
         if shared:
             results = folder_job.process_unfinished(tokenize_shard, own_shards, room=room)
             return {**_totals(results.values()), "dtype": files.reader_dtype, "files": {}}

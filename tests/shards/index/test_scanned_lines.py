@@ -173,7 +173,7 @@ def test_a_process_that_reads_much_scans_and_stops_where_it_does_not_pay(tmp_pat
         shard, rows = shard_of(str(write_shard(tmp_path / name, some))), []
         for stored in (0, SCANNED_FROM_BYTES):
             skipped = SkippedLines()
-            reader = LineParser.of(shard, None, None, "skip", skipped)
+            reader = LineParser.for_shard(shard, None, None, "skip", skipped)
             rows.append((listed(document_rows(shard, reader, ReadOptions(stored=stored)), hashed=True), skipped))
         assert rows[0] == rows[1]
         assert {row[1] for row in rows[0][0]} == {"Github", *LABELS}
