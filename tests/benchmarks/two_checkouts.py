@@ -29,6 +29,9 @@ from typing import Any
 import zstandard
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # run as a script, from any folder
+
+from tests.benchmarks.digests import RUN, SHAPE  # noqa: E402
 
 STREAM = """
 import sys, torch
@@ -38,6 +41,9 @@ from pilekit import PileStream
 for batch in islice(PileStream(sys.argv[1], sys.argv[2], seq_len=2048, batch_size=8), int(sys.argv[3])):
     pass
 """
+TRAIN = ["train", "run.toml", "--set", "data.path=indexed", "--set", "data.seq_len=512"]
+TRAIN += ["--set", "train.global_batch_size=8", "--set", "train.micro_batch_size=8"]
+LARGER_SHAPE = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512}
 COMMANDS: dict[str, list[str]] = {
     "stats": ["stats", "big.jsonl.zst", "--jobs", "1"],
     "index": ["index", "fresh/*.jsonl.zst", "--jobs", "1"],
@@ -53,7 +59,7 @@ COMMANDS: dict[str, list[str]] = {
     "stream, raw": ["-c", STREAM, "big.jsonl.zst", "TOKENIZER", "BATCHES"],
     "stream, indexed": ["-c", STREAM, "indexed", "TOKENIZER", "BATCHES"],
     "stream, tokens": ["-c", STREAM, "tokens/t", "TOKENIZER", "MANY"],
-    "train": ["train", "run.toml", "--out", "OUT"],
+    "train": [*TRAIN, "--set", "train.steps=12", "--out", "OUT"],
     "bpb": ["bpb", "model/model", "SHARD", "--limit", "12", "--device", "cpu", "--subsets", "Pile-CC,PubMed Abstracts"],
     "help": ["--help"],
     "import": ["-c", "import pilekit"],
@@ -61,31 +67,6 @@ COMMANDS: dict[str, list[str]] = {
 }
 MANY = {"help": 10, "import": 10, "stats of ten documents": 5}
 """How often a measurement runs what takes milliseconds."""
-
-RUN = """[data]
-path = "indexed"
-tokenizer = "TOKENIZER"
-seq_len = 512
-workers = 0
-[model]
-config = "config.json"
-[train]
-steps = 12
-global_batch_size = 8
-micro_batch_size = 8
-[optimizer]
-lr = 1e-3
-"""
-SHAPE = {
-    "model_type": "gpt_neox",
-    "architectures": ["GPTNeoXForCausalLM"],
-    "vocab_size": 50304,
-    "hidden_size": 128,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "intermediate_size": 512,
-    "max_position_embeddings": 512,
-}
 
 
 def main() -> None:
@@ -124,7 +105,7 @@ def main() -> None:
 
 
 def make_material(earlier: Path, places: dict[str, str], copies: int) -> None:
-    """Fill the working folder: shards, an indexed one, token files, evaluation texts, a model."""
+    """Fill the working folder: shards, an indexed one, token files, evaluation texts, a model, a config."""
     with Path(places["SHARD"]).open("rb") as file:
         text = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True).read()
     Path("big.jsonl.zst").write_bytes(zstandard.compress(text * copies, 3))
@@ -134,12 +115,12 @@ def make_material(earlier: Path, places: dict[str, str], copies: int) -> None:
     questions = "".join(json.dumps({"text": passage[200:600]}) + "\n" for passage in texts)
     Path("asked.jsonl").write_text(questions)
     Path("run.toml").write_text(RUN.replace("TOKENIZER", places["TOKENIZER"]))
-    Path("config.json").write_text(json.dumps(SHAPE))
+    Path("config.json").write_text(json.dumps({**SHAPE, **LARGER_SHAPE, "max_position_embeddings": 512}))
     tokens = ("tokenize", "big.jsonl.zst", "--tokenizer", places["TOKENIZER"], "--out", "tokens/t")
     for words in (
         ("reframe", "big.jsonl.zst", "--out", "indexed"),
         tokens,
-        ("train", "run.toml", "--set", "train.steps=1", "--out", "model"),
+        (*TRAIN, "--set", "train.steps=1", "--out", "model"),
     ):
         run(earlier, ["-m", "pilekit", *words])
 
