@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from torch.utils.data import DataLoader
 
-from pilekit.corpus import shard_of, stores
+from pilekit.corpus import shard_of
 from pilekit.shards.index.format import find_index
 from pilekit.shards.random_access.document_reader import read_documents
 from pilekit.shards.random_access.pile_documents import PileDocuments
@@ -191,7 +192,7 @@ def test_without_ranges_only_reading_in_order_works_and_missing_files_are_named(
         assert run("show", url, 599).stdout == run("show", folder / "train/00.jsonl.zst", 599).stdout
         for name, options in (("index", []), ("reframe", ["--out", out])):
             assert url in refused("range.*copy the file first", name, url, *options)
-        monkeypatch.setattr(stores, "RETRY_AFTER", (0.0,))
+        monkeypatch.setattr(time, "sleep", lambda seconds: None)  # A failed request is repeated at once.
         for place in (f"{server.url}99.jsonl.zst", "memory://nowhere/00.jsonl.zst", "http://127.0.0.1:9/00.jsonl.zst"):
             for name, options in (("stats", []), ("verify", []), ("show", [0]), ("reframe", ["--out", out])):
                 refused(re.escape(place), name, place, *options)

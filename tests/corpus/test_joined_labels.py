@@ -5,7 +5,6 @@ The reference is the same corpus with the exact names in its records: it must gi
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections import Counter
@@ -19,10 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit import PileDocuments, PileStream, dedup_corpus, select_corpus, tokenize_corpus
-from pilekit.corpus import Corpus, Manifest, Subset, SubsetNames, load_manifest, shard_of, subset_names
+from pilekit.corpus import Corpus, Manifest, Subset, SubsetNames, load_manifest, subset_names
 from pilekit.corpus.names import LONGEST_SPELLING, MAX_SUBSETS
 from pilekit.errors import PilekitError
-from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.read.reader import read
 from pilekit.shards.verify.verify import verify_corpus
@@ -30,7 +28,7 @@ from pilekit.stats.summary import corpus_stats
 from pilekit.stream.read.token_files import TokenCorpus
 from tests.cli.running import refused, run, run_json
 from tests.shards.making import as_if_large, record, write_shard
-from tests.tiny.models import tiny_model_dir, tiny_tokenizer
+from tests.tiny.models import tiny_tokenizer
 
 SPELLED = {"GitHub": "Github", "github": "Github", "PMC": "PubMed Central", "pile_arxiv": "ArXiv", "arXiv": "ArXiv"}
 LABELS = [*SPELLED, "Github", "ArXiv", "Git Hub Gists", "", "…", "Stack\x1b[2JExchange?"]
@@ -172,14 +170,6 @@ def test_a_state_from_before_labels_were_joined(tmp_path: Path, both: tuple[Path
     assert PileStream(both[0], **arguments)._fingerprint["record"] == {**fields, "joined": SPELLED}
 
 
-def test_bits_per_byte(tmp_path: Path, both: tuple[Path, Path]) -> None:
-    model = tiny_model_dir(tmp_path / "model")
-    options: dict[str, Any] = {"subsets": ["GitHub", "ArXiv"], "limit": 12}
-    results = [bits_per_byte(model, folder, **options) for folder in both]
-    assert results[0].subsets == results[1].subsets
-    assert results[0].subsets["Github"].documents == 12
-
-
 def test_a_manifest_that_does_not_join(tmp_path: Path) -> None:
     """Each label is a subset of its own, and names are taken as they are typed."""
     folder = write(tmp_path / "spelled", documents(), "lines")
@@ -245,17 +235,6 @@ def test_hostile_labels_stay_bounded() -> None:
     long = "git" + "-" * (1 << 20) + "hub"
     assert names[long] == long
     assert long not in dict(names)
-
-
-def test_labels_of_other_types_are_bad_lines_and_null_is_none(tmp_path: Path) -> None:
-    values: list[Any] = [1, ["GitHub"], {"GitHub": 1}, True, None, "GitHub"]
-    lines = [json.dumps({"text": "x", "meta": {"pile_set_name": value}}).encode() for value in values]
-    path = write_shard(tmp_path / "a.jsonl.zst", lines)
-    reader = read(path, on_error="skip")
-    assert [name for batch in reader for name in batch.subsets] == ["(none)", "Github"]
-    assert reader.skipped.count == 4
-    assert [index.header.subsets for index in index_corpus(Corpus(path), on_error="skip")] == [["(none)", "GitHub"]]
-    assert shard_of(str(path)).name == "a.jsonl"
 
 
 def test_one_limit_for_whatever_lists_subsets(tmp_path: Path) -> None:

@@ -15,8 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit import Corpus, PilekitError, load_tokenizer
-from pilekit.corpus import MAX_SUBSETS
-from pilekit.stats.counting import Counts
 from pilekit.stats.result import CorpusStats
 from pilekit.stats.summary import corpus_stats
 from tests.shards import making
@@ -156,13 +154,6 @@ def test_no_documents_and_empty_ones(tmp_path: Path) -> None:
     assert stats.total.tokens_per_byte is None
 
 
-def test_too_many_labels_are_an_error_with_the_remedy() -> None:
-    counts = Counts()
-    assert counts.rows([f"https://{i}" for i in range(MAX_SUBSETS)]).tolist() == list(range(MAX_SUBSETS))
-    with pytest.raises(PilekitError, match="label_path"):
-        counts.rows(["one more"])
-
-
 def test_tokens_are_those_of_the_tokenizer_without_eod(tmp_path: Path) -> None:
     place = tmp_path / "tokenizer.json"
     byte_level_bpe(300).save(str(place))
@@ -178,12 +169,3 @@ def test_tokens_are_those_of_the_tokenizer_without_eod(tmp_path: Path) -> None:
         tokens = {subset.name: subset.tokens for subset in stats.subsets}
         assert tokens == {"ArXiv": sum(expected), "Github": sum(expected[:2])}
         assert stats.total.tokens == stats.to_dict()["tokens"] == sum(expected) + sum(expected[:2])
-
-
-def test_other_fields_and_every_storage(tmp_path: Path) -> None:
-    manifest = tmp_path / "other.toml"
-    manifest.write_text('name = "other"\ntext_field = "content"\nlabel_path = "source"\n')
-    for name in ("a.jsonl", "b.jsonl.gz", "c.jsonl.zst"):
-        making.write_shard(tmp_path / name, [b'{"content": "abc", "source": "here"}', b'{"content": "d"}'])
-    stats = corpus_stats(Corpus(tmp_path, manifest=manifest))
-    assert {subset.name: subset.bytes for subset in stats.subsets} == {"here": 9, "(none)": 3}

@@ -9,6 +9,7 @@ import lzma
 import os
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.corpus import Corpus, stores
+from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
 from pilekit.shards.read.reader import read, read_corpus
 from tests.memory_limit import value_and_peak
@@ -197,25 +198,9 @@ value = sum(int(number) for batch in reader for number in batch.numbers)
     assert memory < 60_000, "kilobytes of memory for 6 MiB of short lines"
 
 
-def test_a_corpus_gives_its_shards_in_order(tmp_path: Path) -> None:
-    for number in range(3):
-        some = [record(f"{number}.{i}", LABELS[i % 2]) for i in range(10)]
-        making.write_shard(tmp_path / "train" / f"{number:02}.jsonl.zst", [*some, b"bad"])
-    reader = read_corpus(Corpus(tmp_path), on_error="skip")
-    batches = list(reader)
-    assert [batch.shard for batch in batches] == [f"train/{number:02}.jsonl" for number in range(3)]
-    assert [text for _, text, _ in documents(batches)] == [f"{number}.{i}" for number in range(3) for i in range(10)]
-    assert reader.skipped.count == 3
-    arxiv = documents(read_corpus(Corpus(tmp_path), ["pile_arxiv"], "skip"))
-    assert [text for _, text, _ in arxiv] == [f"{number}.{i}" for number in range(3) for i in range(1, 10, 2)]
-    for subsets, why in ((["arxif"], "ArXiv"), ([], "subsets is empty")):
-        with pytest.raises(PilekitError, match=why):
-            read(Corpus(tmp_path).shards[0], subsets)
-
-
 def test_a_connection_that_drops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("aiohttp", reason="HTTP needs the extra `cloud`")
-    monkeypatch.setattr(stores, "RETRY_AFTER", (0.0, 0.0))
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # A failed request is repeated at once.
     (tmp_path / "a.jsonl.zst").write_bytes(zstd_frame(TEXT))
     (tmp_path / "a.jsonl").write_bytes(TEXT)
     texts = [str(line) for line in TEXT.splitlines()]
@@ -268,6 +253,13 @@ def test_a_folder_a_glob_a_list_and_a_corpus_are_read_alike(tmp_path: Path) -> N
             assert documents(way(source)) == (expected if of_all else documents(read(paths[1])))
     with pytest.raises(PilekitError, match="start= is a document number of one shard"):
         read(tmp_path, start=1)
+    making.write_shard(tmp_path / "2.jsonl", [b"bad", record("third", "ArXiv"), b"bad"])
+    reader = read_corpus(tmp_path, ["pile_arxiv"], "skip")
+    assert [(batch.shard, batch.texts) for batch in reader] == [("2.jsonl", ["third"])]
+    assert reader.skipped.count == 2
+    for subsets, why in ((["arxif"], "ArXiv"), ([], "subsets is empty")):
+        with pytest.raises(PilekitError, match=why):
+            read(paths[0], subsets)
 
 
 PEAK_OF_A_BAD_LINE = """

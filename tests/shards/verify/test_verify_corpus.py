@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import random
 from dataclasses import replace
 from itertools import chain, repeat
 from pathlib import Path
@@ -252,12 +251,7 @@ def test_an_edited_figure_of_an_index(tmp_path: Path) -> None:
 
 def test_a_damaged_index(shard: Path) -> None:
     place = index(shard)
-    whole = place.read_bytes()
-    rng = random.Random(0)
-    for position in rng.sample(range(len(whole)), 15):
-        place.write_bytes(flipped(whole, position, 1 << rng.randrange(8)))
-        found = findings(shard)
-        assert all(str(place) in finding.problem for finding in found), position
-        assert len(found) <= 1
+    place.write_bytes(flipped(place.read_bytes(), place.stat().st_size // 2))
+    assert only(shard).problem.startswith(f"its index {place}: is damaged")
     place.write_bytes(b"no index")
     assert "pilekit index" in only(shard).problem

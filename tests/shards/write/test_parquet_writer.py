@@ -70,10 +70,3 @@ def test_row_groups_are_bounded_in_text_and_in_rows(tmp_path: Path) -> None:
     empty = write(tmp_path / "empty.parquet", [("", "Github")] * 1400, size=500, group_bytes=40_000)
     assert pq.ParquetFile(empty).num_row_groups == 2
     assert len(pairs_read(empty)) == 1400
-
-
-def test_nothing_is_left_when_writing_fails(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), parquet_writer(tmp_path / "00.parquet", PILE) as writer:
-        writer.write(DocumentBatch(["text"], ["Github"], "00.jsonl", np.arange(1)))
-        raise ZeroDivisionError
-    assert not list(tmp_path.iterdir())

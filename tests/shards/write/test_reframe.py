@@ -25,12 +25,10 @@ from pilekit.corpus import shard_of
 from pilekit.shards import corpus_job
 from pilekit.shards.index.format import find_index
 from pilekit.shards.read.reader import read
-from pilekit.shards.write import reframe as reframing
-from pilekit.shards.write.reframe import ReframeResult, reframe_corpus
+from pilekit.shards.write.reframe import ReframeResult, copy_in_frames, reframe_corpus
 from pilekit.shards.write.seekable_frames import read_seek_table
 from tests.shards import making
 from tests.shards.reading import documents, frames_of, value_and_memory
-from tests.small_disk import small_disk
 from tests.stopping import tree
 
 SKIPPABLE = b"\x5e\x2a\x4d\x18\x05\x00\x00\x00hello"
@@ -183,9 +181,9 @@ def test_damage_is_reported_as_by_read_and_the_other_shards_are_finished(
     with pytest.raises(PilekitError, match=r"01\.jsonl\.zst: is cut off"):
         reframe_corpus(tmp_path / "in", tmp_path / "out", jobs=2)
     assert [path.name for path in (tmp_path / "out").rglob("*.zst")] == ["00.jsonl.zst"]
-    monkeypatch.setattr(reframing, "MAX_DOCUMENT_BYTES", 4_999_999)
-    with pytest.raises(PilekitError, match=r"00\.jsonl, line 3: is longer than"):
-        reframe(tmp_path / "in" / "00.jsonl", tmp_path / "refused")
+    shard = shard_of(str(tmp_path / "in/00.jsonl"))
+    with pytest.raises(PilekitError, match=r"00\.jsonl, line 3: is longer than 4,999,999 bytes"):
+        copy_in_frames(shard, io.BytesIO(), 4096, 3, 1, lambda amount: None, max_document_bytes=4_999_999)
 
 
 def test_input_and_options_that_are_refused(corpus: Path, tmp_path: Path) -> None:
@@ -252,21 +250,3 @@ def test_memory_does_not_grow_with_the_shard(tmp_path: Path) -> None:
         assert content == len(lines) * times
         used.append(kib)
     assert used[1] < min(250_000, used[0] + 60_000)
-
-
-def test_a_disk_without_room_is_an_error_before_any_work_and_the_run_resumes(tmp_path: Path) -> None:
-    for name in "abc":
-        lines = [making.record(os.urandom(3000).hex()) for _ in range(100)]
-        (tmp_path / "in").mkdir(exist_ok=True)
-        (tmp_path / f"in/{name}.jsonl.zst").write_bytes(making.zstd_frame(b"\n".join(lines)))
-    stored = sum(map(len, tree(tmp_path / "in").values()))
-    read = list[int]()
-    with small_disk(tmp_path / "disk", int(stored * 0.4)) as disk:
-        if disk.limit is not None:
-            pytest.skip("no file system may be mounted here")
-        with pytest.raises(PilekitError, match=r"/out: reframing needs about .* free; make room, or name"):
-            reframe_corpus(tmp_path / "in", disk.path / "out", advance=read.append)
-        assert sum(read) == 0
-        assert list(disk.path.iterdir()) == []
-        disk.grow()
-        assert [result.documents for result in reframe_corpus(tmp_path / "in", disk.path / "out")] == [100] * 3

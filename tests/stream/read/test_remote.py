@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
 
-from pilekit.corpus import Corpus, stores
+from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.index.format import load_index
@@ -21,7 +23,7 @@ from tests.stream.conftest import Settings
 from tests.stream.corpora import made
 from tests.web_server import Failure, WebServer, serving
 
-pytest.importorskip("aiohttp", reason="HTTP needs the extra `cloud`")
+aiohttp = pytest.importorskip("aiohttp", reason="HTTP needs the extra `cloud`")
 
 SHARDS = 4
 
@@ -43,9 +45,11 @@ def server(folder: Path) -> Iterator[WebServer]:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failed request is repeated at once. Two seconds of silence are a failure, and enough for a busy machine."""
-    monkeypatch.setattr(stores, "RETRY_AFTER", (0.0, 0.0, 0.0))
-    monkeypatch.setattr(stores, "SILENCE_SECONDS", 2.0)
+    """A failed request is repeated at once. By fsspec's settings, which have priority, two seconds of silence are a
+    failure, and enough for a busy machine."""
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    silence = {"client_kwargs": {"timeout": aiohttp.ClientTimeout(total=None, sock_read=2)}}
+    monkeypatch.setitem(fsspec.config.conf, "http", silence)
 
 
 @pytest.fixture
