@@ -1,7 +1,7 @@
 """`CausalLM`: a model that is proven to predict each token from the tokens before it, and from nothing else.
 
 transformers loads more than causal language models under `AutoModelForCausalLM`. So names prove nothing: a few tokens
-are run through the model once, to see what it does.
+are run through the model once, and show it.
 
 This run also finds `transform`, which turns the head's output into logits. With it, logits can be made from the trunk's
 output in chunks, and the logits of a whole batch are never held (16 x 2,048 tokens of a vocabulary of 50,304 are 6.6 GB

@@ -5,8 +5,8 @@ tensor of the model must be stored in its shape, and no stored layer may be left
 because unpickling a `.bin` can run code. config.json is not trusted either. It must name a known type, and before the
 model is allocated, the weights beside it must be large enough for the model it describes.
 
-Where peft is installed, `transformers` also adds an adapter that lies beside the weights. Here the model is the base
-alone unless the caller names an adapter, so figures do not depend on what is installed.
+Where peft is installed, `transformers` also adds an adapter that lies in the folder of the weights. Here the model is
+the base alone unless the caller names an adapter, so figures do not depend on the installed packages.
 """
 
 from __future__ import annotations

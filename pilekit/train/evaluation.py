@@ -65,15 +65,15 @@ def evaluate(
 ) -> BitsPerByte:
     """`score_corpus` of the engine's model; all ranks take part and get the same figures.
 
-    limit      stops after this many documents of each subset; None: never
-    on_error   says how to treat a bad line: see `bits_per_byte`
+    limit      the most documents of each subset that are scored; None scores all
+    on_error   what a bad line does, as in `bits_per_byte`
 
     Training continues afterwards unchanged: no weight, gradient or random number is touched. Raises PilekitError on all
     ranks for a bad corpus, or if a loss is not finite.
     """
     assert isinstance(engine.lm, CausalLM), 'which "train.eval_every" needs'
     with engine.evaluating():
-        passes = shared_out(engine.ranks)
+        passes = divide_passes(engine.ranks)
         return score_corpus(engine.lm, tokenizer, corpus, limit=limit, on_error=on_error, passes=passes)
 
 
@@ -84,8 +84,8 @@ def held_out_score(engine: StepEngine, tokenizer: Tokenizer, corpus: Corpus, con
     return StepBitsPerByte(overall=result.overall.bpb, subsets=subsets)
 
 
-def shared_out(ranks: Ranks) -> Passes:
-    """Divide forward passes among the ranks; all ranks get all losses."""
+def divide_passes(ranks: Ranks) -> Passes:
+    """Divide forward passes among the ranks, and give all ranks all losses."""
 
     def passes(batches: Sequence[Windows], forward: Forward) -> Iterable[list[Float64]]:
         losses_of_rank: dict[int, list[Float64]] = {}

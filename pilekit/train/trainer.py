@@ -54,7 +54,7 @@ from pilekit.train.model.build import build_model, build_on
 from pilekit.train.model.export import export_run
 from pilekit.train.model.shape import model_shapes
 from pilekit.train.run_folder import RunFolder, open_run
-from pilekit.train.step.failed_step import FailedStep, explained, failed_step
+from pilekit.train.step.failed_step import FailedStep, explaining_errors, failed_step
 from pilekit.train.step.losses import count_targets, step_sums
 from pilekit.train.step.optimizer import rates_by_group
 from pilekit.train.step.schedule import learning_rate
@@ -87,7 +87,7 @@ class TrainResult(NearestNames):
 
 @dataclass(slots=True, eq=False)
 class _OpenRun:
-    """What a run has open while it trains.
+    """The files and functions of a run while it trains.
 
     batches   this rank's batches from the stream's place on
     peek      returns the command that shows the documents of a step (from 1)
@@ -173,7 +173,7 @@ class Trainer(NearestNames):
         PilekitError names the step and its documents.
         """
         config, ranks, state = self.config, self.ranks, self.state
-        with first_interrupt() as interrupted, self._opened() as run:
+        with first_interrupt() as interrupted, self._open_run() as run:
             metrics = None
             while not self._is_asked_to_stop(interrupted(), run.failure) and state.progress.step < self._steps:
                 with run.profile.step(state.progress.step + 1):
@@ -195,7 +195,7 @@ class Trainer(NearestNames):
         )
 
     @contextmanager
-    def _opened(self) -> Iterator[_OpenRun]:
+    def _open_run(self) -> Iterator[_OpenRun]:
         """Lock the run's folder, load its newest checkpoint, and open its records, until the block ends.
 
         If the block raises a PilekitError, the steps before it are saved.
@@ -206,7 +206,7 @@ class Trainer(NearestNames):
             checkpoints = Checkpoints(folder.checkpoints, ranks, config.checkpoint)
             opened.callback(checkpoints.close)
             batches = opened.enter_context(closing(open_batches(self.stream, config)))
-            opened.enter_context(explained(ranks))
+            opened.enter_context(explaining_errors(ranks))
             state.begin(folder, checkpoints)
 
             def peek(step: int) -> str:

@@ -60,6 +60,22 @@ def plain_adamw(model: Any, *, eps: float, lr: float = 1e-3) -> torch.optim.Adam
     return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), eps=eps, foreach=False)
 
 
+def add_gradient(model: Any, batch: Batch, pieces: int, dtype: torch.dtype | None, factor: float = 1.0) -> float:
+    """Add the gradient of the mean loss of `batch`, times `factor`, to that of `model`; returns the mean loss.
+
+    The batch goes through the model in `pieces`. With `dtype`, the model computes with parameters cast to it.
+    """
+    parameters, count, loss = dict(model.named_parameters()), targets(batch), 0.0
+    for piece in cut(batch, pieces):
+        inputs = {"input_ids": piece["input_ids"], "position_ids": piece["position_ids"], "use_cache": False}
+        used = parameters if dtype is None else {name: p.to(dtype) for name, p in parameters.items()}
+        logits = functional_call(model, used, kwargs=inputs).logits[:, :-1].float()
+        nll = functional.cross_entropy(logits.transpose(1, 2), piece["labels"][:, 1:], reduction="sum")
+        (nll * (factor / count)).backward()  # type: ignore[no-untyped-call]
+        loss += nll.item() / count
+    return loss
+
+
 def plain_loop(
     model: Any,
     steps: Sequence[Batch],
@@ -74,17 +90,9 @@ def plain_loop(
 
     `pieces`: each batch goes through the model in this many pieces, because rounding in bf16 depends on it.
     """
-    parameters = dict(model.named_parameters())
     optimizer, figures = plain_adamw(model, eps=eps, lr=lr), []
     for batch in steps:
-        count, loss = targets(batch), 0.0
-        for piece in cut(batch, pieces):
-            inputs = {"input_ids": piece["input_ids"], "position_ids": piece["position_ids"], "use_cache": False}
-            used = parameters if dtype is None else {name: p.to(dtype) for name, p in parameters.items()}
-            logits = functional_call(model, used, kwargs=inputs).logits[:, :-1].float()
-            nll = functional.cross_entropy(logits.transpose(1, 2), piece["labels"][:, 1:], reduction="sum")
-            (nll / count).backward()  # type: ignore[no-untyped-call]
-            loss += nll.item() / count
+        loss = add_gradient(model, batch, pieces, dtype)
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
         figures.append((loss, norm.item()))
         optimizer.step()

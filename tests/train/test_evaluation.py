@@ -22,7 +22,7 @@ from pilekit.evaluate.score.causal_nll import causal_scoring
 from pilekit.models.causal import CausalLM, as_causal_lm
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.config.sections import TrainConfig
-from pilekit.train.evaluation import evaluate, open_held_out, shared_out
+from pilekit.train.evaluation import divide_passes, evaluate, open_held_out
 from pilekit.train.step.step_engine import StepEngine
 from pilekit.workers.ranks import join
 from tests.evaluate.score.making import records
@@ -96,7 +96,7 @@ def scored_documents(lengths: list[int], look_ahead: int, batch_tokens: int) -> 
     ]
     lm = as_causal_lm(tiny_model().eval())
     scoring = causal_scoring(lm, prefix=0, max_length=32, look_ahead=look_ahead, batch_tokens=batch_tokens)
-    return [list(records(documents, one)) for one in (scoring, replace(scoring, passes=shared_out(join())))]
+    return [list(records(documents, one)) for one in (scoring, replace(scoring, passes=divide_passes(join())))]
 
 
 def message_of(made: str, what: str, stage: int) -> str:

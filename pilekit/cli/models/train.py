@@ -265,7 +265,7 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
     with ended_by_sigterm():
         # Importing torch takes seconds, which a wrong config should not cost.
         with held_signals(), rank_waiting("loading torch"):
-            from pilekit.train.launch.environment import described
+            from pilekit.train.launch.environment import describe_ranks
             from pilekit.train.trainer import Trainer
             from pilekit.workers.ranks import join
         ranks = join()
@@ -274,7 +274,7 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
         if not ranks.is_first:
             trainer.fit()
             return
-        click.echo(f"{described(ranks)}\norder: {trainer.stream.order}", err=True)
+        click.echo(f"{describe_ranks(ranks)}\norder: {trainer.stream.order}", err=True)
         with live_line(config.steps) as show:
             finished = trainer.fit(show)
         if finished.interrupted:

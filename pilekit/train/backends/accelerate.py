@@ -26,7 +26,7 @@ from pilekit.errors import PilekitError
 from pilekit.models.blocks import blocks_of
 from pilekit.models.causal import CausalLM
 from pilekit.models.masked import MaskedLM
-from pilekit.train.backends.adapter import Adapter, settings_refused
+from pilekit.train.backends.adapter import Adapter, naming_backend_file
 from pilekit.train.config.backend_file import backend_settings
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.step.sharding import whole_tensor
@@ -50,7 +50,7 @@ class AccelerateEngine(Adapter):
         blocks = sorted({type(block).__name__ for block in blocks_of(lm.model)})
         AcceleratorState._reset_state(reset_partial_state=True)  # or settings of an earlier run in this process remain
         GradientState._reset_state()
-        with patch.dict(os.environ, environment_of(settings)), settings_refused(config):
+        with patch.dict(os.environ, environment_of(settings)), naming_backend_file(config):
             if config.parallel.backend_config is not None:
                 load_config_from_file(config.parallel.backend_config)  # refuses unknown names
             plugin = None
@@ -78,7 +78,7 @@ class AccelerateEngine(Adapter):
                 f'parallel.backend = "accelerate": it would train with {accelerator.distributed_type} on '
                 f"{accelerator.num_processes} of {ranks.world_size} ranks; start them with --nproc-per-node or torchrun"
             )
-        with settings_refused(config):
+        with naming_backend_file(config):
             self._wrapped, self._optimizer = accelerator.prepare(self._step_loss, self.optimizer)
         if plugin is not None:
             self._step_loss = self._wrapped

@@ -63,8 +63,8 @@ class Adapter(StepEngine):
 
 
 @contextmanager
-def settings_refused(config: TrainConfig) -> Iterator[None]:
-    """Report an error of the package as an error in `parallel.backend_config`, if the run has such a file."""
+def naming_backend_file(config: TrainConfig) -> Iterator[None]:
+    """Name the file of `parallel.backend_config`, if there is one, in an error that the package raises inside."""
     engine, file = config.parallel.backend, config.parallel.backend_config
     try:
         yield

@@ -28,7 +28,7 @@ from torch.optim import AdamW, Optimizer
 from pilekit.errors import PilekitError
 from pilekit.models.causal import CausalLM
 from pilekit.models.masked import MaskedLM
-from pilekit.train.backends.adapter import Adapter, settings_refused
+from pilekit.train.backends.adapter import Adapter, naming_backend_file
 from pilekit.train.config.backend_file import backend_settings
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.step.sharding import whole_parameters, whole_tensor
@@ -59,7 +59,7 @@ class DeepSpeedEngine(Adapter):
         self._stored = set(lm.model.state_dict())
         masters = {} if config.precision.dtype == "fp32" else {n: p.data for n, p in self._parameters.items()}
         environment = patch.dict(os.environ, LOCAL_RANK=str(ranks.local_rank))
-        with environment, redirect_stdout(sys.stderr), settings_refused(config):
+        with environment, redirect_stdout(sys.stderr), naming_backend_file(config):
             self._wrapped, *_ = deepspeed.initialize(
                 model=self._step_loss,
                 optimizer=self.optimizer,

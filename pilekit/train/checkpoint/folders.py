@@ -7,7 +7,7 @@ the checkpoint counts, so later failures are only warnings. A killed process may
 next start or save removes. A checkpoint that does not verify is named and skipped, and the next save removes it.
 
 So the newest good checkpoint is found at any moment, even if only one is kept. A step is saved again only if its folder
-is damaged: a run goes on from its newest good checkpoint, so an older, good one is still there when the damaged folder
+is damaged: a run resumes from its newest good checkpoint, so an older, good one is still there when the damaged folder
 makes room. Only rank 0 changes this folder, and the run's lock admits one job, so a `.partial` is always a leftover.
 """
 

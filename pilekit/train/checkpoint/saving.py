@@ -160,7 +160,7 @@ class Checkpoints:
         def prepare() -> None:
             try:
                 if self._settings.asynchronous:
-                    copies = _copied(save.tensors.values, self._copies, save.copy_after, ranks.device)
+                    copies = _copy_to_cpu(save.tensors.values, self._copies, save.copy_after, ranks.device)
                     save.tensors.values = self._copies = copies
             finally:
                 save.copied.set()
@@ -232,7 +232,7 @@ class _Save:
     copy_after: torch.cuda.Event | None = None
 
 
-def _copied(
+def _copy_to_cpu(
     values: Mapping[str, Tensor], old: Mapping[str, Tensor], after: torch.cuda.Event | None, device: torch.device
 ) -> dict[str, Tensor]:
     """Copies of the values on the CPU, written over the `old` copies where shape and type are the same."""

@@ -42,7 +42,8 @@ def check_versions() -> None:
 def check(config: TrainConfig) -> None:
     """Raise PilekitError for a config that no run can use, naming the field, its value and the values it may have.
 
-    Each single value has passed `typed` already. A config without a model passes: `Trainer` may get it as an object.
+    Each single value has passed `checked_field` already. A config without a model passes, because `Trainer` may get a
+    model object.
     """
     by_field = dict(values(config))
     _check_sources(config)
@@ -51,7 +52,7 @@ def check(config: TrainConfig) -> None:
             raise wrong(name, by_field[name], rule)
 
 
-def typed(name: str, value: Any) -> Any:
+def checked_field(name: str, value: Any) -> Any:
     """`value` as the type of the field `name`; PilekitError if it is of another type or out of range."""
     section, _, field = name.partition(".")
     try:

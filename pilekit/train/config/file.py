@@ -17,7 +17,7 @@ import tomli_w
 
 from pilekit.display.wrong_names import nearest_of
 from pilekit.errors import PilekitError, counted, shortened, visible
-from pilekit.train.config.check import check, check_versions, naming_field, typed, wrong
+from pilekit.train.config.check import check, check_versions, checked_field, naming_field, wrong
 from pilekit.train.config.sections import SECTIONS, Objective, TrainConfig, fields
 from pilekit.train.step.schedule import most_warmup
 
@@ -37,7 +37,7 @@ def load_config(
     `source` is a TOML file, its content as dicts ({"train": {"steps": 100}, ...}), or a config to be changed. Changes
     are values by field, {"train.steps": 50}, or lines as for `--set`, ["train.steps=50"]. The value of a line is TOML.
     Text needs no quotes there, and a list of names no brackets: `model.path=00/model`, `data.subsets=ArXiv,GitHub`. If
-    the file's warmup does not fit into fewer steps, it is shortened in proportion, which a warning tells. Paths in a
+    the file's warmup does not fit into fewer steps, it is shortened in proportion, with a warning. Paths in a
     config may be `Path`s, and are relative to the current folder. PilekitError names the file or the changes, and the
     field that is wrong.
     """
@@ -52,7 +52,7 @@ def load_config(
                 raise PilekitError(f"{section} must be a section, which begins with [{section}]")
             for field, value in table.items():
                 _check_name(f"key of {section}", field, fields(section))
-                by_field[f"{section}.{field}"] = typed(f"{section}.{field}", value)
+                by_field[f"{section}.{field}"] = checked_field(f"{section}.{field}", value)
         place = by = "changes" if isinstance(changes, Mapping) else "--set"
         before, changed = _config(by_field).steps, set[str]()
         for change in changes.items() if isinstance(changes, Mapping) else changes:
@@ -158,7 +158,7 @@ def _change(change: str | tuple[str, Any]) -> tuple[str, Any]:
     _check_name(f"key of {section}", field, fields(section))
     name = f"{section}.{field}"
     if not isinstance(change, str):
-        return name, typed(name, change[1])
+        return name, checked_field(name, change[1])
     try:
         parsed = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
@@ -169,8 +169,8 @@ def _change(change: str | tuple[str, Any]) -> tuple[str, Any]:
     names = value.split(",") if isinstance(value, str) and not value.startswith("[") else []
     for candidate in (*candidates, [name.strip() for name in names]):
         with suppress(PilekitError):
-            return name, typed(name, candidate)
-    return name, typed(name, value)  # raises
+            return name, checked_field(name, candidate)
+    return name, checked_field(name, value)  # raises
 
 
 def _check_name(kind: str, name: str, names: dict[str, Any]) -> None:

@@ -277,13 +277,13 @@ class TrainConfig(_Section, frozen=True, kw_only=True):
     schedule: ScheduleConfig = ScheduleConfig()
     """The learning rate as a function of the step."""
     parallel: ParallelConfig = ParallelConfig()
-    """What each rank holds."""
+    """The parts that a rank holds or computes again."""
     precision: PrecisionConfig = PrecisionConfig()
     """The type a step computes in."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     """When checkpoints are saved, and how a run resumes."""
     log: LogConfig = LogConfig()
-    """What is logged."""
+    """Figures, viewers and profiles of the run."""
 
     @property
     def source(self) -> ModelConfig:

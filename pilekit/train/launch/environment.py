@@ -42,7 +42,7 @@ def adopt_slurm() -> None:
         variables.setdefault(name, value)
 
 
-def described(ranks: Ranks) -> str:
+def describe_ranks(ranks: Ranks) -> str:
     """One line: the number of ranks, their launcher, rank 0's device, and how the ranks talk."""
     import torch
     from torch import distributed as dist
@@ -53,13 +53,11 @@ def described(ranks: Ranks) -> str:
         device += " (mps cannot share a model over ranks, and is not used)"
     if ranks.world_size == 1:
         return f"1 rank, on {device}"
-    by = next((name for name, sign in _SIGNS.items() if sign in os.environ), "its environment")
+    # The variable that each launcher sets; the innermost launcher first.
+    signs = {"pilekit": LAUNCHER, "torchrun": "TORCHELASTIC_RUN_ID", "Slurm": "SLURM_STEP_NUM_TASKS"}
+    by = next((name for name, sign in signs.items() if sign in os.environ), "its environment")
     talk = "nccl, and gloo between steps" if "nccl" in str(dist.get_backend_config()) else "gloo"
     return f"{counted(ranks.world_size, 'rank')} started by {by}, on {device}; they talk by {talk}"
-
-
-_SIGNS = {"pilekit": LAUNCHER, "torchrun": "TORCHELASTIC_RUN_ID", "Slurm": "SLURM_STEP_NUM_TASKS"}
-"""The variable that each launcher sets; the innermost launcher first."""
 
 
 def check_gpus(nproc: int, option: str) -> None:

@@ -29,7 +29,7 @@ from pilekit.models.masked import MaskedLM
 from pilekit.tokenize import Tokenizer
 from pilekit.train.config.file import to_toml
 from pilekit.train.config.sections import TrainConfig
-from pilekit.train.model.lora import merged, write_adapter
+from pilekit.train.model.lora import merge_adapters, write_adapter
 from pilekit.train.run_folder import AVERAGED, RunFolder
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def export_run(run: RunFolder, engine: StepEngine, tokenizer: Tokenizer, config:
         if lora.rank:
             ranks.on_rank0(lambda: export(adapter, weights=weights, only_adapters=True))
         if lora.merge:
-            ranks.on_rank0(lambda: export(model, weights=merged(lm.model, weights)))
+            ranks.on_rank0(lambda: export(model, weights=merge_adapters(lm.model, weights)))
         elif not lora.rank:
             ranks.on_rank0(lambda: export(model, weights=weights))
 

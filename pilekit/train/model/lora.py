@@ -92,7 +92,7 @@ def write_adapter(folder: Path, model: PreTrainedModel, weights: Mapping[str, Te
     settings.save_pretrained(str(folder))
 
 
-def merged(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def merge_adapters(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights of the model without adapters that predicts as `model` with `weights` does, up to rounding."""
     settings: Any = model
     settings = settings.peft_config[ADAPTER]

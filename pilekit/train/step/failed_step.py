@@ -107,8 +107,8 @@ def _is_written(file: Path, content: dict[str, Any]) -> bool:
 
 
 @contextmanager
-def explained(ranks: Ranks) -> Iterator[None]:
-    """Inside, an error of torch that has a known cause is a PilekitError that names it."""
+def explaining_errors(ranks: Ranks) -> Iterator[None]:
+    """Turn an error of torch that has a known cause into a PilekitError that names the cause."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:

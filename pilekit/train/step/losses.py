@@ -36,7 +36,7 @@ IGNORED = -100
 
 
 class Lessons(Protocol):
-    """What the loss needs of a `Teacher`."""
+    """The method of a `Teacher` that the loss calls."""
 
     def teacher_output(self, batch: Mapping[str, Tensor], places: Tensor) -> AbstractContextManager[TeacherOutput]:
         """The teacher's predictions at these flat places of the batch's targets."""

@@ -14,7 +14,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from pilekit.errors import PilekitError
 from pilekit.train import backends as engines
 from pilekit.train.backends import check_backend
-from pilekit.train.backends.adapter import settings_refused, share_weights
+from pilekit.train.backends.adapter import naming_backend_file, share_weights
 from pilekit.train.backends.deepspeed import own_share
 from pilekit.workers.ranks import join
 from tests.process_groups import ProcessGroups
@@ -24,7 +24,7 @@ from tests.train.runs import small_config
 def test_what_a_package_refuses_is_told_in_one_plain_line() -> None:
     config = small_config(["parallel.backend=deepspeed", "parallel.backend_config=ds.json"])
     told = r"^ds\.json: deepspeed refuses it: 1 error for Zero x Extra input$"
-    with pytest.raises(PilekitError, match=told), settings_refused(config):
+    with pytest.raises(PilekitError, match=told), naming_backend_file(config):
         raise ValueError("1 error for Zero\nx\n  Extra input")
 
 

@@ -256,7 +256,7 @@ def fail_on_one_rank(run: Path, failing: int, where: str) -> str:
 
 
 def test_an_unforeseen_error_of_one_rank_stops_all(tmp_path: Path, process_group: ProcessGroups) -> None:
-    group, failing, where = process_group(2), 1, "_copied"
+    group, failing, where = process_group(2), 1, "_copy_to_cpu"
     group.run(save_small, tmp_path, 1)
     errors = group.run(fail_on_one_rank, tmp_path, failing, where)
     assert errors[failing] == "ValueError: unforeseen"

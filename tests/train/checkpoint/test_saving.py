@@ -107,7 +107,7 @@ def test_training_continues_while_a_save_writes_and_the_next_save_waits(run: Run
     assert_same(state_of(model, optimizer), expected)
 
 
-@pytest.mark.parametrize("held", ["_copied"], indirect=True)
+@pytest.mark.parametrize("held", ["_copy_to_cpu"], indirect=True)
 def test_an_update_waits_for_the_copy_and_buffers_are_copied_at_once(run: Run, held: Held) -> None:
     model = nn.BatchNorm1d(3)
     checkpoints = run.checkpoints(asynchronous=True)
@@ -128,7 +128,7 @@ def test_an_update_waits_for_the_copy_and_buffers_are_copied_at_once(run: Run, h
     assert_same(model.state_dict(), expected)
 
 
-@pytest.mark.parametrize("where", ["_copied", "write_tensors", "own_sums", "put_in_place"])
+@pytest.mark.parametrize("where", ["_copy_to_cpu", "write_tensors", "own_sums", "put_in_place"])
 def test_an_unforeseen_error_surfaces_at_the_next_call(run: Run, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     checkpoints = run.checkpoints(asynchronous=True)
     saved(checkpoints, 1)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from pilekit.train.launch.environment import adopt_slurm, described, rank_environment
+from pilekit.train.launch.environment import adopt_slurm, describe_ranks, rank_environment
 from pilekit.train.trainer import seed_of_step
 from pilekit.workers.ranks import join
 from tests.process_groups import ProcessGroups
@@ -49,7 +49,7 @@ def test_a_task_of_slurm_is_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def describe() -> str:
-    return described(join())
+    return describe_ranks(join())
 
 
 def test_the_environment_is_described(process_group: ProcessGroups) -> None:

@@ -21,6 +21,7 @@ from pilekit.train.estimate import estimate
 from pilekit.train.trainer import Trainer
 from tests.refusing import refused
 from tests.stopping import tree
+from tests.tiny.masked import called
 from tests.tiny.models import Family, tiny_model
 from tests.train.ranks.fitting import Job, case
 from tests.train.runs import trainer
@@ -40,11 +41,6 @@ def base(made: Path, family: Family = "gpt_neox") -> str:
     return f"model.path={made}/base-{family}"
 
 
-def logits(model: torch.nn.Module) -> torch.Tensor:
-    with torch.no_grad():
-        return model.eval()(input_ids=IDS).logits  # type: ignore[no-any-return]
-
-
 def test_a_run_with_adapters_resumes_too_and_ends_in_what_peft_reads(job: Job) -> None:
     named = base(job.made)
     settings = ("lora.rank=3", "lora.alpha=12", "lora.dropout=0.1", "lora.merge=true", "train.ema=0.5")
@@ -52,12 +48,12 @@ def test_a_run_with_adapters_resumes_too_and_ends_in_what_peft_reads(job: Job) -
     job.check_resumed(2, changes, seed=3)
     run, begun = job.folder / "whole", AutoModelForCausalLM.from_pretrained(job.made / "base-gpt_neox")
     assert tree(job.folder / "parts/adapter") == tree(run / "adapter")
-    before, found = logits(begun), []
+    before, found = called(begun, IDS), []
     for ending in ("", "-ema"):
         adapted = peft.AutoPeftModelForCausalLM.from_pretrained(run / f"adapter{ending}")
         merged = AutoModelForCausalLM.from_pretrained(run / f"model{ending}")
-        found.append(logits(adapted))
-        torch.testing.assert_close(logits(merged), found[-1], rtol=1e-4, atol=1e-5)
+        found.append(called(adapted, IDS))
+        torch.testing.assert_close(called(merged, IDS), found[-1], rtol=1e-4, atol=1e-5)
         for name, value in adapted.merge_and_unload().state_dict().items():
             assert torch.equal(value, merged.state_dict()[name]), name
         assert not torch.allclose(found[-1], before, atol=1e-3)
@@ -103,7 +99,7 @@ def test_only_the_adapters_of_the_targets_change_and_merge_comes_later(
         for name in load_file(run / "adapter/adapter_model.safetensors")
     }
     assert names - {""} == ({"q_proj", "down_proj"} if targets else {"c_attn", "c_proj", "c_fc"})
-    expected = logits(adapted)
+    expected = called(adapted, IDS)
     parameters = [p for n, p in adapted.named_parameters() if "lora_" in n]
     held = estimate(config, 1).stages[0].held
     assert held.gradients == 4 * sum(p.numel() for p in parameters)
@@ -111,7 +107,7 @@ def test_only_the_adapters_of_the_targets_change_and_merge_comes_later(
     assert done.exit_code == 0, done.output
     assert f"the model is in {run}/model; score it with" in done.output
     torch.testing.assert_close(
-        logits(AutoModelForCausalLM.from_pretrained(run / "model")), expected, rtol=1e-4, atol=1e-5
+        called(AutoModelForCausalLM.from_pretrained(run / "model"), IDS), expected, rtol=1e-4, atol=1e-5
     )
 
 

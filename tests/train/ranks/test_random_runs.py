@@ -16,14 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.func import functional_call
-from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 from pilekit.corpus import Corpus
 from pilekit.stream.pile_stream import PileStream
 from tests.tiny.models import Family, tiny_model_dir
-from tests.train.plain_loop import cut, plain_adamw, targets
+from tests.train.plain_loop import add_gradient, plain_adamw
 from tests.train.ranks.fitting import Job, fit
 
 ROWS, LENGTH, LANES, EPS = 8, 24, (2, 2), 1e-3
@@ -118,7 +116,7 @@ class Plain:
 def plain(drawn: Drawn, made: Path, path: Path) -> Plain:
     """Train in one process. Each rank's loss is multiplied by the number of ranks, because gradients are averaged."""
     model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="sdpa").train()
-    parameters, half, ranks = dict(model.named_parameters()), HALF[drawn.dtype], drawn.world_size
+    parameters, ranks = dict(model.named_parameters()), drawn.world_size
     optimizer = plain_adamw(model, eps=EPS)
     for group in optimizer.param_groups:
         group["betas"] = drawn.betas
@@ -132,15 +130,8 @@ def plain(drawn: Drawn, made: Path, path: Path) -> Plain:
         done = number - skipped
         lr = drawn.lr * (drawn.steps - done) / (drawn.steps - drawn.warmup)
         lr = drawn.lr * (done + 1) / drawn.warmup if done < drawn.warmup else lr
-        count, loss = targets(batch), 0.0
         found.rows.append(batch["input_ids"].tolist())
-        for piece in cut(batch, ROWS // drawn.micro):
-            inputs = {"input_ids": piece["input_ids"], "position_ids": piece["position_ids"], "use_cache": False}
-            used = parameters if half is None else {name: p.to(half) for name, p in parameters.items()}
-            logits = functional_call(model, used, kwargs=inputs).logits[:, :-1].float()
-            nll = functional.cross_entropy(logits.transpose(1, 2), piece["labels"][:, 1:], reduction="sum")
-            (nll * (scale * ranks / count)).backward()  # type: ignore[no-untyped-call]
-            loss += nll.item() / count
+        loss = add_gradient(model, batch, ROWS // drawn.micro, HALF[drawn.dtype], scale * ranks)
         gradient = torch.cat([p.grad.flatten() for p in parameters.values() if p.grad is not None]).double()
         norm, used_scale = float(gradient.norm()) / ranks / scale, scale
         if overflow := not math.isfinite(norm):

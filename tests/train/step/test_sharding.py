@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, GPTNeoXConfig
 from pilekit.errors import PilekitError
 from pilekit.models.causal import as_causal_lm
 from pilekit.train.config.sections import TrainConfig
-from pilekit.train.step.failed_step import explained
+from pilekit.train.step.failed_step import explaining_errors
 from pilekit.train.step.step_engine import StepEngine, recompute_activations
 from pilekit.workers.ranks import join
 from tests.process_groups import ProcessGroups
@@ -161,9 +161,9 @@ def test_blocks_that_cannot_be_compiled_are_one_line() -> None:
         raise ValueError("no\x1b compiler\nand much more")
 
     message = r"cannot be compiled here \(ValueError: no\\x1b compiler\); set"
-    with pytest.raises(PilekitError, match=message), explained(join()):
+    with pytest.raises(PilekitError, match=message), explaining_errors(join()):
         torch.compile(torch.nn.Linear(2, 2), backend=broken)(torch.zeros(1, 2))
-    with pytest.raises(RuntimeError, match="shapes do not fit"), explained(join()):
+    with pytest.raises(RuntimeError, match="shapes do not fit"), explaining_errors(join()):
         raise RuntimeError("shapes do not fit")
 
 
