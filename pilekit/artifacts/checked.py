@@ -66,16 +66,16 @@ def _explained(text: str, value: Any, info: Any, name: str) -> str:
     text, _, place = text.partition(" - at `")
     for field, item in re.findall(r"\.([^.\[\]`]+)|\[(\d+)\]", place):
         if field:
-            info = next(candidate.type for candidate in _of(info, "fields").fields if candidate.encode_name == field)
+            info = next(entry.type for entry in _kind_with(info, "fields").fields if entry.encode_name == field)
             value, name = value[field], f"{name}.{field}".lstrip(".")
         else:
-            items = _of(info, "item_type", "item_types")
+            items = _kind_with(info, "item_type", "item_types")
             info = items.item_types[int(item)] if hasattr(items, "item_types") else items.item_type
             value, name = value[int(item)], f"{name}[{item}]"
     if match := re.fullmatch(r"Object missing required field `(.*)`", text):
         return f"{name}.{match[1]}".lstrip(".") + " is missing"
     if match := re.fullmatch(r"Object contains unknown field `(.*)`", text, re.DOTALL):
-        names = [candidate.encode_name for candidate in _of(info, "fields").fields]
+        names = [entry.encode_name for entry in _kind_with(info, "fields").fields]
         return f'unknown field{f" of {name}" * bool(name)}, "{shortened(match[1], 60)}"; {nearest_of(match[1], names)}'
     before = f"{name} = {shown(value)}: " if name else ""
     if not re.match(_OF_MSGSPEC, text):
@@ -83,7 +83,7 @@ def _explained(text: str, value: Any, info: Any, name: str) -> str:
     return f"{before}must be {_described(info)}"
 
 
-def _of(info: Any, *attributes: str) -> Any:
+def _kind_with(info: Any, *attributes: str) -> Any:
     """The type itself, or the one of a union, that has one of these attributes."""
     kinds = info.types if isinstance(info, inspect.UnionType) else [info]
     return next(kind for kind in kinds if any(hasattr(kind, name) for name in attributes))

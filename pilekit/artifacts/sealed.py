@@ -91,7 +91,7 @@ class SealedKind:
     remedy: str
     error: type[PilekitError] = PilekitError
 
-    def another(self, path: str | Path, why: str) -> PilekitError:
+    def wrong_kind(self, path: str | Path, why: str) -> PilekitError:
         """The refusal of a file of another kind."""
         return self.error(f"{visible(path)}: is not {self.name} ({why}); {self.remedy}")
 
@@ -130,7 +130,7 @@ class SealedKind:
             again = self.remedy.removeprefix("remove it, and ")
             raise self.error(f"{visible(path)}: is not there; {again}") from error
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise self.another(path, reason_of_damage(error)) from error
+            raise self.wrong_kind(path, reason_of_damage(error)) from error
         try:
             with file:
                 yield file
@@ -171,7 +171,7 @@ class SealedKind:
     def open_dict(self, path: str | Path, value: object, header: type[_Header]) -> _Header:
         """The header of the sealed dict `value`, which messages call `path`."""
         if not isinstance(value, Mapping) or not _is(value.get("kind"), self._kind):
-            raise self.another(path, "it is of another kind")
+            raise self.wrong_kind(path, "it is of another kind")
         try:
             total = _sum_of_fields(value)
         except TypeError as error:  # it holds what JSON does not have
@@ -221,22 +221,22 @@ class SealedKind:
     def _check_keys(self, path: str | Path, values: Mapping[bytes, bytes], *keys: bytes) -> None:
         for key in keys:
             if key not in values:
-                raise self.another(path, f'it has no "{key.decode()}" in its metadata')
+                raise self.wrong_kind(path, f'it has no "{key.decode()}" in its metadata')
 
     def parsed(self, path: str | Path, text: bytes) -> object:
         """The value of the JSON in the file at `path`."""
         try:
             return msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise self.another(path, reason_of_damage(error)) from error
+            raise self.wrong_kind(path, reason_of_damage(error)) from error
 
     def _check_format(self, path: str | Path, value: object, kind: str | None) -> None:
         try:
             version = msgspec.convert(value, _Format)
         except msgspec.ValidationError as error:
-            raise self.another(path, reason_of_damage(error)) from error
+            raise self.wrong_kind(path, reason_of_damage(error)) from error
         if version.kind != kind:
-            raise self.another(path, "it is of another kind")
+            raise self.wrong_kind(path, "it is of another kind")
         if version.format != self.format:
             raise self.another_format(path, version.format, version.pilekit)
 

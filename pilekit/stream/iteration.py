@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from torch.utils.data import get_worker_info
 
 from pilekit.corpus.shuffle import Int64
@@ -50,7 +51,9 @@ class Iteration:
         """Read this share of a grid, in units of `unit` documents; with `passes`, only these passes."""
         documents, lanes, end = self._documents, share.grid.lanes, None
         self.share, self.unit, self.passes = share, unit, passes
-        self.lane_starts = documents.lane_starts(lanes)
+        self.lane_starts = np.zeros((lanes, 3), np.int64)
+        if share.grid.plan == "random":
+            self.lane_starts[:, 0] = np.arange(lanes)
         if passes is not None:
             self.lane_starts[0, 0], end = passes.borders(documents.positions(unit))
         source: LaneSource

@@ -180,7 +180,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
             "append_eod": layout.append_eod,
             "objective": objective,
         }
-        masking = Masking.of(tokenizer) if objective == "mlm" else None
+        masking = Masking.for_tokenizer(tokenizer) if objective == "mlm" else None
         return BatchWriter(layout.seq_len, outputs, pad_id, tokenizer.eos_id, masking)
 
     @property
@@ -313,7 +313,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         iteration.use_grid(grid.share(self.rank, self.world_size, accumulation), loaded.plan.unit, loaded.plan.passes)
         places, self._changes = loaded.places(), list(loaded.changes)
         if earlier_values:
-            places = self._documents.moved(places, loaded.plan.per_epoch, loaded.plan.unit)
+            places = self._documents.moved_places(places, loaded.plan.per_epoch, loaded.plan.unit)
             self._changes.append({"until_step": loaded.step, "was": earlier_values})
         by_subset = np.zeros((len(self.subset_names), 2), np.int64)
         for name, pair in counts.subsets.items():
@@ -348,7 +348,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
 
         reached   called now and then with the number of samples already passed before the step, and their total
         """
-        return self._iteration.builder.named(self._rows_of_step(step, reached))
+        return self._iteration.builder.documents_of(self._rows_of_step(step, reached))
 
     def peek_batch(self, step: int, reached: Reached | None = None) -> Any:
         """Optimizer step `step` as one batch of all ranks' rows, in no rank's order; costs as much as `peek`."""

@@ -176,7 +176,7 @@ def lost_rank(error: BaseException, ranks: Ranks) -> PilekitError | None:
 
 def _lost(rank: int, error: BaseException) -> PilekitError:
     minutes = int(TIMEOUT.total_seconds()) // 60
-    is_silent = "imed out" in str(error)  # such a rank may still live, and nobody else tells of it
+    is_silent = "imed out" in str(error)  # such a rank may still live, and nobody else reports it
     return (AlreadyReported if is_silent else RankLost)(
         f"rank {rank}: another rank is gone, or has not answered for {minutes} minutes ({_first_line(error)}); look at "
         "the messages of the other ranks, and run the same command again to resume from the newest checkpoint"

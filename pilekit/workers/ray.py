@@ -134,7 +134,7 @@ class Ray(NearestNames):
         memory = min(least, memory + MEMORY + threads * MEMORY_PER_THREAD)
         remote = ray.remote(num_cpus=threads, memory=memory, scheduling_strategy="SPREAD")(run_task)
         work, news = ray.put(ray.cloudpickle.dumps(function)), [self.progress.news.remote()]
-        waiting, running = deque(gathered(items, jobs)), dict[Any, list[int]]()
+        waiting, running = deque(task_items(items, jobs)), dict[Any, list[int]]()
         window = 2 * jobs * max(map(len, waiting))
         results, errors, places = dict[int, bytes](), dict[int, Exception](), dict[int, str]()
         done_bytes, shown, warned, yielded = dict[int, int](), 0, set[str](), 0
@@ -208,7 +208,7 @@ class Ray(NearestNames):
                 refs = self.ray.wait(refs, num_returns=len(refs), timeout=STOP_SECONDS)[1]
 
 
-def gathered(items: Sequence[Any], jobs: int) -> list[list[int]]:
+def task_items(items: Sequence[Any], jobs: int) -> list[list[int]]:
     """The item numbers of each task, in order; eight tasks per job if possible, so that jobs end together."""
     # An item is a shard, or a tuple that begins with one.
     sizes = [getattr(item[0] if isinstance(item, tuple) else item, "size", None) or TASK_BYTES for item in items]

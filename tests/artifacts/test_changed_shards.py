@@ -14,13 +14,10 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zstandard
 
-from pilekit import Corpus, PilekitError, PileStream, Pipeline, Write, read_corpus, substrings_corpus, tokenize_corpus
-from pilekit.cutting.decontaminate import decontaminate_corpus
+from pilekit import Corpus, PilekitError, PileStream, Pipeline, Write, read_corpus
 from pilekit.dedup import run as steps
 from pilekit.dedup.run import dedup_corpus
-from pilekit.pipeline.cleaning import clean_corpus
 from pilekit.pipeline.selecting import select_corpus
 from pilekit.shards.fingerprint import fingerprint
 from pilekit.shards.index.build import index_corpus
@@ -83,15 +80,6 @@ COMMANDS: dict[str, Callable[[str, Path], object]] = {
     "write": lambda source, out: list(Pipeline([Write(out / "part.jsonl.zst")])(read_corpus(Corpus(source)))),
     "tokenizer": lambda source, out: train_tokenizer(source, 300, out / "tokenizer.json"),
 }
-MORE: dict[str, Callable[[str, Path], object]] = {
-    "tokenize": lambda source, out: tokenize_corpus(source, out / "pile", Path(source, "../tokenizer.json"), jobs=1),
-    "clean": lambda source, out: clean_corpus(source, out, pii="email", jobs=1),
-    "decontaminate": lambda source, out: decontaminate_corpus(
-        source, against=f"{source}/../quiz.jsonl", out=out, jobs=1
-    ),
-    "substrings": lambda source, out: substrings_corpus(source, out=out, jobs=1),
-}
-"""Further commands that finish shard by shard."""
 WhenRead = Callable[[Callable[[], object]], None]
 
 
@@ -198,27 +186,6 @@ def test_a_mended_shard_is_done_again_although_size_and_samples_are_the_same(tmp
     COMMANDS[name](str(data), tmp_path / "expected")
     assert files(out) == files(tmp_path / "expected")
     assert b"damaged" not in b"".join(files(out).values())
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["select", "dedup", *(pytest.param(name, marks=pytest.mark.slow) for name in ("reframe", *MORE))],
-)
-def test_a_shard_that_was_not_whole_is_done_again(tmp_path: Path, name: str) -> None:
-    data, out, command = tmp_path / "data", tmp_path / "out", (COMMANDS | MORE)[name]
-    data.mkdir()
-    quiz = tmp_path / "quiz.jsonl"
-    quiz.write_bytes(b"".join(LINES[:20]))
-    COMMANDS["tokenizer"](str(quiz), tmp_path)
-    whole = zstandard.compress(b"".join(LINES[500:]))
-    (data / "00.jsonl.zst").write_bytes(zstandard.compress(b"".join(LINES[:500])))
-    (data / "01.jsonl.zst").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(PilekitError, match=r"01\.jsonl\.zst"):
-        command(str(data), out / "made")
-    (data / "01.jsonl.zst").write_bytes(whole)
-    command(str(data), out / "made")
-    command(str(data), tmp_path / "expected/made")
-    assert files(out) == files(tmp_path / "expected")
 
 
 def test_a_shard_mended_after_a_stopped_dedup_is_compared_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import distributed as dist
 
 from pilekit.stream.pile_stream import PileStream
-from tests.process_groups import ProcessGroups, RankFailed
+from tests.process_groups import ProcessGroups
 from tests.stream.collecting import ALL, SECONDS, STEP, Way, counted, in_group, no_brown_fox, rows_of, run, steps_of
 from tests.stream.conftest import PACKINGS, Corpora, Expected, Settings
 
@@ -53,15 +53,6 @@ def test_ranks_in_lockstep_never_hang(process_group: ProcessGroups, corpora: Cor
         assert results[0][1] == results[1][1]
         alone = run(folder, {**given, "batch_size": 16})[0]
         assert steps_of([found for found, _ in results], 1) == counted(alone)
-
-
-def test_an_error_of_a_rank_is_told_before_anything_hangs(
-    process_group: ProcessGroups, corpora: Corpora, settings: Settings
-) -> None:
-    """Both ranks refuse the plan, and name the valid world sizes."""
-    given = {**settings, "lanes": (1, 2), "batch_size": 8}
-    with pytest.raises(RankFailed, match="PilekitError"):
-        in_group(process_group, 2, corpora["mixed"].folder, given, "iter", 0, 1)
 
 
 @pytest.mark.slow

@@ -215,22 +215,9 @@ def test_explain_tells_what_fits(stream: PileStream, corpora: Corpora, settings:
 def test_wrong_arguments(corpora: Corpora, settings: Settings) -> None:
     for change, message in (
         ({"tokenizer": None, "objective": "mlm"}, 'objective="mlm" masks tokens'),
-        ({"packing": "first_fit"}, 'packing = "first_fit": must be "best_fit" or "concat" or "none"'),
         ({"objective": "mlm"}, 'no mask token, which objective="mlm" needs'),
-        ({"on_error": "ignore"}, 'on_error = "ignore": must be "raise" or "skip"'),
         ({"seq_len": 0}, "seq_len = 0: must be a whole number from 1 to 16,777,216"),
-        ({"seed": "x"}, 'seed = "x": must be a whole number'),
-        *(
-            ({name: value}, f"{name} = .*: must be a whole number from 1 to 16,777,216")
-            for name in ("batch_size", "grad_accum", "global_batch_size", "world_size", "num_replicas")
-            for value in (0, 2.0, "8", True, 1 << 40)
-        ),
-        ({"seed": 10**30}, "seed = 10{30}: must be a whole number"),
-        ({"world_size": 10**30, "rank": 0}, "world_size = 10{30}: must be a whole number from 1 to 16,777,216"),
         ({"lanes": (8, 10**9)}, "more than 1,048,576; give fewer"),
-        ({"lanes": (8, 2.0)}, r"lanes\[1\] = 2.0: must be a whole number"),
-        ({"lanes": 8}, 'lanes = 8: must be a list of 2: .* or "auto"'),
-        ({"shuffle": "no"}, 'shuffle = "no": must be true or false'),
         ({"tokenizer": 5}, "a tokenizer is a tokenizer.json, a folder with one, .*, not 5"),
         ({"outputs": ["input_ids", "tokens"]}, "outputs names what a batch holds"),
         ({"subsets": []}, "subsets is empty"),
@@ -239,7 +226,6 @@ def test_wrong_arguments(corpora: Corpora, settings: Settings) -> None:
         ({"rank": 0, "world_size": 2, "num_replicas": 4}, "world_size=2 and num_replicas=4"),
         ({"filters": [no_brown_fox, 5]}, "is no stage"),
         ({"filters": [_Remembering()]}, "run `pilekit dedup` and give dedup=FOLDER"),
-        *(({"epochs": value, "lanes": "auto"}, "epochs = .*: must be a whole number from 1 to ") for value in (0, 1.5)),
         ({"epochs": 1}, "1 epoch and lanes exclude each other"),
     ):
         refused(message, PileStream, corpora["few"].folder, **{**settings, **change})

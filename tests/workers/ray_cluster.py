@@ -30,22 +30,6 @@ os.fsync = fsync
 """A worker does not rename the file that it has written while a part of its name is the name of a file in `held`."""
 
 
-BUSY = """
-import sys, ray
-ray.init(sys.argv[1], log_to_driver=False)
-node = ray.get_runtime_context().get_node_id()
-affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
-@ray.remote(num_cpus=1, scheduling_strategy=affinity)
-class Busy:
-    def begin(self):
-        pass
-busy = Busy.remote()
-ray.get(busy.begin.remote())
-print("busy", flush=True)
-sys.stdin.read()
-"""
-
-
 class TwoNodes:
     """A cluster with a head and a node that tests may kill; its workers wait before files named by those in `held`."""
 
@@ -75,16 +59,6 @@ class TwoNodes:
         assert process.poll() is None
         yield
         (self.held / part).unlink()
-
-    @contextmanager
-    def busy_head(self) -> Iterator[None]:
-        """Run the block while a task of another program takes the CPU of the head."""
-        command, pipe = [sys.executable, "-c", BUSY, self.address], subprocess.PIPE
-        with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as program:
-            assert program.stdout is not None
-            assert program.stdout.readline() == "busy\n"
-            yield
-            program.communicate()
 
     def busy_workers(self) -> list[int]:
         """The workers of the two nodes that have a task."""

@@ -19,7 +19,7 @@ from pilekit.corpus import Shard
 from pilekit.errors import PilekitError
 from pilekit.workers import Advance, Ray, imap_shards, map_shards, ray_worker
 from pilekit.workers import ray as ray_module
-from pilekit.workers.ray import TASK_BYTES, gathered
+from pilekit.workers.ray import TASK_BYTES, task_items
 from pilekit.workers.ray_worker import Driver, check_node, versions
 from tests.workers.ray_cluster import TwoNodes, lone_node, pilekit, started
 
@@ -52,10 +52,10 @@ def test_small_shards_are_gathered_but_every_job_has_work() -> None:
     def shards(*sizes: int | None) -> list[Shard]:
         return [Shard(str(number), str(number), size) for number, size in enumerate(sizes)]
 
-    assert gathered(shards(*[TASK_BYTES // 4] * 32), 1) == [[n, n + 1, n + 2, n + 3] for n in range(0, 32, 4)]
-    assert gathered(shards(10, 10, 10, 10), 2) == [[0], [1], [2], [3]]
-    assert gathered(shards(None, 10, 10), 1) == [[0], [1, 2]]
-    assert [len(task) for task in gathered([(shard, None) for shard in shards(*[10] * 200)], 1)] == [16] * 12 + [8]
+    assert task_items(shards(*[TASK_BYTES // 4] * 32), 1) == [[n, n + 1, n + 2, n + 3] for n in range(0, 32, 4)]
+    assert task_items(shards(10, 10, 10, 10), 2) == [[0], [1], [2], [3]]
+    assert task_items(shards(None, 10, 10), 1) == [[0], [1, 2]]
+    assert [len(task) for task in task_items([(shard, None) for shard in shards(*[10] * 200)], 1)] == [16] * 12 + [8]
 
 
 def test_a_node_that_does_not_fit_the_driver_is_refused(

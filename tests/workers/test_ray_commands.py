@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from random import Random
@@ -86,20 +85,6 @@ def test_the_bytes_are_the_same_when_a_worker_or_a_node_is_lost(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lost", ["worker", "node"])
-def test_counts_are_the_same_when_a_worker_or_a_node_is_lost(cluster: TwoNodes, tmp_path: Path, lost: str) -> None:
-    text = b"\n".join(record(f"{line} {'word ' * 200}", LABELS[line % 3]) for line in range(1000)) + b"\n"
-    for number in range(4):
-        (tmp_path / f"{number}.jsonl.zst").write_bytes(zstandard.compress((number + 100) * text))
-    with started("stats", tmp_path, "--json", *cluster.ray) as process:
-        wait_for(lambda: len(cluster.busy_workers()) == 2)
-        cluster.lose(lost)
-        output, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors
-    assert output == pilekit("stats", tmp_path, "--json")
-
-
-@pytest.mark.slow
 def test_a_stopped_driver_leaves_no_worker_and_is_resumed(cluster: TwoNodes, corpus: Path, tmp_path: Path) -> None:
     home = corpus.parent
     pilekit(*REFRAME, tmp_path / "local", at=home)
@@ -158,27 +143,6 @@ def test_dedup_gives_the_bytes_of_local_processes_on_one_and_two_nodes(cluster: 
 
 
 @pytest.mark.slow
-def test_protected_shards_give_the_bytes_of_local_processes_on_two_nodes(
-    cluster: TwoNodes, copies: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(copies, tmp_path / "corpus")
-    (tmp_path / "corpus" / "03.jsonl.zst").rename(tmp_path / "corpus" / "val.jsonl.zst")
-    pilekit(*DEDUP, "plain", at=tmp_path)
-    against = ("--against", "plain", "--subsets", "ArXiv,Github", "--only")
-    for name, command in (
-        ("dedup", DEDUP),
-        ("later", (*DEDUP[:-1], *against, "--out")),
-        ("substrings", ("substrings", "corpus", "--jobs", 2, "--memory", "64MB", "--out")),
-    ):
-        command = (*command[:-1], "--held-out", "protect", "--out")
-        pilekit(*command, f"{name}-local", at=tmp_path)
-        pilekit(*command, f"{name}-ray", *cluster.ray, at=tmp_path)
-        local = tree(tmp_path / f"{name}-local")
-        assert json.loads(local["summary.json"])["held_out"]["shards"] == ["val.jsonl"]
-        assert local == tree(tmp_path / f"{name}-ray")
-
-
-@pytest.mark.slow
 def test_dedup_gives_the_same_bytes_when_each_step_loses_a_node_or_a_worker(cluster: TwoNodes, copies: Path) -> None:
     home, out, scratch = copies.parent, copies.parent / "lost", copies.parent / "scratch"
     scratch.mkdir()
@@ -198,19 +162,6 @@ def test_dedup_gives_the_same_bytes_when_each_step_loses_a_node_or_a_worker(clus
     assert process.returncode == 0, errors
     cluster.wake_node()
     assert published(out) == tree(home / "local")
-
-
-@pytest.mark.slow
-def test_dedup_gives_the_same_bytes_when_the_node_that_compares_is_lost(cluster: TwoNodes, copies: Path) -> None:
-    home, out = copies.parent, copies.parent / "compared"
-    (cluster.held / REMOVED).touch()
-    with cluster.busy_head(), started(*DEDUP, out, *cluster.ray, at=home) as process:
-        with cluster.holding(process, out, REMOVED, 1):
-            cluster.lose("node")
-            cluster.complete()
-        _, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors
-    assert tree(out) == tree(home / "local")
 
 
 @pytest.mark.slow

@@ -143,7 +143,7 @@ def load_index(path: str | Path) -> ShardIndex:
         values = metadata.metadata or {}
         groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     if not schema.equals(index_schema(), check_metadata=False):
-        raise INDEX.another(path, "its columns are others")
+        raise INDEX.wrong_kind(path, "its columns are others")
     header, frames = read_metadata(path, values, groups)
     return ShardIndex(path, header, frames)
 
@@ -286,5 +286,5 @@ def _opened(path: str) -> Iterator[pq.ParquetFile]:
                 file, pre_buffer=False, page_checksum_verification=True, thrift_string_size_limit=1 << 30
             )
         except Exception as error:
-            raise INDEX.another(path, visible(str(error).split("\n", 1)[0], 200)) from error
+            raise INDEX.wrong_kind(path, visible(str(error).split("\n", 1)[0], 200)) from error
         yield table

@@ -21,7 +21,7 @@ from pilekit.documents import Document
 from pilekit.errors import PilekitError
 from pilekit.stream.batch.batch import BatchWriter
 from pilekit.stream.order.lane_grid import Grid, Share
-from pilekit.stream.pack.lane import Lane, encoded, rows_in
+from pilekit.stream.pack.lane import Lane, encode_documents, rows_in
 from pilekit.stream.pack.window import Layout, Place, Turns, Window, padding, pieces_of
 from pilekit.stream.read.lane_documents import SKIPPED, SUBSET, LaneSource
 from pilekit.stream.read.token_files import TokenIndex
@@ -67,7 +67,7 @@ class BatchBuilder:
     def lane(self, lane: int, place: Place, before: int) -> Iterator[Lane]:
         """The lane from `place`, which follows its first `before` rows; at the end its files are closed."""
         with closing(self.source.documents(lane, place.position, place.document)) as documents:
-            tokenized = encoded(documents, self.layout, self.tokenizer, self.token_files)
+            tokenized = encode_documents(documents, self.layout, self.tokenizer, self.token_files)
             yield Lane(tokenized, lane, place, self.layout, Turns(before, self.per_visit))
 
     def batch(self, share: Share, number: int, windows: Sequence[Window], lanes: Int64, places: Int64) -> Item:
@@ -89,7 +89,7 @@ class BatchBuilder:
         batch["stream_state"] = torch.from_numpy(state)
         return batch
 
-    def named(self, windows: Sequence[Window]) -> list[list[tuple[str, int]]]:
+    def documents_of(self, windows: Sequence[Window]) -> list[list[tuple[str, int]]]:
         """For each row, the (shard name, document number) of its documents."""
         return pieces_of([padding(0), *windows]).documents(self.shard_names)
 

@@ -48,7 +48,7 @@ class Masking:
             )
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> Masking:
+    def for_tokenizer(cls, tokenizer: Tokenizer) -> Masking:
         """The numbers of this tokenizer; PilekitError if it has no mask token."""
         if tokenizer.mask_id is None:
             raise PilekitError(

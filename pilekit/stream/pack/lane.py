@@ -1,4 +1,4 @@
-"""`Lane`: the rows of one lane, from any place on; and `encoded`, which tokenizes its documents.
+"""`Lane`: the rows of one lane, from any place on; and `encode_documents`, which tokenizes its documents.
 
 A lane depends only on its documents, its place, the number of rows before it and the `Layout`. So
 every rank that reads it gets the same rows.
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pilekit.corpus.shuffle import Int64
 from pilekit.errors import PilekitError, counted
-from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments, Turns, Window, gathered, windows
+from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments, Turns, Window, parts_of_windows, windows
 from pilekit.stream.read.lane_documents import NUMBER, SHARD, LaneDocuments
 from pilekit.stream.read.token_files import TokenIndex
 from pilekit.tokenize import Tokenizer
@@ -92,7 +92,7 @@ def rows_between(windows: Sequence[Window], begin: int, end: int) -> list[Window
     return parts
 
 
-def encoded(
+def encode_documents(
     pieces: Iterable[LaneDocuments], layout: Layout, tokenizer: Tokenizer | None, token_files: Sequence[TokenIndex] = ()
 ) -> Iterator[TokenizedDocuments]:
     """The documents of `pieces`, encoded, in parts of at most a window.
@@ -106,7 +106,7 @@ def encoded(
             if len(piece):
                 yield TokenizedDocuments(nothing, np.zeros(len(piece) + 1, np.int64), piece.table, piece.texts)
         return
-    for parts in gathered(pieces, _characters, layout):
+    for parts in parts_of_windows(pieces, _characters, layout):
         tokenized = [_tokenized(parts, tokenizer, token_files)]
         parts.clear()
         yield tokenized.pop()
@@ -122,7 +122,7 @@ def _tokenized(
 ) -> TokenizedDocuments:
     table = np.concatenate([part.table for part in parts])
     texts = [text for part in parts for text in part.texts]
-    ids, offsets = _joined(texts) if token_files else tokenizer.encode_batch(texts)
+    ids, offsets = _join_ids(texts) if token_files else tokenizer.encode_batch(texts)
     if token_files and len(ids) and ids.max() >= tokenizer.vocab_size:
         at = int(np.argmax(ids >= tokenizer.vocab_size))
         shard, number = table[np.searchsorted(offsets, at, side="right") - 1, [SHARD, NUMBER]].tolist()
@@ -134,7 +134,7 @@ def _tokenized(
     return TokenizedDocuments(ids, offsets, table)
 
 
-def _joined(texts: Sequence[npt.NDArray[Any]]) -> Encoded:
+def _join_ids(texts: Sequence[npt.NDArray[Any]]) -> Encoded:
     """The ids of all documents, as a tokenizer gives them."""
     offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
     return np.concatenate(texts, dtype=np.uint32, casting="unsafe"), offsets

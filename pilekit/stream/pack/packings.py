@@ -116,7 +116,7 @@ def concat(lengths: Int64, seq_len: int, first_begin: int = 0, last: bool = Fals
     return Rows(document, begin, length, np.searchsorted(at, edges) if used else np.zeros(1, np.int64))
 
 
-def unused(lengths: Int64, used: int) -> tuple[int, int]:
+def place_after(lengths: Int64, used: int) -> tuple[int, int]:
     """(document, begin): the place in the concatenated tokens after the first `used`."""
     ends = np.cumsum(lengths)
     document = int(np.searchsorted(ends, used, side="right"))

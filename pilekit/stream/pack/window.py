@@ -19,7 +19,7 @@ import numpy.typing as npt
 from pilekit.corpus.shuffle import Int64, UInt64, mix
 from pilekit.documents import Document
 from pilekit.errors import PilekitError
-from pilekit.stream.pack.packings import Rows, best_fit, concat, separate, unused
+from pilekit.stream.pack.packings import Rows, best_fit, concat, place_after, separate
 from pilekit.stream.read.lane_documents import NUMBER, ORDER, POSITION, SHARD, SKIPPED, Table, document_table
 from pilekit.stream.settings import Packing
 
@@ -45,8 +45,8 @@ class Turns(NamedTuple):
     per_visit  rows that a step takes from the lane
     """
 
-    before: int = 0
-    per_visit: int = 1
+    before: int
+    per_visit: int
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def padding(count: int) -> Window:
     return Window(documents, rows, np.zeros(count, np.uint64), np.zeros((count, 3), np.int64))
 
 
-def joined(parts: Sequence[TokenizedDocuments]) -> TokenizedDocuments:
+def join_documents(parts: Sequence[TokenizedDocuments]) -> TokenizedDocuments:
     """All documents of `parts`, which has at least one entry. They are copied, unless there is only one part."""
     if len(parts) == 1:
         return parts[0]
@@ -176,8 +176,8 @@ class _Documents(Protocol):
 D = TypeVar("D", bound=_Documents)
 
 
-def gathered(parts: Iterable[D], sizes: Callable[[D], Int64], layout: Layout) -> Iterator[list[D]]:
-    """Lists of parts with a window's documents together, or fewer if their sizes together reach its most tokens.
+def parts_of_windows(parts: Iterable[D], sizes: Callable[[D], Int64], layout: Layout) -> Iterator[list[D]]:
+    """Lists of parts. Each list has the documents of a window: fewer than usual if their sizes reach `most_tokens`.
 
     sizes  the size of each document of a part, int64 [documents]
 
@@ -211,15 +211,15 @@ def windows(
         return
     begin, rows_given = place, place.offset_in_window
     before = turns.before - rows_given
-    for parts in gathered(documents, layout.lengths, layout):
-        gathered_documents = joined(parts)
+    for parts in parts_of_windows(documents, layout.lengths, layout):
+        window_documents = join_documents(parts)
         parts.clear()
-        lengths = layout.lengths(gathered_documents)
+        lengths = layout.lengths(window_documents)
         if layout.packing == "none" and (in_rows := lengths > 1).any():
             # The first document that gets a row counts the bad lines before those of the window that get none.
-            gathered_documents.table[np.argmax(in_rows), SKIPPED] += gathered_documents.table[~in_rows, SKIPPED].sum()
+            window_documents.table[np.argmax(in_rows), SKIPPED] += window_documents.table[~in_rows, SKIPPED].sum()
         rows = (best_fit if layout.packing == "best_fit" else separate)(lengths, layout.seq_len)
-        keys = _row_keys(gathered_documents, rows, lane, layout.seed)
+        keys = _row_keys(window_documents, rows, lane, layout.seed)
         # Best fit makes the fullest rows first, so rows are shuffled by their keys.
         order = (
             np.argsort(keys, kind="stable")
@@ -230,13 +230,13 @@ def windows(
         after = np.empty((len(rows), 3), np.int64)
         after[:, :2] = begin[:2]
         after[:, 2] = np.arange(1, len(rows) + 1)
-        begin = Place(int(gathered_documents.table[-1, POSITION]), int(gathered_documents.table[-1, ORDER]) + 1)
+        begin = Place(int(window_documents.table[-1, POSITION]), int(window_documents.table[-1, ORDER]) + 1)
         after[-1:] = begin
         if rows_given:
             if rows_given >= len(rows):
                 raise _changed(place)
             order, after, rows_given = order[rows_given:], after[rows_given:], 0
-        yield Window(gathered_documents, rows.take(order), keys[order], after)
+        yield Window(window_documents, rows.take(order), keys[order], after)
 
 
 def _by_turn(rows: Rows, keys: UInt64, before: int, layout: Layout, turns: Turns) -> Int64:
@@ -264,10 +264,10 @@ def _running_windows(
         if resumed and (tuple(part.table[0, :2].tolist()) != place[:2] or layout.lengths(part)[0] <= begin):
             raise _changed(place)
         resumed = False
-        whole = joined([*leftover, part])
+        whole = join_documents([*leftover, part])
         rows = concat(layout.lengths(whole), layout.seq_len, begin)
         yield _running_window(whole, rows, lane, layout)
-        document, begin = unused(layout.lengths(whole), begin + len(rows) * layout.seq_len)
+        document, begin = place_after(layout.lengths(whole), begin + len(rows) * layout.seq_len)
         leftover = [whole.part(document, len(whole))] if document < len(whole) else []
     if resumed:
         raise _changed(place)

@@ -5,7 +5,7 @@ each shard by line. The subset and a finished dedup's keep masks leave documents
 lines. Skipping them costs nothing. If all lines of a shard are selected, a document's place is computed and no row of
 the shard's index is read. Otherwise there is one bit for each line of the shard.
 
-It also computes the lanes' first places and the fingerprint of the documents.
+It also computes the fingerprint of the documents.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class StreamDocuments:
         if not self.count:
             raise PilekitError(
                 f"{self.corpus.root}: no document is selected by subsets, repeats and dedup; `pilekit stats` "
-                "tells what the shards hold"
+                "shows what the shards hold"
             )
         if self.dedup is not None and not isinstance(self.corpus, TokenCorpus):
             # Compare some texts: another shard of the same name and length would lose the wrong documents.
@@ -175,10 +175,10 @@ class StreamDocuments:
         ids = self.subset_ids
         return np.array([ids.get(label, ids[OTHER]) for label in labels], np.int64)
 
-    def placed(self, batch: DocumentBatch, shard: int, position: int, orders: Int64) -> LaneDocuments:
-        """The batch, which is of shard number `shard`, as documents of a lane, with `orders` in the unit.
+    def lane_documents(self, batch: DocumentBatch, shard: int, position: int, orders: Int64) -> LaneDocuments:
+        """The batch, which is of shard number `shard`, as documents of a lane, with these `orders` in the unit.
 
-        If the stream gives whole documents, their texts are `Document`s.
+        For a stream of whole documents, their texts are `Document`s.
         """
         columns = {"order": orders, "shard": shard, "number": batch.numbers, "subset": self.ids_of(batch.subsets)}
         table = document_table(len(batch), position=position, **columns)
@@ -209,14 +209,7 @@ class StreamDocuments:
         labels = self.repeats if self.subsets is None else self.subsets
         return max(1, math.ceil(max(self.repeats.get(label, 1.0) for label in labels) if labels else 1))
 
-    def lane_starts(self, lanes: int) -> Int64:
-        """The places at which all lanes begin, int64 [L, 3]."""
-        places = np.zeros((lanes, 3), np.int64)
-        if self.count is not None:
-            places[:, 0] = np.arange(lanes)
-        return places
-
-    def moved(self, places: Int64, old_per_epoch: int, unit: int) -> Int64:
+    def moved_places(self, places: Int64, old_per_epoch: int, unit: int) -> Int64:
         """`places`, int64 [L, 3], for changed subsets or repeats: equally far in the epoch, at a window's start."""
         new = self.per_epoch(unit)
         moved = places.copy()

@@ -75,7 +75,7 @@ class RandomAccess:
                 at = np.minimum(np.searchsorted(lines, batch.numbers), len(lines) - 1)
                 if not np.array_equal(lines[at], batch.numbers):
                     raise self._filter_error()
-                parts.append(self.selected.placed(batch, shard, position, rank[begin + at]))
+                parts.append(self.selected.lane_documents(batch, shard, position, rank[begin + at]))
             begin += len(lines)
         table, texts = np.concatenate([part.table for part in parts]), [text for part in parts for text in part.texts]
         in_order = np.argsort(table[:, ORDER])

@@ -147,7 +147,7 @@ class Sequential:
                         "stages may drop documents and change their text"
                     )
                 document = int(batch.numbers[-1]) + 1
-                documents = self._selected.placed(batch, index, position, batch.numbers)
+                documents = self._selected.lane_documents(batch, index, position, batch.numbers)
                 while bad and bad[0] < document:
                     line = bad.popleft()
                     if not 0 <= line < counted_from:

@@ -206,7 +206,8 @@ class TokenCorpus(Corpus):
 
 def corpus_of(data: Source | Corpus | None, manifest: Described = None) -> Corpus:
     """The corpus of token files, or of shards without the held-out shards."""
-    corpus = None if isinstance(data, Corpus) else token_corpus(data, manifest)  # false if its files have no documents
+    # Compared with None, because a corpus of token files without documents is false.
+    corpus = None if isinstance(data, Corpus) else token_corpus(data, manifest)
     return (Corpus.of(data, manifest) if corpus is None else corpus).without_held_out()
 
 
