@@ -22,6 +22,7 @@ from pilekit.train.trainer import Trainer
 from pilekit.workers.ranks import join
 from tests.process_groups import ProcessGroups
 from tests.stopping import tree
+from tests.tiny.models import Family, tiny_model
 from tests.train.checkpoint.saving import state_of
 from tests.train.runs import lines, trainer
 
@@ -152,9 +153,9 @@ class Job:
             assert rows_of_steps(parts) == rows_of_steps([expected[name]])
             assert_close(self.lines(f"{name}-{number}"), self.lines(name), loss=loss, grad_norm=grad_norm)
 
-    def check_resumed(self, world_size: int, changes: tuple[str, ...], *, seed: int, stops_in_it: int = 1) -> None:
-        """A run that is stopped at random steps and resumed equals one that never stopped, bit for bit."""
-        stops = sorted(random.Random(seed).sample(range(1, STEPS), stops_in_it))
+    def check_resumed(self, world_size: int, changes: tuple[str, ...], *, seed: int) -> None:
+        """A run that is stopped at two random steps and resumed equals one that never stopped, bit for bit."""
+        stops = sorted(random.Random(seed).sample(range(1, STEPS), 2))
         whole = self.run(fit, world_size, "whole", changes)
         in_parts = self.run(fit_in_parts, world_size, "parts", changes, stops)
         assert [one.finished for one in whole] == [(STEPS, False)] * world_size
@@ -197,6 +198,16 @@ def case(dtype: str, zero: int, micro: int) -> tuple[str, ...]:
     clip_norm = "inf" if dtype == "bf16" else "0.5"
     sections = (f"precision.dtype={dtype}", f"parallel.zero={zero}", f"train.micro_batch_size={micro}")
     return (*sections, f"train.clip_norm={clip_norm}")
+
+
+def base(made: Path, family: Family = "gpt_neox") -> str:
+    """The change that names a trained model without dropout."""
+    model = tiny_model(family, seed=3)
+    for name in ("attn_pdrop", "embd_pdrop", "resid_pdrop", "hidden_dropout", "attention_dropout"):
+        if hasattr(model.config, name):
+            setattr(model.config, name, 0.0)
+    model.save_pretrained(made / f"base-{family}")
+    return f"model.path={made}/base-{family}"
 
 
 def omega(made: Path) -> int:

@@ -143,7 +143,7 @@ def test_two_ranks_learn_as_one_from_a_teacher_of_any_type_in_any_stage(
 
 @pytest.mark.slow
 def test_a_resumed_run_with_a_teacher_equals_one_that_never_stopped(job: Job, taught: tuple[str, ...]) -> None:
-    job.check_resumed(2, (*taught, "model.from_teacher=2", *case("bf16", 3, 2)), seed=4, stops_in_it=2)
+    job.check_resumed(2, (*taught, "model.from_teacher=2", *case("bf16", 3, 2)), seed=4)
 
 
 def test_a_student_begins_as_blocks_of_its_teacher(

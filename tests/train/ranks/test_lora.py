@@ -22,23 +22,13 @@ from pilekit.train.trainer import Trainer
 from tests.refusing import refused
 from tests.stopping import tree
 from tests.tiny.masked import called
-from tests.tiny.models import Family, tiny_model
-from tests.train.ranks.fitting import Job, case
+from tests.tiny.models import Family
+from tests.train.ranks.fitting import Job, base, case
 from tests.train.runs import trainer
 
 peft = pytest.importorskip("peft")
 
 IDS = torch.arange(2, 42).reshape(2, 20)
-
-
-def base(made: Path, family: Family = "gpt_neox") -> str:
-    """The change that names a trained model without dropout."""
-    model = tiny_model(family, seed=3)
-    for name in ("attn_pdrop", "embd_pdrop", "resid_pdrop", "hidden_dropout", "attention_dropout"):
-        if hasattr(model.config, name):
-            setattr(model.config, name, 0.0)
-    model.save_pretrained(made / f"base-{family}")
-    return f"model.path={made}/base-{family}"
 
 
 def test_a_run_with_adapters_resumes_too_and_ends_in_what_peft_reads(job: Job) -> None:
