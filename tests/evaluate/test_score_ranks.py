@@ -23,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import distributed as dist
 
+from pilekit.corpus.sidecar_files import TOKENS_FILE
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import bits_per_byte
@@ -46,7 +47,8 @@ def evaluated(
     begun: list[Identity] = []
     with pytest.MonkeyPatch.context() as patch:
         note_scored(patch, begun)
-        result = bits_per_byte(model_dir, corpus, out=out, batch_tokens=batch_tokens, limit_bytes=limit_bytes)
+        options = {"batch_tokens": batch_tokens, "limit_bytes": limit_bytes, "per_token": out is not None}
+        result = bits_per_byte(model_dir, corpus, out=out, **options)
     return result, begun
 
 
@@ -70,7 +72,7 @@ def failing(model_dir: Path, corpus: Path, out: Path, kind: str) -> tuple[str, s
         patch.setattr(scoring, "_losses", broken)
         begin = time.monotonic()
         try:
-            bits_per_byte(model_dir, corpus, out=out, batch_tokens=1)
+            bits_per_byte(model_dir, corpus, out=out, batch_tokens=1, per_token=True)
         except Exception as error:
             return type(error).__name__, str(error), time.monotonic() - begin
     return "", "", 0.0
@@ -103,7 +105,8 @@ def test_any_ranks_give_the_table_of_one_process_and_resume_after_kills(
     process_group: ProcessGroups, model_dir: Path, corpus: Path, tmp_path: Path, sizes: tuple[int, ...]
 ) -> None:
     """A kill leaves the beginning of each rank's file: the files are cut short, and another number of ranks resumes."""
-    alone, out, rng = bits_per_byte(model_dir, corpus, out=tmp_path / "alone"), tmp_path / "out", random.Random(0)
+    (alone, _), out, rng = evaluated(model_dir, corpus, tmp_path / "alone", 256), tmp_path / "out", random.Random(0)
+    tokens = pq.read_table(tmp_path / "alone" / TOKENS_FILE).to_pydict()
     kept: Counter[Identity] = Counter()
     for world_size in sizes:
         for is_finished in (False, True):
@@ -122,6 +125,9 @@ def test_any_ranks_give_the_table_of_one_process_and_resume_after_kills(
                 same(result, alone)
                 assert result.protocol == alone.protocol
                 assert result.to_dict() == read_result(out).to_dict()
+            found = pq.read_table(out / TOKENS_FILE).to_pydict()
+            assert found.pop("bits") == pytest.approx(tokens["bits"], rel=1e-4)
+            assert found == {name: column for name, column in tokens.items() if name != "bits"}
         (out / "result.json").unlink()
         kept = Counter()
         for file in (out / "records").glob("*/*.jsonl"):

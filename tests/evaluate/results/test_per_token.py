@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from pilekit.tokenize import load_tokenizer
 from tests.evaluate.documents import write
 from tests.evaluate.folders import lines
 from tests.evaluate.reference import reference_nll
-from tests.process_groups import ProcessGroups
 from tests.tiny.masked import roberta_dir
 
 Rows = dict[tuple[str, int], list[dict[str, Any]]]
@@ -91,29 +89,3 @@ def test_a_folder_of_the_corpus_may_hold_the_result(model_dir: Path, tmp_path: P
     found = bits_per_byte(model_dir, tmp_path, out=tmp_path / "scores", per_token=True)
     again = bits_per_byte(model_dir, tmp_path, out=tmp_path / "scores", per_token=True)
     assert again.to_dict() == found.to_dict()
-
-
-def scored(model_dir: Path, corpus: Path, out: Path) -> None:
-    bits_per_byte(model_dir, corpus, out=out, per_token=True, batch_tokens=256)
-
-
-def test_any_ranks_resume_after_kills_with_the_same_rows(
-    process_group: ProcessGroups, model_dir: Path, corpus: Path, tmp_path: Path
-) -> None:
-    """A kill leaves the beginning of a rank's records."""
-    scored(model_dir, corpus, tmp_path / "alone")
-    expected, out, rng = rows_of(tmp_path / "alone"), tmp_path / "out", random.Random(0)
-    for world_size in (2, 1):
-        if world_size == 1:
-            scored(model_dir, corpus, out)
-        else:
-            process_group(world_size).run(scored, model_dir, corpus, out)
-        assert_sums(out)
-        found = rows_of(out)
-        assert list(found) == list(expected)
-        for identity, of in found.items():
-            assert [row["token"] for row in of] == [row["token"] for row in expected[identity]]
-            assert [row["bits"] for row in of] == pytest.approx([row["bits"] for row in expected[identity]], rel=1e-4)
-        for file in (out / "records").glob("*/*.jsonl"):
-            content = file.read_bytes()
-            file.write_bytes(content[: rng.randrange(len(content) + 1)])

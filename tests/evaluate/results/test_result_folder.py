@@ -35,7 +35,6 @@ from pilekit.evaluate.score_plan import prepare
 from pilekit.evaluate.settings import ScoreSettings
 from pilekit.models import causal as causal_lm
 from pilekit.shards.read.reader import read_corpus
-from tests.evaluate.documents import write
 from tests.evaluate.folders import figures_in, lines, only_file, same
 from tests.shards.making import flipped
 from tests.tiny.models import tiny_model_dir
@@ -115,28 +114,6 @@ def test_every_document_is_recorded(whole: tuple[BitsPerByte, Path], corpus: Pat
     assert files == ["pilekit.json", "records.0.jsonl"]
 
 
-def test_the_result_is_made_again_of_the_records(
-    whole: tuple[BitsPerByte, Path], model_dir: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also by the same command, which reads no weights; a result without a folder is the same too."""
-    result, out = whole
-    again = read_result(out)
-    assert figures_in(out) == again.to_dict() == json.loads(json.dumps(result.to_dict()))
-    assert again.records is not None
-    assert result.records is not None
-    assert again.records.documents() == result.records.documents()
-
-    monkeypatch.setattr(module, "load_causal_lm", lambda *_, **__: pytest.fail("the weights were read"))
-    copy = shutil.copytree(out, tmp_path / "out")
-    (copy / "result.json").unlink()
-    told: list[int | None] = []
-    report = lambda done, total, bits: told.extend((done, total))  # noqa: E731
-    assert bits_per_byte(model_dir, corpus, out=copy, batch_tokens=7, report=report).to_dict() == result.to_dict()
-    assert only_file(copy).read_bytes() == only_file(out).read_bytes()
-    assert told[-2:] == [sum(path.stat().st_size for path in corpus.iterdir())] * 2
-    assert (copy / "result.json").exists()
-
-
 def test_the_key_is_of_all_that_a_record_depends_on(model_dir: Path, corpus: Path, tmp_path: Path) -> None:
     def key(model: Path = model_dir, data: Path = corpus, dtype: str = "auto", **options: Any) -> str:
         cpu = torch.device("cpu")
@@ -164,26 +141,39 @@ def test_the_key_is_of_all_that_a_record_depends_on(model_dir: Path, corpus: Pat
     assert same_key == {key()}
 
 
-def test_a_torn_run_resumes(
+def test_a_torn_run_resumes_and_a_whole_one_is_made_again_of_its_records_without_the_weights(
     whole: tuple[BitsPerByte, Path],
     model_dir: Path,
     corpus: Path,
     tmp_path: Path,
     scored: list[tuple[str, int]],
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out = shutil.copytree(whole[1], tmp_path / "out")
     (out / "result.json").unlink()
     content = only_file(out).read_bytes()
     only_file(out).write_bytes(content := content[: int(0.6 * len(content))])
     left = content.count(b"\n")
-    same(bits_per_byte(model_dir, corpus, out=out), whole[0])
+    result = bits_per_byte(model_dir, corpus, out=out)
+    same(result, whole[0])
     assert len(scored) == 50 - left
     assert caplog.messages == [f"resuming: {left} documents are scored already, recorded in {out}"]
     assert len({(line["shard"], line["document"]) for line in lines(out)}) == len(lines(out)) == 50
-    assert read_result(out).to_dict() == figures_in(out)
+    again = read_result(out)
+    assert figures_in(out) == again.to_dict() == json.loads(json.dumps(result.to_dict()))
+    assert again.records is not None
+    assert result.records is not None
+    assert again.records.documents() == result.records.documents()
+
     caplog.clear()
-    same(bits_per_byte(model_dir, corpus, out=out), whole[0])
+    monkeypatch.setattr(module, "load_causal_lm", lambda *_, **__: pytest.fail("the weights were read"))
+    reported: list[int | None] = []
+    report = lambda done, total, bits: reported.extend((done, total))  # noqa: E731
+    records = only_file(out).read_bytes()
+    assert bits_per_byte(model_dir, corpus, out=out, batch_tokens=7, report=report).to_dict() == result.to_dict()
+    assert only_file(out).read_bytes() == records
+    assert reported[-2:] == [sum(path.stat().st_size for path in corpus.iterdir())] * 2
     assert caplog.messages == [f"already done: 50 documents are scored already, recorded in {out}"]
 
 
@@ -203,22 +193,6 @@ def test_a_document_is_recorded_as_soon_as_it_is_scored(
         bits_per_byte(model_dir, corpus, out=out, batch_tokens=32)
     assert recorded == sorted(recorded)
     assert len([of for of in recorded if of]) > len(recorded) * 0.8 > 40
-
-
-def test_a_run_that_did_not_end_changes_no_variant(
-    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both variants come from the same records; the folder holds the variant of the last complete run."""
-    labels = [subset.name for subset in load_manifest().subsets]
-    shard = write(tmp_path / "val.jsonl", [(label, f"text of {label}") for label in labels * 2])
-    first = bits_per_byte(model_dir, shard, out=tmp_path / "out")
-    with monkeypatch.context() as patch, pytest.raises(TypeError):
-        patch.setattr(module, "write_result", None)
-        bits_per_byte(model_dir, shard, out=tmp_path / "out", paper=True)
-    assert read_result(tmp_path / "out").to_dict() == first.to_dict()
-    paper = bits_per_byte(model_dir, shard, out=tmp_path / "out", paper=True)
-    assert read_result(tmp_path / "out").to_dict() == paper.to_dict()
-    assert first.overall.bpb != paper.overall.bpb
 
 
 def edited(file: Path, *path: str, value: Any) -> None:

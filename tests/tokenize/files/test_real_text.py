@@ -9,10 +9,11 @@ import pytest
 
 from pilekit import TokenFile, tokenize_corpus
 from pilekit.artifacts.file_lock import locked
+from pilekit.tokenize.files.formats import LIMITS
 from tests.benchmarks.peers import BENCH, peer_environment
 from tests.shards import making
 from tests.tokenize.files import readers
-from tests.tokenize.files.test_tokenize_corpus import FORMATS, expected_ids
+from tests.tokenize.files.test_tokenize_corpus import expected_ids
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -116,8 +117,8 @@ def test_every_format_is_read_by_the_package_that_it_is_for(tmp_path: Path, real
     """`tokenizers` is slow, so it encodes every third document."""
     shards = [real_corpus / "minipile-00.jsonl.zst", real_corpus / "minipile-01.jsonl.zst"]
     tokenizer = real_corpus / "20B_tokenizer.json"
-    for format in FORMATS:
-        tokenize_corpus(shards, tmp_path / format / "pile", tokenizer, format=format, append_eod=True)  # type: ignore[arg-type]
+    for format in LIMITS:
+        tokenize_corpus(shards, tmp_path / format / "pile", tokenizer, format=format, append_eod=True)
     opened = TokenFile(tmp_path / "megatron" / "pile")
     rows = opened.documents
     assert rows is not None

@@ -15,6 +15,7 @@ import pytest
 import tokenizers
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tokenizers import AddedToken, models, pre_tokenizers
 
 from pilekit import (
     Corpus,
@@ -26,11 +27,13 @@ from pilekit import (
     dedup_corpus,
     document_filter,
     load_tokenizer,
+    merge_token_files,
     tokenize_corpus,
 )
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
 from pilekit.pipeline.stages import MinBytes
 from pilekit.shards.fingerprint import fingerprint
+from pilekit.tokenize.files.formats import LIMITS
 from tests.shards import making
 from tests.stopping import tree
 from tests.tokenize.files import readers
@@ -39,19 +42,6 @@ from tests.tokenize.making import byte_level_bpe, hard_texts, saved
 
 Document = tuple[str, int, str, str]
 """Shard, number, text, subset."""
-
-FORMATS = ("megatron", "npy", "ds", "llmc", "parquet")
-
-
-@pytest.fixture(scope="module")
-def large_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tokenizer whose ids need 32 bits."""
-    made = byte_level_bpe(300)
-    content = json.loads(made.to_str())
-    vocabulary = content["model"]["vocab"]
-    vocabulary |= {f"<{number}>": number for number in range(len(vocabulary), 70_277)}
-    vocabulary["~"], vocabulary["<70276>"] = 70_276, vocabulary["~"]
-    return saved(made, tmp_path_factory.mktemp("large") / "tokenizer.json", model=content["model"])
 
 
 def expected_ids(path: Path, documents: list[Document], eod: int | None = None, front: bool = False) -> Any:
@@ -110,7 +100,7 @@ contents = st.lists(
 @example(
     [[("\x01\x02\x03", "ArXiv"), ("\x01\x02\x03\x04", "ArXiv"), ("\x01", "ArXiv")]], "npy", 7, False
 )  # a full file
-@given(contents, st.sampled_from(FORMATS), st.sampled_from([None, 1, 7, 40, 1000]), st.booleans())
+@given(contents, st.sampled_from(list(LIMITS)), st.sampled_from([None, 1, 7, 40, 1000]), st.booleans())
 def test_ids_rows_and_cuts_are_those_of_tokenizers_and_a_plain_loop(
     tmp_path_factory: pytest.TempPathFactory,
     tokenizer: Path,
@@ -145,6 +135,10 @@ def test_ids_rows_and_cuts_are_those_of_tokenizers_and_a_plain_loop(
     wanted = [[ids[index] for index, at in zip(kept, files, strict=True) if at == file] for file in range(len(found))]
     assert found == ([[list(chain(*file))] for file in wanted] if format == "llmc" else wanted)
 
+    if format == "npy":
+        lines = [readers.npy(Path(f"{prefix}-{file:05}"), 2)[1] for file in range(len(found))]
+        places = [(documents[index][0], documents[index][1]) for index in kept]
+        assert list(chain(*lines)) == [[f"{shard}:{line}", shard, str(line + 1)] for shard, line in places]
     base = stem(prefix, format)
     table = pq.read_table(f"{base}{DOCUMENTS_SUFFIX}")
     names_type = pa.dictionary(pa.int32(), pa.string())
@@ -175,25 +169,33 @@ def test_ids_rows_and_cuts_are_those_of_tokenizers_and_a_plain_loop(
     assert header["parameters"]["tokenizer"] == loaded.fingerprint
 
 
-def test_ids_past_16_bits_and_another_eod(tmp_path: Path, large_tokenizer: Path) -> None:
-    texts = [("a ~~ b", "ArXiv"), ("", "ArXiv"), ("<|endoftext|>", "Github")]
-    shards_of(tmp_path / "data", texts)
-    documents = [("", 0, text, "") for text, _ in texts if text]
-    loaded = load_tokenizer(large_tokenizer)
-    for format in FORMATS:
-        prefix = tmp_path / format / "pile"
-        options: dict[str, Any] = {"format": format, "append_eod": True, "eod": "<69999>"}
-        result = tokenize_corpus(tmp_path / "data", prefix, loaded, **options)
-        assert result.summary["dtype"] == ("int32" if format in ("megatron", "parquet") else "uint32")
-        wanted = expected_ids(large_tokenizer, documents, 69_999, format == "llmc")
-        assert wanted[0].count(70_276) == 2
-        assert written(prefix, format, None, 1, 4) == [[list(chain(*wanted))] if format == "llmc" else wanted]
-    rows = readers.npy(tmp_path / "npy" / "pile-00000", 4)[1]
-    assert rows == [["00.jsonl:0", "00.jsonl", "1"], ["00.jsonl:2", "00.jsonl", "3"]]
-    with pytest.raises(PilekitError, match=r"has no token 'none'; name one of its tokens with --eod"):
-        tokenize_corpus(tmp_path / "data", tmp_path / "x", loaded, append_eod=True, eod="none")
-    with pytest.raises(PilekitError, match="is not used without append_eod"):
-        tokenize_corpus(tmp_path / "data", tmp_path / "x", loaded, eod="<1>")
+@pytest.mark.parametrize(
+    ("entries", "eod"), [*((entries, None) for entries in (65_499, 65_500, 65_535, 65_536, 65_537)), (70_277, "w69999")]
+)
+def test_every_id_reads_back_at_the_border_of_16_bits_from_every_format_and_from_a_merge(
+    tmp_path: Path, entries: int, eod: str | None
+) -> None:
+    """The tokenizer's EOD is an added token with the largest id."""
+    words = {f"w{number}": number for number in range(entries - 1)}
+    made = tokenizers.Tokenizer(models.WordLevel(words, unk_token="w0"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
+    loaded = load_tokenizer(saved(made, tmp_path / "tokenizer.json"))
+    item, end = 2 if entries < 65_500 else 4, entries - 1 if eod is None else int(eod[1:])
+    documents = [[0, entries - 2, 1], [min(65_535, entries - 2), 65_498 - 1]]
+    shards_of(tmp_path / "data", [(" ".join(f"w{number}" for number in ids), "ArXiv") for ids in documents])
+    expected = [[*ids, end] for ids in documents]
+    options: dict[str, Any] = {"append_eod": True, "eod": eod}
+    tokenize_corpus(tmp_path / "data", tmp_path / "whole", loaded, **options)
+    for format in LIMITS:
+        result = tokenize_corpus(tmp_path / "data", tmp_path / format, loaded, format=format, **options)
+        wide = "int32" if format in ("megatron", "parquet") else "uint32"
+        assert result.summary["dtype"] == ("uint16" if item == 2 else wide)
+        merge_token_files(tmp_path / "whole", tmp_path / f"merged-{format}", format=format)
+        front = [[end, *documents[0], end, *documents[1]]]
+        assert written(tmp_path / format, format, None, 1, item) == [front if format == "llmc" else expected]
+        merged = [list(chain(*expected))] if format == "llmc" else expected
+        assert written(tmp_path / f"merged-{format}", format, None, 1, item) == [merged]
 
 
 def test_a_tokenizer_without_eod_and_files_without_it(
@@ -326,6 +328,8 @@ def test_another_job_and_other_files_are_refused_and_stay(tmp_path: Path, corpus
         ({"format": "csv"}, "format is one of megatron, npy"),
         ({"tokens_per_file": 0}, "at least 1 token"),
         ({"format": "llmc", "tokens_per_file": 1 << 31}, r"less than 2\^31, not 2,147,483,648"),
+        ({"append_eod": True, "eod": "none"}, "has no token 'none'; name one of its tokens with --eod"),
+        ({"eod": "none"}, "is not used without append_eod"),
     ):
         with pytest.raises(PilekitError, match=message):
             tokenize_corpus(corpus, tmp_path / "new", loaded, **options)
