@@ -104,7 +104,7 @@ def _settings(content: dict[str, Any]) -> _Settings:
 
 
 def _check_layers(model: PreTrainedModel, layers: list[str], settings: _Settings) -> None:
-    """PilekitError for layers that the model lacks, and for those whose weight another layer shares."""
+    """Raise PilekitError for layers that the model lacks, and for those whose weight another layer shares."""
     modules = dict(model.named_modules())
     if missing := [layer for layer in layers if layer not in modules]:
         raise PilekitError(f"the model has no layer {shortened(missing[0], 150)}; is it the adapter of another model?")

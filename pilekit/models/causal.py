@@ -69,8 +69,8 @@ def load_causal_lm(
 
     adapter   a folder whose adapter is added to the weights
 
-    PilekitError if the folder or its weights are missing or incomplete, if transformers does not know the type, if the
-    model needs code of its own, or if it is not causal. Nothing is downloaded, unpickled or executed.
+    Raises PilekitError if the folder or its weights are missing or incomplete, if transformers does not know the type,
+    if the model needs code of its own, or if it is not causal. Nothing is downloaded, unpickled or executed.
     """
     model = load_model(model_dir, dtype=dtype, device=device, adapter=adapter)
     try:
@@ -80,7 +80,7 @@ def load_causal_lm(
 
 
 def as_causal_lm(model: PreTrainedModel) -> CausalLM:
-    """The parts of `model` that scoring and training need; PilekitError if it is not a causal language model."""
+    """The parts of `model` that scoring and training need. Raises PilekitError if it is not a causal language model."""
     name = visible(model.config.model_type, 60)
     head: nn.Module | None = cast("Any", model).get_output_embeddings()
     if head is None:
@@ -143,7 +143,7 @@ def depends_on_length(model: PreTrainedModel) -> bool:
 
 
 def _probe_head(model: PreTrainedModel, head: nn.Module, ids: Tensor) -> tuple[Tensor, LogitTransform | None]:
-    """The logits of `ids`, and the transform that makes them, bit for bit, from the head's output; None if unknown."""
+    """The logits of `ids`, and the transform that makes them, bit for bit, from the head's output (None if unknown)."""
     if type(head) is not nn.Linear or model.base_model is model:
         return cast("Tensor", model(input_ids=ids, use_cache=False).logits), None
     states, output, logits = _run_with_head(model, head, ids, lambda output: output)

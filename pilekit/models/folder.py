@@ -20,7 +20,7 @@ POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
 
 
 def check_folder(folder: str | Path, adapter: str | Path | None = None) -> None:
-    """PilekitError if `folder` cannot be a model, or `adapter` no adapter; the message says where there is one."""
+    """Raise PilekitError if `folder` cannot be a model, or `adapter` no adapter. The message names one that is near."""
     if adapter is not None:
         _check_adapter(Path(adapter))
     folder = Path(folder)
@@ -59,7 +59,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def check_sizes(content: dict[str, Any], model: str, seq_len: int | None, tokenizer: Path, ids: int) -> None:
-    """PilekitError if the `content` of a config.json names too few positions for a row, or embeddings for the ids.
+    """Raise PilekitError if the `content` of a config.json has too few positions for a row, or embeddings for the ids.
 
     model     its name in errors
     seq_len   tokens of a row; None: not checked

@@ -71,7 +71,9 @@ def load_model(
     device: torch.device | str = "cpu",
     adapter: str | Path | None = None,
 ) -> PreTrainedModel:
-    """The model of `folder` with all its weights, in `dtype` on `device`, without dropout; PilekitError if it has none.
+    """The model of `folder` with all its weights, in `dtype` on `device`, without dropout.
+
+    Raises PilekitError if it has none.
 
     The weights may be stored in any precision. Those of `adapter`, a folder as peft saves it, are added to them.
     """
@@ -116,8 +118,8 @@ def load_model(
 def outline(folder: str | Path, kind: Kind = CAUSAL, adapter: str | Path | None = None) -> PreTrainedModel:
     """The model of `folder` on the meta device: its names, shapes and configuration, without numbers.
 
-    PilekitError for a folder without such a model, for damaged weights, for weights that are too small for the model
-    that config.json describes, and for an adapter that does not fit.
+    Raises PilekitError for a folder without such a model, for damaged weights, for weights that are too small for the
+    model that config.json describes, and for an adapter that does not fit.
     """
     check_folder(folder, adapter)
     config = read_config(folder, kind)
@@ -137,7 +139,7 @@ def outline(folder: str | Path, kind: Kind = CAUSAL, adapter: str | Path | None 
 
 
 def adapted(model: PreTrainedModel, adapter: str | Path) -> PreTrainedModel:
-    """`model`, in place, with the weights of `adapter` added; PilekitError if it does not fit.
+    """`model`, in place, with the weights of `adapter` added. Raises PilekitError if it does not fit.
 
     A model on the meta device shows whether it fits.
     """
@@ -206,7 +208,7 @@ def kind_in_memory(model: PreTrainedModel) -> Kind:
 
 
 def positions_of(config: PreTrainedConfig) -> int | None:
-    """The number of positions of a model with this configuration; None if it names no limit."""
+    """The number of positions of a model with this configuration, or None if it names no limit."""
     for field in POSITIONS:
         value = getattr(config.get_text_config(), field, None)
         if isinstance(value, int) and value > 0:

@@ -58,7 +58,7 @@ UNCHANGED = LogitTransform()
 
 
 def logit_transform_of(config: PreTrainedConfig, pairs: Iterable[tuple[Tensor, Tensor]]) -> LogitTransform | None:
-    """The transform of a model with this configuration; None if no candidate fits.
+    """The transform of a model with this configuration, or None if no candidate fits.
 
     pairs   pairs of (the head's output, the model's logits), which the transform must reproduce exactly
     """

@@ -49,7 +49,7 @@ class MaskedLM:
 
     @property
     def transform(self) -> LogitTransform | None:
-        """The change from the head's output to logits, as of a `CausalLM`; None if logits need the whole model."""
+        """The change from the head's output to logits, as of a `CausalLM`, or None if logits need the whole model."""
         return UNCHANGED if self.head_by_place else None
 
 
@@ -62,7 +62,7 @@ def load_masked_lm(
 ) -> MaskedLM:
     """The masked model of a folder, as `load_causal_lm` loads a causal model: whole, in evaluation mode.
 
-    PilekitError if there is no such model, or if its predictions do not depend on later tokens.
+    Raises PilekitError if there is no such model, or if its predictions do not depend on later tokens.
     """
     model = load_model(model_dir, dtype=dtype, kind=MASKED, device=device, adapter=adapter)
     try:
@@ -72,7 +72,7 @@ def load_masked_lm(
 
 
 def as_masked_lm(model: PreTrainedModel) -> MaskedLM:
-    """The parts of `model` that scoring and training need; PilekitError if it does not predict from both sides.
+    """The parts of `model` that scoring and training need. Raises PilekitError if it does not predict from both sides.
 
     The model is on any device, in any precision.
     """
@@ -138,7 +138,7 @@ def keeps_documents_apart(lm: MaskedLM, seq_len: int) -> bool:
 
 
 def tokens_of(model: PreTrainedModel) -> int | None:
-    """The most tokens of a row; None if the model names no limit. `model` may be on the meta device."""
+    """The most tokens of a row, or None if the model names no limit. `model` may be on the meta device."""
     positions = positions_of(model.config)
     return None if positions is None else positions - _first_position(model)
 

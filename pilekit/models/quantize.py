@@ -23,7 +23,7 @@ GROUP = 32
 
 
 def torchao_version() -> str:
-    """The version of torchao; PilekitError if it is not installed."""
+    """The version of torchao. Raises PilekitError if it is not installed."""
     try:
         return importlib.metadata.version("torchao")
     except importlib.metadata.PackageNotFoundError as error:
@@ -33,7 +33,7 @@ def torchao_version() -> str:
 def quantize(model: PreTrainedModel, dtype: str) -> int:
     """Quantise the weights of `model` in place to "int8" or "int4"; returns the number of matrices.
 
-    PilekitError if the model has no matrix that can be quantised.
+    Raises PilekitError if the model has no matrix that can be quantised.
     """
     from torchao.quantization import Int8WeightOnlyConfig, IntxWeightOnlyConfig, quantize_
     from torchao.quantization.granularity import PerGroup

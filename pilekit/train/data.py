@@ -54,7 +54,7 @@ def open_batches(stream: PileStream, config: TrainConfig) -> Generator[Batch, No
 
 
 def open_tokenizer(config: TrainConfig) -> Tokenizer:
-    """The tokenizer of a config, or that of its model or teacher; a PilekitError names the field."""
+    """The tokenizer of a config, or that of its model or teacher. A PilekitError names the field."""
     data, path = config.data, config.source.path
     field = "model.path" if config.model.path is not None else "teacher.path"
     if path is not None:

@@ -101,7 +101,7 @@ class Estimate:
 def estimate(config: TrainConfig, world_size: int) -> Estimate:
     """The bytes per rank that `config` takes on `world_size` ranks; reads the tokenizer and the model's shape, no data.
 
-    PilekitError for a config that cannot run on this number of ranks.
+    Raises PilekitError for a config that cannot run on this number of ranks.
     """
     check_model(config := load_config(config))
     check_world(config, world_size)
@@ -212,7 +212,7 @@ def head_bytes(model: PreTrainedModel, targets: int, dtype: torch.dtype) -> int:
 
 
 def shortage(plan: Estimate, ranks: int) -> str | None:
-    """Why this machine has too little memory for `ranks` ranks of it, in words; None if it has enough."""
+    """Why this machine has too little memory for `ranks` ranks of it, in words, or None if it has enough."""
     stage = plan.stages[plan.chosen]
     gpus = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
     host = stage.host if gpus else stage.device + stage.host

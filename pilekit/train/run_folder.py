@@ -231,7 +231,7 @@ def _check_origin(folder: Path, config: TrainConfig) -> None:
 def take_config(run: RunFolder, config: TrainConfig, step: int | None) -> None:
     """Write `config`, which `check_start` has passed, as the run's config; log what changed.
 
-    step   the step of the checkpoint from which the run resumes; None if it has none and starts at the first step
+    step   the step of the checkpoint from which the run resumes, or None if it has none and starts at the first step
     """
     name = visible(run.path)
     if step is None:

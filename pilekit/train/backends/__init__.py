@@ -23,7 +23,7 @@ from pilekit.workers.ranks import Ranks
 
 
 def check_backend(config: TrainConfig, device: torch.device | None = None) -> None:
-    """PilekitError if a package that the run needs is missing, or if a given `device` lacks a feature that it needs."""
+    """Raise PilekitError if a package is missing that the run needs, or a feature of `device`, if that is given."""
     backend = config.parallel.backend
     on_gpu = device is not None and device.type == "cuda"
     if on_gpu and config.precision.dtype == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):

@@ -30,7 +30,7 @@ logger = message_logger(__name__)
 def find_checkpoint(checkpoints: Path, ranks: Ranks | None = None) -> tuple[Path | None, dict[Path, str]]:
     """The newest checkpoint that verifies, and the newer, damaged ones with the reasons. Changes nothing.
 
-    Returns None if there is no checkpoint at all; raises PilekitError if there are some and none is good. With `ranks`,
+    Returns None if there is no checkpoint at all. Raises PilekitError if there are some and none is good. With `ranks`,
     all ranks call this together.
     """
     damaged: dict[Path, str] = {}

@@ -55,7 +55,7 @@ class Progress:
     threads      torch's intra-op threads, on which the exact sums depend
     model        fingerprint of the model's configuration
     skipped      steps that changed no weight: gradients overflowed, or there was no token to predict
-    loss_scale   state of the loss scale; None if there is none
+    loss_scale   state of the loss scale, or None if there is none
     world_size   number of ranks, on which the exact sums depend too
     """
 

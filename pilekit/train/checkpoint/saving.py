@@ -57,7 +57,7 @@ class Checkpoints:
         self._unwritten: Unwritten | None = None
 
     def newest(self) -> Path | None:
-        """The newest checkpoint that verifies; None if there is no checkpoint.
+        """The newest checkpoint that verifies, or None if there is no checkpoint.
 
         Removes the leftovers of a killed save. One warning names damaged checkpoints that are newer. Raises
         PilekitError if there are checkpoints and none is good.

@@ -28,7 +28,7 @@ Decided = dict[str, tuple[Any, ...]]
 def backend_settings(config: TrainConfig, world_size: int) -> dict[str, Any]:
     """The settings of `parallel.backend` on `world_size` ranks; for accelerate, those of the file alone.
 
-    PilekitError if the file cannot be read, or a setting contradicts the config.
+    Raises PilekitError if the file cannot be read, or a setting contradicts the config.
     """
     settings = read_backend_file(config)
     if config.parallel.backend == "deepspeed":

@@ -53,7 +53,7 @@ def check(config: TrainConfig) -> None:
 
 
 def checked_field(name: str, value: Any) -> Any:
-    """`value` as the type of the field `name`; PilekitError if it is of another type or out of range."""
+    """`value` as the type of the field `name`. Raises PilekitError if it is of another type or out of range."""
     section, _, field = name.partition(".")
     try:
         return checked(_without_path(value), fields(section)[field], name)
@@ -271,7 +271,7 @@ def field_of(setting: str) -> str:
 
 
 def manifest_of(data: DataConfig) -> Manifest:
-    """The manifest of `[data]`, or that of its `text_field` and `label`; a PilekitError names the field."""
+    """The manifest of `[data]`, or that of its `text_field` and `label`. A PilekitError names the field."""
     from pilekit.stream.read.token_files import token_files  # imports pyarrow
 
     names = [name for name in ("text_field", "label") if getattr(data, name) is not None]

@@ -27,7 +27,7 @@ _newest: signal.Signals | None = None
 
 
 def interrupted_by() -> signal.Signals | None:
-    """The signal that last asked a loop of this process to stop; None if only another rank received one, or none."""
+    """The signal that last asked a loop of this process to stop. None if no rank, or only another, received one."""
     return _newest
 
 

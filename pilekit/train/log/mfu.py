@@ -33,13 +33,13 @@ From the data sheets of NVIDIA (half of the figure "with sparsity") and AMD."""
 
 
 def full_speed(model: PreTrainedModel, seq_len: int, dtype: str, ranks: Ranks) -> float | None:
-    """Tokens per second of all ranks at their published peak; None if it is not known, or if parameters are frozen."""
+    """Tokens per second of all ranks at their published peak. None if it is not known, or if parameters are frozen."""
     peak, operations = peak_of(ranks.device, dtype), operations_per_token(model, seq_len)
     return None if peak is None or operations is None else peak * ranks.world_size / operations
 
 
 def peak_of(device: torch.device, dtype: str) -> float | None:
-    """The published operations per second of `device` in this precision of a config; None if it is not known."""
+    """The published operations per second of `device` in this precision of a config, or None if it is not known."""
     if device.type != "cuda" or dtype == "fp32":
         return None
     words = torch.cuda.get_device_name(device).replace("-", " ").split()
@@ -49,7 +49,7 @@ def peak_of(device: torch.device, dtype: str) -> float | None:
 
 
 def operations_per_token(model: PreTrainedModel, seq_len: int) -> int | None:
-    """The operations that a token takes, forward and back; None if parameters are frozen, which saves some."""
+    """The operations that a token takes, forward and back, or None if parameters are frozen, which saves some."""
     parameters = list(model.parameters())
     if not all(parameter.requires_grad for parameter in parameters):
         return None

@@ -33,7 +33,7 @@ NEW_TOKENS = 64
 
 
 def open_prompts(config: TrainConfig, tokenizer: Tokenizer) -> list[Prompt]:
-    """The prompts of a run, with their ids; none if it makes no samples. PilekitError if there are none that fit."""
+    """The prompts of a run, with their ids, if it makes samples. Raises PilekitError if no prompt fits."""
     data, log, most = config.data, config.log, config.data.seq_len - 2
     if not log.samples_every:
         return []

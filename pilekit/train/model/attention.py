@@ -20,7 +20,7 @@ from pilekit.workers.ranks import Ranks
 
 
 def use_attention(model: PreTrainedModel, implementation: str) -> None:
-    """Make `model` compute attention in another way; PilekitError if it cannot."""
+    """Make `model` compute attention in another way. Raises PilekitError if it cannot."""
     try:
         with quiet():
             model.set_attn_implementation(implementation)

@@ -75,7 +75,7 @@ def export_model(
 
     With `only_adapters`, the model's adapters (lora.py) alone are written, as peft does, without a tokenizer.
 
-    PilekitError if writing fails, for example on a full disk, or if tokenizer.json has changed since it was loaded.
+    Raises PilekitError if writing fails, as on a full disk, or if tokenizer.json has changed since it was loaded.
     """
     folder = Path(folder)
     partial, replaced = (folder.with_name(folder.name + suffix) for suffix in (".partial", ".replaced"))

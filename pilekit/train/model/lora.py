@@ -34,7 +34,7 @@ def add_adapters(model: PreTrainedModel, config: LoraConfig, *, seed: int, base:
 
     base   the folder of the model, which adapter_config.json names
 
-    PilekitError if a target is none of the model's linear layers. The model may be on the meta device.
+    Raises PilekitError if a target is none of the model's linear layers. The model may be on the meta device.
     """
     if not config.rank:
         return

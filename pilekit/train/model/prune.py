@@ -69,8 +69,8 @@ def prune_model(
     magnitude   the share of each matrix's weights that become 0, above 0 and below 1
     heads       the number of heads that each layer loses; give one of the two
 
-    If `out` holds this very copy, it stays: so a killed `pilekit prune` can run again. PilekitError if `out` holds
-    anything else, for a wrong share or number, and if the parts of the heads cannot be found.
+    If `out` holds this very copy, it stays: so a killed `pilekit prune` can run again. Raises PilekitError if `out`
+    holds anything else, for a wrong share or number, and if the parts of the heads cannot be found.
     """
     if (magnitude is None) == (heads is None):
         raise PilekitError("give magnitude or heads, one of the two")

@@ -56,7 +56,7 @@ def model_shapes(
 ) -> tuple[PreTrainedModel, PreTrainedModel | None]:
     """The model of `source`, and the teacher if there is one, without weights, as `model_shape` makes them.
 
-    PilekitError also if they do not fit each other, or if a pattern of the optimizer matches no parameter.
+    Raises PilekitError also if they do not fit each other, or if a pattern of the optimizer matches no parameter.
     """
     shape = partial(model_shape, tokenizer=tokenizer, seq_len=config.data.seq_len, objective=config.train.objective)
     model = shape(source, lora=config.lora)
@@ -77,7 +77,7 @@ def model_shape(
 ) -> PreTrainedModel:
     """The model that `build_model` will make, without weights: float32, on the meta device.
 
-    PilekitError if ids or positions do not fit into it, or if a model object does not match its configuration.
+    Raises PilekitError if ids or positions do not fit into it, or if a model object does not match its configuration.
     """
     kind, section = KINDS[objective], "teacher" if isinstance(source, TeacherConfig) else "model"
     source = as_model_config(source)
@@ -125,7 +125,7 @@ def adapt_and_freeze(
 ) -> None:
     """Add the adapters of `lora`, and freeze the parameters that `[model]` freezes.
 
-    PilekitError for a pattern without a match, or if no parameter is left to train.
+    Raises PilekitError for a pattern without a match, or if no parameter is left to train.
     """
     base = source.path if isinstance(source, ModelConfig) else source.name_or_path
     add_adapters(model, lora, seed=seed, base=base)
@@ -214,7 +214,10 @@ def _with_special_tokens(config: PreTrainedConfig, tokenizer: Tokenizer) -> PreT
 
 
 def with_blocks(config: PreTrainedConfig, count: int, name: str) -> PreTrainedConfig:
-    """A teacher's configuration with only `count` of its blocks; PilekitError, naming `name`, if it has fewer."""
+    """A teacher's configuration with only `count` of its blocks.
+
+    Raises PilekitError, naming `name`, if it has fewer.
+    """
     fields, text = config.to_dict(), config.get_text_config()
     blocks: int = text.num_hidden_layers
     if count > blocks:

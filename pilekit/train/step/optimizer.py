@@ -60,7 +60,8 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig, ema: float = 0.0)
 
     Parameters with fewer than two dimensions (norms, biases) and embeddings do not decay, nor does a head that shares
     its weight with an embedding. Each group has the names of its parameters (`param_names`) and its share of the
-    schedule's learning rate (`lr_scale`). `ema` is the decay that `update_means` uses. PilekitError from `lr_scales`.
+    schedule's learning rate (`lr_scale`). `ema` is the decay that `update_means` uses. Raises as
+    `lr_scales`.
     """
     scales, embeddings, for_muon = lr_scales(model, config), _embeddings(model), muon_parameters(model, config)
     groups: dict[tuple[str, float], list[tuple[str, nn.Parameter]]] = {("decay", 1.0): [], ("no_decay", 1.0): []}
@@ -173,7 +174,7 @@ def update_means(optimizer: Optimizer) -> None:
 def lr_scales(model: nn.Module, config: OptimizerConfig) -> dict[str, float]:
     """The learning rate of each trained parameter, by name, divided by the schedule's rate.
 
-    `model` may be on the meta device. PilekitError for a pattern of `lr_by_pattern` that decides no parameter's rate.
+    `model` may be on the meta device. Raises PilekitError if a pattern of `lr_by_pattern` decides no parameter's rate.
     """
     parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     blocks = blocks_of(model)

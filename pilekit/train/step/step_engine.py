@@ -79,7 +79,7 @@ class Update:
 
     grad_norm    norm of the whole gradient before clipping; may be infinite or NaN
     skipped      nothing was changed, because `grad_norm` is not finite
-    update_norm  norm of the change to the weights; None if nothing changed, or if it was not measured
+    update_norm  norm of the change to the weights, or None if nothing changed, or if it was not measured
     at_floor     it was skipped at the lowest loss scale, so no later step would do better
     """
 
@@ -223,7 +223,7 @@ def recompute_activations(model: PreTrainedModel, kind: Literal["none", "full", 
     "full" keeps only a block's input. "selective" keeps the results of matrix products and of attention, which take
     most of the time, and computes norms, activation functions and rotations again. The models of transformers do this
     themselves, around the body of a block, so parameter names do not change and sharding stays outside. Random numbers
-    are drawn again as before, so results do not change. PilekitError if the model does not support it.
+    are drawn again as before, so results do not change. Raises PilekitError if the model does not support it.
     """
     if kind == "none":
         return
