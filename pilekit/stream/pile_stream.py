@@ -41,7 +41,7 @@ from pilekit.stream.iteration import Iteration
 from pilekit.stream.loader import StreamLoader, refuse_second_sharding
 from pilekit.stream.order.lane_grid import COLUMNS, Grid, Share, batch_sizes, default_rows
 from pilekit.stream.order.topology import rank_of_world
-from pilekit.stream.pack.window import Layout, Window
+from pilekit.stream.pack.window import Layout, Window, padding, pieces_of
 from pilekit.stream.read.document_selection import StreamDocuments, checked_filters
 from pilekit.stream.read.mixture import exact_mixture
 from pilekit.stream.read.read_plan import choose_plan
@@ -348,7 +348,8 @@ class PileStream(NearestNames, IterableDataset[Batch]):
 
         reached   called now and then with the number of samples already passed before the step, and their total
         """
-        return self._iteration.builder.documents_of(self._rows_of_step(step, reached))
+        rows = self._rows_of_step(step, reached)
+        return pieces_of([padding(0), *rows]).documents([shard.name for shard in self.corpus.shards])
 
     def peek_batch(self, step: int, reached: Reached | None = None) -> Any:
         """Optimizer step `step` as one batch of all ranks' rows, in no rank's order; costs as much as `peek`."""

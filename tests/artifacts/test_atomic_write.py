@@ -91,13 +91,14 @@ def test_the_target_of_a_link_is_replaced_if_the_user_named_the_link(tmp_path: P
 
 
 def test_a_full_disk_is_one_clear_line_and_leaves_nothing(tmp_path: Path) -> None:
-    with (
-        files_limited_to(1000),
-        pytest.raises(PilekitError, match="a: cannot be written: File too large"),
-        write_atomically(tmp_path / "a") as file,
+    for write, why in (
+        (lambda file: file.write(bytes(100_000)), "File too large"),
+        (lambda file: np.save(file, np.zeros(10_000)), "the disk is full"),  # numpy has its own words
     ):
-        file.write(bytes(100_000))
-    assert not list(tmp_path.iterdir())
+        refusal = pytest.raises(PilekitError, match=f"a: cannot be written: {why}")
+        with files_limited_to(1000), refusal, write_atomically(tmp_path / "a") as file:
+            write(file)
+        assert not list(tmp_path.iterdir())
 
 
 def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,10 +111,3 @@ def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PILEKIT_CACHE", mine)
         monkeypatch.setenv("XDG_CACHE_HOME", shared)
         assert cache_folder() == Path(folder)
-
-
-def test_a_full_disk_is_told_in_our_words_where_numpy_has_its_own(tmp_path: Path) -> None:
-    told = pytest.raises(PilekitError, match=r"x\.npy: cannot be written: the disk is full")
-    with files_limited_to(1000), told, write_atomically(tmp_path / "x.npy") as file:
-        np.save(file, np.zeros(10_000))
-    assert not list(tmp_path.iterdir())

@@ -89,10 +89,6 @@ class BatchBuilder:
         batch["stream_state"] = torch.from_numpy(state)
         return batch
 
-    def documents_of(self, windows: Sequence[Window]) -> list[list[tuple[str, int]]]:
-        """For each row, the (shard name, document number) of its documents."""
-        return pieces_of([padding(0), *windows]).documents(self.shard_names)
-
 
 def _raw_item(windows: Sequence[Window], batch_size: int, state: Int64) -> RawDocument | RawBatch:
     """Each row is one document."""

@@ -58,21 +58,13 @@ class Sequence:
     lanes: int
     shuffle: bool = True
 
-    @property
-    def units(self) -> int:
-        """The number of units in the corpus. The last unit may be shorter."""
-        return -(-self.documents // self.unit)
-
-    @property
-    def per_epoch(self) -> int:
-        """Positions in an epoch."""
-        return self.units * self.copies
-
     def at(self, position: int) -> Unit:
         """The unit at a position >= 0."""
-        epoch, place = divmod(position, self.per_epoch)
-        slot = int(_order_of_units(self.per_epoch, self.seed, epoch)[place]) if self.shuffle else place
-        copy, unit = divmod(slot, self.units)
+        units = -(-self.documents // self.unit)  # the last may be shorter
+        per_epoch = units * self.copies
+        epoch, place = divmod(position, per_epoch)
+        slot = int(_order_of_units(per_epoch, self.seed, epoch)[place]) if self.shuffle else place
+        copy, unit = divmod(slot, units)
         return Unit(epoch, unit, copy, unit * self.unit, min(self.documents, (unit + 1) * self.unit))
 
     def order(self, unit: Unit) -> Int64:

@@ -7,10 +7,8 @@ every rank that reads it gets the same rows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pilekit.corpus.shuffle import Int64
 from pilekit.errors import PilekitError, counted
@@ -18,7 +16,6 @@ from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments, Turns,
 from pilekit.stream.read.lane_documents import NUMBER, SHARD, LaneDocuments
 from pilekit.stream.read.token_files import TokenIndex
 from pilekit.tokenize import Tokenizer
-from pilekit.tokenize.tokenizer import Encoded
 
 _MOST_EMPTY, _FEW_EMPTY, _MOST_TIMES = 1 << 18, 1000, 16
 """Without a row, the corpus counts as empty after so many documents, or after fewer if each was read 16 times."""
@@ -120,10 +117,14 @@ def _characters(piece: LaneDocuments) -> Int64:
 def _tokenized(
     parts: list[LaneDocuments], tokenizer: Tokenizer, token_files: Sequence[TokenIndex]
 ) -> TokenizedDocuments:
+    """These parts as one; PilekitError for an id of a token file that the tokenizer does not have."""
     table = np.concatenate([part.table for part in parts])
     texts = [text for part in parts for text in part.texts]
-    ids, offsets = _join_ids(texts) if token_files else tokenizer.encode_batch(texts)
-    if token_files and len(ids) and ids.max() >= tokenizer.vocab_size:
+    if not token_files:
+        return TokenizedDocuments(*tokenizer.encode_batch(texts), table)
+    offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+    ids = np.concatenate(texts, dtype=np.uint32, casting="unsafe")
+    if len(ids) and ids.max() >= tokenizer.vocab_size:
         at = int(np.argmax(ids >= tokenizer.vocab_size))
         shard, number = table[np.searchsorted(offsets, at, side="right") - 1, [SHARD, NUMBER]].tolist()
         path, document = token_files[shard].place(number)
@@ -132,9 +133,3 @@ def _tokenized(
             f"{tokenizer.path} has {tokenizer.vocab_size:,} ids; give the tokenizer that made the file"
         )
     return TokenizedDocuments(ids, offsets, table)
-
-
-def _join_ids(texts: Sequence[npt.NDArray[Any]]) -> Encoded:
-    """The ids of all documents, as a tokenizer gives them."""
-    offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-    return np.concatenate(texts, dtype=np.uint32, casting="unsafe"), offsets

@@ -21,9 +21,8 @@ import xxhash
 from pilekit import Corpus, PilekitError, PileStream, dedup_corpus, load_tokenizer, merge_token_files, tokenize_corpus
 from pilekit.stream.read.token_files import TokenCorpus
 from tests.memory_limit import NO_HOLES
-from tests.process_groups import ProcessGroups
 from tests.refusing import refused
-from tests.stream.collecting import counted, in_group, no_brown_fox, run, steps_of
+from tests.stream.collecting import counted, no_brown_fox, run, steps_of
 from tests.stream.conftest import PACKINGS, Settings
 from tests.stream.corpora import SUBSETS, Made, made, some_text
 from tests.tiny.models import tiny_tokenizer
@@ -96,17 +95,6 @@ def test_the_topology_and_a_resume_change_nothing(written: Written, given: Setti
     states = [state for _, state in ranks]
     for way in ("cut", "plain"):
         assert run(written.prefixes[way], given, batches=7, state=states)[0] == wanted[7:], way
-
-
-@pytest.mark.slow
-def test_real_ranks_make_the_batches_of_the_shards(
-    written: Written, given: Settings, process_group: ProcessGroups
-) -> None:
-    wanted = counted(run(written.corpus.folder, given, batches=12)[0])
-    ranks, states = in_group(process_group, 2, written.prefixes["eod"], {**given, "batch_size": 8}, "loader", 2, 6)
-    assert steps_of(ranks, 1) == wanted[:6]
-    ranks, _ = in_group(process_group, 4, written.prefixes["cut"], {**given, "batch_size": 4}, "iter", 0, 6, states)
-    assert steps_of(ranks, 1) == wanted[6:]
 
 
 def test_peek_weights_and_a_list_of_files(written: Written, given: Settings, tmp_path: Path) -> None:
