@@ -30,7 +30,7 @@ class AlreadyReported(PilekitError):
 
 
 class RankLost(AlreadyReported):
-    """A connection to another rank of this machine broke. The program that started the ranks tells which one died."""
+    """A connection to another rank of this machine broke. The program that started the ranks names the dead one."""
 
 
 _OUT_OF_MEMORY = (
@@ -38,7 +38,7 @@ _OUT_OF_MEMORY = (
     *("failed to map segment from shared object", "can't start new thread"),
 )
 """Words in errors of libraries that have no class of their own: from a CPU, the system, the GPU's driver, C++, cuBLAS,
-and from what loads libraries and starts threads, which take memory too."""
+and from loading libraries and starting threads, which take memory too."""
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

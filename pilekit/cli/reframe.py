@@ -49,7 +49,7 @@ def command(paths: tuple[str, ...], manifest: Described, out: Path, as_json: boo
     with byte_progress("reframing", corpus.part(part).size) as advance:
         reframed = reframe_corpus(corpus, out, advance=advance, **options)
     written = [Shard(result.shard, str(out / f"{result.shard}.zst"), result.stored_bytes) for result in reframed]
-    indexes = [find_index(shard, corpus.manifest, tell=False) for shard in written]
+    indexes = [find_index(shard, corpus.manifest, warn=False) for shard in written]
     check_label(corpus, set().union(*(index.subsets for index in indexes if index is not None)))
     if printed({"shards": [shard.to_dict() for shard in reframed]}, as_json, corpus, part):
         return

@@ -104,13 +104,13 @@ def _walk(search: Search, folder: str, parts: tuple[str, ...], pattern: tuple[st
                 _walk(search, entry.path, path, pattern)
         elif entry.is_symlink() and os.path.isdir(entry.path):
             search.ours += [entry.path] * _may_contain(entry.name, len(parts), pattern)
-        elif _is_wanted(entry.name, search.every) and _matches(path, pattern) and not holds_ids(folder, entry.name):
+        elif _is_input(entry.name, search.every) and _matches(path, pattern) and not holds_ids(folder, entry.name):
             status = _status(entry.path)
             if stat.S_ISREG(status.st_mode):  # a pipe would block the reader
                 search.files.append(("/".join(path), entry.path, status.st_size))
 
 
-def _is_wanted(name: str, every: bool) -> bool:
+def _is_input(name: str, every: bool) -> bool:
     return looks_like_shard(name) or (every and written_beside(name) is None and not name.endswith(PARTIAL))
 
 

@@ -43,19 +43,11 @@ TextHashes = list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int16]]]
 """64-bit hashes of texts in the shard's order, and the row of each in the shard's `Counts`; an entry per block."""
 
 
-class _Groups(dict[str, int]):
-    """Label -> its number, counted up from 0 in the order of first occurrence."""
-
-    def __missing__(self, label: str) -> int:
-        self[label] = number = len(self)
-        check_labels(self)
-        return number
-
-
 @dataclass(slots=True)
 class Counts:
     """Counts per group; a group is the documents of one label, and row i of each array belongs to group i.
 
+    groups    label -> the number of its group, counted up from 0 in the order of first occurrence
     bytes     UTF-8 bytes of text, int64 [groups or more]
     lengths   histogram of the documents' bytes, int64 [groups or more, BINS]
     tokens    int64 [groups or more], EOD not counted
@@ -63,7 +55,7 @@ class Counts:
     joined    the subset of each label that is spelled otherwise
     """
 
-    groups: _Groups = field(default_factory=_Groups)
+    groups: dict[str, int] = field(default_factory=dict)
     bytes: Int64 = field(default_factory=lambda: np.zeros(32, dtype=np.int64))
     lengths: Int64 = field(default_factory=lambda: np.zeros((32, BINS), dtype=np.int64))
     tokens: Int64 = field(default_factory=lambda: np.zeros(32, dtype=np.int64))
@@ -72,6 +64,9 @@ class Counts:
 
     def rows(self, labels: list[str]) -> npt.NDArray[np.intp]:
         """The row of each label, intp [labels]; makes rows for new labels."""
+        for label in labels:
+            self.groups.setdefault(label, len(self.groups))
+        check_labels(self.groups)
         rows = np.fromiter(map(self.groups.__getitem__, labels), np.intp, len(labels))
         while len(self.groups) > len(self.bytes):
             self.bytes, self.tokens, self.lengths = (
@@ -103,7 +98,7 @@ class Counts:
 
 
 def _unpickled(
-    groups: _Groups,
+    groups: dict[str, int],
     sizes: Int64,
     tokens: Int64,
     used: npt.NDArray[np.int32],

@@ -60,7 +60,7 @@ def index_of(
     whole     also reads all rows of an existing index, and builds a new one if they are damaged
     place     the path of a new index, which no other process writes; None: beside the shard, else in the cache folder
     """
-    find = functools.partial(find_index, shard, manifest, tell=False, whole=whole)
+    find = functools.partial(find_index, shard, manifest, warn=False, whole=whole)
     if index := find():
         return index
     # No lock at a given place: in a cluster, a node that hangs would hold it.
@@ -161,9 +161,9 @@ def _locked_place(shard: Shard) -> Iterator[str]:
         raise PilekitError(f"{shard.path}: has no place for an index; save it to a file first")
     with ExitStack() as resources:
         for place in places:
-            tell = functools.partial(logger.warning, "%s: waiting for another process that builds it", visible(place))
+            warn = functools.partial(logger.warning, "%s: waiting for another process that builds it", visible(place))
             try:
-                resources.enter_context(locked(Path(f"{place}.lock"), waiting=tell))
+                resources.enter_context(locked(Path(f"{place}.lock"), waiting=warn))
                 break
             except PilekitError as error:  # The lock's file cannot be made.
                 if place == places[-1]:

@@ -2,8 +2,7 @@
 
 The rows are `number`, `subset` (the label as the record spells it, so that an index fits any manifest), `text_bytes`
 and `text_hash` (xxh3_64 of the text in UTF-8), in the shard's order, so polars and duckdb read an index as a table of
-documents. The file's key-value metadata describes the whole shard
-(metadata.py) and is read without touching the rows.
+documents. The file's key-value metadata describes the whole shard (metadata.py) and is read without touching the rows.
 
 An index is used only if it fits: the shard's fingerprint and the text and label fields must be the same as when it was
 built. The fingerprint samples only a few places. So, as with make, a local shard that is newer than its index does not
@@ -164,11 +163,11 @@ def index_places(shard: Shard) -> list[str]:
 
 
 def find_index(
-    shard: Shard, manifest: Manifest | None = None, *, tell: bool = True, whole: bool = False
+    shard: Shard, manifest: Manifest | None = None, *, warn: bool = True, whole: bool = False
 ) -> ShardIndex | None:
     """The shard's index, if one fits.
 
-    tell    if indexes exist but none fits, warn why
+    warn    log the reason if indexes exist but none fits
     whole   also reads all rows, and refuses an index with damaged rows
     """
     now: Fingerprint | None = None
@@ -190,14 +189,14 @@ def find_index(
         if why is None:
             return replace(index, names=subset_names(manifest))
         reasons.append(f"{visible(place)}: {why}; make it again with `pilekit index {visible(shard.path)}`")
-    for why in reasons if tell else ():
+    for why in reasons if warn else ():
         logger.warning("index not used: %s", why)
     return None
 
 
 def find_indexes(corpus: Corpus, *, whole: bool = False) -> list[ShardIndex | None]:
     """`find_index` of every shard, without warnings; in parallel for remote shards, which take twenty requests each."""
-    find = partial(find_index, manifest=corpus.manifest, tell=False, whole=whole)
+    find = partial(find_index, manifest=corpus.manifest, warn=False, whole=whole)
     if not any(is_url(shard.path) for shard in corpus.shards):
         return list(map(find, corpus.shards))
     with ThreadPoolExecutor(REMOTE_AT_ONCE) as threads:

@@ -171,7 +171,7 @@ class DocumentReader:
         try:
             yield
         except PilekitError as error:
-            if self._index is None or is_url(self.shard.path):  # a store tells its own changes, by the file's tag
+            if self._index is None or is_url(self.shard.path):  # reading itself compares the tag that a store gives
                 raise
             why = changed_since(self._index, self.shard.path)
             if why is None:

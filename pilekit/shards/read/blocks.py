@@ -59,7 +59,7 @@ def shard_blocks(
     """The blocks of a shard at a path or URL, once and in order.
 
     shown     the shard's name in messages; None: its path
-    columns   what is read of a Parquet shard: text and label, or these columns (all, if it has none of these)
+    columns   the columns of a Parquet shard to read: text and label, or these (all, if it has none of these)
     start     rows of a Parquet shard before this number are passed over
     watch     sees all bytes and all blocks of text
 

@@ -231,7 +231,7 @@ def record_of(line: Line) -> object:
 
 
 def records_of(part: NumberedLines | RowBlock) -> list[object]:
-    """The decoded records of a part of a block; a `BadRecord` stands for what cannot be decoded."""
+    """The decoded records of a part of a block; a `BadRecord` stands for a line or row that cannot be decoded."""
     return part.records if isinstance(part, RowBlock) else [record_of(line) for line in part.lines]
 
 

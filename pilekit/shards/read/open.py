@@ -44,7 +44,7 @@ _MAGICS: tuple[tuple[bytes, str, str], ...] = (
     (b"BZh", "bzip2", "pilekit does not read that: bzip2 -dc FILE | zstd -o NEW.jsonl.zst"),
     (b"PK\3\4", "zip", "pilekit does not read that: unzip -p FILE | zstd -o NEW.jsonl.zst"),
 )
-"""The first bytes of a file, how it is stored then, and what to do if its name says otherwise."""
+"""The first bytes of a file, its storage, and the remedy if its name says otherwise."""
 _SHOWN = {"plain": "JSON without compression", "parquet": "Parquet"}
 
 

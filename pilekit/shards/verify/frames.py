@@ -65,8 +65,10 @@ def locate(damage: ShardDamage, begins: list[int], read: int, lines: int) -> tup
     return number, begins[number], f"frame {number} does not end where the next one begins; fetch it again", True
 
 
-def check_frames(file: BinaryIO, frames: list[KnownFrame], first: int, damage: FindingList, other: FindingList) -> None:
-    """Decode each frame from number `first` on separately; add damage to `damage`, wrong sizes to `other`."""
+def check_frames(
+    file: BinaryIO, frames: list[KnownFrame], first: int, damage: FindingList, wrong_sizes: FindingList
+) -> None:
+    """Decode each frame from number `first` on separately; add findings to `damage` and `wrong_sizes`."""
     for number, frame in enumerate(frames[first:], first):
         try:
             decoded = sum(map(len, decompress_frame_at(file, frame.offset, number=number)))
@@ -74,7 +76,8 @@ def check_frames(file: BinaryIO, frames: list[KnownFrame], first: int, damage: F
             damage.add(error.reason, frame=number, line=frame.line, byte=frame.offset)
         else:
             if frame.size not in (None, decoded):
-                other.add(_wrong_size(number, decoded, frame.size), frame=number, line=frame.line, byte=frame.offset)
+                problem = _wrong_size(number, decoded, frame.size)
+                wrong_sizes.add(problem, frame=number, line=frame.line, byte=frame.offset)
 
 
 def compare_table(file: BinaryIO, table: SeekTable, scan: ShardScan, findings: FindingList) -> None:

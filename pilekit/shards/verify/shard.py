@@ -61,7 +61,7 @@ def verify_shard(
     """
     (shard, expected), read_bytes = task, 0
 
-    def tell(amount: int) -> None:
+    def count_and_advance(amount: int) -> None:
         nonlocal read_bytes
         read_bytes += amount
         advance(amount)
@@ -69,7 +69,7 @@ def verify_shard(
     try:
         version = version_of(shard.path)
         with open_file(shard.path, scattered=True) as file:
-            verdict = ShardCheck(shard, file, manifest, expected, hashed).run(share.read_options(tell))
+            verdict = ShardCheck(shard, file, manifest, expected, hashed).run(share.read_options(count_and_advance))
         check_version(shard.path, version)
         size = verdict.size
     except (PilekitError, ShardDamage, OSError) as error:

@@ -114,7 +114,6 @@ def test_arguments(corpus: Path) -> None:
     for data, options, why in (
         (corpus, {"subsets": ["arxif"]}, "ArXiv"),
         (corpus, {"subsets": []}, "subsets is empty"),
-        (Corpus(corpus), {"manifest": "pile"}, "a Corpus has its own manifest"),
         ("-", {}, "standard input"),
     ):
         with pytest.raises(PilekitError, match=why):
