@@ -187,7 +187,7 @@ def assemble_corpus(
         shutil.rmtree(folder / SCRATCH, ignore_errors=True)
         written = True
     assert result is not None
-    skipped = SkippedLines.noted({**result, **result["summary"]})
+    skipped = SkippedLines.from_note({**result, **result["summary"]})
     return AssembledCorpus(folder, result["summary"], result["planned"], skipped, written)
 
 

@@ -137,14 +137,14 @@ def _resolve(name: str, manifest: Manifest, subsets: SubsetNames) -> str:
     if len(meanings) == 1:
         return meanings[0]
     if meanings:
-        raise PilekitError(f'subset "{shortened(name, 80)}" is ambiguous: {_listed(meanings)}; type the exact name')
+        raise PilekitError(f'subset "{shortened(name, 80)}" is ambiguous: {_list_names(meanings)}; type the exact name')
     close = difflib.get_close_matches(normalised(name[:LONGEST_SPELLING]), subsets.normalised, n=5, cutoff=0.6)
     matches = list(dict.fromkeys(exact for spelling in close for exact in subsets.normalised[spelling]))[:3]
     names = [subset.name for subset in manifest.subsets]
-    hint = f"did you mean {_listed(matches)}?" if matches else f"it has {_listed(names)}"
+    hint = f"did you mean {_list_names(matches)}?" if matches else f"it has {_list_names(names)}"
     raise PilekitError(f'unknown subset "{shortened(name, 80)}" in the manifest {manifest.name}; {hint}')
 
 
-def _listed(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     shown = [visible(name, 80) for name in names[:40]]
     return ", ".join(shown) + (", …" if len(names) > 40 else "")

@@ -47,7 +47,7 @@ def _web_options(scheme: str) -> dict[str, Any]:
     return {"client_kwargs": {"timeout": limits, **configured}}
 
 
-def retried(attempt: Callable[[], T], url: str) -> T:
+def retry(attempt: Callable[[], T], url: str) -> T:
     """The result of `attempt`, which is repeated after temporary failures; raises the last error."""
     for wait in RETRY_AFTER:
         try:

@@ -177,7 +177,7 @@ def cut_corpus(
             cut = cut_job.process_step("cutting", CLEAN, work, [table])
             summary = {**_summed(read, cut, command.counts), **note["summary"]}
             output.note("/summary", {}, write_json(output.folder / SUMMARY, summary))
-        skipped = SkippedLines.of_shards(output.results()[FOUND]["read"], corpus.shards)
+        skipped = SkippedLines.from_notes(output.results()[FOUND]["read"], corpus.shards)
         if job.on_error == "raise" and skipped.count:  # An earlier run skipped lines that are errors now.
             raise bad_line_error(skipped.examples[0])
         return output.folder, msgspec.json.decode((output.folder / SUMMARY).read_bytes()), skipped

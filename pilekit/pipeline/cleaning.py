@@ -170,7 +170,7 @@ def _clean_shard(
 
 def _cleaned(folder: Path | None, results: Mapping[str, Any], shards: Sequence[Shard]) -> CleanResult:
     """All shards' results together."""
-    return CleanResult(folder, summarize(results.values()), SkippedLines.of_shards(results, shards))
+    return CleanResult(folder, summarize(results.values()), SkippedLines.from_notes(results, shards))
 
 
 def _why_nothing(cleaned: CleanResult, cleaner: Cleaner) -> str:

@@ -170,7 +170,7 @@ def _selected(folder: Path, results: Mapping[str, Mapping[str, Any]], shards: Se
         if subset_counts.get("documents")
     }
     summary |= {"empty": [shard for shard in results if shard not in selected], "subsets": subsets}
-    return SelectResult(folder, summary, SkippedLines.of_shards(results, shards))
+    return SelectResult(folder, summary, SkippedLines.from_notes(results, shards))
 
 
 def _why_nothing(read: int, subsets: Sequence[str] | None) -> str:

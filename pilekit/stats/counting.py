@@ -83,7 +83,7 @@ class Counts:
         # Few bins of few rows are used, and a task on a cluster sends home at most a MiB.
         used = np.flatnonzero(self.lengths).astype(np.int32)
         columns = (self.groups, self.bytes, self.tokens, used, self.lengths.flat[used], self.skipped, self.joined)
-        return _unpickled, columns
+        return _unpickle, columns
 
     def merge(self, other: Counts) -> npt.NDArray[np.intp]:
         """Add another shard's counts; returns this object's row for each row of the other."""
@@ -97,7 +97,7 @@ class Counts:
         return rows
 
 
-def _unpickled(
+def _unpickle(
     groups: dict[str, int],
     sizes: Int64,
     tokens: Int64,

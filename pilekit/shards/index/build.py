@@ -125,7 +125,7 @@ def index_corpus(
     load_scan(job, missing)
     items = [(shard, None if job.cluster is None else _place_for(shard)) for shard in missing]
     built = iter(list(job.each(build, items)))
-    return [index or _loaded(*next(built), corpus.manifest) for index in indexes]
+    return [index or _load_built(*next(built), corpus.manifest) for index in indexes]
 
 
 def _place_for(shard: Shard) -> str:
@@ -146,7 +146,7 @@ def _place_of_index(
     return index.path, index.built
 
 
-def _loaded(place: str, built: bool, manifest: Manifest) -> ShardIndex:
+def _load_built(place: str, built: bool, manifest: Manifest) -> ShardIndex:
     if not is_url(place):  # A URL was found at the second try.
         await_files([Path(place)])
     return replace(load_index(place), names=subset_names(manifest), built=built)

@@ -157,7 +157,7 @@ class LineScanner:
             )
             if unscanned:
                 decoded = index_rows(self.parser.parse(unscanned, numbers[code == careful]), hashed=self.hashed)
-                rows = _merged(rows, decoded)
+                rows = _merge(rows, decoded)
                 self._learn(decoded.labels, len(unscanned), int(np.count_nonzero(code != blank)))
             yield rows.named(self.names)
 
@@ -180,7 +180,7 @@ class LineScanner:
             self._table = self._kernel.known_labels(self._known)
 
 
-def _merged(scanned: DocumentRows, decoded: DocumentRows) -> DocumentRows:
+def _merge(scanned: DocumentRows, decoded: DocumentRows) -> DocumentRows:
     """The rows of both, in the order of their numbers."""
     places = {label: place for place, label in enumerate(dict.fromkeys([*scanned.labels, *decoded.labels]))}
     # The labels of `scanned` come first, so its codes stay. The codes of `decoded` go by way of its own labels.

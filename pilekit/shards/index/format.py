@@ -95,7 +95,7 @@ class ShardIndex(NearestNames):
     def row_groups(self, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The rows in tables of at most 100,000, so that memory stays bounded; each column is one chunk."""
         first = 0
-        with _opened(self.path) as file:
+        with _open_table(self.path) as file:
             for group in range(file.metadata.num_row_groups):
                 try:
                     columns = None if names is None else list(names)
@@ -137,7 +137,7 @@ _EMPTY = np.zeros(0, dtype=np.int64)
 def load_index(path: str | Path) -> ShardIndex:
     """Load the index at a path or URL; `PilekitError` if it is no index, is damaged, or has a later format."""
     path = str(path)
-    with _opened(path) as file:
+    with _open_table(path) as file:
         metadata, schema = file.metadata, file.schema_arrow
         values = metadata.metadata or {}
         groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
@@ -274,7 +274,7 @@ def index_schema(names: Sequence[str] | None = None) -> pa.Schema:
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[pq.ParquetFile]:
+def _open_table(path: str) -> Iterator[pq.ParquetFile]:
     import pyarrow.parquet as pq
 
     # Arrow's threads must not read a Python file: one that releases a buffer while Python exits aborts the process

@@ -20,7 +20,7 @@ from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.errors import PilekitError
 from pilekit.shards.index.document_rows import DocumentRows, document_rows
 from pilekit.shards.index.metadata import MOST_FRAMES, Frames
-from pilekit.shards.read.blocks import located_errors
+from pilekit.shards.read.blocks import locate_errors
 from pilekit.shards.read.change_check import open_unchanged
 from pilekit.shards.read.json_records import LineParser, OnError
 from pilekit.shards.read.lines import LineBlock, LineCount
@@ -116,7 +116,7 @@ class ShardScan:
             )
             if self._see_stored is not None:
                 file.seek(0)
-                with located_errors(path, lambda: 0):
+                with locate_errors(path, lambda: 0):
                     while piece := file.read(READ_BYTES):
                         self._see_stored(piece)
 

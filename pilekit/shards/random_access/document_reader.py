@@ -104,16 +104,16 @@ class DocumentReader:
 
     def document(self, number: int) -> Document:
         """The document of this number; `PilekitError` if its line is not a document."""
-        number = self._known(number)
+        number = self._check_number(number)
         if isinstance(self._stored, LinesByNumber):
-            with self._unchanged():
+            with self._explain_change():
                 return self._document(number, _record(self._stored.line(number)))
         [document] = self.increasing(np.array([number]))
         return document
 
     def read(self, numbers: Iterable[int]) -> Iterator[Document]:
         """Yield the documents of these numbers, in their order."""
-        checked_numbers = map(self._known, numbers)
+        checked_numbers = map(self._check_number, numbers)
         if not self._in_order:
             yield from map(self.document, checked_numbers)
             return
@@ -137,9 +137,9 @@ class DocumentReader:
         """
         skipped = SkippedLines()
         parser = LineParser(self._path, self.shard.name, self.format, None, skipped)
-        with self._unchanged():
+        with self._explain_change():
             for number in numbers[[0, -1]].tolist() if len(numbers) else []:
-                self._known(number)
+                self._check_number(number)
             if isinstance(self._stored, LinesByNumber | LinesInOrder):
                 lines = list(self._stored.lines_of(numbers))
                 if labels is not None:
@@ -161,12 +161,12 @@ class DocumentReader:
         else:
             records = self._stored.records(numbers)
         # Records come first in the zip: so their iterator runs to its end and holds the decoded row group.
-        with self._unchanged():
+        with self._explain_change():
             for record, number in zip(records, numbers, strict=True):
                 yield self._document(int(number), record)
 
     @contextmanager
-    def _unchanged(self) -> Iterator[None]:
+    def _explain_change(self) -> Iterator[None]:
         """Raise `ShardChanged` instead of another error if the shard changed after its index was made."""
         try:
             yield
@@ -191,7 +191,7 @@ class DocumentReader:
         assert isinstance(record, dict)
         return Document(text, meta_of(record, self.format.text_field), subset, number, self.shard.name)
 
-    def _known(self, number: int) -> int:
+    def _check_number(self, number: int) -> int:
         """The number as an int; `PilekitError` if the shard cannot have it."""
         try:
             number = operator.index(number)

@@ -19,7 +19,7 @@ from pilekit.corpus.shard import is_url
 from pilekit.errors import PilekitError, counted
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access.frame_cache import BYTES_PER_LINE, FrameCache, FrameLRU
-from pilekit.shards.read.blocks import gunzipped, located_errors, shard_blocks
+from pilekit.shards.read.blocks import gunzip, locate_errors, shard_blocks
 from pilekit.shards.read.lines import Line, RowBlock, numbered_parts
 from pilekit.shards.read.open import MAX_DOCUMENT_BYTES, ReadOptions, open_stored
 from pilekit.shards.read.read_errors import LineTooLong
@@ -77,13 +77,13 @@ class LinesByNumber:
         frame = self.index.frames.frame_of(number)
         text: FrameText | None = self.frames.get((self.path, frame))
         if text is None:
-            with located_errors(self.path, lambda: number):
+            with locate_errors(self.path, lambda: number):
                 text = self._text(frame)
         place = number - int(self._first[frame])
         begin, end = text.begins[place : place + 2].tolist()
         if end <= len(text.data):
             return text.data[begin : end - 1]
-        with located_errors(self.path, lambda: number, self.max_document_bytes):
+        with locate_errors(self.path, lambda: number, self.max_document_bytes):
             return self._with_rest(text.data[begin:], frame)
 
     def lines_of(self, numbers: Int64) -> Iterator[Line]:
@@ -100,7 +100,7 @@ class LinesByNumber:
         stored: dict[int, memoryview] = {}
         for place, (begin, end) in enumerate(pairwise(borders)):
             frame = frames[place]
-            with located_errors(self.path, partial(int, numbers[begin]), self.max_document_bytes):
+            with locate_errors(self.path, partial(int, numbers[begin]), self.max_document_bytes):
                 if frame not in stored and self.frames.get((self.path, frame)) is None:
                     stored = self._read(frames[place:])
                 text = self._text(frame, stored.pop(frame, None), hold=False)
@@ -137,8 +137,8 @@ class LinesByNumber:
         if text is not None:
             return text
         stored = self._read([frame]).get(frame) if stored is None else stored
-        whole = None if stored is None else self._decoded(frame, stored)
-        data = self._decoded_in_pieces(frame) if whole is None else whole
+        whole = None if stored is None else self._decode_stored(frame, stored)
+        data = self._decode_pieces(frame) if whole is None else whole
         text = FrameText(data, self._begins(frame, data))
         if self.cache is not None and stored is not None and whole is not None:
             self.cache.used(self._key(frame), stored)
@@ -178,7 +178,7 @@ class LinesByNumber:
                 if cached is not None:
                     break
             end += 1
-        file = self._opened()
+        file = self._open()
         file.seek(int(self._offsets[first]))
         read = memoryview(file.read(int(self._offsets[end] - self._offsets[first])))
         places = (self._offsets[first : end + 1] - self._offsets[first]).tolist()
@@ -189,25 +189,25 @@ class LinesByNumber:
         header, (begin, end) = self.index.header, self._offsets[frame : frame + 2].tolist()
         return f"{header.size} {header.sample} {header.content_hash} {begin} {end}"
 
-    def _opened(self) -> BinaryIO:
+    def _open(self) -> BinaryIO:
         if self._file is None:
             self._file = open_stored(self.path, scattered=True)[0]
         return self._file
 
-    def _decoded(self, frame: int, stored: memoryview) -> bytes | None:
+    def _decode_stored(self, frame: int, stored: memoryview) -> bytes | None:
         """The text of a frame from its stored bytes; None if they are damaged or have another size."""
         if self.index.header.storage == "zstd":
             return decompress_whole(stored, int(self._sizes[frame]))
         return bytes(stored) if len(stored) == self._sizes[frame] else None
 
-    def _decoded_in_pieces(self, frame: int) -> bytes:
+    def _decode_pieces(self, frame: int) -> bytes:
         """The text of a frame, decoded in pieces: for gzip, and for a damaged frame, to name the damage."""
         pieces: Iterator[bytes] = iter(())
         if self.index.header.storage == "zstd":
-            pieces = decompress_frame_at(self._opened(), int(self._offsets[frame]), number=frame)
+            pieces = decompress_frame_at(self._open(), int(self._offsets[frame]), number=frame)
         elif self.index.header.storage == "gzip":
-            self._opened().seek(0)
-            pieces = gunzipped(self._opened())
+            self._open().seek(0)
+            pieces = gunzip(self._open())
         texts, missing = [], int(self._sizes[frame])
         for piece in pieces:
             missing -= len(piece)

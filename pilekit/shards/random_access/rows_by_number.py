@@ -18,7 +18,7 @@ from pilekit.documents import RecordFormat
 from pilekit.shards.random_access.frame_cache import FrameLRU
 from pilekit.shards.read.lines import LineCount
 from pilekit.shards.read.open import MAX_DOCUMENT_BYTES, open_stored
-from pilekit.shards.read.parquet import RowBlocks, decoded_rows, format_of, located_rows, open_table
+from pilekit.shards.read.parquet import RowBlocks, decode_rows, format_of, locate_rows, open_table
 
 Int64 = npt.NDArray[np.int64]
 
@@ -32,7 +32,7 @@ class RowsByNumber:
     def __init__(self, path: str, expected: RecordFormat, frames: FrameLRU):
         self.path, self.frames = path, frames
         self._file: BinaryIO = open_stored(path, scattered=True)[0]
-        with located_rows(path, lambda: 0):
+        with locate_rows(path, lambda: 0):
             self._table = open_table(self._file, self._file.seek(0, 2))
             self.format = format_of(self._table, expected, path)
         metadata = self._table.metadata
@@ -56,19 +56,19 @@ class RowsByNumber:
         of_each = np.searchsorted(self._begins, numbers, side="right") - 1
         for group in np.unique(of_each).tolist():
             in_group = numbers[of_each == group]
-            with located_rows(self.path, partial(int, in_group[0])):
+            with locate_rows(self.path, partial(int, in_group[0])):
                 yield from self._records_of(group, in_group - self._begins[group])
 
     def _records_of(self, group: int, places: Int64) -> Iterator[object]:
         table = self.frames.get((self.path, group))
         if table is not None:
-            yield from decoded_rows(table.take(places))
+            yield from decode_rows(table.take(places))
             return
         read = size = 0
         tables: list[pa.Table] = []
         for block in RowBlocks(self._table, self._columns, self.path, MAX_DOCUMENT_BYTES, LineCount(), groups=[group]):
             rows = pa.Table.from_batches(block).combine_chunks()
-            yield from decoded_rows(rows.take(places[(places >= read) & (places < read + len(rows))] - read))
+            yield from decode_rows(rows.take(places[(places >= read) & (places < read + len(rows))] - read))
             read, size = read + len(rows), size + rows.nbytes
             if size <= self.frames.held_bytes:
                 tables.append(rows)

@@ -73,7 +73,7 @@ def shard_blocks(
             yield rows
         return
     with (
-        located_errors(shown, lambda: count.lines, options.max_document_bytes),
+        locate_errors(shown, lambda: count.lines, options.max_document_bytes),
         text_pieces(path, options, watch) as pieces,
     ):
         blocks = whole_lines(pieces, options.max_document_bytes, count)
@@ -84,21 +84,21 @@ def shard_blocks(
 def text_pieces(path: str, options: ReadOptions, watch: ShardWatch | None = None) -> Iterator[Iterator[bytes]]:
     """The decompressed bytes of a shard that is not Parquet, in pieces of 1-3 MiB.
 
-    Errors do not name the line: wrap this in `located_errors`.
+    Errors do not name the line: wrap this in `locate_errors`.
     """
     with open_unchanged(path, options.advance, None if watch is None else watch.see_stored) as (file, storage):
         if storage == "zstd":
             on_frame = None if watch is None else watch.see_frame
             decoded = decompress_frames(file, max_window=options.max_window, on_frame=on_frame)
         else:
-            decoded = gunzipped(file) if storage == "gzip" else _plain(file, options.piece_bytes)
-        joined = _joined(decoded, options.piece_bytes // 2, None if watch is None else watch.see_text)
+            decoded = gunzip(file) if storage == "gzip" else _plain_pieces(file, options.piece_bytes)
+        joined = _join_pieces(decoded, options.piece_bytes // 2, None if watch is None else watch.see_text)
         with closing(run_ahead(joined) if options.ahead else joined) as pieces:
             yield pieces
 
 
 @contextmanager
-def located_errors(path: str, lines: Callable[[], int], max_document_bytes: int = MAX_DOCUMENT_BYTES) -> Iterator[None]:
+def locate_errors(path: str, lines: Callable[[], int], max_document_bytes: int = MAX_DOCUMENT_BYTES) -> Iterator[None]:
     """Turn damage and too long lines into a `PilekitError` that names the line; `lines()` is the number of lines read
     before it."""
     try:
@@ -112,7 +112,7 @@ def located_errors(path: str, lines: Callable[[], int], max_document_bytes: int 
         ) from long
 
 
-def _joined(
+def _join_pieces(
     pieces: Iterator[bytes], least: int, see_text: Callable[[bytes], None] | None
 ) -> Generator[bytes, None, None]:
     """Join small pieces (of many tiny frames) into pieces of at least `least` bytes."""
@@ -135,7 +135,7 @@ def _joined(
         yield b"".join(waiting)
 
 
-def gunzipped(file: BinaryIO) -> Iterator[bytes]:
+def gunzip(file: BinaryIO) -> Iterator[bytes]:
     """Decompress all members of a gzip file; yields pieces of at most 256 KiB."""
     try:
         with gzip.GzipFile(fileobj=file, mode="rb") as text:
@@ -151,7 +151,7 @@ def gunzipped(file: BinaryIO) -> Iterator[bytes]:
         raise ShardDamage("is empty (0 bytes), not a gzip file; fetch it again", frame=None, byte=0)
 
 
-def _plain(file: BinaryIO, piece_bytes: int) -> Iterator[bytes]:
+def _plain_pieces(file: BinaryIO, piece_bytes: int) -> Iterator[bytes]:
     while piece := file.read(piece_bytes):
         yield piece
     if file.tell() == 0:

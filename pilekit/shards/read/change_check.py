@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 from pilekit.corpus.shard import STANDARD_INPUT, is_url
-from pilekit.corpus.stores import is_missing, reason_of, retried, store_of
+from pilekit.corpus.stores import is_missing, reason_of, retry, store_of
 from pilekit.errors import PilekitError
 from pilekit.shards.read.open import Storage, open_stored
 from pilekit.shards.read.read_errors import ShardDamage
@@ -31,13 +31,13 @@ class ShardChanged(PilekitError):
 
 def version_of(path: str) -> str:
     """Size and modification time of a shard, or the size and tag that its store reports; "" if unknown."""
-    return " ".join(map(str, _known_state(path)[:2]))
+    return " ".join(map(str, _state_if_known(path)[:2]))
 
 
 def check_version(path: str, version: str) -> None:
     """Raise `ShardChanged` if the shard has another version now."""
     if version and version_of(path) != version:
-        raise _changed(path)
+        raise _change_error(path)
 
 
 @contextmanager
@@ -58,22 +58,22 @@ def open_unchanged(
         yield file, storage
         return
     with file:
-        before = _known_state(path) if is_url(path) else _local_state(file.fileno())
+        before = _state_if_known(path) if is_url(path) else _local_state(file.fileno())
         try:
             yield file, storage
         except (PilekitError, ShardDamage) as error:
             if before and _state(path) != before:
-                raise _changed(path) from error
+                raise _change_error(path) from error
             raise
         if before and _state(path) != before:
-            raise _changed(path)
+            raise _change_error(path)
 
 
-def _changed(path: str) -> ShardChanged:
+def _change_error(path: str) -> ShardChanged:
     return ShardChanged(f"{path}: was changed while it was read; run again")
 
 
-def _known_state(path: str) -> tuple[Any, ...]:
+def _state_if_known(path: str) -> tuple[Any, ...]:
     try:
         return _state(path)
     except PilekitError:
@@ -106,7 +106,7 @@ def _remote_state(url: str) -> tuple[Any, ...]:
     try:
         store, path = store_of(url)
         store.invalidate_cache(path)
-        about = retried(lambda: store.info(path), url)
+        about = retry(lambda: store.info(path), url)
     except Exception as error:  # Every store raises its own errors.
         if not is_missing(error):
             raise PilekitError(f"{url}: cannot be asked whether it changed: {reason_of(error)}") from error

@@ -17,7 +17,7 @@ from typing import BinaryIO, Literal, cast
 
 from pilekit.artifacts.atomic_write import final_name
 from pilekit.corpus.shard import STANDARD_INPUT, is_url, without_query
-from pilekit.corpus.stores import is_missing, reason_of, retried, store_of
+from pilekit.corpus.stores import is_missing, reason_of, retry, store_of
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.read.read_errors import ShardDamage
 from pilekit.shards.read.zstd_frames import FRAME_MAGIC, MAX_WINDOW, PIECE_BYTES, is_skippable
@@ -105,11 +105,11 @@ class _StoredFile(io.RawIOBase):
 
     def read(self, size: int = -1, /) -> bytes:
         try:
-            data = self.file.read(size) if self.size is None else retried(lambda: self._whole(size), self.path)
+            data = self.file.read(size) if self.size is None else retry(lambda: self._read_exactly(size), self.path)
         except Exception as error:
             if self.size is None or self.moved or not isinstance(error, ValueError):
-                raise self._unreadable(error) from error
-            self._read_on()
+                raise self._read_error(error) from error
+            self._reopen_without_ranges()
             return self.read(size)
         if self.position == 0 and self.storage is not None:
             _check_start(data, self.storage)
@@ -120,7 +120,7 @@ class _StoredFile(io.RawIOBase):
             self.on_read(data)
         return data
 
-    def _whole(self, size: int) -> bytes:
+    def _read_exactly(self, size: int) -> bytes:
         """One attempt to read the next `size` bytes, or the rest of the file."""
         assert self.size is not None
         if self.file.tell() != self.position:
@@ -131,7 +131,7 @@ class _StoredFile(io.RawIOBase):
             raise ConnectionError(f"{len(data):,} bytes came where {size:,} were asked for")
         return data
 
-    def _read_on(self) -> None:
+    def _reopen_without_ranges(self) -> None:
         """Open the file again without ranges, which this web server lacks, and read up to the position."""
         store, inner = store_of(self.path)
         self.size, before = None, self.position
@@ -140,14 +140,14 @@ class _StoredFile(io.RawIOBase):
             while before and (data := self.file.read(min(before, 1 << 20))):
                 before -= len(data)
         except Exception as error:
-            raise self._unreadable(error) from error
+            raise self._read_error(error) from error
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
         self.moved = True
         try:
             self.position = self.file.seek(offset, whence)
         except Exception as error:
-            raise self._unreadable(error) from error
+            raise self._read_error(error) from error
         return self.position
 
     def tell(self) -> int:
@@ -167,7 +167,7 @@ class _StoredFile(io.RawIOBase):
             self.file.close()
         super().close()
 
-    def _unreadable(self, error: Exception) -> Exception:
+    def _read_error(self, error: Exception) -> Exception:
         if isinstance(error, MemoryError):
             return error
         why = reason_of(error)
@@ -202,7 +202,7 @@ def open_file(path: str, *, scattered: bool = False) -> BinaryIO:
     """Open a file of any name, at a path or URL, like `open_stored`; `PilekitError` if it cannot be opened."""
     try:
         if is_url(path):
-            return cast(BinaryIO, retried(lambda: _open_remote(path, scattered), path))
+            return cast(BinaryIO, retry(lambda: _open_remote(path, scattered), path))
         return cast(BinaryIO, _StoredFile(Path(path).open("rb")))
     except FileNotFoundError as error:
         if not is_missing(error):
@@ -232,7 +232,7 @@ def exists(path: str) -> bool:
         return os.path.isfile(path)  # noqa: PTH113 (Path.is_file raises where a parent folder may not be read)
     try:
         store, inner = store_of(path)
-        return bool(retried(lambda: store.info(inner), path)["type"] == "file")
+        return bool(retry(lambda: store.info(inner), path)["type"] == "file")
     except Exception:  # Every store raises its own errors; reading the shard itself will report the problem.
         return False
 

@@ -50,7 +50,7 @@ def row_blocks(
 
     After damage `count` is the number of the rows that were read.
     """
-    with open_unchanged(path) as (file, _), located_rows(shown, lambda: count.lines):
+    with open_unchanged(path) as (file, _), locate_rows(shown, lambda: count.lines):
         size = file.seek(0, 2)
         table = open_table(file, size)
         leaves = {leaf.path for leaf in table.schema}
@@ -64,10 +64,10 @@ def row_blocks(
         else:
             names = [name for name in table.schema_arrow.names if name in columns] or None
         rows = RowBlocks(table, names, shown, options.max_document_bytes, count, start=start)
-        yield _decoded_blocks(rows, format, size, options.advance)
+        yield _decode_blocks(rows, format, size, options.advance)
 
 
-def _decoded_blocks(
+def _decode_blocks(
     rows: RowBlocks, format: RecordFormat, size: int, advance: Callable[[int], None] | None
 ) -> Iterator[RowBlock]:
     """The rows, decoded; Parquet measures progress in rows only, so the file's `size` bytes are spread over them."""
@@ -75,7 +75,7 @@ def _decoded_blocks(
     for block in rows:
         end = rows.count.lines
         numbers = np.arange(end - len(block), end)
-        yield RowBlock(numbers, decoded_rows(pa.Table.from_batches(block)), format)
+        yield RowBlock(numbers, decode_rows(pa.Table.from_batches(block)), format)
         if advance is not None:
             read_bytes = min(size, size * end // max(1, rows.table.metadata.num_rows))
             advance(read_bytes - reported)
@@ -140,7 +140,7 @@ class RowGroup(NamedTuple):
 
 def row_groups(file: BinaryIO, path: str) -> list[RowGroup]:
     """The row groups of an open Parquet file; `path` is its name in messages."""
-    with located_rows(path, lambda: 0):
+    with locate_rows(path, lambda: 0):
         metadata = open_table(file, file.seek(0, 2)).metadata
     groups = []
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
@@ -160,7 +160,7 @@ def has_page_checksums(file: BinaryIO, group: RowGroup) -> bool:
 
 
 @contextmanager
-def located_rows(path: str, read: Callable[[], int]) -> Iterator[None]:
+def locate_rows(path: str, read: Callable[[], int]) -> Iterator[None]:
     """Turn damage into a `PilekitError` that names the row; `read()` is the number of rows read before it."""
     try:
         yield
@@ -210,7 +210,7 @@ def format_of(table: pq.ParquetFile, expected: RecordFormat, path: str) -> Recor
     return replace(expected, label_path=(flat,)) if flat in names else expected
 
 
-def decoded_rows(rows: pa.Table) -> list[object]:
+def decode_rows(rows: pa.Table) -> list[object]:
     """Each row as the record that a line of JSON would give; a `BadRecord` for a row that cannot be decoded."""
     try:
         # Three times as fast as row by row.
@@ -218,4 +218,4 @@ def decoded_rows(rows: pa.Table) -> list[object]:
     except UnicodeDecodeError:
         if len(rows) == 1:
             return [BadRecord("is not valid UTF-8")]
-        return [record for place in range(len(rows)) for record in decoded_rows(rows.slice(place, 1))]
+        return [record for place in range(len(rows)) for record in decode_rows(rows.slice(place, 1))]

@@ -1,7 +1,7 @@
 """The errors that reading can meet: damaged bytes, too long lines, and bad lines.
 
 `ShardDamage` is about stored bytes (a truncated frame, a wrong checksum, garbage). It is raised where only the position
-in the file is known; `located_errors` turns it into a `PilekitError` that also names the line, and `LineTooLong` too.
+in the file is known; `locate_errors` turns it into a `PilekitError` that also names the line, and `LineTooLong` too.
 `BadLine` is one line that is not a document.
 """
 
@@ -92,12 +92,12 @@ class SkippedLines:
         return [[bad.path, bad.line, bad.reason] for bad in self.examples]
 
     @classmethod
-    def noted(cls, note: Mapping[str, Any]) -> SkippedLines:
+    def from_note(cls, note: Mapping[str, Any]) -> SkippedLines:
         """The bad lines of a note: `skipped` counts them, and `bad_lines` lists them."""
         return cls(note["skipped"], [BadLine(*bad) for bad in note["bad_lines"]])
 
     @classmethod
-    def of_shards(cls, notes: Mapping[str, Mapping[str, Any]], shards: Iterable[Shard]) -> SkippedLines:
+    def from_notes(cls, notes: Mapping[str, Mapping[str, Any]], shards: Iterable[Shard]) -> SkippedLines:
         """The bad lines of all shards, from the note about each."""
         skipped = cls()
         for shard in shards:

@@ -174,7 +174,7 @@ def walk_frames(stored: Stored, max_window: int) -> Iterator[Blocks]:
             yield _begin_frame(stored, number, max_window)
             number += 1
         elif len(magic) < 4 and (FRAME_MAGIC.startswith(magic) or _may_be_skippable(magic)):
-            raise _truncated(stored, number)
+            raise _truncation(stored, number)
         elif number == 0 and begin == 0:
             raise ShardDamage("is not a zstd file; fetch it again", frame=0, byte=0)
         else:
@@ -188,12 +188,12 @@ def walk_frames(stored: Stored, max_window: int) -> Iterator[Blocks]:
 
 def _skip(stored: Stored, number: int) -> None:
     if not stored.has(8):
-        raise _truncated(stored, number)
+        raise _truncation(stored, number)
     (remaining,) = struct.unpack_from("<I", stored.data, stored.at + 4)
     stored.at += 8
     while remaining:
         if not stored.has(1):
-            raise _truncated(stored, number)
+            raise _truncation(stored, number)
         step = min(remaining, stored.left)
         stored.at += step
         remaining -= step
@@ -202,7 +202,7 @@ def _skip(stored: Stored, number: int) -> None:
 def _begin_frame(stored: Stored, number: int, max_window: int) -> Blocks:
     header = parse_frame_header(stored.data[stored.at : stored.at + LARGEST_HEADER])
     if header is None:
-        raise _truncated(stored, number)
+        raise _truncation(stored, number)
     if header.dictionary:
         raise ShardDamage(
             f"frame {number} says that it needs a dictionary, which a shard does not hold; recompress it without one "
@@ -235,13 +235,13 @@ def decode(blocks: Blocks, max_window: int) -> Iterator[bytes]:
             why = str(error).removeprefix("zstd decompress error: ")
             if "not enough memory" in why:  # The frame may be right, and must not be called damaged.
                 raise MemoryError from error
-            raise _damaged(blocks.number, why, blocks.first, blocks.position) from error
+            raise _frame_damage(blocks.number, why, blocks.first, blocks.position) from error
         if piece:
             yield piece
         elif blocks.damage is not None:
             raise blocks.damage
         elif not blocks.last or blocks.read(1):
-            raise _damaged(blocks.number, "its blocks and its end disagree", blocks.first, blocks.position)
+            raise _frame_damage(blocks.number, "its blocks and its end disagree", blocks.first, blocks.position)
         else:
             return
 
@@ -271,7 +271,7 @@ class Blocks:
                 field = data[end] | data[end + 1] << 8 | data[end + 2] << 16
                 kind, length = (field >> 1) & 3, field >> 3
                 if kind == 3 or length > LARGEST_BLOCK:
-                    self.damage = _damaged(
+                    self.damage = _frame_damage(
                         self.number, "an impossible block header", self.first, self.stored.start + end + 3
                     )
                     break
@@ -288,17 +288,17 @@ class Blocks:
             if self.damage is None:
                 try:
                     if not self.stored.more():
-                        self.damage = _truncated(self.stored, self.number)
+                        self.damage = _truncation(self.stored, self.number)
                 except ShardDamage as unreadable:
                     self.damage = unreadable
         return b""
 
 
-def _truncated(stored: Stored, number: int) -> ShardDamage:
+def _truncation(stored: Stored, number: int) -> ShardDamage:
     return ShardDamage(
         f"is cut off: frame {number} has no end; fetch it again", frame=number, byte=stored.start + len(stored.data)
     )
 
 
-def _damaged(number: int, why: str, begin: int, end: int) -> ShardDamage:
+def _frame_damage(number: int, why: str, begin: int, end: int) -> ShardDamage:
     return ShardDamage(f"frame {number} is damaged ({why}); fetch it again", frame=number, byte=end, since=begin)

@@ -38,7 +38,7 @@ def known_frames(file: BinaryIO, table: SeekTable | None, index: ShardIndex | No
     lines = {offset: line + 1 for offset, line in indexed}
     if table is None:
         return [KnownFrame(offset, None, line) for offset, line in lines.items()]
-    return [KnownFrame(offset, size, lines.get(offset)) for offset, size in _listed(file, table)]
+    return [KnownFrame(offset, size, lines.get(offset)) for offset, size in _frames_of_table(file, table)]
 
 
 def locate(damage: ShardDamage, begins: list[int], read: int, lines: int) -> tuple[int | None, int, str, bool]:
@@ -84,7 +84,7 @@ def compare_table(file: BinaryIO, table: SeekTable, scan: ShardScan, findings: F
     """Add the first frame that differs from its entry in the seek table."""
     sizes = [end - begin for begin, end in pairwise([*scan.frames.text_offset.tolist(), scan.content_bytes])]
     read = zip(scan.frames.offset.tolist(), sizes, strict=True)
-    for number, (listed, decoded) in enumerate(zip_longest(_listed(file, table), read)):
+    for number, (listed, decoded) in enumerate(zip_longest(_frames_of_table(file, table), read)):
         if listed == decoded:
             continue
         if listed and decoded and listed[0] == decoded[0]:
@@ -96,7 +96,7 @@ def compare_table(file: BinaryIO, table: SeekTable, scan: ShardScan, findings: F
         return
 
 
-def _listed(file: BinaryIO, table: SeekTable) -> Iterator[tuple[int, int]]:
+def _frames_of_table(file: BinaryIO, table: SeekTable) -> Iterator[tuple[int, int]]:
     """(offset, decoded bytes) of the zstd frames in a table, which lists skippable frames too."""
     offset = 0
     for stored, decoded in table:

@@ -77,7 +77,7 @@ def verify_shard(
         if isinstance(damage, ShardDamage):
             finding = Finding(shard.name, damage.reason, byte=damage.byte)
         else:
-            finding = Finding(shard.name, _without_place(error, shard))
+            finding = Finding(shard.name, _drop_place(error, shard))
         verdict, size = Verdict([finding]), shard.size or 0
     advance(max(0, size - read_bytes))
     return verdict
@@ -139,9 +139,9 @@ class ShardCheck:
         if error is not None:
             unjudged = ("unread",)
         elif comparison is None and self.expected is None:
-            unjudged = self._unguarded()
+            unjudged = self._missing_guards()
         unjudged += ("fields",) * other_fields
-        findings = [self._placed(finding, whole=error is None) for finding in unplaced]
+        findings = [self._add_place(finding, whole=error is None) for finding in unplaced]
         return Verdict(findings, self.now.size, sha256, unjudged)
 
     def _load_index(self) -> ShardIndex | None:
@@ -194,7 +194,7 @@ class ShardCheck:
         if not isinstance(damage, ShardDamage):
             line += damage.lines_before if isinstance(damage, LineTooLong) else 0
             no_footer = self.storage == "parquet" and not len(scan.frames)
-            self.damage.add(_without_place(error, self.shard), line=line, byte=0 if no_footer else None)
+            self.damage.add(_drop_place(error, self.shard), line=line, byte=0 if no_footer else None)
             return None
         frames: list[KnownFrame] = []
         if self.storage == "zstd":
@@ -210,7 +210,7 @@ class ShardCheck:
             check_frames(file, frames, behind, self.damage, self.whole)
         return int(scan.frames.line[number or 0]) if suspect else None
 
-    def _placed(self, finding: Finding, *, whole: bool) -> Finding:
+    def _add_place(self, finding: Finding, *, whole: bool) -> Finding:
         """The finding with the place of its line: where its frame or row group begins or, in plain text, the line.
 
         whole   the shard was read to its end, so a later line is missing at the end
@@ -261,7 +261,7 @@ class ShardCheck:
             )
         return digest
 
-    def _unguarded(self) -> tuple[str, ...]:
+    def _missing_guards(self) -> tuple[str, ...]:
         """The kinds of damage that go unnoticed when the shard is read to its end without index and sum."""
         cut, change = self.storage != "parquet" and self.table is None, self.storage == "plain"
         if self.storage in ("zstd", "parquet") and len(self.scan.frames):
@@ -276,6 +276,6 @@ class ShardCheck:
         return ("cut",) * cut + ("change",) * change
 
 
-def _without_place(error: Exception, shard: Shard) -> str:
+def _drop_place(error: Exception, shard: Shard) -> str:
     """The error's message without the place, because the finding has fields for it."""
     return re.sub(rf"\A{re.escape(visible(shard.path))}(, (line|row) [\d,]+)?: ", "", visible(error))

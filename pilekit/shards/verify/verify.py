@@ -104,9 +104,9 @@ def verify_corpus(
     if write_sums and part is not None:
         raise PilekitError("sums are written for all shards at once; leave out --part")
     target, old = _target(corpus) if write_sums else (None, {})
-    listed_in, listed = _listed(corpus, sums)
-    expected = _expected(corpus, listed_in, listed, use_manifest_sums)
-    missing = _missing(corpus, listed_in, listed) if listed_in and whole and (part is None or part[0] == 1) else []
+    listed_in, listed = _load_sums(corpus, sums)
+    expected = _expected_sums(corpus, listed_in, listed, use_manifest_sums)
+    missing = _find_missing(corpus, listed_in, listed) if listed_in and whole and (part is None or part[0] == 1) else []
     verify = functools.partial(verify_shard, manifest=corpus.manifest, hashed=write_sums)
     load_scan(job, job.shards)
     items = [(shard, expected.get(shard.name)) for shard in job.shards]
@@ -149,7 +149,7 @@ def _target(corpus: Corpus) -> tuple[Path, dict[str, str]]:
     return target, read_sums(old) if old else {}
 
 
-def _listed(corpus: Corpus, sums: str | Path | None) -> tuple[str | None, dict[str, str]]:
+def _load_sums(corpus: Corpus, sums: str | Path | None) -> tuple[str | None, dict[str, str]]:
     """(the sums file, name -> sum); (None, {}) if there is none."""
     place = find_sums(corpus.root) if sums is None else str(sums)
     if place is None:
@@ -164,7 +164,7 @@ def _listed(corpus: Corpus, sums: str | Path | None) -> tuple[str | None, dict[s
     return place, listed
 
 
-def _expected(
+def _expected_sums(
     corpus: Corpus, listed_in: str | None, listed: dict[str, str], use_manifest_sums: bool
 ) -> dict[str, Expected]:
     """The known sums that shards should have, by the shard's name."""
@@ -184,7 +184,7 @@ def _expected(
     return expected
 
 
-def _missing(corpus: Corpus, listed_in: str, listed: dict[str, str]) -> list[Finding]:
+def _find_missing(corpus: Corpus, listed_in: str, listed: dict[str, str]) -> list[Finding]:
     """A finding for each listed file that is missing."""
     not_read = set(listed) - {stored_name(shard) for shard in corpus.shards}
     if is_url(corpus.root):

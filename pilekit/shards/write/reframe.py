@@ -38,7 +38,7 @@ from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.folder_job import corpus_folder
 from pilekit.shards.index.build import build_index
 from pilekit.shards.index.format import INDEX_SUFFIX
-from pilekit.shards.read.blocks import located_errors, text_pieces
+from pilekit.shards.read.blocks import locate_errors, text_pieces
 from pilekit.shards.read.open import MAX_DOCUMENT_BYTES, ReadOptions, is_parquet
 from pilekit.shards.read.read_errors import LineTooLong, ShardDamage
 from pilekit.shards.work import StoredWork, takes
@@ -221,7 +221,7 @@ def copy_in_frames(
 
     writer = FrameWriter(file, level)
     with (
-        located_errors(shard.path, lambda: newlines, max_document_bytes),
+        locate_errors(shard.path, lambda: newlines, max_document_bytes),
         text_pieces(shard.path, ReadOptions(advance, ahead=threads > 1)) as pieces,
     ):
         for _ in writer.write_all(cut_at_lines(checked(pieces), frame_bytes), threads):

@@ -70,9 +70,9 @@ def read_seek_table(file: BinaryIO, size: int) -> list[tuple[int, int]] | None:
         # If half of the header is right, the other half is damaged; else the footer is.
         wrong_header = header is not None and (header[0] == SKIPPABLE_MAGIC or header[1] == content)
         wrong = begin if wrong_header and magic == SEEKABLE_MAGIC else size - _FOOTER.size
-        raise _damaged("its header and footer disagree", wrong)
+        raise _table_damage("its header and footer disagree", wrong)
     if descriptor & _RESERVED_BITS:
-        raise _damaged(f"descriptor {descriptor:#04x}, which no known version has", size - 5)
+        raise _table_damage(f"descriptor {descriptor:#04x}, which no known version has", size - 5)
     if number > MAX_FRAMES:
         raise ShardDamage(
             f"has a seek table of {number:,} frames, and {MAX_FRAMES:,} are allowed; write larger frames with "
@@ -82,7 +82,7 @@ def read_seek_table(file: BinaryIO, size: int) -> list[tuple[int, int]] | None:
         )
     frames = list(entry.iter_unpack(_read(file, begin + _HEADER.size, number * entry.size)))
     if any(stored < _SMALLEST_FRAME for stored, _ in frames) or sum(stored for stored, _ in frames) != begin:
-        raise _damaged(f"its frames do not add up to the {begin:,} bytes before it", begin)
+        raise _table_damage(f"its frames do not add up to the {begin:,} bytes before it", begin)
     return frames
 
 
@@ -94,7 +94,7 @@ def _read(file: BinaryIO, offset: int, amount: int) -> bytes:
     return data
 
 
-def _damaged(why: str, byte: int) -> ShardDamage:
+def _table_damage(why: str, byte: int) -> ShardDamage:
     reason = f"has a wrong seek table ({why}); fetch the file again, or write it again with pilekit reframe"
     return ShardDamage(reason, frame=None, byte=byte)
 

@@ -52,7 +52,7 @@ class ShardWriter(NearestNames):
         self._open: AbstractContextManager[None] | None = None
 
     def __enter__(self) -> Self:
-        self._open = self._opened()
+        self._open = self._writing()
         self._open.__enter__()
         return self
 
@@ -62,7 +62,7 @@ class ShardWriter(NearestNames):
         opened.__exit__(*error)
 
     @contextmanager
-    def _opened(self) -> Iterator[None]:
+    def _writing(self) -> Iterator[None]:
         with write_atomically(self.path, follow_links=self.follow_links) as self._file:
             self._frames = FrameWriter(self._file, self.level) if self.storage == "zstd" else None
             # No name and no time in the header: the same lines must give the same bytes.

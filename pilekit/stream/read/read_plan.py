@@ -23,7 +23,7 @@ from pilekit.errors import message_logger, visible
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.index.format import ShardIndex, bad_lines, find_indexes
 from pilekit.shards.random_access.frame_cache import HELD_BYTES
-from pilekit.shards.read.blocks import gunzipped, located_errors
+from pilekit.shards.read.blocks import gunzip, locate_errors
 from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.open import open_stored, storage_of
 from pilekit.shards.read.parquet import row_groups
@@ -112,7 +112,7 @@ def _frame_sizes(shard: Shard, index: ShardIndex | None, most_decoded: int) -> I
     if storage == "plain":
         return np.zeros(0, np.int64)
     file, _ = open_stored(shard.path, scattered=True)
-    with file, located_errors(shard.path, lambda: 0):
+    with file, locate_errors(shard.path, lambda: 0):
         size = file.seek(0, 2)
         if storage == "parquet":
             return np.array([group.size for group in row_groups(file, shard.path)], np.int64)
@@ -126,9 +126,9 @@ def _first_frame(shard: Shard, most_decoded: int) -> int:
     """Decoded bytes of the first frame, counted up to a little more than `most_decoded`. Gzip counts as one frame."""
     file, storage = open_stored(shard.path)
     size = 0
-    with file, located_errors(shard.path, lambda: 0):
+    with file, locate_errors(shard.path, lambda: 0):
         if storage == "gzip":
-            pieces = gunzipped(file)
+            pieces = gunzip(file)
         else:
             frames = islice(walk_frames(Stored(file), MAX_WINDOW), 1)
             pieces = (piece for blocks in frames for piece in decode(blocks, MAX_WINDOW))

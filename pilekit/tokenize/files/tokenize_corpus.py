@@ -159,7 +159,7 @@ def tokenize_corpus(
         return {**totals, **growing_output.finish(), "tokenizer": tokenizer_facts}
 
     results, header_path = finished_output(files, parameters, corpus.shards, make, shared)
-    skipped = SkippedLines.noted(results)
+    skipped = SkippedLines.from_note(results)
     if job.on_error == "raise" and skipped.count:
         raise PilekitError(
             f"{skipped.examples[0]}; {header_path} leaves this line out; to accept that, give --on-error skip"
@@ -175,7 +175,7 @@ def _totals(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     skipped = SkippedLines()
     for shard in shards:
         sums = add_counts(sums, {name: shard[name] for name in sums})
-        skipped.merge(SkippedLines.noted(shard))
+        skipped.merge(SkippedLines.from_note(shard))
     subsets = dict(
         sorted(sums["subsets"].items(), key=lambda item: (-item[1]["bytes"], -item[1]["documents"], item[0]))
     )
