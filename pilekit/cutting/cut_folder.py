@@ -117,7 +117,7 @@ class CutFolder:
         return paths
 
 
-def how(row: Row) -> str:
+def evidence(row: Row) -> str:
     """What a row of a table proves, in a few words."""
     if "words" in row:
         return f"{counted(row['words'], 'word')}, {counted(row['ngrams'], 'n-gram')} of the record"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pilekit.corpus import Corpus
-from pilekit.cutting.cut_folder import CutFolder, Row, how
+from pilekit.cutting.cut_folder import CutFolder, Row, evidence
 from pilekit.cutting.cut_texts import passages
 from pilekit.errors import PilekitError, visible, visible_lines
 from pilekit.explore.comparison import compared
@@ -55,7 +55,7 @@ class Cuts:
             "of": [visible(one.place, 200) for one in (stays, cut)],
         }
 
-    def of(self, browsed: str, number: int) -> dict[str, Any]:
+    def in_document(self, browsed: str, number: int) -> dict[str, Any]:
         """The first cuts in a document of the browsed corpus, and `key`, the name of its shard in the run."""
         for name, other in self._browsed.items():
             if other == browsed:
@@ -74,7 +74,7 @@ class Cuts:
             "shard": visible(row["shard"], 100),
             "number": row["number"],
             "subset": visible(row["subset"], 60),
-            "how": how(row),
+            "how": evidence(row),
             "source": visible(where, 100),
             "here": self._browsed.get(row["shard"]),
             "kept_here": None if source is None else self._browsed.get(source),

@@ -60,7 +60,7 @@ class Removals:
             raise PilekitError(f"{shard} {number}: was not removed")
         return {**self._shown(pairs[0]), **compared(*pair_texts(pairs, self._run)[0])}
 
-    def of(self, browsed: str, number: int) -> dict[str, Any] | None:
+    def cluster_of(self, browsed: str, number: int) -> dict[str, Any] | None:
         """The cluster of a document of the browsed corpus; None for a shard that was not deduplicated.
 
         `removed` is the document's own row, None if it was kept; `cluster` the rows of its kept document, `of` their

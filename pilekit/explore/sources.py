@@ -149,8 +149,8 @@ class Sources:
         text = document.text[:most_shown]
         shown: dict[str, Any] = {**_listed(document), "characters": len(document.text), "shown": len(text)}
         shown["meta"] = {visible(key, 80): visible(value, 500) for key, value in document.meta.items()}
-        shown["duplicates"] = None if self._removals is None else self._removals.of(shard, number)
-        shown["cuts"] = [{"title": one.title, **one.of(shard, number)} for one in self._cuts]
+        shown["duplicates"] = None if self._removals is None else self._removals.cluster_of(shard, number)
+        shown["cuts"] = [{"title": one.title, **one.in_document(shard, number)} for one in self._cuts]
         if self._tokenizer is None:
             return {**shown, "text": visible_lines(text)}
         ids, spans = self._tokenizer.encode_with_spans(text)

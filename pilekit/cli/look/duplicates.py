@@ -89,14 +89,14 @@ def command(folder: Path, subset: str | None, min_similarity: float, count: int,
 
 def _show_spans(cuts: CutFolder, subset: str | None, count: int, as_json: bool) -> None:
     """Print spans that `pilekit decontaminate` cut, beside the records of evaluations that hold them."""
-    from pilekit.cutting.cut_folder import how
+    from pilekit.cutting.cut_folder import evidence
     from pilekit.cutting.cut_texts import passages
 
     rows, total = cuts.spread(count, subset)
     if printed({"spans": total, "cuts": rows}, as_json):
         return
     for place, (row, both) in enumerate(zip(rows, passages(cuts, rows), strict=True), 1):
-        _print_cut(f"{place} of {len(rows)}: {how(row)}", both)
+        _print_cut(f"{place} of {len(rows)}: {evidence(row)}", both)
     given = cuts.header.parameters
     window = f"{counted(given['window'], 'character')} on each side of a span went with it"
     cut = window if given["remove"] == "spans" else "their documents were dropped"
@@ -109,7 +109,7 @@ def _show_passages(cuts: CutFolder, subset: str | None, count: int, as_json: boo
 
     from pilekit.artifacts.sort.scratch_files import Scratch
     from pilekit.corpus import Corpus, Shard
-    from pilekit.cutting.cut_folder import how
+    from pilekit.cutting.cut_folder import evidence
     from pilekit.cutting.cut_texts import passages
     from pilekit.cutting.passages import frequent_passages
 
@@ -123,7 +123,7 @@ def _show_passages(cuts: CutFolder, subset: str | None, count: int, as_json: boo
         return
     texts = passages(cuts, [one.rows[0] for one in frequent])
     for place, (one, both) in enumerate(zip(frequent, texts, strict=True), 1):
-        _print_cut(f"{place} of {len(frequent)}: {one.count:,} times, {how(one.rows[0])}", both)
+        _print_cut(f"{place} of {len(frequent)}: {one.count:,} times, {evidence(one.rows[0])}", both)
         for row in one.rows[1:]:
             of = f"{shortened(row['shard'], 100)} {row['number']:,}, {shortened(row['subset'], 60)}"
             say(f"cut too: {of} from {row['start']:,} to {row['end']:,}")
