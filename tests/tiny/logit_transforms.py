@@ -18,21 +18,16 @@ LOGIT_TRANSFORMS = {
 }
 
 
-def finishing_config(family: str, *, vocab_size: int = 320) -> Any:
-    """The configuration of a family of `LOGIT_TRANSFORMS`."""
-    common = SMALL | {"vocab_size": vocab_size}
-    if family == "gemma2":
-        return Gemma2Config(**common, head_dim=8, final_logit_softcapping=2.0)
-    if family == "cohere":
-        return CohereConfig(**common, logit_scale=0.3)
-    assert family == "granite"
-    return GraniteConfig(**common, attention_multiplier=8**-0.5, logits_scaling=0.7)
-
-
 def transforming_model(family: str, *, vocab_size: int = 320) -> Any:
     """A randomly initialised model of a family of `LOGIT_TRANSFORMS`, without dropout."""
+    common = SMALL | {"vocab_size": vocab_size}
+    config: Any = {
+        "gemma2": Gemma2Config(**common, head_dim=8, final_logit_softcapping=2.0),
+        "cohere": CohereConfig(**common, logit_scale=0.3),
+        "granite": GraniteConfig(**common, attention_multiplier=8**-0.5, logits_scaling=0.7),
+    }[family]
     torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(finishing_config(family, vocab_size=vocab_size)).eval()
+    return AutoModelForCausalLM.from_config(config).eval()
 
 
 def transformed(transform: LogitTransform, logits: Tensor) -> Tensor:

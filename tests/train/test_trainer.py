@@ -53,12 +53,12 @@ def whole(made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, T
 
 @pytest.mark.slow
 def test_token_files_give_the_losses_of_the_shards(made: Path, tmp_path: Path) -> None:
-    """Also resumed after a stop, with workers."""
+    """Also with workers, other numbers of them before and after a stop: rows that were read ahead are not lost."""
     corpus = documents(tmp_path / "shards", [60, 50], text_of=lambda rng: some_text(rng) or "a").folder
     tokenize_corpus(corpus, tmp_path / "tokens" / "pile", made / "tokenizer", append_eod=True)
     trainer(made, tmp_path / "by-text", f"data.path={corpus}").fit()
     given = f"data.path={tmp_path}/tokens/pile"
-    assert trainer(made, tmp_path / "by-ids", given).fit(interrupt_at(4)).interrupted
+    assert trainer(made, tmp_path / "by-ids", given, "data.workers=2").fit(interrupt_at(4)).interrupted
     trainer(made, tmp_path / "by-ids", given, "data.workers=1").fit()
     assert lines(tmp_path / "by-ids") == lines(tmp_path / "by-text")
     with pytest.raises(PilekitError, match=r"there are no val shards among those of data\.path"):

@@ -1,6 +1,6 @@
 """bench_train.py --gpu: the same loops in bf16 on all GPUs of a machine, larger shapes, MFU, and the estimated peak.
 
-Beside pilekit under some ZeRO stages, and once with compiled blocks: bare loops, and DeepSpeed and accelerate if this
+pilekit runs under some ZeRO stages, and with compiled blocks. Bare loops run too, and DeepSpeed and accelerate if this
 Python has them. A GPU's memory cannot hold all at once, and memory cached by one process is lost to others, so each
 runs alone, one after the other, with one CPU thread per rank, as under torchrun. If one fails, the table says so and
 the rest still run.

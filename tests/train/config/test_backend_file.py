@@ -12,15 +12,10 @@ import pytest
 import yaml
 
 from pilekit.train.config.backend_file import backend_settings
-from pilekit.train.config.file import load_config
 from tests.refusing import refused
+from tests.train.runs import small_config
 
-CONFIG = {
-    "data": {"tokenizer": "tokenizer.json"},
-    "model": {"preset": "pythia-14m"},
-    "train": {"steps": 10, "global_batch_size": 32, "micro_batch_size": 4},
-    "optimizer": {"lr": 1e-3},
-}
+CONFIG = {"train.global_batch_size": 32, "train.micro_batch_size": 4, "optimizer.lr": 1e-3}
 
 Settings = Callable[..., dict[str, Any]]
 
@@ -33,7 +28,7 @@ def settings(tmp_path: Path) -> Settings:
         file = tmp_path / ("ds.json" if engine == "deepspeed" else "accelerate.yaml")
         file.write_text(json.dumps(content) if engine == "deepspeed" else yaml.safe_dump(content))
         changes = {"parallel.backend": engine, "parallel.backend_config": str(file), **changes}
-        return backend_settings(load_config(CONFIG, changes), ranks)
+        return backend_settings(small_config(CONFIG | changes), ranks)
 
     return settings
 
@@ -83,7 +78,7 @@ def test_deepspeed_keeps_its_own_settings_and_the_run_decides_the_rest(settings:
 def test_deepspeed_gets_batch_stage_precision_and_offload() -> None:
     rows = {"train.global_batch_size": 24, "train.micro_batch_size": 2, "train.clip_norm": math.inf}
     parallel = {"parallel.backend": "deepspeed", "parallel.zero": 3, "parallel.offload": True}
-    found = backend_settings(load_config(CONFIG, {**rows, **parallel, "precision.dtype": "bf16"}), 4)
+    found = backend_settings(small_config(CONFIG | rows | parallel | {"precision.dtype": "bf16"}), 4)
     sizes = found["train_micro_batch_size_per_gpu"], found["gradient_accumulation_steps"], found["train_batch_size"]
     assert sizes == (2, 3, 24)
     on_cpu = {"device": "cpu"}
@@ -163,7 +158,7 @@ def test_settings_of_accelerate_pass_or_contradict(settings: Settings, tmp_path:
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     def start(name: str, engine: str = "deepspeed") -> object:
         changes = {"parallel.backend": engine, "parallel.backend_config": str(tmp_path / name)}
-        return backend_settings(load_config(CONFIG, changes), 1)
+        return backend_settings(small_config(CONFIG | changes), 1)
 
     (tmp_path / "bad.json").write_text("{'stage': 2}")
     (tmp_path / "bad.yaml").write_text("a: [1")
