@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -29,7 +28,6 @@ from transformers import PreTrainedModel
 
 from pilekit.display.wrong_names import NearestNames
 from pilekit.errors import PilekitError
-from pilekit.models.causal import CausalLM
 from pilekit.stream.batch.batch import Batch
 from pilekit.stream.pile_stream import PileStream
 from pilekit.train.backends import build_engine, check_backend
@@ -49,17 +47,14 @@ from pilekit.train.log.mfu import full_speed
 from pilekit.train.log.peek import inspect_step_command
 from pilekit.train.log.profile import Profile, part
 from pilekit.train.log.samples import open_prompts, open_samples
-from pilekit.train.model.attention import check_documents_apart, try_attention, use_attention
-from pilekit.train.model.build import build_model, build_on
+from pilekit.train.model.build import build_models
 from pilekit.train.model.export import export_run
-from pilekit.train.model.shape import model_shapes
 from pilekit.train.run_folder import RunFolder, open_run
 from pilekit.train.step.failed_step import FailedStep, explaining_errors, failed_step
 from pilekit.train.step.losses import count_targets, step_sums
 from pilekit.train.step.optimizer import rates_by_group
 from pilekit.train.step.schedule import learning_rate
 from pilekit.train.step.step_engine import Update
-from pilekit.train.step.teacher import check_heads
 from pilekit.train.training_state import TrainingState
 from pilekit.workers.ranks import join
 
@@ -140,26 +135,9 @@ class Trainer(NearestNames):
         self.tokenizer = self.stream.tokenizer
         self.held_out = ranks.on_all_ranks(lambda: open_held_out(config))
         self.prompts = ranks.on_rank0(lambda: open_prompts(config, self.tokenizer))
-
-        objective, seq_len, seed = config.train.objective, config.data.seq_len, config.train.seed
-        build = partial(build_model, tokenizer=self.tokenizer, seq_len=seq_len, seed=seed, objective=objective)
-        source = config.source if model is None else model
-        ranks.on_rank0(lambda: bool(model_shapes(config, self.tokenizer, source)))  # its errors; nothing is loaded
-        lm, teacher = build_on(ranks, partial(build, source, lora=config.lora), config.lora), None
-        if config.teacher.path is not None:
-            teacher = build_on(ranks, partial(build, config.teacher))
-            ranks.on_rank0(lambda: check_heads(lm, teacher))
-        check_documents_apart([lm] if teacher is None else [lm, teacher], config, ranks)
-        self._full_speed = full_speed(lm.model, seq_len, config.precision.dtype, ranks)
-
-        attention = config.model.attention_implementation
-        if attention != "sdpa":
-            ranks.on_all_ranks(lambda: use_attention(lm.model, attention))
+        lm, teacher = build_models(config, config.source if model is None else model, self.tokenizer, ranks)
+        self._full_speed = full_speed(lm.model, config.data.seq_len, config.precision.dtype, ranks)
         self.engine = build_engine(lm, config, ranks, teacher)
-        if attention != "sdpa":
-            assert isinstance(lm, CausalLM), "masked models use sdpa"
-            with self.engine.evaluating():
-                try_attention(lm, config, ranks)
         self.state = TrainingState(self.engine, self.stream, config, is_object=model is not None)
 
     def __repr__(self) -> str:

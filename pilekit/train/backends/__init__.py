@@ -17,6 +17,7 @@ from pilekit.models.causal import CausalLM
 from pilekit.models.masked import MaskedLM
 from pilekit.train.config.backend_file import read_backend_file
 from pilekit.train.config.sections import TrainConfig
+from pilekit.train.model.attention import try_attention, use_attention
 from pilekit.train.step.step_engine import StepEngine
 from pilekit.train.step.teacher import Teacher
 from pilekit.workers.ranks import Ranks
@@ -71,4 +72,12 @@ def build_engine(
         from pilekit.train.backends.accelerate import AccelerateEngine
 
         return AccelerateEngine(lm, config, ranks)
-    return StepEngine(lm, config, ranks, None if teacher is None else Teacher(teacher, config, ranks))
+    attention = config.model.attention_implementation
+    if attention != "sdpa":
+        ranks.on_all_ranks(lambda: use_attention(lm.model, attention))
+    engine = StepEngine(lm, config, ranks, None if teacher is None else Teacher(teacher, config, ranks))
+    if attention != "sdpa":
+        assert isinstance(lm, CausalLM), "masked models use sdpa"
+        with engine.evaluating():
+            try_attention(lm, config, ranks)
+    return engine

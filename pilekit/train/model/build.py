@@ -10,6 +10,7 @@ A model object is copied into a new model of its configuration, so the object's 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -23,8 +24,9 @@ from pilekit.models.load import CAUSAL, MASKED, Kind, attention_of, load_model, 
 from pilekit.models.logit_transform import LogitTransform
 from pilekit.models.masked import MaskedLM, as_masked_lm, tokens_of
 from pilekit.tokenize import Tokenizer
-from pilekit.train.config.sections import LoraConfig, ModelConfig, Objective
+from pilekit.train.config.sections import LoraConfig, ModelConfig, Objective, TrainConfig
 from pilekit.train.model import varlen  # noqa: F401 (registers "varlen")
+from pilekit.train.model.attention import check_documents_apart
 from pilekit.train.model.lora import add_adapters
 from pilekit.train.model.shape import (
     KINDS,
@@ -35,11 +37,32 @@ from pilekit.train.model.shape import (
     as_model_config,
     kept_blocks,
     model_shape,
+    model_shapes,
 )
+from pilekit.train.step.teacher import check_heads
 from pilekit.workers.ranks import Ranks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig  # transformers 4 has it under another name
+
+
+def build_models(
+    config: TrainConfig, source: Source, tokenizer: Tokenizer, ranks: Ranks
+) -> tuple[CausalLM | MaskedLM, CausalLM | MaskedLM | None]:
+    """The model of `source`, and the teacher if there is one, on all ranks as `build_on` makes them.
+
+    Raises PilekitError if they do not fit the config or each other, before weights are read where shapes show it.
+    """
+    ranks.on_rank0(lambda: bool(model_shapes(config, tokenizer, source)))
+    objective, seq_len, seed = config.train.objective, config.data.seq_len, config.train.seed
+    build = partial(build_model, tokenizer=tokenizer, seq_len=seq_len, seed=seed, objective=objective)
+    lm = build_on(ranks, partial(build, source, lora=config.lora), config.lora)
+    teacher = None
+    if config.teacher.path is not None:
+        teacher = build_on(ranks, partial(build, config.teacher))
+        ranks.on_rank0(lambda: check_heads(lm, teacher))
+    check_documents_apart([lm] if teacher is None else [lm, teacher], config, ranks)
+    return lm, teacher
 
 
 def build_on(ranks: Ranks, build: Callable[[], CausalLM | MaskedLM], lora: LoraConfig = NO_LORA) -> CausalLM | MaskedLM:
