@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from pilekit.artifacts.sort.memory_limit import sorting_memory
 from pilekit.cli.display.output import print_result, say
-from pilekit.cli.options import ByteSize, out_option, run_options
+from pilekit.cli.options import memory_option, out_option, run_options
 from pilekit.display.progress import step_progress
 
 
@@ -17,13 +16,7 @@ from pilekit.display.progress import step_progress
 @click.argument("manifest", type=click.Path(path_type=Path))
 @out_option
 @click.option("--plan", is_flag=True, help="Only read the sources, and print what would be written.")
-@click.option(
-    "--memory",
-    type=ByteSize(64 * 10**6),
-    default=sorting_memory,
-    show_default=False,
-    help="Memory to sort and to hold lines.  [default: 4GB, or half of what the process may use]",
-)
+@memory_option("to sort and to hold lines")
 @run_options
 def command(manifest: Path, as_json: bool, **options: Any) -> None:
     """Build a corpus: train shards and a hold-out that does not leak, from the sources in MANIFEST.
@@ -47,9 +40,9 @@ def command(manifest: Path, as_json: bool, **options: Any) -> None:
         return
     summary = assembled.summary
     say(assembled.sum())
-    what = f"{summary['shards']:,} train shards, shuffled with seed {summary['seed']}"
-    there = assembled.folder
+    shards = f"{summary['shards']:,} train shards, shuffled with seed {summary['seed']}"
+    folder = assembled.folder
     if assembled.written:
-        say(f"{what}, in {there}")
+        say(f"{shards}, in {folder}")
     else:
-        say(f"planned: {what}; {there} keeps the counts; run the same command without --plan to write the shards")
+        say(f"planned: {shards}; {folder} keeps the counts; run the same command without --plan to write the shards")

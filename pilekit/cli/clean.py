@@ -110,8 +110,8 @@ def command(
             cleaned = clean_corpus(corpus, out, subsets=judged, pii=pii or (), advance=advance, **options)
         report_skipped(cleaned.skipped)
     if as_json:
-        found = {} if cleaned is None else cleaned.to_dict()
-        click.echo(json.dumps(found if show is None else {**found, "shown": shown}, indent=2))
+        figures = {} if cleaned is None else cleaned.to_dict()
+        click.echo(json.dumps(figures if show is None else {**figures, "shown": shown}, indent=2))
         return
     if cleaned is not None:
         _print_cleaned(cleaned)
@@ -128,9 +128,9 @@ def _print_cleaned(cleaned: CleanResult) -> None:
         print_fitted(cleaned.table())
     say(sum_of(counts, "kept", "dropped"))
     if counts["edited"]:
-        edited = {name: one["edited"] for name, one in counts["subsets"].items() if one["edited"]}
-        of_subsets = ", ".join(f"{shortened(name, 40)} {number:,}" for name, number in edited.items())
-        say(f"{counts['edited']:,} of the kept ones changed: {of_subsets}")
+        edited = {name: subset["edited"] for name, subset in counts["subsets"].items() if subset["edited"]}
+        by_subset = ", ".join(f"{shortened(name, 40)} {number:,}" for name, number in edited.items())
+        say(f"{counts['edited']:,} of the kept ones changed: {by_subset}")
     for label, documents in sorted(counts.get("languages", {}).items(), key=lambda item: -item[1])[:10]:
         say(f"language {shortened(label, 20) or '(none)'}: {documents:,}")
     if cleaned.folder is not None:

@@ -18,7 +18,7 @@ class _ManyEvaluations(click.Command):
     """Lets `--against` take all files up to the next option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does, with `--against` before each of its files."""
+        """Put `--against` before each of its files, and parse as click does."""
         spelt: list[str] = []
         taking = False
         for argument in args:
@@ -64,13 +64,13 @@ def command(
     corpus, options["subsets"] = open_subsets(paths, manifest, options["subsets"], only=options["only"])
     options["fields"] = [name.strip() for name in options["fields"].split(",")]
     with step_progress() as advance:
-        found = decontaminate_corpus(corpus, against=list(against), write=not no_write, advance=advance, **options)
-    if not print_result(found, as_json, table=False):
+        result = decontaminate_corpus(corpus, against=list(against), write=not no_write, advance=advance, **options)
+    if not print_result(result, as_json, table=False):
         return
-    summary = found.summary
-    print_fitted(found.evaluations())
+    summary = result.summary
+    print_fitted(result.evaluations())
     click.echo()
-    print_fitted(found.table())
+    print_fitted(result.table())
     say(f"{sum_of(summary, 'untouched', 'cut', 'dropped')}; {counted(summary['pieces'], 'piece')}")
     written = "" if no_write else "clean shards, "
-    say(f"{written}hits.parquet and evaluations.parquet in {found.folder}")
+    say(f"{written}hits.parquet and evaluations.parquet in {result.folder}")

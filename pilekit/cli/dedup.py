@@ -68,18 +68,21 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
     corpus, options["subsets"] = open_subsets(paths, manifest, options["subsets"], only=options["only"])
     click.echo(choose_bands(options["threshold"], options["num_perm"]).curve(), err=True)
     with step_progress() as advance:
-        found = dedup_corpus(corpus, write=not no_write, advance=advance, **options)
-    summary = found.summary
-    if print_result(found, as_json):
+        result = dedup_corpus(corpus, write=not no_write, advance=advance, **options)
+    summary = result.summary
+    if print_result(result, as_json):
         say(sum_of(summary, *(name for name in ("kept", "removed", "skipped", "left_out") if name in summary)))
         written = "" if no_write or not summary["kept"] else "clean shards, "
-        say(f"{written}masks and removed.parquet in {found.folder}")
+        say(f"{written}masks and removed.parquet in {result.folder}")
     if "held_out" in summary:
         report_protected(summary["held_out"], f"{summary['like_held_out']:,} of the removed documents are like these")
     if "hot" in summary:
-        of = "document in a very large group of look-alikes was", "documents in very large groups of look-alikes were"
-        compared = "compared with only a part of their group; pairs may be missed there"
-        click.echo(f"{counted(summary['hot']['documents'], *of)} {compared}", err=True)
+        hot = counted(
+            summary["hot"]["documents"],
+            "document in a very large group of look-alikes was",
+            "documents in very large groups of look-alikes were",
+        )
+        click.echo(f"{hot} compared with only a part of their group; pairs may be missed there", err=True)
     if "up_sampled" in summary:
         click.echo(
             f"warning: {counted(summary['up_sampled'], 'exact copy is', 'exact copies are')} in subsets that the "

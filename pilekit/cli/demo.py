@@ -115,8 +115,8 @@ def command(out: Path) -> None:
     train = corpus / "train"
     if out.is_dir() and any(out.iterdir()) and not sources.is_dir():
         raise PilekitError(f"{out} is not empty and holds no demo; name another folder with --out")
-    made = write_demo_sources(sources)
-    say(f"{sources}: {'made from' if made else 'kept; it holds'} text that this Python ships")
+    are_new = write_demo_sources(sources)
+    say(f"{sources}: {'made from' if are_new else 'kept; it holds'} text that this Python ships")
     demo = ("--manifest", "demo")
     run("assemble", sources / "demo.toml", "--out", corpus)
     reframed, damaged = out / "reframed", out / "damaged" / "00.jsonl.zst"
@@ -182,19 +182,22 @@ def _compare_steps(script: Path) -> None:
     def steps_of(place: tuple[int, int]) -> list[list[str]]:
         rank, world = place
         environment = {**os.environ, "RANK": f"{rank}", "WORLD_SIZE": f"{world}"}
-        done = subprocess.run([sys.executable, "-P", f"{script}"], env=environment, stdout=subprocess.PIPE, check=False)
-        if done.returncode:
-            raise PilekitError(f"the demo stopped: rank {rank} of {world} ended with exit code {done.returncode}")
-        return [json.loads(line)["rows"] for line in done.stdout.splitlines()]
+        command = [sys.executable, "-P", f"{script}"]
+        process = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False)
+        if process.returncode:
+            raise PilekitError(f"the demo stopped: rank {rank} of {world} ended with exit code {process.returncode}")
+        return [json.loads(line)["rows"] for line in process.stdout.splitlines()]
+
+    def digest(rows: list[str]) -> str:
+        # The order of the rows within a step depends on the topology, so the rows are sorted first.
+        return hashlib.sha256("".join(sorted(rows)).encode()).hexdigest()[:16]
 
     with ThreadPoolExecutor() as pool:
-        made = list(pool.map(steps_of, places))
+        steps_of_ranks = list(pool.map(steps_of, places))
     click.echo("\nOptimizer steps by 1 rank and by 2, each as a hash of all its rows")
-    for step, (alone, *parts) in enumerate(zip(*made, strict=True)):
-        # The order of the rows within a step depends on the topology, so the rows are sorted first.
-        rows = (alone, [row for part in parts for row in part])
-        one, two = (hashlib.sha256("".join(sorted(some)).encode()).hexdigest()[:16] for some in rows)
-        shares = " + ".join(f"{len(part)}" for part in parts)
-        if one != two:
-            raise PilekitError(f"2 ranks make another step {step} than one: {two} of {shares} rows, not {one}")
-        click.echo(f"step {step}  {one} of {len(alone)} rows  {two} of {shares} rows  equal")
+    for step, (rows, *parts) in enumerate(zip(*steps_of_ranks, strict=True)):
+        expected, actual = digest(rows), digest([row for part in parts for row in part])
+        sizes = " + ".join(f"{len(part)}" for part in parts)
+        if actual != expected:
+            raise PilekitError(f"2 ranks make another step {step} than one: {actual} of {sizes} rows, not {expected}")
+        click.echo(f"step {step}  {expected} of {len(rows)} rows  {actual} of {sizes} rows  equal")

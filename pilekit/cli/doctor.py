@@ -174,12 +174,12 @@ def machine(tokenizer: str | None) -> Iterator[Fact]:
 
 
 def _cores() -> str:
-    """The CPUs as `pilekit.workers` counts them; that module needs packages that may be missing."""
+    """The CPUs, counted as in `pilekit.workers`, which needs packages that may be missing."""
     installed = os.cpu_count() or 1
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else installed
-    others = f" of {installed}: the others are not for this process" if cpus < installed else ""
+    reserved = f" of {installed}: the others are not for this process" if cpus < installed else ""
     load = os.getloadavg()[0]
-    return f"{cpus}{others}; load {load:.1f}" + (": busy" if load > cpus else "")
+    return f"{cpus}{reserved}; load {load:.1f}" + (": busy" if load > cpus else "")
 
 
 def _torch() -> str:

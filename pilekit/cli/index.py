@@ -52,12 +52,12 @@ def command(paths: tuple[str, ...], manifest: Described, as_json: bool, **option
         return
     print_fitted(index_table(rows))
     cached = {index.path for shard, index in rows if index.path == index_places(shard)[-1]}
-    tell_places("Beside the shard", [index.path for _, index in rows if index.path not in cached])
-    tell_places("In the cache, not beside the shard", sorted(cached))
+    print_places("Beside the shard", [index.path for _, index in rows if index.path not in cached])
+    print_places("In the cache, not beside the shard", sorted(cached))
 
 
-def tell_places(what: str, paths: Sequence[str], *, err: bool = False) -> None:
+def print_places(title: str, paths: Sequence[str], *, err: bool = False) -> None:
     """Print where indexes are: the first of these paths, and the number of the others."""
     if paths:
-        others = f" and {counted(len(paths) - 1, 'other')}" if len(paths) > 1 else ""
-        say(f"{what}: {paths[0]}{others}", err=err)
+        more = f" and {counted(len(paths) - 1, 'other')}" if len(paths) > 1 else ""
+        say(f"{title}: {paths[0]}{more}", err=err)

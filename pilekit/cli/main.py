@@ -76,7 +76,7 @@ MODEL_COMMANDS = ("train", "bpb", "generate", "embed", "prune", "demo")
 """Commands that multiply matrices."""
 
 MODULES = {
-    **dict.fromkeys(("head", "sample"), "look.documents"),
+    **dict.fromkeys(("head", "sample"), "look.head_sample"),
     **{name: f"look.{name}" for name in ("grep", "show", "duplicates", "explore", "report")},
     **{name: f"models.{name}" for name in ("bpb", "embed", "generate", "prune", "train")},
     **{name: f"tokens.{name}" for name in ("tokenize", "merge", "train-tokenizer")},
@@ -117,7 +117,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does; the error for an unknown command names the closest commands."""
+        """Find the command as click does. The error for an unknown command names the closest commands."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -173,21 +173,22 @@ def main() -> NoReturn:
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        resumes = arguments[0] in RESUMED or (arguments[0] == "bpb" and "--out" in arguments)
-        how = "resumes" if resumes else "begins again" if arguments[0] != "bpb" else "begins again; --out would resume"
-        click.echo(f"interrupted; the same command {how}", err=True)
+        name = arguments[0]
+        resumes = name in RESUMED or (name == "bpb" and "--out" in arguments)
+        outcome = "resumes" if resumes else "begins again; --out would resume" if name == "bpb" else "begins again"
+        click.echo(f"interrupted; the same command {outcome}", err=True)
         sys.exit(130)
     except Exception as error:
         lacks_memory = is_out_of_memory(error)
         if debug or not (lacks_memory or isinstance(error, PilekitError | OSError)):
             raise
-        if is_told_elsewhere(error):
+        if is_reported_elsewhere(error):
             with contextlib.suppress(KeyboardInterrupt):
                 time.sleep(REPORT_SECONDS)
         else:
-            # What libraries say of memory is nothing, the shape of an array, or that they are not installed.
-            told = "memory ran out; free some, or raise its limit" if lacks_memory else visible(error)
-            click.echo(f"error: {told}", err=True)
+            # Without memory, libraries give no message, the shape of an array, or say that they are not installed.
+            message = "memory ran out; free some, or raise its limit" if lacks_memory else visible(error)
+            click.echo(f"error: {message}", err=True)
         if isinstance(error, ImportError):  # Python would crash in the library that is half there, as it ends.
             flush_standard_output()
             os._exit(1)
@@ -196,12 +197,12 @@ def main() -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def is_told_elsewhere(error: Exception) -> bool:
-    """Whether another rank prints this error, or torchrun or pilekit's launcher the end of a rank of this machine."""
-    given = os.environ
-    if isinstance(error, RankLost) and "TORCHELASTIC_RUN_ID" in given:
-        return given.get("RANK") != "0" or given.get("LOCAL_WORLD_SIZE") == given.get("WORLD_SIZE")
-    return isinstance(error, AlreadyReported) and given.get("RANK", "0") != "0"
+def is_reported_elsewhere(error: Exception) -> bool:
+    """Whether another process prints this error: rank 0, or the launcher of a rank of this machine that has ended."""
+    environment = os.environ
+    if isinstance(error, RankLost) and "TORCHELASTIC_RUN_ID" in environment:
+        return environment.get("RANK") != "0" or environment.get("LOCAL_WORLD_SIZE") == environment.get("WORLD_SIZE")
+    return isinstance(error, AlreadyReported) and environment.get("RANK", "0") != "0"
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

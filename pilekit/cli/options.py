@@ -50,9 +50,10 @@ def folder_option(name: str, help: str, **settings: Any) -> Callable[[F], F]:
     return click.option(name, type=folder, metavar="DIR", help=help, **settings)
 
 
-def adapter_option() -> Callable[[F], F]:
-    """`--adapter`, for commands that load a model."""
-    return folder_option("--adapter", "An adapter (LoRA) of the model, as peft saves it; else the model alone counts.")
+adapter_option = folder_option(
+    "--adapter", "An adapter (LoRA) of the model, as peft saves it; else the model alone counts."
+)
+"""Adds `adapter` (Path or None) to a command that loads a model."""
 
 
 def prefix(typed: str) -> Path:
@@ -102,7 +103,7 @@ class Similarity(click.FloatRange):
 
 
 def repeats(typed: str) -> dict[str, float]:
-    """`ArXiv=2,Wikipedia (en)=3.5`, as {"ArXiv": 2.0, "Wikipedia (en)": 3.5}; anything else is wrong usage."""
+    """`ArXiv=2,Wikipedia (en)=3.5`, as {"ArXiv": 2.0, "Wikipedia (en)": 3.5}. Another form is wrong usage."""
     factors: dict[str, float] = {}
     for part in typed.split(","):
         name, _, factor = part.rpartition("=")
@@ -116,7 +117,7 @@ def repeats(typed: str) -> dict[str, float]:
 
 
 def lanes(typed: str) -> tuple[int, int]:
-    """`32,4`, as (32, 4); anything but two whole numbers is wrong usage."""
+    """`32,4`, as (32, 4). A text that is not two whole numbers is wrong usage."""
     match = re.fullmatch(r"\s*([0-9]{1,9})\s*,\s*([0-9]{1,9})\s*", typed)
     if match is None:
         raise click.BadParameter(f"{visible(typed, 80)} is not ROWS,COLUMNS, such as 32,4")
@@ -124,7 +125,7 @@ def lanes(typed: str) -> tuple[int, int]:
 
 
 def parse_part(typed: str) -> tuple[int, int]:
-    """`3/30`, as (3, 30); anything but a number from 1 to the number of parts is wrong usage."""
+    """`3/30`, as (3, 30). A text that is not a part and the number of parts is wrong usage."""
     match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", typed)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise click.BadParameter(f"{visible(typed, 80)} is not I/N, I from 1 to N, such as 1/30")
@@ -134,24 +135,20 @@ def parse_part(typed: str) -> tuple[int, int]:
 def setting_options(kind: type[msgspec.Struct], *names: str, **changes: Mapping[str, Any]) -> Callable[[F], F]:
     """The options of these settings, the fields of a Struct (artifacts/settings.py).
 
-    changes   arguments of `click.option` by setting, which replace those that the field gives
+    changes   arguments of `click.option`, by setting, which replace the field's
 
-    Type, default and range are the field's, and the help is its first sentence.
+    Type, default and range come from the field, and the help is its first sentence.
     """
     settings, types = {setting.name: setting for setting in settings_of(kind)}, plain_types(kind)
     options = []
+
+    def as_option(word: re.Match[str]) -> str:
+        return f"--{word[1].replace('_', '-')}" if word[1] in settings else word[0]
+
     for name in names:
         setting = settings[name]
-        sentence = re.match(r".*?\.(?= [A-Z]|$)", setting.sentence)
-        help = (
-            re.sub(
-                r"`(\w+)`",
-                lambda word: f"--{word[1].replace('_', '-')}" if word[1] in settings else word[0],
-                sentence[0],
-            )
-            if sentence
-            else ""
-        )
+        first = re.match(r".*?\.(?= [A-Z]|$)", setting.sentence)
+        help = re.sub(r"`(\w+)`", as_option, first[0] if first else "")
         arguments: dict[str, Any] = {"help": help, **_typed(types.get(name))}
         if setting.default is inspect.Parameter.empty:
             arguments["required"] = True
@@ -165,23 +162,20 @@ def setting_options(kind: type[msgspec.Struct], *names: str, **changes: Mapping[
 
 def _typed(hint: Any) -> dict[str, Any]:
     """The arguments of `click.option` for values of a type: a number, a truth value, or one of several words."""
-    if get_origin(hint) in (Union, UnionType):  # with None
+    if get_origin(hint) in (Union, UnionType):  # a type or None
         return _typed(get_args(hint)[0])
     if get_origin(hint) is Literal:
         return {"type": click.Choice(get_args(hint))}
     if hint is bool:
         return {"is_flag": True}
     if get_origin(hint) is Annotated:
-        range_of = hint.__metadata__[0]
-        most = None if range_of.le == LARGEST_INTEGER else range_of.le
-        return {"type": int if range_of.ge < 0 else click.IntRange(range_of.ge, most)}
+        limits = hint.__metadata__[0]
+        most = None if limits.le == LARGEST_INTEGER else limits.le
+        return {"type": int if limits.ge < 0 else click.IntRange(limits.ge, most)}
     return {}
 
 
 _PATHS = click.argument("paths", metavar="[PATH]...", nargs=-1)
-_SUBSETS = click.option(
-    "--subsets", metavar="NAMES", help="Only these subsets, separated by commas: ArXiv,GitHub,pile_upsto."
-)
 
 
 def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -200,26 +194,24 @@ def manifest_option(function: F) -> F:
 
     --text-field and --label describe a corpus that has no manifest. They give a `Manifest` without subsets.
     """
-
-    @functools.wraps(function)
-    def with_manifest(
-        *args: Any, manifest: str | None, text_field: str | None, label: str | None, **options: Any
-    ) -> Any:
-        if text_field is None and label is None:
-            return function(*args, manifest=manifest, **options)
-        if manifest is not None:
-            raise click.UsageError("--manifest says where text and label are; leave out --text-field and --label.")
-        return function(*args, manifest=_described({"text_field": text_field, "label": label}), **options)
-
     kinds = "The kind of corpus: pile (the default), pile-uncopyrighted, demo, or a TOML file."
+    text = "The field of the text, for a corpus without a manifest."
+    label = "The field of the subset's name, such as meta.source."
+    # Click reads eager options first, so `_described` finds their values, in whatever order they are given.
     return together(
-        click.option("--manifest", metavar="NAME|FILE", help=kinds),
-        click.option("--text-field", metavar="NAME", help="The field of the text, for a corpus without a manifest."),
-        click.option("--label", metavar="PATH", help="The field of the subset's name, such as meta.source."),
-    )(with_manifest)  # type: ignore[return-value]
+        click.option("--manifest", metavar="NAME|FILE", help=kinds, callback=_described),
+        click.option("--text-field", metavar="NAME", help=text, is_eager=True),
+        click.option("--label", metavar="PATH", help=label, is_eager=True),
+    )(function)
 
 
-def _described(fields: dict[str, str | None]) -> Manifest:
+def _described(context: click.Context, option: click.Parameter, manifest: str | None) -> Described:
+    """The value of `manifest`, which takes the place of the values of --text-field and --label."""
+    fields = {name: context.params.pop(name) for name in ("text_field", "label")}
+    if not any(value is not None for value in fields.values()):
+        return manifest
+    if manifest is not None:
+        raise click.UsageError("--manifest says where text and label are; leave out --text-field and --label.")
     from pilekit.corpus import load_manifest
 
     try:
@@ -278,7 +270,7 @@ token_format_option = click.option(
     default="megatron",
     help="Megatron and GPT-NeoX; OLMo-core and nanoGPT; nanotron; llm.c; datasets and polars.",
 )
-"""Adds `format`, of token files."""
+"""Adds `format` to a command that writes token files."""
 
 
 def on_error_option(skip: str = "skip and count it") -> Callable[[F], F]:
@@ -302,35 +294,42 @@ held_out_option = click.option(
 run_options = together(on_error_option(), jobs_option, json_option, cluster_option)
 """Adds `on_error`, `jobs`, `as_json` and `cluster`."""
 
-_MEMORY = click.option(
-    "--memory",
-    type=ByteSize(64 * 10**6),
-    default=sorting_memory,
-    show_default=False,
-    help="Memory to sort and compare, for any corpus.  [default: 4GB, or half of what the process may use]",
-)
-sort_options = together(_MEMORY, run_options)
+
+def memory_option(use: str) -> Callable[[F], F]:
+    """Adds `memory` (int). `use` says in the help what it is for."""
+    return click.option(
+        "--memory",
+        type=ByteSize(64 * 10**6),
+        default=sorting_memory,
+        show_default=False,
+        help=f"Memory {use}.  [default: 4GB, or half of what the process may use]",
+    )
+
+
+sort_options = together(memory_option("to sort and compare, for any corpus"), run_options)
 """Adds `memory` (int) and `run_options` to a command that compares documents with all others."""
 
+paths_argument = together(_PATHS, manifest_option)
+"""Adds the argument `paths` (tuple of str) and the option `manifest`."""
 
-def paths_argument(function: F) -> F:
-    """Add the argument `paths` (tuple of str) and the option `manifest` to a command."""
-    return _PATHS(manifest_option(function))
+corpus_argument = together(
+    _PATHS,
+    click.option(
+        "--subsets", metavar="NAMES", help="Only these subsets, separated by commas: ArXiv,GitHub,pile_upsto."
+    ),
+    manifest_option,
+)
+"""Adds `paths`, `subsets` (str or None) and `manifest`."""
 
-
-def corpus_argument(function: F) -> F:
-    """Add `paths`, `subsets` (str or None) and `manifest` to a command."""
-    return _PATHS(_SUBSETS(manifest_option(function)))
-
-
-def corpus_and_only(function: F) -> F:
-    """Add `corpus_argument` and `only` (bool) to a command that removes documents or text of some subsets."""
-    only = "Leave out the documents of all subsets that --subsets does not name."
-    return corpus_argument(click.option("--only", is_flag=True, help=only)(function))
+corpus_and_only = together(
+    corpus_argument,
+    click.option("--only", is_flag=True, help="Leave out the documents of all subsets that --subsets does not name."),
+)
+"""Adds `corpus_argument` and `only` (bool) to a command that removes documents or text of some subsets."""
 
 
 def open_corpus(paths: Sequence[str], manifest: Described = None) -> Corpus:
-    """The corpus at `paths`: files, folders, globs, URLs, or `-` for standard input. Default places if empty."""
+    """The corpus at `paths`: files, folders, globs, URLs, or `-` for standard input. No paths: the default places."""
     from pilekit.corpus import Corpus
 
     return Corpus((paths[0] if len(paths) == 1 else list(paths)) if paths else None, manifest)
@@ -339,7 +338,7 @@ def open_corpus(paths: Sequence[str], manifest: Described = None) -> Corpus:
 def open_subsets(
     paths: Sequence[str], manifest: Described, subsets: str | None, *, only: bool = False
 ) -> tuple[Corpus, tuple[str, ...] | None]:
-    """The corpus, and the exact names of the subsets given to `--subsets`; None means all of them."""
+    """The corpus, and the exact names of the subsets that --subsets names; None means all subsets."""
     if only and subsets is None:
         raise click.UsageError("--only needs --subsets: it leaves out the documents of all other subsets")
     corpus = open_corpus(paths, manifest)
@@ -347,7 +346,7 @@ def open_subsets(
 
 
 def exact_subsets(names: str | None, corpus: Corpus) -> tuple[str, ...] | None:
-    """The exact names of the subsets given to `--subsets`. None means all subsets."""
+    """The exact names of the subsets that --subsets names. None means all subsets."""
     from pilekit.corpus import resolve_subsets, split_names
 
     return None if names is None else resolve_subsets(*split_names(names), manifest=corpus.manifest)

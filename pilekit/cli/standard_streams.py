@@ -3,15 +3,15 @@
 A scheduler may start a command with them closed (`>&-`). Then Python has no `sys.stdout`, and the first file that the
 command opens gets descriptor 1, so that a stray line would end up in a shard. Closed ones become /dev/null first.
 
-Results go to standard output. If it cannot be written, the command fails with its name. If only the reader of a pipe
-has gone (`| head`), it had all that it wanted, and the command ends without an error. Messages go to standard error,
-and change nothing: the work and the exit code are the same if nobody can read them.
+Results go to standard output. If it cannot be written, the command fails and says so. If only the reader of a pipe has
+gone (`| head`), it had all that it needed, and the command ends without an error. Messages go to standard error. If
+nobody can read them, the work and the exit code stay the same.
 
-Both rules stand below the buffers, where text and bytes meet. They raise no OSError, because rich and click give that
-of a closed pipe an exit code of their own.
+Both rules stand below the buffers, where text and bytes meet. They raise no OSError, because rich and click give the
+error of a closed pipe an exit code of their own.
 
-All messages pass the text layer of standard error: pilekit's, click's, logged ones and those of libraries. So it is the
-place that breaks their long lines at spaces. A terminal would break them inside words.
+All messages pass the text layer of standard error: messages of pilekit, of click, of loggers and of other libraries. So
+this layer breaks their long lines at spaces. A terminal would break them inside words.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def prepare_standard_streams() -> None:
             os.fstat(descriptor)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # The lowest free number is this descriptor.
-    sys.stdout = _text_over(_Results, 1, sys.stdout, sys.__stdout__)
-    sys.stderr = _text_over(_Messages, 2, sys.stderr, sys.__stderr__)
+    sys.stdout = _text_layer(_Results, 1, sys.stdout, sys.__stdout__)
+    sys.stderr = _text_layer(_Messages, 2, sys.stderr, sys.__stderr__)
     atexit.register(flush_standard_output)
 
 
 def flush_standard_output() -> None:
-    """Write what is left when the exit code is known already, and let no failure change it."""
+    """Write the rest of the output when the exit code is known already, and let no failure change it."""
     with suppress(PilekitError, SystemExit):
         sys.stdout.flush()
 
@@ -74,15 +74,15 @@ class _MessageText(io.TextIOWrapper):
         return len(text)
 
 
-def _text_over(kind: type[io.FileIO], descriptor: int, now: TextIO | None, own: TextIO | None) -> TextIO:
-    """The text layer of a standard stream. One that was replaced, as by a notebook, is returned as it is."""
-    if now is not None and (now is not own or not isinstance(now, io.TextIOWrapper)):
-        return now
-    return (_MessageText if kind is _Messages else io.TextIOWrapper)(
-        io.BufferedWriter(kind(descriptor, "wb", closefd=False)),
-        None if now is None else now.encoding,
+def _text_layer(raw: type[io.FileIO], descriptor: int, stream: TextIO | None, original: TextIO | None) -> TextIO:
+    """A new text layer of a standard stream. A stream that was replaced, as by a notebook, is returned as it is."""
+    if stream is not None and (stream is not original or not isinstance(stream, io.TextIOWrapper)):
+        return stream
+    return (_MessageText if raw is _Messages else io.TextIOWrapper)(
+        io.BufferedWriter(raw(descriptor, "wb", closefd=False)),
+        None if stream is None else stream.encoding,
         errors="backslashreplace",  # If a terminal lacks a character, its number is printed.
-        line_buffering=kind is _Messages or (now is not None and (now.line_buffering or now.write_through)),
+        line_buffering=raw is _Messages or (stream is not None and (stream.line_buffering or stream.write_through)),
     )
 
 
@@ -91,9 +91,11 @@ _LINE = re.compile(r"((?:\r|\x1b\[[\d;?]*[A-Za-z])*)([^\r\x1b\n]*)")
 
 
 def wrapped(text: str, stream: TextIO, indent: str = "") -> str:
-    """`text` with lines that fit the terminal, broken at spaces only, all but the first indented; unchanged in a log.
+    """`text` with its long lines broken at spaces, to fit the terminal; the text itself for a pipe or a file.
 
-    A line with colours is left as it is: rich has fitted it.
+    indent   stands before each further part of a broken line
+
+    A line with colours is left as it is, because rich has fitted it.
     """
     if not stream.isatty():
         return text

@@ -131,11 +131,10 @@ def command(
         if "weights" in options:
             factors = ", ".join(f"{name} {factor:g}" for name, factor in stream.repeats.items())
             click.echo(f"repeats by these weights: {factors}", err=True)
-        kept, result = _timed(stream, steps)
+        batches, result = _timed(stream, steps)
         # The first row of each batch first, because neighbours often share a long document.
-        rows = (
-            (batch, row) for row in range(stream.batch_size) for batch in kept if int(batch["doc_ids"][row, 0]) >= 0
-        )
+        places = ((batch, row) for row in range(stream.batch_size) for batch in batches)
+        rows = ((batch, row) for batch, row in places if int(batch["doc_ids"][row, 0]) >= 0)
         result["samples"] = [stream_rows.row_documents(stream, *place) for place in islice(rows, SHOWN_ROWS)]
         if as_json:
             click.echo(json.dumps(result))
@@ -154,7 +153,7 @@ def _timed(stream: PileStream, steps: int) -> tuple[list[Batch], dict[str, Any]]
     """The first batches of `stream`, and how long `steps` batches took."""
     import numpy as np
 
-    kept: list[Batch] = []
+    first_batches: list[Batch] = []
     batches = first_tokens = 0
     counts = np.zeros(len(stream.subset_names), np.int64)
     started = time.perf_counter()
@@ -166,13 +165,13 @@ def _timed(stream: PileStream, steps: int) -> tuple[list[Batch], dict[str, Any]]
             if batches == 1:
                 first, first_tokens = time.perf_counter() - started, int(counts.sum())
             if batches <= SHOWN_ROWS:
-                kept.append(batch)
+                first_batches.append(batch)
             reached(batches, steps)
     seconds = time.perf_counter() - started
     tokens = int(counts.sum())
     steady = (tokens - first_tokens) / (seconds - first) if batches > 1 else tokens / seconds
     shown = sorted(zip(counts.tolist(), stream.subset_names, strict=True), reverse=True)
-    return kept, {
+    return first_batches, {
         "batches": batches,
         "tokens": tokens,
         "seconds": seconds,
@@ -184,7 +183,7 @@ def _timed(stream: PileStream, steps: int) -> tuple[list[Batch], dict[str, Any]]
 
 
 def _read_state(file: Path) -> Any:
-    """The `state_dict()` in a JSON file, a list of them for all ranks, or the stream's state in a checkpoint folder."""
+    """The states in a file: a `state_dict()`, a list of one for each rank, or the stream's state in a checkpoint."""
     try:
         file = file / "state.json" if file.is_dir() else file
         content = file.read_bytes()

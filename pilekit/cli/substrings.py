@@ -48,14 +48,14 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
             err=True,
         )
     with step_progress() as advance:
-        found = substrings_corpus(corpus, write=not no_write, advance=advance, **options)
-    if not print_result(found, as_json):
+        result = substrings_corpus(corpus, write=not no_write, advance=advance, **options)
+    if not print_result(result, as_json):
         return
-    summary = found.summary
+    summary = result.summary
     say(f"{sum_of(summary, 'untouched', 'cut', 'dropped')}; {summary['bytes_removed']:,} bytes removed")
     if "held_out" in summary:
         report_protected(summary["held_out"], f"{summary['held_out']['spans']:,} of the spans are text of these")
     for passage in summary["passages"][:3]:
         click.echo(f"{passage['count']:,} times: {visible(' '.join(passage['text'].split()), 60)}")
     written = "" if no_write else "clean shards and "
-    say(f"{written}repeats.parquet in {found.folder}")
+    say(f"{written}repeats.parquet in {result.folder}")

@@ -95,8 +95,8 @@ def _verify_token_files(paths: tuple[str, ...], as_json: bool) -> None:
             with byte_progress("verifying", file.tokens * file.dtype.itemsize) as advance:
                 file.check_ids(vocabulary, advance)
         if as_json:
-            told = {"file": path, "documents": len(file), "tokens": file.tokens, "vocabulary": vocabulary}
-            click.echo(json.dumps(told))
+            figures = {"file": path, "documents": len(file), "tokens": file.tokens, "vocabulary": vocabulary}
+            click.echo(json.dumps(figures))
             continue
         ids = "no header tells the vocabulary, so ids were not compared with it" if vocabulary is None else "all right"
         say(f"{path}: {counted(len(file))}, {counted(file.tokens, 'token')}: {ids}")

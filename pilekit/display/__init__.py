@@ -1,1 +1,1 @@
-"""How every part speaks to a person: tables that fit their terminal, progress, and answers to wrong names."""
+"""What people see of every part: tables that fit their terminal, progress, and answers to wrong names."""

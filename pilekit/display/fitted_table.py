@@ -32,7 +32,7 @@ Row = TypeVar("Row")
 
 DASH = "–"
 OTHERS = "(other subsets)"
-"""The row for all subsets that were not asked for."""
+"""The name of the row for all subsets outside of the selection."""
 
 SHORTEN = "(shorten)"
 """The step at which all columns take their short forms."""
@@ -187,7 +187,7 @@ class FittedTable(Generic[Row]):
 
 
 def count_columns(title: str, *counts: str) -> list[Column[Any]]:
-    """The columns of rows (name, figures): the names under a title, and some of the figures that are counts."""
+    """The columns of rows (name, figures): the names under `title`, and a column for each of these counts."""
 
     def column(name: str) -> Column[Any]:
         return Column(name.replace("_", " ").capitalize(), lambda row: f"{row[1][name]:,}")
@@ -196,17 +196,14 @@ def count_columns(title: str, *counts: str) -> list[Column[Any]]:
 
 
 def facts_table(facts: Sequence[tuple[str, str]], style: str = "dim") -> FittedTable[tuple[str, str]]:
-    """Names, each with a sentence about it, as a table without a head.
-
-    style   of the names
-    """
+    """A table without a head: names in this style, each with a sentence about it."""
     names = Column[tuple[str, str]]("", lambda fact: fact[0].ljust(FACT_NAME), style=style)
     sentences = Column[tuple[str, str]]("", lambda fact: fact[1], justify="left", fold=LONGEST_LINE)
     return FittedTable(facts, [names, sentences], most_rows=len(facts))
 
 
 def percentage(share: float, digits: int = 2) -> str:
-    """A share in per cent, as `12.34`; one that would be rounded to nothing is `<0.01`."""
+    """A share in per cent, as `12.34`. A share that would be rounded to nothing is `<0.01`."""
     text = f"{100 * share:.{digits}f}"
     return f"<{10.0**-digits:.{digits}f}" if share > 0 and float(text) == 0 else text
 
@@ -217,7 +214,7 @@ def rounded_count(number: float) -> str:
 
 
 def rounded_bytes(number: float, unit: str = "B") -> str:
-    """An amount of bytes, three digits of it, in units of 1000: `999 B`, `4.33 kB`; with unit "": `999`, `4.33k`."""
+    """Bytes in three digits and units of 1000: `999 B`, `4.33 kB`; with an empty `unit` `999`, `4.33k`."""
     if math.isnan(number):
         return DASH
     if number < 999.5:

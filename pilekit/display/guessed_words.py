@@ -146,8 +146,8 @@ KEYWORDS = {
     "threshold": "jaccard jaccard_threshold min_similarity similarity",
     "tokenizer": "tok tokenizer_file tokenizer_name tokenizer_path",
 }
-"""How a keyword is written that other libraries, or the commands, call by one of these words. Of two answers for a word
-the first that a function takes counts."""
+"""Each keyword of pilekit with the words that other libraries, or the commands, have for it. If a word has two answers,
+the first that the function takes counts."""
 
 
 WORDS = {
@@ -200,9 +200,8 @@ WORDS = {
     },
     "StreamLoader": {"batch_size": "loader.stream.batch_size", "dataset": "loader.stream"},
     "TableResult": {
-        **dict.fromkeys(("dataframe", "df", "to_df", "to_pandas"), "result.to_arrow().to_pandas()"),
+        **dict.fromkeys(("dataframe", "df", "to_df", "to_pandas", "to_polars"), "result.to_arrow()"),
         **dict.fromkeys(("as_dict", "json", "to_json"), "result.to_dict()"),
-        "to_polars": "polars.from_arrow(result.to_arrow())",
     },
     "Tokenizer": {
         **{f"{kind}_token_id": f"{kind}_id" for kind in ("bos", "eos", "mask", "pad")},
@@ -234,4 +233,4 @@ WORDS = {
     ),
     "load_config": dict.fromkeys(("overrides", "set"), "changes"),
 }
-"""By class or function: what people may look for there, as an attribute or a keyword, and how it is written."""
+"""By class or function: the attributes and keywords that people may look for there, each with the right one."""

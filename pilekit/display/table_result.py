@@ -41,7 +41,7 @@ def as_json(value: Any) -> Any:
 
 
 class TableResult(Result):
-    """The base of results that print as a table. A result has a `summary`, or says otherwise what its table holds."""
+    """The base of results that print as a table: that of `summary`, unless the result overrides `table`."""
 
     __slots__ = ()
 
@@ -59,7 +59,7 @@ class TableResult(Result):
         return super().to_dict() if self.FIGURES else self.summary
 
     def _rows(self) -> Mapping[str, Any]:
-        """What `result[name]` gives, by name."""
+        """The values of `result[name]`, by name."""
         rows: dict[str, Any] = self.to_dict()[self.ROWS[1]]
         return rows
 
@@ -91,9 +91,9 @@ def summary_table(summary: dict[str, Any], title: str, field: str) -> FittedTabl
     """The table of a summary: a row for each name in its `field`, one for subsets not asked for, and the total."""
     rows = list(summary[field].items())
     names = list(rows[0][1]) if rows else []
-    if others := summary.get("others"):
-        rows.append((OTHERS, {**dict.fromkeys(names, 0), "read": others}))
-        summary = {**summary, "read": summary["read"] + others}
+    if passed := summary.get("others"):
+        rows.append((OTHERS, {**dict.fromkeys(names, 0), "read": passed}))
+        summary = {**summary, "read": summary["read"] + passed}
     columns = count_columns(title.capitalize(), *names)
     if "bytes" in names:
         columns[1 + names.index("bytes")] = Column("Text", lambda row: rounded_bytes(row[1]["bytes"]))

@@ -1,8 +1,8 @@
 """A wrong name is answered with the right one: `pilekit.stats` with `corpus_stats`, `workers=2` with `jobs`.
 
 People guess names by the commands of pilekit and by the words of other libraries. guessed_words.py knows these words,
-and `difflib` knows misspellings. They are read when a name is wrong. A right name costs nothing more, but that a call
-with keywords looks these up in a set.
+and `difflib` knows misspellings. Both are asked only when a name is wrong. A right name costs nothing, and right
+keywords cost one look into a set.
 """
 
 from __future__ import annotations
@@ -17,24 +17,29 @@ from pilekit.display.guessed_words import COMMANDS, EARLIER, ELSEWHERE, KEYWORDS
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def nearest(word: str, known: Iterable[str], words: Mapping[str, str] = {}) -> str:
-    """ "; did you mean ...?" for a wrong word, or an empty text. `words` are those of others."""
+def nearest(word: str, names: Iterable[str], answers: Mapping[str, str] = {}) -> str:
+    """ "; did you mean ...?" for a wrong word, or an empty text.
+
+    names     the right names
+    answers   the right name, or another call, by the words that people guess
+    """
     from difflib import get_close_matches
 
     plain = _plain(word)
-    meant = {_plain(other): name for other, name in words.items()}.get(plain)
-    if meant is None:
-        spelled = {_plain(name): name for name in known if not name.startswith("_")}
+    answer = {_plain(guess): name for guess, name in answers.items()}.get(plain)
+    if answer is None:
+        spelled = {_plain(name): name for name in names if not name.startswith("_")}
         close = get_close_matches(plain, spelled, n=2, cutoff=0.7)
         close = close or [name for name in spelled if len(plain) > 3 and plain in name][:3]
-        meant = " or ".join(spelled[match] for match in close)
-    return f"; did you mean {meant}?" if meant else ""
+        answer = " or ".join(spelled[match] for match in close)
+    return f"; did you mean {answer}?" if answer else ""
 
 
-def nearest_of(word: str, known: Iterable[str]) -> str:
+def nearest_of(word: str, names: Iterable[str]) -> str:
     """`nearest` without its semicolon, and all names, for a choice that an error should show whole."""
-    near, names = nearest(word, known := list(known)).removeprefix("; "), ", ".join(known)
-    return f"{near} There are {names}" if near else f"there are {names}"
+    listed = ", ".join(names := list(names))
+    near = nearest(word, names).removeprefix("; ")
+    return f"{near} There are {listed}" if near else f"there are {listed}"
 
 
 def _plain(word: str) -> str:
@@ -42,8 +47,8 @@ def _plain(word: str) -> str:
     return word.lower().replace("_", "").replace("-", "")
 
 
-def public_name(word: str, known: Iterable[str]) -> str:
-    """The end of the message for a wrong name in the module `pilekit`, whose names are `known`."""
+def public_name(word: str, names: Iterable[str]) -> str:
+    """The end of the message for a wrong name in the module `pilekit`, which has these names."""
     if word in EARLIER:
         return f"; it is {EARLIER[word]} now"
     plain = _plain(word)
@@ -52,14 +57,14 @@ def public_name(word: str, known: Iterable[str]) -> str:
             return f"; did you mean {name}? `pilekit {command.replace('_', '-')}` is pilekit.{name}"
     if plain in ("explore", "doctor"):
         return f"; `pilekit {plain}` is a command alone"
-    return nearest(word, known, ELSEWHERE)
+    return nearest(word, names, ELSEWHERE)
 
 
-def command_name(word: str, known: Iterable[str]) -> str:
-    """The end of the message for a wrong command; `known` are the commands."""
-    of_function = {name: command.replace("_", "-") for command, name in COMMANDS.items()}
-    others = {other: of_function[name] for other, name in (ELSEWHERE | EARLIER).items() if name in of_function}
-    return nearest(word, known, others | of_function)
+def command_name(word: str, commands: Iterable[str]) -> str:
+    """The end of the message for a wrong command."""
+    command_of = {function: command.replace("_", "-") for command, function in COMMANDS.items()}
+    guesses = {guess: command_of[name] for guess, name in (ELSEWHERE | EARLIER).items() if name in command_of}
+    return nearest(word, commands, guesses | command_of)
 
 
 def wrong_attribute(thing: object, word: str) -> AttributeError:
@@ -69,7 +74,7 @@ def wrong_attribute(thing: object, word: str) -> AttributeError:
 
 
 def with_answer(message: str, answer: str) -> AttributeError:
-    """The error of message and answer; without one, Python may add a suggestion of its own."""
+    """The error of message and answer. Without an answer, Python may add a suggestion of its own."""
     # Python knows misspellings only, and suggests nothing for an error with `obj` and no `name`.
     return AttributeError(message + answer, obj=WORDS) if answer else AttributeError(message)
 
@@ -82,9 +87,9 @@ def wrong_key(batch: Mapping[str, object], key: object) -> KeyError:
 
 
 class NearestNames:
-    """The base of public classes: a wrong attribute names the right one, and so does a wrong keyword.
+    """The base of public classes: the error for a wrong attribute or keyword names the right one.
 
-    That is a keyword at construction, or of a public method.
+    Keywords are those of the class and of its public methods.
     """
 
     __slots__ = ()
@@ -93,7 +98,7 @@ class NearestNames:
         """Let the public methods answer wrong keywords."""
         super().__init_subclass__(**options)
         for name, method in list(vars(cls).items()):
-            function = getattr(method, "__func__", method)  # that of a static method or a class method
+            function = getattr(method, "__func__", method)  # a static method or a class method wraps its function
             if name.startswith("_") or not isinstance(function, FunctionType):
                 continue
             code = function.__code__
@@ -102,8 +107,8 @@ class NearestNames:
                 setattr(cls, name, answering if function is method else type(method)(answering))
 
     def __new__(cls, *arguments: object, **keywords: object) -> Self:  # noqa: D102
-        if keywords:
-            refuse_wrong_keywords(cls.__name__, keywords, _keywords(cls.__init__), _words(cls))
+        if keywords and not keywords.keys() <= (names := _keywords(cls.__init__)):
+            refuse_wrong_keywords(cls.__name__, keywords, names, _words(cls))
         return super().__new__(cls)
 
     if not TYPE_CHECKING:  # for type checkers, a wrong attribute is an error
@@ -115,7 +120,8 @@ class NearestNames:
 
 
 def _words(cls: type) -> dict[str, str]:
-    return {word: meant for base in reversed(cls.__mro__) for word, meant in WORDS.get(base.__name__, {}).items()}
+    """The answers of WORDS for a class and its bases."""
+    return {word: answer for base in reversed(cls.__mro__) for word, answer in WORDS.get(base.__name__, {}).items()}
 
 
 def with_nearest_keywords(function: F) -> F:
@@ -134,40 +140,44 @@ def _answering(function: F, name: str) -> F:
     @wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
         __tracebackhide__ = True  # for IPython and pytest
-        if keywords and not keywords.keys() <= (known := _keywords(function)):
-            refuse_wrong_keywords(name, keywords, known, WORDS.get(name, {}))
+        if keywords and not keywords.keys() <= (names := _keywords(function)):
+            refuse_wrong_keywords(name, keywords, names, WORDS.get(name, {}))
         return function(*arguments, **keywords)
 
     return call  # type: ignore[return-value]
 
 
-def refuse_wrong_keywords(name: str, keywords: Iterable[str], known: Collection[str], words: dict[str, str]) -> None:
-    """TypeError if the function or class `name`, which takes `known`, is called with another keyword."""
-    for word in keywords if known else ():
-        if word not in known:
+def refuse_wrong_keywords(name: str, keywords: Iterable[str], names: Collection[str], words: dict[str, str]) -> None:
+    """TypeError if the function or class `name` is called with a keyword that it does not take.
+
+    names   the keywords that it takes; empty if it takes any
+    words   the answers of WORDS for it
+    """
+    for word in keywords if names else ():
+        if word not in names:
             # An answer is a keyword with or without a value, or another call, which any function may need.
             answers = {
-                other: answer
-                for answer, others in reversed(KEYWORDS.items())
-                if (first := answer.partition("=")[0]) in known or not first.isidentifier()
-                for other in others.split()
+                guess: answer
+                for answer, guesses in reversed(KEYWORDS.items())
+                if (first := answer.partition("=")[0]) in names or not first.isidentifier()
+                for guess in guesses.split()
             }
-            answer = nearest(word, known, answers | words) or f"; it takes {', '.join(known)}"
+            answer = nearest(word, names, answers | words) or f"; it takes {', '.join(names)}"
             raise TypeError(f"{name}() got an unexpected keyword argument {word!r}{answer}")
 
 
 @cache
 def _keywords(function: Callable[..., object]) -> KeysView[str]:
-    """The keywords of a function; none if it takes any."""
+    """The keywords that a function takes, in its order; empty if it takes any."""
     from inspect import Parameter, signature
 
-    parameters = [one for one in signature(function).parameters.values() if one.name not in ("self", "cls")]
-    takes_any = any(one.kind is Parameter.VAR_KEYWORD for one in parameters)
-    return {one.name: None for one in parameters if not takes_any}.keys()
+    parameters = signature(function).parameters
+    takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
+    return {name: None for name in parameters if not takes_any and name not in ("self", "cls")}.keys()
 
 
 class Room(ModuleType):
-    """A folder of pilekit whose name is a command, too. Calling it names the function."""
+    """A folder of pilekit whose name is a command, too. A call of it is an error that names the function."""
 
     def __call__(self, *arguments: object, **keywords: object) -> None:
         """Raise the TypeError."""

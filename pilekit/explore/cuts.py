@@ -32,50 +32,49 @@ class Cuts:
         self.title = "Decontaminated" if self._cuts.kind == "decontamination" else "Repeated passages"
 
     def listed(self, start: int, subset: str | None) -> dict[str, Any]:
-        """A page of cuts from place `start` among those of the subset, in the order of the corpus."""
+        """A page of the subset's cuts from place `start` on, in the order of the corpus."""
         rows = self._cuts.rows(start, PAGE, subset=subset)
         return {"cuts": [self._shown(row) for row in rows], "start": start, "of": self._count(subset)}
 
-    def cut(self, place: int, **of: Any) -> dict[str, Any]:
-        """A cut, by its place among those with these values: what it repeats and the cut passage, compared.
+    def cut(self, place: int, **values: Any) -> dict[str, Any]:
+        """Compare a cut passage with the text that it repeats; `place` counts the cuts that have these values.
 
         Parts of the kind "around" are the text around both.
         """
-        rows = self._cuts.rows(place, 1, **of)
+        rows = self._cuts.rows(place, 1, **values)
         if not rows:
             raise PilekitError("there is no such cut")
-        [(stays, cut)] = passages(self._cuts, rows)
-        found = compared(stays.text, cut.text)
-        before, after = ([visible_lines(getattr(one, side)) for one in (stays, cut)] for side in ("before", "after"))
-        parts = [["around", *before], *found["parts"], ["around", *after]]
+        [pair] = passages(self._cuts, rows)
+        comparison = compared(*(passage.text for passage in pair))
+        before, after = ([visible_lines(getattr(passage, side)) for passage in pair] for side in ("before", "after"))
         return {
             **self._shown(rows[0]),
-            **found,
-            "parts": parts,
-            "of": [visible(one.place, 200) for one in (stays, cut)],
+            **comparison,
+            "parts": [["around", *before], *comparison["parts"], ["around", *after]],
+            "of": [visible(passage.place, 200) for passage in pair],
         }
 
-    def in_document(self, browsed: str, number: int) -> dict[str, Any]:
+    def in_document(self, shard: str, number: int) -> dict[str, Any]:
         """The first cuts in a document of the browsed corpus, and `key`, the name of its shard in the run."""
-        for name, other in self._browsed.items():
-            if other == browsed:
+        for name, browsed in self._browsed.items():
+            if browsed == shard:
                 rows = self._cuts.rows(0, PAGE, shard=name, number=number)
                 return {"cuts": [self._shown(row) for row in rows], "key": name}
-        return {"cuts": [], "key": browsed}
+        return {"cuts": [], "key": shard}
 
     def _shown(self, row: Row) -> dict[str, Any]:
         """A row for the page, with the browsed shards of the cut document and of the earlier one."""
         source = row.get("first_shard")
         if source is None:
-            where = f"{row['evaluation']} record {row['record']:,}"
+            place = f"{row['evaluation']} record {row['record']:,}"
         else:
-            where = f"{source} {row['first_number']:,}"
+            place = f"{source} {row['first_number']:,}"
         return {
             "shard": visible(row["shard"], 100),
             "number": row["number"],
             "subset": visible(row["subset"], 60),
             "how": evidence(row),
-            "source": visible(where, 100),
+            "source": visible(place, 100),
             "here": self._browsed.get(row["shard"]),
             "kept_here": None if source is None else self._browsed.get(source),
             "kept_number": row.get("first_number"),

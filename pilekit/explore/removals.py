@@ -54,27 +54,29 @@ class Removals:
         return {"pairs": [self._shown(pair) for pair in pairs], "of": total}
 
     def pair(self, shard: str, number: int) -> dict[str, Any]:
-        """The kept text and that of a removed document, by its name in the run, compared."""
+        """Compare a removed document with the kept one; `shard` is its name in the run."""
         pairs, _ = self._rows("number", number, shard=shard)
         if not pairs:
             raise PilekitError(f"{shard} {number}: was not removed")
         return {**self._shown(pairs[0]), **compared(*pair_texts(pairs, self._run)[0])}
 
-    def cluster_of(self, browsed: str, number: int) -> dict[str, Any] | None:
+    def cluster_of(self, shard: str, number: int) -> dict[str, Any] | None:
         """The cluster of a document of the browsed corpus; None for a shard that was not deduplicated.
 
-        `removed` is the document's own row, None if it was kept; `cluster` the rows of its kept document, `of` their
-        number.
+        removed   the document's own row; None if it was kept
+        cluster   the first rows of its kept document
+        of        the number of these rows
         """
-        names = [name for name, other in self._browsed.items() if other == browsed]
+        names = [name for name, browsed in self._browsed.items() if browsed == shard]
         if not names:
             return None
-        own, _ = self._rows("number", number, shard=names[0])
-        kept = (own[0].kept_shard, own[0].kept_number) if own else (names[0], number)
-        is_earlier = bool(own) and own[0].kept_corpus == "against"
-        cluster, total = self._rows("kept_number", kept[1], is_earlier, kept_shard=kept[0])
+        rows, _ = self._rows("number", number, shard=names[0])
+        removed = rows[0] if rows else None
+        kept_shard, kept_number = (removed.kept_shard, removed.kept_number) if removed else (names[0], number)
+        is_earlier = removed is not None and removed.kept_corpus == "against"
+        cluster, total = self._rows("kept_number", kept_number, is_earlier, kept_shard=kept_shard)
         return {
-            "removed": self._shown(own[0]) if own else None,
+            "removed": self._shown(removed) if removed else None,
             "cluster": [self._shown(pair) for pair in cluster],
             "of": total,
         }
@@ -82,25 +84,26 @@ class Removals:
     def _rows(
         self, column: str, number: int, earlier: bool | None = None, **names: str
     ) -> tuple[list[RemovedPair], int]:
-        """Some rows with this number in a column and these names in others, the most similar first; the number of all.
+        """The most similar rows with this number in a column and these names in others, and how many rows have them.
 
         Few groups of rows have the number, and only these are read whole.
         """
         fields = list(RemovedPair.__dataclass_fields__)
+        condition = pc.scalar(True)
+        for name, value in names.items():
+            condition &= pc.field(name) == value
+        if earlier is not None:
+            condition &= (pc.field("kept_corpus") == "against") == earlier
         with removals(self._table) as table, pq.ParquetFile(self._table) as file:
-            found = [table.head(0, columns=read_columns(*fields))]
+            matching = [table.head(0, columns=read_columns(*fields))]
             for group in range(file.num_row_groups):
-                here = np.flatnonzero(file.read_row_group(group, [column])[column].to_numpy() == number)
-                rows = file.read_row_group(group, fields).take(here) if len(here) else found[0]
-                wanted = pc.scalar(True)
-                for name, of in names.items():
-                    wanted &= pc.field(name) == of
-                if earlier is not None:
-                    wanted &= (pc.field("kept_corpus") == "against") == earlier
-                found.append(rows.cast(found[0].schema).filter(wanted))
-        every = pa.concat_tables(found)
+                places = np.flatnonzero(file.read_row_group(group, [column])[column].to_numpy() == number)
+                if len(places):
+                    rows = file.read_row_group(group, fields).take(places)
+                    matching.append(rows.cast(matching[0].schema).filter(condition))
+        rows = pa.concat_tables(matching)
         order = [("similarity", "descending"), ("shard", "ascending"), ("number", "ascending")]
-        return [RemovedPair(**row) for row in every.sort_by(order).slice(0, MOST_LISTED).to_pylist()], len(every)
+        return [RemovedPair(**row) for row in rows.sort_by(order).slice(0, MOST_LISTED).to_pylist()], len(rows)
 
     def _shown(self, pair: RemovedPair) -> dict[str, Any]:
         """A row for the page: names to show, `key` to ask for the pair, and the browsed shards of both documents."""
@@ -110,10 +113,13 @@ class Removals:
 
 
 def browsed_names(corpus: Corpus | None, paths: Mapping[str, str]) -> dict[str, str]:
-    """The name in the browsed corpus of each shard of a run that is in it; `paths`: where the run read each shard."""
-    here = {} if corpus is None else {_place(shard.path): shard.name for shard in corpus.shards}
-    return {name: here[place] for name, path in paths.items() if (place := _place(path)) in here}
+    """The names in the browsed corpus, by the run's names, of the shards that are in both.
 
+    paths   the path from which the run read each shard
+    """
 
-def _place(path: str) -> str:
-    return path if is_url(path) else os.path.realpath(path)
+    def real_path(path: str) -> str:
+        return path if is_url(path) else os.path.realpath(path)
+
+    browsed = {} if corpus is None else {real_path(shard.path): shard.name for shard in corpus.shards}
+    return {name: browsed[real] for name, path in paths.items() if (real := real_path(path)) in browsed}

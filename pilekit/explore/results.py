@@ -28,22 +28,23 @@ class Results:
     """Artefacts, as `pilekit.report.collect` sorts them out; `manifest` describes the corpora of saved counts."""
 
     def __init__(self, artefacts: Sequence[Artefact], manifest: Manifest, corpus: Corpus | None):
-        self._artefacts = sorted(artefacts, key=lambda one: list(KINDS).index(one.kind))
+        self._artefacts = sorted(artefacts, key=lambda artefact: list(KINDS).index(artefact.kind))
         self._manifest, self._corpus = manifest, corpus
 
     def listed(self) -> list[dict[str, Any]]:
-        """The title and path of each."""
-        return [{"title": KINDS[one.kind][0], "path": visible(one.path, 200)} for one in self._artefacts]
+        """The title and path of each result."""
+        return [{"title": KINDS[artefact.kind][0], "path": visible(artefact.path, 200)} for artefact in self._artefacts]
 
     def page(self, place: int) -> str:
-        """The page of a result; that of a damaged or unfinished one says so."""
-        one = replace(self._artefacts[place], given=False)
-        return report_page([one], self._manifest, title=shortened(one.path, 80), sampled_steps=SAMPLED_STEPS)[0]
+        """The page of a result. The page of a damaged or unfinished result says so."""
+        artefact = replace(self._artefacts[place], is_given=False)
+        title = shortened(artefact.path, 80)
+        return report_page([artefact], self._manifest, title=title, sampled_steps=SAMPLED_STEPS)[0]
 
     def browsed(self, place: int) -> dict[str, Any]:
         """The corpus that a run reads, and how many of its shards are browsed here.
 
-        The corpus is None for another result, and for a run whose settings cannot be read: its page says why.
+        The corpus is None for a result that is no run, and for a run whose settings cannot be read: its page says why.
         """
         artefact, read_from, here = self._artefacts[place], None, {}
         with contextlib.suppress(PilekitError):  # its settings may be damaged, or its corpus gone

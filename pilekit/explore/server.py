@@ -42,7 +42,7 @@ IN_FRAME = {"Content-Security-Policy": "frame-ancestors 'self'"}
 """Added to the policy that a report holds, which may not say this itself."""
 
 QUESTIONS = ("corpus", "documents", "search", "document", "scored", "pairs", "pair", "cuts", "cut", "result", "trained")
-"""Methods of `Sources` that the page calls, with its query as their arguments."""
+"""Methods of `Sources` that the page calls. The query of a request holds the arguments."""
 NUMBERS = ("start", "number", "place", "folder")
 
 
@@ -59,17 +59,17 @@ def make_app(sources: Sources, hosts: tuple[str, ...], token: str) -> Starlette:
     def answer(question: Callable[..., dict[str, Any] | str]) -> Callable[[Request], Response]:
         def endpoint(request: Request) -> Response:
             try:
-                asked = dict(request.query_params)
-                numbers = {name: int(asked[name]) for name in NUMBERS if name in asked}
+                arguments: dict[str, Any] = dict(request.query_params)
+                numbers = {name: int(arguments[name]) for name in NUMBERS if name in arguments}
                 if min(numbers.values(), default=0) < 0:
                     raise ValueError(numbers)
                 with lock:
-                    found = question(**{**asked, **numbers})
-                return HTMLResponse(found, headers=IN_FRAME) if isinstance(found, str) else JSONResponse(found)
+                    reply = question(**arguments | numbers)
+                return HTMLResponse(reply, headers=IN_FRAME) if isinstance(reply, str) else JSONResponse(reply)
             except (PilekitError, OSError) as error:
                 return JSONResponse({"error": visible(error)}, 400)
             except (TypeError, ValueError, IndexError):
-                return JSONResponse({"error": "the page does not ask this"}, 400)
+                return JSONResponse({"error": "the explorer has no such question; reload the page"}, 400)
 
         return endpoint
 
@@ -81,7 +81,7 @@ def make_app(sources: Sources, hosts: tuple[str, ...], token: str) -> Starlette:
 
 
 def _refusal(request: Request, hosts: tuple[str, ...], token: str) -> Response | None:
-    """The answer to a request for another host, from another origin, or without the token; None for the page's own."""
+    """The answer to a request for another host, from another origin or without the token; None for the page's own."""
     headers = request.headers
     if headers.getlist("host") not in [[host] for host in hosts]:
         return PlainTextResponse("another host", 403)
@@ -89,8 +89,8 @@ def _refusal(request: Request, hosts: tuple[str, ...], token: str) -> Response |
         return PlainTextResponse("another origin", 403)
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         return PlainTextResponse("another site", 403)
-    given = request.url.path.removeprefix("/").partition("/")[0]
-    return None if secrets.compare_digest(given.encode(), token.encode()) else PlainTextResponse("not found", 404)
+    path_token = request.url.path.removeprefix("/").partition("/")[0]
+    return None if secrets.compare_digest(path_token.encode(), token.encode()) else PlainTextResponse("not found", 404)
 
 
 def serve(sources: Sources, announce: Callable[[str], None]) -> None:

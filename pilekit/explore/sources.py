@@ -1,8 +1,8 @@
 """The page's questions about a corpus, results made from it and a tokenizer, answered as JSON.
 
 A document is reached through its shard's index, so the size of a shard does not matter. A search goes through the
-documents in their order, for one second at a time; the page asks again from where it ended. Control characters and
-invisible format characters of texts, labels and names are spelt out, as on a terminal.
+documents in their order, for one second at a time. The page asks again from the place where it ended. Control
+characters and invisible format characters of texts, labels and names are spelt out, as on a terminal.
 
 Nothing is written but missing indexes. Threads must not share a `Sources`.
 """
@@ -52,11 +52,11 @@ class Sources:
     dedup       a folder of `pilekit dedup`
     cuts        folders of `pilekit decontaminate` and `pilekit substrings`
     bpb         a folder of `pilekit bpb --out DIR --per-token`
-    tokenizer   shows its tokens; None with `bpb`: that of its model
+    tokenizer   makes the tokens that the page shows; None with `bpb`: the tokenizer of its model
     results     artefacts that the page shows as `pilekit report` does
-    manifest    describes the corpora of saved counts; None: that of `data`
+    manifest    describes the corpora of saved counts; None: the manifest of `data`
 
-    PilekitError for anything that is not there or does not fit.
+    PilekitError for a source that is not there or does not fit.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Sources:
         self._result = None if bpb is None else read_result(bpb)
         self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
         if bpb is not None and self._result is not None:
-            if not self._result.protocol.get("per_token"):  # then its tokens are those of an earlier run
+            if not self._result.protocol.get("per_token"):  # then its tokens come from an earlier run
                 raise PilekitError(f"{bpb}: its last run had no --per-token; run `pilekit bpb` with it")
             with readable(bpb / TOKENS_FILE, "the same `pilekit bpb` with --per-token") as bits:
                 self._bits = bits
@@ -89,68 +89,69 @@ class Sources:
     def written(self) -> list[str]:
         """The indexes that were written for shards of the results."""
         removals = [] if self._removals is None else self._removals.written
-        return [*removals, *(path for one in self._cuts for path in one.written)]
+        return [*removals, *(path for cuts in self._cuts for path in cuts.written)]
 
     def corpus(self) -> dict[str, Any]:
         """The subsets, the largest first, and the sources."""
         browsed = self._browsed
         subsets = () if browsed is None else corpus_stats(browsed.corpus, on_error="skip").subsets
-        names = [one.name for one in subsets]
         removed = None if self._removals is None else self._removals.subsets()
-        cut = [name for one in self._cuts for name in one.subsets]
+        labels = {subset.name for subset in subsets} | {*(removed or ())}
+        labels |= {label for cuts in self._cuts for label in cuts.subsets}
         return {
             "shards": [] if browsed is None else [visible(shard.path) for shard in browsed.corpus.shards],
-            "subsets": [{"label": one.name, "documents": one.documents, "bytes": one.bytes} for one in subsets],
+            "subsets": [{"label": row.name, "documents": row.documents, "bytes": row.bytes} for row in subsets],
             "documents": None if browsed is None else len(browsed),
-            "shown": {name: visible(name, 80) for name in {*names, *(removed or ()), *cut}},
+            "shown": {label: visible(label, 80) for label in labels},
             "removed": removed,
-            "cuts": [{"title": one.title, "subsets": one.subsets} for one in self._cuts],
+            "cuts": [{"title": cuts.title, "subsets": cuts.subsets} for cuts in self._cuts],
             "bits": self._result is not None,
             "results": self._results.listed(),
             "tokens": None if self._tokenizer is None else visible(self._tokenizer.path),
         }
 
     def documents(self, start: int, subset: str | None = None) -> dict[str, Any]:
-        """A page of documents from place `start` among those of the subset; None: of all."""
-        of = self._of(subset)
-        end = min(len(of), start + PAGE)
-        return {"documents": [_listed(one) for one in of[start:end]], "start": start, "of": len(of)}
+        """A page of the subset's documents from place `start` on; None: of all documents."""
+        chosen = self._in_subset(subset)
+        end = min(len(chosen), start + PAGE)
+        return {"documents": list(map(_listed, chosen[start:end])), "start": start, "of": len(chosen)}
 
     def search(
         self, text: str, start: int, subset: str | None = None, *, seconds: float = SEARCH_SECONDS
     ) -> dict[str, Any]:
-        """Documents that hold `text`, in capital or small letters, from place `start` on: those found within a second.
+        """The documents that a search of a second finds from place `start` on; capital letters do not matter.
 
-        `next` is where to resume, None at the end.
+        `next` is the place to resume at, None at the end.
         """
-        of, end, place = self._of(subset), time.monotonic() + seconds, start
-        found: list[dict[str, Any]] = []
-        for batch in of.batches(start, AT_ONCE):
-            holds = pc.match_substring(batch.text_column, text, ignore_case=True)
-            for row in np.flatnonzero(holds)[: PAGE - len(found)].tolist():
+        searched, end, place = self._in_subset(subset), time.monotonic() + seconds, start
+        matches: list[dict[str, Any]] = []
+        for batch in searched.batches(start, AT_ONCE):
+            is_match = pc.match_substring(batch.text_column, text, ignore_case=True)
+            for row in np.flatnonzero(is_match)[: PAGE - len(matches)].tolist():
                 hay, place = batch.texts[row], start + row + 1
                 at = max(0, hay.lower().find(text.lower()))
                 document = Document(hay, {}, batch.subsets[row], int(batch.numbers[row]), batch.shard)
-                found.append(_listed(document, at))
-            if len(found) == PAGE:
+                matches.append(_listed(document, at))
+            if len(matches) == PAGE:
                 break
             start = place = start + len(batch)
             if time.monotonic() > end:
                 break
-        return {"documents": found, "next": place if place < len(of) else None, "of": len(of)}
+        return {"documents": matches, "next": place if place < len(searched) else None, "of": len(searched)}
 
     def document(self, shard: str, number: int, *, most_shown: int = MOST_SHOWN) -> dict[str, Any]:
-        """A document, with its duplicates and cuts: its text, or its tokens as [text, id, bytes, bits].
+        """A document with its duplicates, its cuts, and its text or its tokens.
 
-        Bits are null where there are none.
-        A text without tokens is shown as it is. `rate` is the bits per byte of a scored document.
+        tokens   lists of text, id, bytes and bits, which are None where nothing was scored
+        text     of a document without tokens
+        rate     the bits per byte of a scored document
         """
         document = self._documents.document(shard, number)
         text = document.text[:most_shown]
         shown: dict[str, Any] = {**_listed(document), "characters": len(document.text), "shown": len(text)}
         shown["meta"] = {visible(key, 80): visible(value, 500) for key, value in document.meta.items()}
         shown["duplicates"] = None if self._removals is None else self._removals.cluster_of(shard, number)
-        shown["cuts"] = [{"title": one.title, **one.in_document(shard, number)} for one in self._cuts]
+        shown["cuts"] = [{"title": cuts.title, **cuts.in_document(shard, number)} for cuts in self._cuts]
         if self._tokenizer is None:
             return {**shown, "text": visible_lines(text)}
         ids, spans = self._tokenizer.encode_with_spans(text)
@@ -165,12 +166,12 @@ class Sources:
             raise PilekitError("no folder of `pilekit bpb` was given with --bpb")
         rates = _rates(records)
         places = np.argsort(-rates, kind="stable")[start : start + PAGE].tolist()
-        found = []
+        documents = []
         for place in places:
             shard, subset = records.shards[records.shard[place]], records.subsets[records.subset[place]]
             number, size = int(records.number[place]), int(records.bytes[place])
-            found.append({**_place(shard, number, subset, size), "rate": float(rates[place])})
-        return {"documents": found, "start": start, "of": len(records)}
+            documents.append({**_place(shard, number, subset, size), "rate": float(rates[place])})
+        return {"documents": documents, "start": start, "of": len(records)}
 
     def pairs(self, subset: str | None = None) -> dict[str, Any]:
         """Removed documents, evenly over the similarities, the least similar first."""
@@ -181,7 +182,7 @@ class Sources:
         return self._removed.pair(shard, number)
 
     def cuts(self, folder: int, start: int, subset: str | None = None) -> dict[str, Any]:
-        """A page of the cuts of a folder, by its place among those given."""
+        """A page of the cuts of the folder at this place of `cuts`."""
         return self._cuts[folder].listed(start, subset)
 
     def cut(
@@ -192,7 +193,7 @@ class Sources:
         shard: str | None = None,
         number: int | None = None,
     ) -> dict[str, Any]:
-        """A cut by its place among those of the subset or of the document, with what it repeats."""
+        """A cut, by its place among the cuts of the subset or of the document, with the text that it repeats."""
         return self._cuts[folder].cut(place, subset=subset, shard=shard, number=number)
 
     def result(self, place: int) -> str:
@@ -215,7 +216,7 @@ class Sources:
             raise PilekitError("no folder of `pilekit dedup` was given with --dedup")
         return self._removals
 
-    def _of(self, subset: str | None) -> PileDocuments:
+    def _in_subset(self, subset: str | None) -> PileDocuments:
         return self._documents if subset is None else self._labelled(subset)
 
     def _rate(self, document: Document) -> float | None:
@@ -223,30 +224,30 @@ class Sources:
         records = None if self._result is None else self._result.records
         if records is None or document.shard not in records.shards:
             return None
-        here = (records.shard == records.shards.index(document.shard)) & (records.number == document.number)
-        return next(iter(_rates(records)[here].tolist()), None)
+        is_record = (records.shard == records.shards.index(document.shard)) & (records.number == document.number)
+        return next(iter(_rates(records)[is_record].tolist()), None)
 
     def _bits_of(self, document: Document, ids: list[int], *, whole: bool) -> dict[int, float]:
-        """Token's place -> its bits; none if the document was not scored."""
-        wanted = (pc.field("shard").cast("string") == document.shard) & (pc.field("number") == document.number)
-        rows = self._bits.to_table(["index", "token", "bits"], filter=wanted).to_pydict()
-        found = {place: (token, bits) for place, token, bits in zip(*rows.values(), strict=True) if place < len(ids)}
-        if whole and any(ids[place] != token for place, (token, _) in found.items()):
+        """The bits of each token by its place; none if the document was not scored."""
+        is_document = (pc.field("shard").cast("string") == document.shard) & (pc.field("number") == document.number)
+        rows = self._bits.to_table(["index", "token", "bits"], filter=is_document).to_pydict()
+        scored = [row for row in zip(*rows.values(), strict=True) if row[0] < len(ids)]
+        if whole and any(ids[place] != token for place, token, _ in scored):
             raise PilekitError(f"{document.shard} {document.number}: has other tokens in the result of bpb")
-        return {place: bits for place, (token, bits) in found.items() if ids[place] == token}
+        return {place: bits for place, token, bits in scored if ids[place] == token}
 
 
-def _tokenizer_of(protocol: dict[str, Any], given: Tokenizer | None) -> Tokenizer:
-    """The given tokenizer or that of the model; PilekitError if the result was made with another."""
+def _tokenizer_of(protocol: dict[str, Any], tokenizer: Tokenizer | None) -> Tokenizer:
+    """The tokenizer, or the model's for None. PilekitError if the result was made with another."""
     model = protocol["model"]["path"]
-    if given is None and model is None:
+    if tokenizer is None and model is None:
         raise PilekitError("the result was made of a model in memory: give its tokenizer with --tokenizer")
-    loaded = load_tokenizer(model) if given is None else given
-    if f"sha256:{loaded.fingerprint}" != protocol["tokenizer"]["fingerprint"]:
+    tokenizer = tokenizer or load_tokenizer(model)
+    if f"sha256:{tokenizer.fingerprint}" != protocol["tokenizer"]["fingerprint"]:
         raise PilekitError(
-            f"{loaded.path}: is not the tokenizer that the result was made with; name that one with --tokenizer"
+            f"{tokenizer.path}: is not the tokenizer that the result was made with; name that one with --tokenizer"
         )
-    return loaded
+    return tokenizer
 
 
 def _listed(document: Document, at: int = 0) -> dict[str, Any]:

@@ -54,13 +54,13 @@ DEPTH = 3
 class Artefact:
     """An artefact that a report shows, and the source of numbers on the page.
 
-    kind      a key of `KINDS`
-    path      the folder or file; for several, their names
-    command   a command that makes it with these settings
-    content   a corpus's paths, a folder's header, a saved output, or results of `pilekit bpb`
-    inputs    the names of the shards that were read, or ""
-    made_by   the version of pilekit, or ""
-    given     whether the path was given: then a damaged artefact is an error; a found one is left out
+    kind       a key of `KINDS`
+    path       the folder or file; for several, their names
+    command    a command that makes it with these settings
+    content    a corpus's paths, a folder's header, a saved output, or results of `pilekit bpb`
+    inputs     the names of the shards that were read, or ""
+    made_by    the version of pilekit, or ""
+    is_given   whether the user gave its path; if it is damaged, that is an error, and a found artefact is left out
     """
 
     kind: str
@@ -69,16 +69,16 @@ class Artefact:
     content: Any
     inputs: str = ""
     made_by: str = ""
-    given: bool = True
+    is_given: bool = True
 
 
 @contextmanager
-def left_out_if_found(given: bool, left_out: list[str]) -> Iterator[None]:
+def left_out_if_found(is_given: bool, left_out: list[str]) -> Iterator[None]:
     """Add the message of a `PilekitError` to `left_out`; raise it if the artefact was given."""
     try:
         yield
     except PilekitError as error:
-        if given:
+        if is_given:
             raise
         left_out.append(str(error))
         logger.warning("left out: %s", error)
@@ -89,38 +89,40 @@ def sort_out(paths: Sequence[str | Path], left_out: list[str]) -> tuple[list[Art
 
     `left_out` gets the messages about damaged artefacts found in folders. PilekitError for a given one.
     """
-    found: dict[str, Artefact] = {}
+    by_file: dict[str, Artefact] = {}
     corpora = []
     for path in map(str, paths):
-        before, here = len(left_out), {}
-        for file, given in [] if is_url(path) else _files(path):
-            with left_out_if_found(given, left_out):
-                if (one := _artefact(file, given)) is not None:
-                    here[os.path.realpath(file)] = one
-        if not here and len(left_out) == before:
+        damaged_before, by_file_here = len(left_out), {}
+        for file, is_given in [] if is_url(path) else _files(path):
+            with left_out_if_found(is_given, left_out):
+                if (artefact := _artefact(file, is_given)) is not None:
+                    by_file_here[os.path.realpath(file)] = artefact
+        if not by_file_here and len(left_out) == damaged_before:
             corpora.append(path)
-        found |= {file: one for file, one in here.items() if file not in found}
-    scored = [one for one in found.values() if one.kind == "bpb"]
-    if len(scored) > 1:
-        names = [one.path for one in scored]
-        command = line("bpb", "--compare", *names)
-        found["compared"] = Artefact("compared", ", ".join(names), command, [one.content for one in scored])
-    return list(found.values()), corpora
+        for file_path, artefact in by_file_here.items():
+            by_file.setdefault(file_path, artefact)
+    artefacts = list(by_file.values())
+    scores = [artefact for artefact in artefacts if artefact.kind == "bpb"]
+    if len(scores) > 1:
+        names = [score.path for score in scores]
+        command = shell_command("bpb", "--compare", *names)
+        artefacts.append(Artefact("compared", ", ".join(names), command, [score.content for score in scores]))
+    return artefacts, corpora
 
 
-def counted_corpus(paths: Sequence[str], manifest: Manifest | str | Path | None, tokenizer: Any = None) -> Artefact:
+def counted_corpus(paths: Sequence[str], manifest: Manifest | str | Path | None, tokenizer: Any) -> Artefact:
     """The corpus at these paths as an artefact, which is counted with this manifest and tokenizer."""
     options = ["--tokenizer", str(tokenizer)] if isinstance(tokenizer, str | Path) else []
     if isinstance(manifest, Manifest):
         options += ["--text-field", manifest.text_field, "--label", manifest.label_path]
     elif manifest:
         options += ["--manifest", str(manifest)]
-    command = line("stats", *paths, "--copies", *options, "--on-error", "skip")
+    command = shell_command("stats", *paths, "--copies", *options, "--on-error", "skip")
     return Artefact("stats", some_names(paths), command, list(paths))
 
 
 def _files(path: str) -> Iterator[tuple[Path, bool]]:
-    """The files that may name an artefact, and whether they were given; hidden folders and links are not entered."""
+    """The files that may name an artefact, and whether they were given. Hidden folders and links are not entered."""
     if not Path(path).is_dir():
         if path.endswith(".json"):
             yield Path(path), True
@@ -137,41 +139,42 @@ def _files(path: str) -> Iterator[tuple[Path, bool]]:
                 yield file, str(file.parent) == str(Path(path)) and file.name in (HEADER_FILE, RESULT_FILE)
 
 
-def _artefact(file: Path, given: bool) -> Artefact | None:
+def _artefact(file: Path, is_given: bool) -> Artefact | None:
     """The artefact that a file names; None if a report shows none."""
     folder = str(file.parent)
     if file.name == RESULT_FILE:
-        of = (result := read_result(folder)).protocol
-        limit = () if of["limit"] is None else ("--limit", str(of["limit"]))
-        adapter = ("--adapter", str(of["model"]["adapter"]["path"])) if "adapter" in of["model"] else ()
-        command = line("bpb", str(of["model"]["path"] or "MODEL"), "CORPUS", *adapter, *limit, "--out", folder)
-        inputs = some_names(shard["name"] for shard in of["data"])
-        return Artefact("bpb", folder, command, result, inputs, of["pilekit"], given)
+        protocol = (result := read_result(folder)).protocol
+        model, limit = protocol["model"], protocol["limit"]
+        options = ["--adapter", str(model["adapter"]["path"])] if "adapter" in model else []
+        options += [] if limit is None else ["--limit", str(limit)]
+        command = shell_command("bpb", str(model["path"] or "MODEL"), "CORPUS", *options, "--out", folder)
+        inputs = some_names(shard["name"] for shard in protocol["data"])
+        return Artefact("bpb", folder, command, result, inputs, protocol["pilekit"], is_given)
     if file.name == HEADER_FILE:
         header = read_header(folder)
         if (kind := header.kind) not in WITH_HEADER or (file.parent / RESULT_FILE).is_file():
             return None
-        command = line(KINDS[kind][1], *_arguments(header, folder), "--out", folder)
+        command = shell_command(KINDS[kind][1], *_arguments(header, folder), "--out", folder)
         inputs = some_names(name.removeprefix("/") for name in header.inputs)  # an evaluation's name has a slash
-        return Artefact(kind, folder, command, header, inputs, header.pilekit, given)
+        return Artefact(kind, folder, command, header, inputs, header.pilekit, is_given)
     saved = read_output(file)
-    if saved is None and given:
+    if saved is None and is_given:
         raise PilekitError(
             f"{file}: is no output of `pilekit stats --json` or `pilekit verify --json`; give one of "
             "these, a folder that a command wrote, or shards"
         )
     kind = "stats" if isinstance(saved, CorpusStats) else "verify"
-    command = f"{line(kind, 'CORPUS', '--json')} > {shlex.quote(str(file))}"
-    return None if saved is None else Artefact(kind, str(file), command, saved, given=given)
+    command = f"{shell_command(kind, 'CORPUS', '--json')} > {shlex.quote(str(file))}"
+    return None if saved is None else Artefact(kind, str(file), command, saved, is_given=is_given)
 
 
-def line(*words: str) -> str:
-    """A command of pilekit, as a shell takes it."""
+def shell_command(*words: str) -> str:
+    """A command of pilekit, quoted for a shell."""
     return shlex.join(("pilekit", *words))
 
 
 FEW = 4
-"""A command names so many shards; of more, the folder that holds them."""
+"""A command names at most this many shards. For more it names the folder that holds them."""
 _NOT_OPTIONS = ("seed", "bands", "rows", "write", "spellings")
 _NAMES = {"label_path": "label"}
 _STANDS_FOR = {"against": "EARLIER", "dedup": "EARLIER"}
@@ -183,13 +186,10 @@ def _arguments(header: Header, folder: str) -> Iterator[str]:
         yield str(Path(folder) / "config.toml")
         return
     try:
-        found = header.results.get("/found")
-        held = (
-            found["result"]["paths"].values()
-            if found
-            else [header.results[name]["result"]["path"] for name in header.inputs]
-        )
-        paths = list(map(str, held))
+        if search := header.results.get("/found"):
+            paths = list(map(str, search["result"]["paths"].values()))
+        else:
+            paths = [str(header.results[name]["result"]["path"]) for name in header.inputs]
         yield from paths if len(paths) <= FEW else [os.path.commonpath(paths)]
     except (KeyError, TypeError, ValueError, IndexError):
         yield "CORPUS"

@@ -39,23 +39,23 @@ def _stats(output: dict[str, Any]) -> CorpusStats:
     """The output of `pilekit stats --json` as a result, without histograms and shares of a manifest."""
     missing = {"paper_share": None, "lengths": np.zeros(BINS, dtype=np.int64)}
 
-    def figures(name: str, of: dict[str, Any]) -> SubsetStats:
-        return msgspec.convert({**of, "name": name, **missing}, SubsetStats, dec_hook=lambda _, array: array)
+    def stats_of(name: str, figures: dict[str, Any]) -> SubsetStats:
+        return msgspec.convert({**figures, "name": name, **missing}, SubsetStats, dec_hook=lambda _, array: array)
 
-    subsets = tuple(figures(name, of) for name, of in output["subsets"].items())
-    sums = {name: [getattr(one, name) for one in subsets] for name in ("documents", "bytes", "tokens", "copies")}
-    total = {name: None if None in values else sum(values) for name, values in sums.items()}
+    subsets = tuple(stats_of(name, figures) for name, figures in output["subsets"].items())
+    columns = {name: [getattr(row, name) for row in subsets] for name in ("documents", "bytes", "tokens", "copies")}
+    total = {name: None if None in values else sum(values) for name, values in columns.items()}
     mean = output["bytes"] / (output["documents"] or math.nan)
     sizes = {"share": 1.0, "mean_bytes": mean, "median_bytes": math.nan, "p99_bytes": math.nan}
     skipped = SkippedLines(msgspec.convert(output["skipped"], int))
     selected = msgspec.convert(output.get("selected"), tuple[str, ...] | None)
-    return CorpusStats(subsets, figures("total", {**total, **sizes}), skipped, "", selected)
+    return CorpusStats(subsets, stats_of("total", {**total, **sizes}), skipped, "", selected)
 
 
 def with_shares_of(manifest: Manifest, saved: CorpusStats) -> CorpusStats:
     """The result, its subsets compared with the shares of this manifest."""
     shares = paper_shares(manifest, saved.selected)
-    subsets = (replace(one, paper_share=shares.get(one.name)) for one in saved.subsets)
+    subsets = (replace(subset, paper_share=shares.get(subset.name)) for subset in saved.subsets)
     return replace(saved, subsets=tuple(subsets), manifest=manifest.name)
 
 
@@ -63,7 +63,6 @@ def corpus_content(stats: CorpusStats, manifest: Manifest, path: str) -> dict[st
     """The figures and the table of a corpus."""
     subsets = stats.subsets[:MOST_ROWS]
     names = [subset.name for subset in subsets]
-    given = source_of_shares(manifest.name, selected=False)
     shares, axes = chart_rows(names, 0.36, WIDTH, 1.1)
     draw_shares(axes, subsets, source_of_shares(manifest.name, stats.selected is not None))
     legend(shares, axes)
@@ -73,7 +72,7 @@ def corpus_content(stats: CorpusStats, manifest: Manifest, path: str) -> dict[st
     axes.set_xlim(10 ** max(0, math.floor(math.log10(low))), 10 ** math.ceil(math.log10(high)))  # two labels or more
     return {
         "stats": stats,
-        "given": given,
+        "source_of_epochs": source_of_shares(manifest.name, selected=False),
         "shares": svg_of(shares, f"Composition of {path}"),
         "lengths": svg_of(lengths, f"Document lengths of {path}"),
         "has_histograms": any(subset.lengths.any() for subset in stats.subsets),
@@ -82,14 +81,14 @@ def corpus_content(stats: CorpusStats, manifest: Manifest, path: str) -> dict[st
 
 
 def _table(stats: CorpusStats, manifest: Manifest) -> FittedTable[SubsetStats]:
-    """The command's table, with the up-sampling that is seen and that the manifest tells of."""
+    """The command's table, with the up-sampling that the shards show and the epochs that the manifest states."""
 
     def times_seen(row: SubsetStats) -> str:
         originals = row.documents - (row.copies or 0)
         return f"{row.documents / originals:.2f}" if originals else DASH
 
     epochs = {subset.name: f"{subset.epochs:.4g}" for subset in manifest.subsets if subset.epochs is not None}
-    seen = [Column("Times seen", times_seen)] if stats.total.copies is not None else []
-    known = Column[SubsetStats]("Epochs", lambda row: epochs.get(row.name, DASH))
+    up_sampling = [Column("Times seen", times_seen)] if stats.total.copies is not None else []
+    up_sampling.append(Column("Epochs", lambda row: epochs.get(row.name, DASH)))
     table = stats.table()
-    return FittedTable(table.rows, [*table.columns, *seen, known], table.totals, notes=table.notes)
+    return FittedTable(table.rows, [*table.columns, *up_sampling], table.totals, notes=table.notes)

@@ -5,12 +5,13 @@ shows, and the rows of one batch or of one part of the kept documents.
 
 The recall is measured, because pairs that the run found say nothing about pairs that it missed. So new pairs are made:
 words of the corpus's own texts are replaced at random, the similarity of each copy to its text is computed exactly, and
-both get signatures as in the run. A pair is found if all values of a band agree. The copies are a function of the
+both get signatures as in the run. A pair is compared if all values of a band agree. The copies are a function of the
 texts.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -71,60 +72,61 @@ def dedup_content(folder: Path, header: Header, advance: Report) -> dict[str, An
     }
     if not summary["removed"]:
         return content
-    with removals(folder / REMOVED) as removed:
-        counts, clusters = _counts(removed), _largest_clusters(removed)
+    with removals(folder / REMOVED) as rows:
+        counts, clusters = _counts(rows), _largest_clusters(rows)
     by_subsets = counts.group_by(["subset", "kept_subset"]).aggregate([("count", "sum")]).to_pylist()
     subsets = [(row["subset"], row["kept_subset"], row["count_sum"]) for row in by_subsets]
     subsets.sort(key=lambda pair: (-pair[2], *pair[:2]))
     pairs, _ = spread_pairs(folder / REMOVED, EXAMPLES)
-    kept = [RemovedPair(**{name: row[name] for name in RemovedPair.__dataclass_fields__}) for row in clusters]
+    in_clusters = [RemovedPair(**{name: row[name] for name in RemovedPair.__dataclass_fields__}) for row in clusters]
     texts: list[tuple[str, str]] = []
     try:
-        texts = pair_texts([*pairs, *kept], finished_run(folder), advance)
+        texts = pair_texts([*pairs, *in_clusters], finished_run(folder), advance)
     except PilekitError as error:
         content["failure"] = error
     return {
         **content,
         "similarities": _histogram(counts, folder),
         "matrix": _matrix(subsets),
-        "across": [(one, other, f"{count:,}") for one, other, count in subsets if one != other][:EXAMPLES],
+        "across": [(source, keeper, f"{count:,}") for source, keeper, count in subsets if source != keeper][:EXAMPLES],
         "recall": _s_curve(header, [text for text, _ in texts], folder),
         "clusters": clusters,
         "beginnings": [" ".join(text[:200].split()) for text, _ in texts[len(pairs) :]],
         "pairs": [
-            (pair, list(diff_rows(word_diff(*both, DIFF_CHARACTERS)))) for pair, both in zip(pairs, texts, strict=False)
+            (pair, list(diff_rows(word_diff(kept_text, removed_text, DIFF_CHARACTERS))))
+            for pair, (kept_text, removed_text) in zip(pairs, texts, strict=False)
         ],
     }
 
 
-def _counts(removed: pa.dataset.Dataset) -> pa.Table:
+def _counts(removed_rows: pa.dataset.Dataset) -> pa.Table:
     """The number of removed documents by subset, kept_subset, reason and bin of the similarity: a row for each."""
     keys = read_columns("subset", "kept_subset", "reason")
     keys["bin"] = pc.min_element_wise(pc.floor(pc.field("similarity") * BINS), BINS - 1.0).cast(pa.int32())
     steps = {
-        "scan": acero.ScanNodeOptions(removed, columns=["subset", "kept_subset", "reason", "similarity"]),
+        "scan": acero.ScanNodeOptions(removed_rows, columns=["subset", "kept_subset", "reason", "similarity"]),
         "project": acero.ProjectNodeOptions(list(keys.values()), list(keys)),
         "aggregate": acero.AggregateNodeOptions([([], "hash_count_all", None, "count")], list(keys)),
     }
-    return acero.Declaration.from_sequence([acero.Declaration(name, of) for name, of in steps.items()]).to_table()
+    return acero.Declaration.from_sequence(list(itertools.starmap(acero.Declaration, steps.items()))).to_table()
 
 
-def _largest_clusters(removed: pa.dataset.Dataset) -> list[dict[str, Any]]:
+def _largest_clusters(removed_rows: pa.dataset.Dataset) -> list[dict[str, Any]]:
     """The largest clusters, the largest first: the first removed document of each, its count and least similarity.
 
     A cluster is a kept document and the documents that were removed for it. The kept documents are counted in parts, by
     the lowest bits of their numbers, so that a part's rows fit in memory.
     """
     columns = read_columns(*_KEPT, *_FIRST, "similarity")
-    wanted = [([], "count_all"), ("similarity", "min"), *((name, "first") for name in _FIRST)]
+    aggregates = [([], "count_all"), ("similarity", "min"), *((name, "first") for name in _FIRST)]
     order = [("count_all", "descending"), *((name, "ascending") for name in _KEPT)]
-    parts = 1 << (removed.count_rows() // ROWS_AT_ONCE).bit_length()
+    parts = 1 << (removed_rows.count_rows() // ROWS_AT_ONCE).bit_length()
     largest: list[pa.Table] = []
     for part in range(parts):
-        is_here = pc.bit_wise_and(pc.field("kept_number"), parts - 1) == part
-        rows = removed.to_table(columns, filter=is_here)
-        found = rows.group_by(list(_KEPT), use_threads=False).aggregate(wanted).filter(pc.field("count_all") > 1)
-        largest = [pa.concat_tables([*largest, found]).sort_by(order).slice(0, CLUSTERS)]
+        in_part = pc.bit_wise_and(pc.field("kept_number"), parts - 1) == part
+        rows = removed_rows.to_table(columns, filter=in_part)
+        clusters = rows.group_by(list(_KEPT), use_threads=False).aggregate(aggregates).filter(pc.field("count_all") > 1)
+        largest = [pa.concat_tables([*largest, clusters]).sort_by(order).slice(0, CLUSTERS)]
     names = [name.removesuffix("_first").removesuffix("_min") for name in largest[0].column_names]
     return list(largest[0].rename_columns(names).to_pylist())
 
@@ -141,36 +143,36 @@ def _histogram(counts: pa.Table, folder: Path) -> Markup:
 
 
 def _matrix(subsets: Sequence[Pair]) -> dict[str, Any]:
-    """The counts of the subsets with the most, and the number of all subsets."""
+    """The counts of the subsets with the most duplicates, and the number of all subsets."""
     totals: Counter[str] = Counter()
-    for removed, kept, count in subsets:
-        totals += Counter({removed: count}) + Counter({kept: count})
+    for source, keeper, count in subsets:
+        totals += Counter({source: count}) + Counter({keeper: count})
     cells = {pair[:2]: pair[2] for pair in subsets}
     return {"shown": [name for name, _ in totals.most_common(MOST_IN_MATRIX)], "of": len(totals), "cells": cells}
 
 
 def _s_curve(header: Header, texts: Sequence[str], folder: Path) -> dict[str, Any]:
     """The figure of the recall, computed and measured, and both at the threshold."""
-    of, threshold = header.parameters, float(header.parameters["threshold"])
-    bands = Bands(of["bands"], of["rows"])
+    parameters = header.parameters
+    threshold, bands = float(parameters["threshold"]), Bands(parameters["bands"], parameters["rows"])
     figure, axes = axes_of(WIDTH, 3.2)
     similarities = np.linspace(0, 1, 201)
-    computed = [100 * bands.probability(one) for one in similarities]
+    computed = [100 * bands.probability(similarity) for similarity in similarities]
     axes.plot(similarities, computed, color=OBSERVED, label=f"{bands.bands} bands of {bands.rows} rows")
     axes.axvline(threshold, color=INK, linewidth=1, linestyle="--", label=f"threshold {threshold:g}")
-    if measured := measured_recall(dict.fromkeys(texts), bands, of["ngram"], of["seed"]):
-        at = [one.similarity for one in measured]
-        shares = np.array([one.found / one.pairs for one in measured])
+    if measured := measured_recall(dict.fromkeys(texts), bands, parameters["ngram"], parameters["seed"]):
+        means, pairs, compared = np.array(measured).T
+        shares = compared / pairs
         errors = np.abs(intervals(measured) - shares)
-        axes.errorbar(at, 100 * shares, 100 * errors, fmt="o", color=PAPER, markersize=4, label="measured")
+        axes.errorbar(means, 100 * shares, 100 * errors, fmt="o", color=PAPER, markersize=4, label="measured")
     axes.set_xlabel("Jaccard similarity")
     axes.set_ylabel("compared, %")
     legend(figure, axes)
     return {
         "svg": svg_of(figure, f"S-curve of {folder}"),
         "at_threshold": bands.probability(threshold),
-        "copies": sum(one.pairs for one in measured),
-        "near": min(measured, key=lambda one: abs(one.similarity - threshold), default=None),
+        "copies": sum(point.pairs for point in measured),
+        "near": min(measured, key=lambda point: abs(point.similarity - threshold), default=None),
     }
 
 
@@ -179,40 +181,42 @@ class Measured(NamedTuple):
 
     similarity: float
     pairs: int
-    found: int
+    compared: int
 
 
 def intervals(measured: Sequence[Measured]) -> npt.NDArray[np.float64]:
-    """Wilson's 95 % intervals of the shares that are found, [low or high, measured]."""
-    _, pairs, found = np.array(measured).T
-    z, share = 1.96**2 / pairs, found / pairs
+    """Wilson's 95 % intervals of the shares that are compared, [low or high, measured]."""
+    _, pairs, compared = np.array(measured).T
+    z, share = 1.96**2 / pairs, compared / pairs
     middle, half = share + z / 2, np.sqrt(z * share * (1 - share) + z * z / 4)
-    found_between: npt.NDArray[np.float64] = np.stack([middle - half, middle + half]) / (1 + z)
-    return found_between
+    bounds: npt.NDArray[np.float64] = np.stack([middle - half, middle + half]) / (1 + z)
+    return bounds
 
 
 def measured_recall(texts: Iterable[str], bands: Bands, ngram: int, seed: int) -> list[Measured]:
     """The measured recall by similarity; empty if no text has enough words."""
     generator = np.random.default_rng(0)
     a, b = permutations(bands.num_perm, seed)
-    similarities, found = [], []
+    similarities, compared = [], []
     for text in texts:
         words = text[:_LONGEST].split()
         if len(words) < _FEWEST_WORDS:
             continue
         targets = generator.uniform(LOWEST, 1, COPIES)
         copies = [" ".join(words)]
-        for kept in (2 * targets / (1 + targets)) ** (1 / ngram):  # An n-gram stays if all of its words do.
-            changed = generator.random(len(words)) >= kept
+        # Texts of n shingles each that share s n of them have Jaccard similarity s / (2 - s): s is 2 J / (1 + J).
+        # A shingle stays if all of its words do, so each word stays with the n-th root of that share.
+        for kept_share in (2 * targets / (1 + targets)) ** (1 / ngram):
+            changed = generator.random(len(words)) >= kept_share
             new = generator.integers(1 << 40, size=len(words)).tolist()
             copies.append(" ".join(f"w{new[i]:x}" if changed[i] else word for i, word in enumerate(words)))
         encoded = [np.frombuffer(copy.encode(), dtype=np.uint8) for copy in copies]
         offsets = np.cumsum([0, *map(len, encoded)])
         values = signatures(np.concatenate(encoded), offsets, ngram, a, b).reshape(-1, bands.bands, bands.rows)
-        found += (values[1:] == values[0]).all(axis=2).any(axis=1).tolist()
+        compared += (values[1:] == values[0]).all(axis=2).any(axis=1).tolist()
         original, *sets = (shingle_set(copy, ngram) for copy in encoded)
-        similarities += [jaccard(original, one) for one in sets]
-    of, hits = np.array(similarities), np.array(found)
-    places = np.floor((of - LOWEST) / STEP)
-    by_place = [places == place for place in np.unique(places[places >= 0])]
-    return [Measured(float(of[at].mean()), int(at.sum()), int(hits[at].sum())) for at in by_place]
+        similarities += [jaccard(original, copy) for copy in sets]
+    x, hits = np.array(similarities), np.array(compared)
+    bins = np.floor((x - LOWEST) / STEP)
+    in_bins = [bins == place for place in np.unique(bins[bins >= 0])]
+    return [Measured(float(x[in_bin].mean()), int(in_bin.sum()), int(hits[in_bin].sum())) for in_bin in in_bins]

@@ -21,7 +21,7 @@ from pilekit.errors import visible
 from pilekit.stats.plot import FAINT, INK, MOST_ROWS, OBSERVED, PAPER, SERIES, chart_rows, legend, plain
 
 WIDTH = 5.6
-"""Inches. A figure of this width is readable on a phone, and two fit beside each other on a desk."""
+"""Inches. A figure of this width is readable on a phone, and a desk shows two of them side by side."""
 
 _VARIABLES = {OBSERVED: "observed", PAPER: "paper", INK: "ink", FAINT: "faint", "#000000": "ink", "#ffffff": "page"}
 _CHANGES = {
@@ -54,12 +54,12 @@ def svg_of(figure: Any, label: str) -> Markup:
 def bars(names: Sequence[str], series: Mapping[str, Sequence[float]], label: str, xlabel: str) -> Markup:
     """A bar for each name; the values of several series are stacked."""
     figure, axes = chart_rows(names[:MOST_ROWS], 0.27, WIDTH, 1.1)
-    left = np.zeros(min(len(names), MOST_ROWS))
+    starts = np.zeros(min(len(names), MOST_ROWS))
     for colour, (title, values) in zip(SERIES, series.items(), strict=False):
         shown = np.array(values[:MOST_ROWS], dtype=np.float64)
-        axes.barh(range(len(shown)), shown, 0.62, left=left, color=colour, label=title)
-        left += shown
-    axes.set_xlim(0, 1.06 * max(left.max(initial=0), 1e-9))
+        axes.barh(range(len(shown)), shown, 0.62, left=starts, color=colour, label=title)
+        starts += shown
+    axes.set_xlim(0, 1.06 * max(starts.max(initial=0), 1e-9))
     axes.set_xlabel(xlabel)
     legend(figure, axes)
     return svg_of(figure, label)

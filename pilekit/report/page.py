@@ -10,7 +10,7 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
@@ -65,13 +65,12 @@ def write_report(
     if not paths:
         raise PilekitError("nothing to report: give folders that pilekit commands wrote, or shards")
     check_target(Path(out), inputs=paths)
-    made = _now() if date is None else date
     described = load_manifest(manifest or "pile")
     left_out: list[str] = []
     artefacts, corpora = sort_out(paths, left_out)
     if corpora:
         artefacts.insert(0, counted_corpus(corpora, manifest, tokenizer))
-    page, sections = report_page(artefacts, described, tokenizer, title, made, left_out, advance)
+    page, sections = report_page(artefacts, described, tokenizer, title, date, left_out, advance)
     if not sections:
         why = f": {left_out[0]}" if left_out else ""
         raise PilekitError(f"nothing to report in {shortened(', '.join(map(str, paths)), 200)}{why}")
@@ -85,27 +84,28 @@ def report_page(
     manifest: Manifest,
     tokenizer: Any | None = None,
     title: str = "pilekit report",
-    made: str | None = None,
+    date: str | None = None,
     left_out: list[str] | None = None,
     advance: Report = lambda *_: None,
     sampled_steps: int = SAMPLED_STEPS,
 ) -> tuple[str, tuple[str, ...]]:
-    """The page that shows these artefacts, and the titles of its sections; parameters as of `write_report`.
+    """The page that shows these artefacts, and the titles of its sections. The other parameters are `write_report`'s.
 
-    left_out        messages about artefacts that are left out, to which those about damaged ones are added
-    sampled_steps   the samples of so many steps of a run are shown
+    left_out        messages about artefacts that are left out; messages about damaged ones are added
+    sampled_steps   the page shows the samples of at most so many steps of a run
     """
+    date = date or _now()
     left_out = [] if left_out is None else left_out
     shown: dict[str, list[Markup]] = {}
     sources: list[Artefact] = []
     environment = _environment()
-    for one in sorted(artefacts, key=lambda one: list(KINDS).index(one.kind)):
-        with left_out_if_found(one.given, left_out):
-            content = _content(one, manifest, tokenizer, advance, sampled_steps)
-            template = environment.get_template(f"{one.kind}.html")
-            part = template.render(**content, source=one, number=len(sources) + 1)
-            shown.setdefault(KINDS[one.kind][0], []).append(Markup(part))
-            sources.append(one)
+    for artefact in sorted(artefacts, key=lambda artefact: list(KINDS).index(artefact.kind)):
+        with left_out_if_found(artefact.is_given, left_out):
+            content = _content(artefact, manifest, tokenizer, advance, sampled_steps)
+            template = environment.get_template(f"{artefact.kind}.html")
+            part = template.render(**content, source=artefact, number=len(sources) + 1)
+            shown.setdefault(KINDS[artefact.kind][0], []).append(Markup(part))
+            sources.append(artefact)
     script = environment.get_template("report.js").render()
     page = environment.get_template("report.html").render(
         sections=shown,
@@ -114,46 +114,49 @@ def report_page(
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         version=__version__,
         title=title,
-        made=made or _now(),
+        made=date,
     )
     return page, tuple(shown)
 
 
 def _now() -> str:
-    """This minute, or that of the seconds in `SOURCE_DATE_EPOCH`, which builds that must be reproducible set."""
-    given = os.environ.get("SOURCE_DATE_EPOCH")
+    """The time, to the minute: now, or `SOURCE_DATE_EPOCH`, which reproducible builds set."""
+    seconds = os.environ.get("SOURCE_DATE_EPOCH")
     try:
-        now = datetime.now(UTC) if given is None else datetime.fromtimestamp(int(given), UTC)
+        now = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(int(seconds), UTC)
     except (ValueError, OverflowError, OSError):
-        raise PilekitError(f"SOURCE_DATE_EPOCH is {given!r}, not a number of seconds since 1970; unset it") from None
+        raise PilekitError(f"SOURCE_DATE_EPOCH is {seconds!r}, not a number of seconds since 1970; unset it") from None
     return now.strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _content(one: Artefact, manifest: Manifest, tokenizer: Any, advance: Report, sampled_steps: int) -> dict[str, Any]:
+def _content(
+    artefact: Artefact, manifest: Manifest, tokenizer: Any, advance: Report, sampled_steps: int
+) -> dict[str, Any]:
     """The data of an artefact for its template. PilekitError if it is damaged or not finished."""
-    folder, of = Path(one.path), one.content
-    if isinstance(of, Header) and one.kind != "run" and not of.finished:
-        raise PilekitError(f"{one.path}: is not finished; run the same `pilekit {KINDS[one.kind][1]}` again")
-
-    def figures() -> CorpusStats:
-        if isinstance(of, CorpusStats):
-            return with_shares_of(manifest, of)
-        size = (corpus := Corpus(of, manifest)).size or 0
-        options = {"copies": True, "tokenizer": tokenizer}
-        return corpus_stats(corpus, **options, on_error="skip", advance=lambda done: advance("counting", done, size))
-
-    makers: dict[str, Callable[[], dict[str, Any]]] = {
-        "stats": lambda: corpus_content(figures(), manifest, one.path),
-        "verify": lambda: {"findings": findings_table(of)},
-        "dedup": lambda: dedup_content(folder, of, advance),
-        "cleaning": lambda: cleaning_content(folder),
-        "decontamination": lambda: cut_content(folder),
-        "substrings": lambda: cut_content(folder),
-        "run": lambda: training_content(folder, sampled_steps),
-        "bpb": lambda: result_content(of, one.path),
-        "compared": lambda: compared_content(of, one.path),
-    }
-    return makers[one.kind]()
+    kind, path, content = artefact.kind, artefact.path, artefact.content
+    if isinstance(content, Header) and kind != "run" and not content.finished:
+        raise PilekitError(f"{path}: is not finished; run the same `pilekit {KINDS[kind][1]}` again")
+    match kind:
+        case "stats" if isinstance(content, CorpusStats):
+            return corpus_content(with_shares_of(manifest, content), manifest, path)
+        case "stats":
+            size = (corpus := Corpus(content, manifest)).size or 0
+            options = {"copies": True, "tokenizer": tokenizer, "on_error": "skip"}
+            stats = corpus_stats(corpus, **options, advance=lambda amount: advance("counting", amount, size))
+            return corpus_content(stats, manifest, path)
+        case "verify":
+            return {"findings": findings_table(content)}
+        case "dedup":
+            return dedup_content(Path(path), content, advance)
+        case "cleaning":
+            return cleaning_content(Path(path))
+        case "decontamination" | "substrings":
+            return cut_content(Path(path))
+        case "run":
+            return training_content(Path(path), sampled_steps)
+        case "bpb":
+            return result_content(content, path)
+    return compared_content(content, path)
 
 
 def _environment() -> Environment:
@@ -180,5 +183,5 @@ def _environment() -> Environment:
 
 
 def _table_of(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> FittedTable[Any]:
-    """A table of cells."""
+    """A table whose rows are lists of cells."""
     return FittedTable(list(rows), [Column(title, itemgetter(place)) for place, title in enumerate(titles)])

@@ -40,17 +40,17 @@ def live_line(steps: int) -> Iterator[Callable[[StepMetrics], None]]:
     console = Console(stderr=True, soft_wrap=True)  # Standard error itself breaks the messages above the line.
     live = Live(console=console, transient=True, refresh_per_second=5)
     mean_seconds = 0.0
-    seen = 0
+    steps_shown = 0
     loss = bpb = None
 
     def show(metrics: StepMetrics) -> None:
-        nonlocal mean_seconds, seen, loss, bpb
+        nonlocal mean_seconds, steps_shown, loss, bpb
         first.close()
-        seen += 1
+        steps_shown += 1
         loss = metrics.loss if metrics.loss is not None else loss
         bpb = (metrics.bpb and metrics.bpb.overall) or bpb  # most steps have no new value
         # A plain mean at first. Otherwise the first step, which is slow, would dominate.
-        mean_seconds += (metrics.step_seconds - mean_seconds) * max(NEWEST_WEIGHT, 1 / seen)
+        mean_seconds += (metrics.step_seconds - mean_seconds) * max(NEWEST_WEIGHT, 1 / steps_shown)
         live.update(Text(line_of(metrics, steps, mean_seconds, loss, bpb, console.width)))
         live.start()  # does nothing after the first step
 

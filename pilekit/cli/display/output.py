@@ -1,4 +1,4 @@
-"""Output that several commands share: tables on stdout, skipped lines on stderr; and the output of rank 0 alone."""
+"""Output that several commands share: tables on stdout, skipped lines on stderr, and progress that rank 0 shows."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def say(sentence: str, indent: str = "", *, err: bool = False) -> None:
 def print_text(text: str, *, ending: bool) -> None:
     """Print a text byte for byte. A terminal gets control characters spelt out, and a newline at the end.
 
-    ending   a file or a pipe gets the newline too
+    ending   whether a file or a pipe gets the newline, too
     """
     newline = text[-1:] != "\n"
     if sys.stdout.isatty():
@@ -67,36 +67,36 @@ def printed(result: Any, as_json: bool, corpus: Corpus | None = None, part: Part
     if as_json:
         click.echo(json.dumps(result if part is None else {"part": part, **result}, indent=2))
     elif corpus is not None and part is not None:
-        done = f"{len(corpus.part(part)):,} of {counted(len(corpus), 'shard')} done"
-        then = "when all parts have ended, run the same command without --part to finish"
-        say(f"part {part[0]:,} of {part[1]:,}: {done}; {then}")
+        shards = f"{len(corpus.part(part)):,} of {counted(len(corpus), 'shard')} done"
+        remedy = "when all parts have ended, run the same command without --part to finish"
+        say(f"part {part[0]:,} of {part[1]:,}: {shards}; {remedy}")
     return as_json or part is not None
 
 
 def print_result(
-    found: TableResult, as_json: bool, corpus: Corpus | None = None, part: Part | None = None, *, table: bool = True
+    result: TableResult, as_json: bool, corpus: Corpus | None = None, part: Part | None = None, *, table: bool = True
 ) -> bool:
     """List a result's bad lines, and print it as JSON or as its table. Returns False for JSON or a part.
 
     table   False: the caller prints the table, after other output
     """
-    report_skipped(getattr(found, "skipped", None))
-    if printed(found.to_dict(), as_json, corpus, part):
+    report_skipped(getattr(result, "skipped", None))
+    if printed(result.to_dict(), as_json, corpus, part):
         return False
     if table:
-        print_fitted(found.table())
+        print_fitted(result.table())
     return True
 
 
 def sum_of(counts: dict[str, Any], *parts: str) -> str:
-    """`9 read = 7 kept + 2 dropped`. In addition to `parts`, documents skipped or left out are named, if any."""
-    others = [name for name in ("skipped", "left_out") if name not in parts and counts.get(name)]
-    named = (f"{counts[name]:,} {name.replace('_', ' ')}" for name in (*parts, *others))
-    return f"{counts['read']:,} read = {' + '.join(named)}"
+    """`9 read = 7 kept + 2 dropped`. If documents were skipped or left out, that is added to `parts`."""
+    more = [name for name in ("skipped", "left_out") if name not in parts and counts.get(name)]
+    summands = (f"{counts[name]:,} {name.replace('_', ' ')}" for name in (*parts, *more))
+    return f"{counts['read']:,} read = {' + '.join(summands)}"
 
 
 def report_protected(held_out: dict[str, Any], lost: str) -> None:
-    """Say which held-out shards nothing was taken from, and what others lost because of them."""
+    """Name the held-out shards, of which nothing was taken, and tell what others lost because of them."""
     say(f"protected: {', '.join(held_out['shards'])}, {counted(held_out['documents'])}; {lost}", err=True)
 
 
@@ -116,26 +116,26 @@ def rank() -> int:
     return int(rank) if rank.isdecimal() and os.environ.get("WORLD_SIZE", "1") != "1" else 0
 
 
-def rank_progress(what: str, total: int | None) -> AbstractContextManager[Advance]:
+def rank_progress(activity: str, total: int | None) -> AbstractContextManager[Advance]:
     """The progress line, shown only by rank 0."""
-    return nullcontext(lambda amount: None) if rank() else byte_progress(what, total)
+    return nullcontext(lambda amount: None) if rank() else byte_progress(activity, total)
 
 
-def rank_score_progress(what: str, figure: str | None = None) -> AbstractContextManager[Scored | None]:
+def rank_score_progress(activity: str, figure: str | None = None) -> AbstractContextManager[Scored | None]:
     """The line of scored bytes and the figure so far, shown only by rank 0 and of its own documents."""
     ranks = os.environ.get("WORLD_SIZE", "1")
     unit = figure and f"{figure} so far{'' if ranks == '1' else ' on rank 0'}"
-    return nullcontext() if rank() or not sys.stderr.isatty() else score_progress(what, unit)
+    return nullcontext() if rank() or not sys.stderr.isatty() else score_progress(activity, unit)
 
 
-def rank_waiting(what: str) -> AbstractContextManager[None]:
+def rank_waiting(activity: str) -> AbstractContextManager[None]:
     """The line of work without progress reports, shown only by rank 0."""
-    return nullcontext() if rank() else waiting(what)
+    return nullcontext() if rank() else waiting(activity)
 
 
 @contextmanager
 def report_once() -> Iterator[None]:
-    """Errors outside the process group occur on every rank; one rank per machine prints them."""
+    """Let one rank per machine print an error. Errors outside the process group occur on every rank."""
     try:
         yield
     except (PilekitError, click.UsageError) as error:

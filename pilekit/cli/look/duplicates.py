@@ -78,8 +78,8 @@ def command(folder: Path, subset: str | None, min_similarity: float, count: int,
     if printed({"removed": total, "pairs": [asdict(pair) for pair in pairs]}, as_json):
         return
     if not pairs:
-        asked = subset is not None or min_similarity > 0
-        say(f"no {'such ' * asked}document was removed")
+        is_restricted = subset is not None or min_similarity > 0
+        say(f"no {'such ' * is_restricted}document was removed")
         return
     with step_progress() as advance:
         texts = pair_texts(pairs, finished_run(folder), advance)
@@ -95,12 +95,12 @@ def _show_spans(cuts: CutFolder, subset: str | None, count: int, as_json: bool) 
     rows, total = cuts.spread(count, subset)
     if printed({"spans": total, "cuts": rows}, as_json):
         return
-    for place, (row, both) in enumerate(zip(rows, passages(cuts, rows), strict=True), 1):
-        _print_cut(f"{place} of {len(rows)}: {evidence(row)}", both)
-    given = cuts.header.parameters
-    window = f"{counted(given['window'], 'character')} on each side of a span went with it"
-    cut = window if given["remove"] == "spans" else "their documents were dropped"
-    say(f"{len(rows):,} of {counted(total, 'span')}; {cut}" if rows else "no span was cut")
+    for place, (row, pair) in enumerate(zip(rows, passages(cuts, rows), strict=True), 1):
+        _print_cut(f"{place} of {len(rows)}: {evidence(row)}", pair)
+    parameters = cuts.header.parameters
+    window = f"{counted(parameters['window'], 'character')} on each side of a span went with it"
+    removal = window if parameters["remove"] == "spans" else "their documents were dropped"
+    say(f"{len(rows):,} of {counted(total, 'span')}; {removal}" if rows else "no span was cut")
 
 
 def _show_passages(cuts: CutFolder, subset: str | None, count: int, as_json: bool) -> None:
@@ -119,27 +119,32 @@ def _show_passages(cuts: CutFolder, subset: str | None, count: int, as_json: boo
         frequent = frequent_passages(
             cuts.table, corpus, most=count, rows=SHOWN_DOCUMENTS, scratch=sorting, subset=subset
         )
-    if printed([{"count": one.count, "documents": one.rows} for one in frequent], as_json):
+    if printed([{"count": passage.count, "documents": passage.rows} for passage in frequent], as_json):
         return
-    texts = passages(cuts, [one.rows[0] for one in frequent])
-    for place, (one, both) in enumerate(zip(frequent, texts, strict=True), 1):
-        _print_cut(f"{place} of {len(frequent)}: {one.count:,} times, {evidence(one.rows[0])}", both)
-        for row in one.rows[1:]:
-            of = f"{shortened(row['shard'], 100)} {row['number']:,}, {shortened(row['subset'], 60)}"
-            say(f"cut too: {of} from {row['start']:,} to {row['end']:,}")
-        more = one.count - 1 - len(one.rows)
+    pairs = passages(cuts, [passage.rows[0] for passage in frequent])
+    for place, (passage, pair) in enumerate(zip(frequent, pairs, strict=True), 1):
+        first, *later = passage.rows
+        _print_cut(f"{place} of {len(frequent)}: {passage.count:,} times, {evidence(first)}", pair)
+        for row in later:
+            document = f"{shortened(row['shard'], 100)} {row['number']:,}, {shortened(row['subset'], 60)}"
+            say(f"cut too: {document} from {row['start']:,} to {row['end']:,}")
+        more = passage.count - 1 - len(passage.rows)
         click.echo(f"and {more:,} more\n" if more else "")
     if not frequent:
         click.echo("no passage was cut")
 
 
-def _print_cut(title: str, both: tuple[Passage, Passage]) -> None:
+def _print_cut(title: str, pair: tuple[Passage, Passage]) -> None:
     from pilekit.dedup.show.word_diff import word_diff
 
-    stays, cut = both
-    before = [f"…{one.before[-60:].lstrip()}" if one.before.strip() else "" for one in both]
-    after = [f"{one.after[:60].rstrip()}…" if one.after.strip() else "" for one in both]
-    around = [(before[0], before[1]), (after[0], after[1])]
+    def before(passage: Passage) -> str:
+        return f"…{passage.before[-60:].lstrip()}" if passage.before.strip() else ""
+
+    def after(passage: Passage) -> str:
+        return f"{passage.after[:60].rstrip()}…" if passage.after.strip() else ""
+
+    stays, cut = pair
+    around = [(before(stays), before(cut)), (after(stays), after(cut))]
     titles = (f"stays: {shortened(stays.place, 200)}", f"cut: {shortened(cut.place, 200)}")
     _print_beside(title, word_diff(stays.text, cut.text), titles, around)
 
@@ -163,12 +168,12 @@ def _exact_name(subset: str | None, labels: list[str]) -> str | None:
 def _print(pairs: list[RemovedPair], texts: list[tuple[str, str]]) -> None:
     from pilekit.dedup.show.word_diff import word_diff
 
-    for place, (pair, both) in enumerate(zip(pairs, texts, strict=True), 1):
+    for place, (pair, (kept_text, removed_text)) in enumerate(zip(pairs, texts, strict=True), 1):
         how = "exact copy" if pair.reason == "exact" else f"similarity {pair.similarity:.4f}"
-        kept = f"kept: {shortened(pair.kept_shard, 100)} {pair.kept_number:,}, {shortened(pair.kept_subset, 60)}"
-        kept += {"against": " (of an earlier run)", "held-out": " (held out)"}.get(pair.kept_corpus, "")
+        keeper = f"kept: {shortened(pair.kept_shard, 100)} {pair.kept_number:,}, {shortened(pair.kept_subset, 60)}"
+        keeper += {"against": " (of an earlier run)", "held-out": " (held out)"}.get(pair.kept_corpus, "")
         removed = f"removed: {shortened(pair.shard, 100)} {pair.number:,}, {shortened(pair.subset, 60)}"
-        _print_beside(f"{place} of {len(pairs)}: {how}", word_diff(*both), (kept, removed))
+        _print_beside(f"{place} of {len(pairs)}: {how}", word_diff(kept_text, removed_text), (keeper, removed))
 
 
 def _print_beside(title: str, diff: WordDiff, titles: tuple[str, str], around: Sequence[tuple[str, str]] = ()) -> None:

@@ -52,7 +52,7 @@ def command(
         raise PilekitError("explore needs starlette and uvicorn; pip install '.[explore]'")
     if "-" in paths:
         raise click.UsageError("the page jumps to any document: name files, not standard input")
-    from pilekit.cli.index import tell_places
+    from pilekit.cli.index import print_places
     from pilekit.corpus import load_manifest
     from pilekit.explore.server import serve
     from pilekit.explore.sources import Sources
@@ -63,31 +63,31 @@ def command(
     results, without = sort_out([*paths, *options], [])
     corpora = _corpora(paths, without, results)
     corpus = None if results and paths and not corpora else open_corpus(corpora or paths, manifest)
-    beside = [one for one in results if one.given and Path(one.path) not in map(Path, corpora)]
-    dedup = dedup or _first("dedup", [one for one in beside if one.kind == "dedup"])
-    bpb = bpb or _first("bpb", [one for one in beside if one.kind == "bpb" and one.content.protocol.get("per_token")])
-    given = [Path(one.path) for one in beside if one.kind in ("decontamination", "substrings")]
-    cuts = tuple(dict.fromkeys([*cuts, *given]))
+    shown = [result for result in results if result.is_given and Path(result.path) not in map(Path, corpora)]
+    dedup = dedup or _first("dedup", [result for result in shown if result.kind == "dedup"])
+    scores = [result for result in shown if result.kind == "bpb"]
+    bpb = bpb or _first("bpb", [score for score in scores if score.content.protocol.get("per_token")])
+    cut_folders = [Path(result.path) for result in shown if result.kind in ("decontamination", "substrings")]
     if corpus is not None:
         with byte_progress("indexing", corpus.size) as advance:
             indexes = index_corpus(corpus, on_error="skip", advance=advance)
-        tell_places("index written", [index.path for index in indexes if index.built], err=True)
+        print_places("index written", [index.path for index in indexes if index.built], err=True)
     sources = Sources(
         corpus,
         dedup=dedup,
-        cuts=cuts,
+        cuts=list(dict.fromkeys([*cuts, *cut_folders])),
         bpb=bpb,
         tokenizer=tokenizer,
         results=results,
         manifest=load_manifest(manifest or "pile"),
     )
-    tell_places("index written for a result", sources.written, err=True)
+    print_places("index written for a result", sources.written, err=True)
     with contextlib.suppress(KeyboardInterrupt):
         serve(sources, lambda address: click.echo(f"{address}\nCtrl-C ends it"))
 
 
 def _corpora(paths: Sequence[str], without: Sequence[str], results: Sequence[Artefact]) -> list[str]:
-    """The paths that are corpora: those without results, and folders that hold shards in addition to results.
+    """The paths that are corpora: paths without results, and folders that hold shards in addition to results.
 
     If there are none, the folders of jobs are the shards that the jobs wrote.
     """
@@ -97,14 +97,14 @@ def _corpora(paths: Sequence[str], without: Sequence[str], results: Sequence[Art
             return bool(open_corpus([path]))
         return False
 
-    jobs = {Path(one.path): one.kind not in ("stats", "verify", "run", "bpb") for one in results if one.given}
-    corpora = [path for path in paths if path in without or (Path(path) not in jobs and has_shards(path))]
-    return corpora or [path for path in paths if jobs.get(Path(path)) and has_shards(path)]
+    kinds = {Path(result.path): result.kind for result in results if result.is_given}
+    corpora = [path for path in paths if path in without or (Path(path) not in kinds and has_shards(path))]
+    jobs = ("dedup", "cleaning", "decontamination", "substrings")
+    return corpora or [path for path in paths if kinds.get(Path(path)) in jobs and has_shards(path)]
 
 
 def _first(kind: str, results: Sequence[Artefact]) -> Path | None:
-    """The folder of the result whose documents are listed; each of the others has only its page."""
+    """The folder of the result whose documents are listed; each further result has only its page."""
     if len(results) > 1:
-        told = f"{results[0].path} is listed by document; --{kind} names another"
-        say(f"several folders of {kind}: {told}", err=True)
+        say(f"several folders of {kind}: {results[0].path} is listed by document; --{kind} names another", err=True)
     return Path(results[0].path) if results else None

@@ -13,7 +13,7 @@ import msgspec
 
 from pilekit.cli.display.output import print_fitted, printed, report_skipped
 from pilekit.cli.display.tables import grep_table
-from pilekit.cli.look.documents import min_bytes_option
+from pilekit.cli.look.head_sample import min_bytes_option
 from pilekit.cli.options import Described, cluster_option, corpus_argument, jobs_option, on_error_option, open_subsets
 from pilekit.display.progress import byte_progress
 from pilekit.errors import counted, visible
@@ -67,9 +67,9 @@ def command(
     progress = nullcontext(None) if lines_on_terminal else byte_progress("searching", corpus.size)
     with (
         progress as advance,
-        closing(find_text(corpus, pattern, counts, subsets=names, advance=advance, **options)) as found,
+        closing(find_text(corpus, pattern, counts, subsets=names, advance=advance, **options)) as matches,
     ):
-        for document in islice(found, most):
+        for document in islice(matches, most):
             labels.add(document.subset)
             if not counting:
                 click.echo(msgspec.json.encode(document) if as_json else _line(document))
@@ -90,10 +90,10 @@ def command(
         sys.exit(1)
 
 
-def _line(found: FoundText) -> str:
-    """The place of the document, and the line of the match; a terminal shows its middle, with the match marked."""
-    place = f"{visible(found.shard)} {found.number} {visible(found.subset, 40)}: "
-    before, match, after = visible(found.before), visible(found.match), visible(found.after)
+def _line(document: FoundText) -> str:
+    """The place of the document, and the line of the match. A terminal shows the middle of a long line."""
+    place = f"{visible(document.shard)} {document.number} {visible(document.subset, 40)}: "
+    before, match, after = visible(document.before), visible(document.match), visible(document.after)
     if not sys.stdout.isatty():
         return place + before + match + after
     room = max(40, shutil.get_terminal_size().columns - len(place) - 1)

@@ -43,12 +43,12 @@ def command(shard: str, number: int, meta: bool, as_json: bool, tokenizer: str |
     from pilekit.shards.index.format import find_index
     from pilekit.shards.random_access.document_reader import DocumentReader
 
-    known = None if manifest is None else load_manifest(manifest)
+    described = None if manifest is None else load_manifest(manifest)
     source = shard_of(shard)
-    index = find_index(source, known)
+    index = find_index(source, described)
     with (
         byte_progress(f"looking for document {number:,}", source.size) as advance,
-        closing(DocumentReader(source, index, manifest=known, advance=advance)) as reader,
+        closing(DocumentReader(source, index, manifest=described, advance=advance)) as reader,
     ):
         document = reader.document(number)
     fields = {"shard": document.shard, "number": document.number, "subset": document.subset, "meta": document.meta}
@@ -56,7 +56,7 @@ def command(shard: str, number: int, meta: bool, as_json: bool, tokenizer: str |
 
 
 def _show_tokens(path: str, number: int, tokenizer: str | None, meta: bool, as_json: bool) -> None:
-    """Print the decoded text of a document of a token file; its table of documents has shard, number and subset."""
+    """Print the decoded text of a document of a token file. The file's table has its shard, number and subset."""
     from pilekit.tokenize import load_tokenizer
     from pilekit.tokenize.files.token_file import TokenFile
 

@@ -9,6 +9,7 @@ import json
 import logging
 import warnings
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ _ALL_COLUMNS = 400
 @click.command()
 @click.argument("model_dir")
 @corpus_argument
-@adapter_option()
+@adapter_option
 @setting_options(
     BitsPerByteSettings,
     *("limit", "limit_bytes", "max_length", "context_len", "prefix", "paper", "train", "mlm_sample", "dtype"),
@@ -120,7 +121,7 @@ def command(
             if train is not None or rules["paper"]:
                 raise click.UsageError("--train and --paper go by subset; leave out --by.")
             open_column(by)
-        models, paths = _models(model_dir, paths) if comparing else ([model_dir], paths)
+        models, paths = _split_arguments([model_dir, *paths]) if comparing else ([model_dir], paths)
         to_score = [model for model in models if not (comparing and _is_result(model))]
         if rules["per_token"] and out is None:
             raise click.UsageError("--per-token writes beside the result; give --out DIR too.")
@@ -145,7 +146,7 @@ def command(
     if comparing:
         result: BitsPerByte | Comparison | None = _compare(models, to_score, corpus, rules, out, by)
     else:
-        result = scored(model_dir, corpus, rules, out, "scoring")
+        result = score_model(model_dir, corpus, rules, out, "scoring")
         with report_once():
             result = result if by is None else result.by(by)
     if result is not None and not rank():
@@ -174,14 +175,16 @@ def _compare(
     for place, (letter, model) in enumerate(zip(LETTERS, models, strict=False)):
         if model in to_score:
             folders[place] = None if out is None else out / letter
-            results[model] = scored(model, corpus, rules, folders[place], f"scoring {letter}")
+            results[model] = score_model(model, corpus, rules, folders[place], f"scoring {letter}")
             _say_written(folders[place])
     with report_once():
         shown = [results[model] if by is None else results[model].by(by) for model in models]
     return None if rank() else compare(shown, folders)
 
 
-def scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: Path | None, what: str) -> BitsPerByte:
+def score_model(
+    model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: Path | None, activity: str
+) -> BitsPerByte:
     """Score a model, and print its speed and the size of its weights on stderr."""
     with rank_waiting("loading torch"):
         from pilekit.evaluate.bits_per_byte import bits_per_byte
@@ -190,7 +193,7 @@ def scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: Pa
     assert corpus is not None
     options = {name: value for name, value in rules.items() if value is not None}
     figure = "pseudo-bits per byte" if kind_of(model_dir) is MASKED else "bits per byte"
-    with rank_score_progress(what, None if rules.get("paper") else figure) as report:
+    with rank_score_progress(activity, None if rules.get("paper") else figure) as report:
         result = bits_per_byte(model_dir, corpus, out=out, report=report, **options)
     if result.cost is not None and not rank():
         from pilekit.display.fitted_table import rounded_bytes
@@ -204,7 +207,7 @@ def scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: Pa
 
 
 def _show(result: BitsPerByte | Comparison, as_json: bool, plot: str | None, out: Path | None) -> None:
-    """Print a result or a comparison, and draw it if asked."""
+    """Print a result or a comparison, and draw it into the file `plot`."""
     from pilekit.evaluate.results.result import BitsPerByte
     from pilekit.evaluate.show.output import comparison_output, result_output
     from pilekit.evaluate.show.plot import write_figure
@@ -226,20 +229,15 @@ def _say_written(out: Path | None) -> None:
         say(f"written: {out / 'result.json'}", err=True)
 
 
-def _models(first: str, others: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """(models, paths): the folders of models and results come first after --compare."""
-    arguments = [first, *others]
-    models = 0
-    for path in arguments:
-        if not (_is_result(path) or (Path(path) / "config.json").exists()):
-            break
-        models += 1
-    if models < 2:
+def _split_arguments(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """(models, paths) of --compare: the folders of models and results come first."""
+    models = list(takewhile(lambda path: _is_result(path) or (Path(path) / "config.json").exists(), arguments))
+    if len(models) < 2:
         raise PilekitError(
-            f"{arguments[min(models, len(arguments) - 1)]}: --compare takes two or more folders, before any PATH: of "
-            "results (with a result.json, from --out) or of models (with a config.json)"
+            f"{arguments[min(len(models), len(arguments) - 1)]}: --compare takes two or more folders, before any PATH: "
+            "of results (with a result.json, from --out) or of models (with a config.json)"
         )
-    return arguments[:models], tuple(arguments[models:])
+    return models, tuple(arguments[len(models) :])
 
 
 def _is_result(path: str) -> bool:

@@ -20,7 +20,7 @@ _COUNT = click.IntRange(min=1)
 @click.command()
 @click.argument("model_dir")
 @corpus_argument
-@adapter_option()
+@adapter_option
 @click.option("--layer", type=int, default=-1, metavar="N", help="Pool these hidden states; 0: input, -1: last layer.")
 @click.option(
     "--pool",
@@ -37,7 +37,7 @@ _COUNT = click.IntRange(min=1)
 @click.option("--device", default="auto", metavar="auto|cpu|cuda|cuda:N", help="Where to compute.")
 @on_error_option()
 @click.option("--near", metavar="SHARD:NUMBER", help="Print the documents nearest to this one of X.parquet.")
-@click.option("--count", type=_COUNT, default=10, show_default=True, metavar="N", help="How many of them.")
+@click.option("--count", type=_COUNT, default=10, metavar="N", help="How many of them.")
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def command(
     model_dir: str,
@@ -74,7 +74,7 @@ def command(
         raise click.UsageError("name the file of vectors with --out X.parquet.")
     shard, number = _document(near) if near is not None else ("", 0)
     if is_file:
-        found = Embeddings(model_dir)
+        embeddings = Embeddings(model_dir)
     else:
         from pilekit.models.folder import check_folder
         from pilekit.tokenize.tokenizer_file import tokenizer_file
@@ -88,12 +88,12 @@ def command(
         with rank_waiting("loading torch"):
             from pilekit.evaluate.embed_corpus import embed_corpus
         with rank_score_progress("embedding") as report:
-            found = embed_corpus(model_dir, corpus, out, report=report, **rules)
+            embeddings = embed_corpus(model_dir, corpus, out, report=report, **rules)
         if not rank():
-            say(f"{len(found):,} vectors of {found.width:,} numbers: {out}", err=True)
+            say(f"{len(embeddings):,} vectors of {embeddings.width:,} numbers: {out}", err=True)
     if near is None or rank():
         return
-    nearest = found.near(shard, number, count)
+    nearest = embeddings.near(shard, number, count)
     if as_json:
         click.echo(json.dumps(nearest, indent=2))
         return

@@ -67,8 +67,8 @@ def command(
     tokenizer_file(model_dir)
     if out is not None:
         check_target(out)
-    given: list[Any] = list(prompts) if file is None else _lines(file)
-    if any(not prompt.isascii() and "\\ud" in ascii(prompt) for prompt in given):
+    to_continue: list[Any] = list(prompts) if file is None else _lines(file)
+    if any(not prompt.isascii() and "\\ud" in ascii(prompt) for prompt in to_continue):
         raise PilekitError("a prompt is not UTF-8 text; give it in a file (--prompts)")
     corpus = None if data is None else open_corpus((data,), manifest)
     names = None if corpus is None else exact_subsets(subsets, corpus)
@@ -76,10 +76,10 @@ def command(
         from pilekit.evaluate.generate import generate, prompts_of
     if corpus is not None:
         with waiting("looking for prompts"):
-            given = prompts_of(corpus, model_dir, tokens=prompt_tokens, per_subset=per_subset, subsets=names)
+            to_continue = prompts_of(corpus, model_dir, tokens=prompt_tokens, per_subset=per_subset, subsets=names)
     with count_progress("generating") as reached:
-        made = generate(model_dir, given, reached=reached, **rules)
-    lines = [orjson.dumps(one.to_dict(), option=orjson.OPT_APPEND_NEWLINE) for one in made]
+        samples = generate(model_dir, to_continue, reached=reached, **rules)
+    lines = [orjson.dumps(sample.to_dict(), option=orjson.OPT_APPEND_NEWLINE) for sample in samples]
     if out is not None:
         with write_atomically(out) as target:
             target.write(b"".join(lines))
@@ -87,12 +87,12 @@ def command(
     elif as_json:
         click.echo(b"".join(lines), nl=False)
     else:
-        for number, one in enumerate(made):
-            if one.prompt.shard is not None:
-                place = f"{visible(one.prompt.shard)} {one.prompt.number} {visible(one.prompt.subset or '')}"
-                click.secho(place, dim=True)
-            click.echo(visible_lines(one.prompt.text) + click.style(visible_lines(one.text), bold=True))
-            if number + 1 < len(made):
+        for number, sample in enumerate(samples):
+            prompt = sample.prompt
+            if prompt.shard is not None:
+                click.secho(f"{visible(prompt.shard)} {prompt.number} {visible(prompt.subset or '')}", dim=True)
+            click.echo(visible_lines(prompt.text) + click.style(visible_lines(sample.text), bold=True))
+            if number + 1 < len(samples):
                 click.echo()
 
 
@@ -104,7 +104,7 @@ def _lines(file: Path) -> list[str]:
         raise PilekitError(f"{file}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise PilekitError(f"{file}: is not UTF-8 text: byte {error.start:,}") from error
-    found = [line.removesuffix("\r") for line in lines if line.strip()]
-    if not found:
+    prompts = [line.removesuffix("\r") for line in lines if line.strip()]
+    if not prompts:
         raise PilekitError(f"{file}: has no prompt; write one to a line")
-    return found
+    return prompts

@@ -10,7 +10,7 @@ import click
 
 from pilekit.cli.display.output import print_fitted, say
 from pilekit.cli.display.tables import prune_table
-from pilekit.cli.models.bpb import scored
+from pilekit.cli.models.bpb import score_model
 from pilekit.cli.options import Described, adapter_option, corpus_argument, exact_subsets, open_corpus
 from pilekit.display.progress import waiting
 
@@ -18,7 +18,7 @@ from pilekit.display.progress import waiting
 @click.command()
 @click.argument("model_dir")
 @corpus_argument
-@adapter_option()
+@adapter_option
 @click.option(
     "--magnitude", type=float, metavar="S", help="Share of each matrix's weights that becomes 0: the smallest."
 )
@@ -62,8 +62,10 @@ def command(
         from pilekit.train.model.prune import prune_model
     with waiting("pruning"):
         pruned = prune_model(model_dir, out, magnitude=magnitude, heads=heads, adapter=adapter)
-    both = ((model_dir, rules | {"adapter": adapter}), (str(out), rules))
-    results = [] if corpus is None else [scored(model, corpus, own, None, "scoring") for model, own in both]
+    results = []
+    if corpus is not None:
+        results.append(score_model(model_dir, corpus, rules | {"adapter": adapter}, None, "scoring"))
+        results.append(score_model(str(out), corpus, rules, None, "scoring"))
     costs = [result.cost for result in results if result.cost is not None]
     speeds = [cost.tokens_per_second for cost in costs]
     comparison = None

@@ -147,7 +147,7 @@ def command(
     else:
         from pilekit.train.launch.launch import launch
 
-        if changes:  # a warmup that they shortened was told here
+        if changes:  # this process has already warned of a warmup that they shortened
             changes += (f"schedule.warmup={config.schedule.warmup}",)
         arguments = [config_file, *(word for change in changes for word in ("--set", change))]
         code = launch(world_size, [*arguments, "--out", str(run.path)], max_restarts)
@@ -216,20 +216,20 @@ def _check_models(config: TrainConfig) -> None:
                 check_folder(folder, adapter)
     with naming_field("data.tokenizer" if data.tokenizer else "model.path" if model.path else "teacher.path"):
         file = tokenizer_file(data.tokenizer or config.source.path)
-    for field, what, path in configs:
+    for field, title, path in configs:
         if path is None:
             continue
         with naming_field(field):
             content = read_json(Path(path, "config.json") if Path(path).is_dir() else Path(path))
         ids = 0
-        with suppress(Exception):  # tokenizers raises Exception itself; a wrong file is told when it is loaded
+        with suppress(Exception):  # tokenizers raises Exception itself; loading a wrong file is an error later
             ids = 1 + max(Tokenizer.from_file(str(file)).get_vocab(with_added_tokens=True).values())
-        check_sizes(content, what, data.seq_len if config.train.objective == "clm" else None, file, ids)
+        check_sizes(content, title, data.seq_len if config.train.objective == "clm" else None, file, ids)
 
 
 def _train_as_rank(config_file: str, changes: tuple[str, ...], out: str | None) -> None:
     """Train as one of the ranks that a launcher started."""
-    from pilekit.cli.main import is_told_elsewhere
+    from pilekit.cli.main import is_reported_elsewhere
     from pilekit.train.launch.interrupt import ended_by_sigterm, interrupted_by, unhandled_signals
 
     with unhandled_signals():
@@ -251,7 +251,7 @@ def _train_as_rank(config_file: str, changes: tuple[str, ...], out: str | None) 
         except KeyboardInterrupt:  # The launcher reports it.
             raise SystemExit(130) from None
         except PilekitError as error:
-            if interrupted_by() is signal.SIGTERM and is_told_elsewhere(error):
+            if interrupted_by() is signal.SIGTERM and is_reported_elsewhere(error):
                 raise SystemExit(1) from error  # The launcher ends all ranks already, and kills those that wait.
             if ranks.is_first or isinstance(error, AlreadyReported):
                 raise
@@ -343,7 +343,7 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
     name = " + ".join(filter(None, (source.preset or source.config or source.path, source.adapter)))
     size = "" if corpus.size is None else f", {decimal(corpus.size)} stored,"
     subsets = "all subsets" if stream.subsets is None else ", ".join(stream.subsets)
-    others = [f"{ranks}" for ranks in restart_sizes(config, stream) if ranks != world_size][:20]
+    other_sizes = [f"{ranks}" for ranks in restart_sizes(config, stream) if ranks != world_size][:20]
     batches = train.global_batch_size // world_size // train.micro_batch_size
     tokens = train.global_batch_size * config.data.seq_len
     start = "begins again" if run.is_begun else "new"
@@ -357,7 +357,7 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
         ("order", stream.order),
         ("tokenizer", f"{tokenizer.path}, {ids}"),
         ("model", f"{name}: {memory.parameters:,} parameters"),
-        ("ranks", f"{world_size:,}; a restart may use {', '.join(others) or 'no other number'}"),
+        ("ranks", f"{world_size:,}; a restart may use {', '.join(other_sizes) or 'no other number'}"),
         (
             "memory",
             f"{decimal(memory.stages[memory.chosen].device)} of each rank (--estimate shows the parts)"

@@ -142,7 +142,11 @@ def readable(path: Path, remedy: str) -> Iterator[pa.dataset.Dataset]:
 
 
 def pair_texts(
-    pairs: Sequence[RemovedPair], run: EarlierRun, advance: Report = lambda *_: None
+    pairs: Sequence[RemovedPair],
+    run: EarlierRun,
+    advance: Report = lambda *_: None,
+    *,
+    most_held: int = MOST_HELD,
 ) -> list[tuple[str, str]]:
     """(kept, removed) texts of each pair; long texts are cut to their beginning."""
     runs = [run, *(runs_before(run) if any(pair.kept_corpus == "against" for pair in pairs) else [])]
@@ -156,7 +160,7 @@ def pair_texts(
         options: dict[str, Any] = {"manifest": manifest, "advance": lambda amount: advance("reading", amount, total)}
         with closing(DocumentReader(shard, find_index(shard, manifest), **options)) as reader:
             for document in reader.read([number for _, _, number in shard_keys]):
-                texts[place, name, document.number] = document.text[: MOST_HELD // len(all_keys)]
+                texts[place, name, document.number] = document.text[: most_held // len(all_keys)]
     kept_and_removed = []
     for pair, (removed, *keepers) in zip(pairs, keys, strict=True):
         fitting = _most_fitting(

@@ -66,7 +66,7 @@ def head(paths: tuple[str, ...], count: int, on_error: OnError, as_json: bool, f
             remaining -= len(first)
             if not remaining:
                 break
-    _tell_if_none(labels, corpus, names)
+    _report_nothing_found(labels, corpus, names)
     report_skipped(reader.skipped)
 
 
@@ -95,12 +95,12 @@ def sample(paths: tuple[str, ...], as_json: bool, full: bool, **options: Any) ->
         documents, skipped = sample_documents(corpus, subsets=names, stages=stages, advance=advance, **options)
     for document in documents:
         _print_documents(document, as_json=as_json, full=full)
-    _tell_if_none({name for document in documents for name in document.subsets}, corpus, names)
+    _report_nothing_found({name for document in documents for name in document.subsets}, corpus, names)
     report_skipped(skipped)
 
 
 def _selection(paths: Sequence[str], options: dict[str, Any]) -> tuple[Corpus, tuple[str, ...] | None, list[Stage]]:
-    """The corpus, the exact subsets, and the stages of --min-bytes and --match; takes their options out."""
+    """Take the options of the selection out, and return the corpus, the exact subsets and the stages for them."""
     from pilekit.pipeline.stages import Match, MinBytes
 
     match, min_bytes = options.pop("match"), options.pop("min_bytes")
@@ -109,8 +109,8 @@ def _selection(paths: Sequence[str], options: dict[str, Any]) -> tuple[Corpus, t
     return corpus, names, stages + ([] if match is None else [Match(match)])
 
 
-def _tell_if_none(labels: Collection[str], corpus: Corpus, subsets: Collection[str] | None) -> None:
-    """Say on stderr that nothing was found, because an empty output could be taken for a failure, or no label.
+def _report_nothing_found(labels: Collection[str], corpus: Corpus, subsets: Collection[str] | None) -> None:
+    """Warn if no document has a label, and say so if no document was printed, which looks like a failure.
 
     labels   the subsets of the documents that were printed
     """
@@ -124,7 +124,7 @@ def _tell_if_none(labels: Collection[str], corpus: Corpus, subsets: Collection[s
 def _print_documents(batch: DocumentBatch, *, as_json: bool, full: bool) -> None:
     """Print all documents of `batch`. JSON lines keep the record byte for byte, so pilekit reads them as a shard.
 
-    full   a terminal too gets texts of over `LONGEST` characters whole
+    full   whether a terminal, too, gets texts of over `LONGEST` characters whole
     """
     longest = None if full or not sys.stdout.isatty() else LONGEST
     sizes: Sequence[int] = batch.text_bytes().tolist()
