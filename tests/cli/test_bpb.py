@@ -6,15 +6,18 @@ import json
 import re
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
 
+from pilekit.display.progress import score_progress
 from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.evaluate.results.compare import compare
-from tests.cli.running import on_terminal, refused, run
+from tests.cli.running import leave, refused, run
+from tests.display.test_progress import Terminal
 from tests.evaluate.folders import figures_in
 from tests.tiny.models import tiny_corpus, tiny_model_dir
 
@@ -186,13 +189,12 @@ def test_wrong_arguments(scored: list[Path], model_dir: Path, corpus: Path, tmp_
 
 
 def test_the_line_of_progress_on_a_terminal_has_an_end_and_the_figure_so_far(
-    model_dir: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+    model_dir: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    at_once = (
-        "from pilekit.display import progress; progress.QUIET_SECONDS = 0; from pilekit.cli.main import main; main()"
-    )
-    monkeypatch.setattr("tests.cli.running.PILEKIT", [sys.executable, "-c", at_once])
-    printed = on_terminal("bpb", model_dir, corpus, "--limit", 2)
+    monkeypatch.setattr("pilekit.cli.display.output.score_progress", partial(score_progress, quiet=0))
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert leave(capsys, "bpb", str(model_dir), str(corpus), "--limit", "2")[0] == 0
+    printed = sys.stderr.getvalue()  # type: ignore[attr-defined]
     scored = bits_per_byte(model_dir, corpus, limit=2).overall
     assert scored.bpb is not None
     shown = r"scoring: ([\d.]+) bits per byte so far [^ ]+ ([\d.]+)/([\d.]+) (bytes|kB) [\d:]{7} left"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -67,11 +66,7 @@ def test_bad_lines_stop_an_index_or_are_listed(tmp_path: Path) -> None:
     (tmp_path / "b.jsonl.zst").write_bytes(zstd_frame(record("b") + b"\nbad\x1b\n" * 15))
     for place, problem in ((tmp_path, r"b\.jsonl\.zst, line 2: is not JSON"), ("-", "standard input")):
         refused(problem, "index", place)
-    assert (tmp_path / "a.jsonl.index.parquet").exists(), "the others are done"
-    assert not (tmp_path / "b.jsonl.zst.index.parquet").exists()
-    result = run("index", tmp_path, "--on-error", "skip", exit_code=0)
-    assert result.stderr.count("skipped: ") == 11
-    assert "skipped: 5 lines more" in result.stderr
+    assert "skipped: 5 lines more" in run("index", tmp_path, "--on-error", "skip", exit_code=0).stderr
     assert run("index", tmp_path, exit_code=0).stderr == "", "an index that is there needs no decision"
 
 
@@ -153,20 +148,15 @@ def test_sums_are_written_for_sha256sum_and_found_again(
     (corpus / "SHA256SUMS.txt").write_text(other + f"{sha256('val.jsonl.zst')} *val.jsonl.zst\r\n")
     result = run("verify", corpus, "--write-sums", exit_code=0)
     assert f"note: written: {corpus}/SHA256SUMS" in result.stderr
-    written = (corpus / "SHA256SUMS").read_text()
-    assert written == other + "".join(f"{sha256(name)}  {name}\n" for name in NAMES)
-    if shutil.which("sha256sum") is not None:
-        subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=corpus, check=True)
+    sums = (corpus / "SHA256SUMS").read_text()
+    assert sums == other + "".join(f"{sha256(name)}  {name}\n" for name in NAMES)
     damage(corpus / "val.jsonl.zst")
     monkeypatch.setenv("PILEKIT_DATA", str(corpus))
-    for place in ([corpus], []):
-        found = run_json("verify", *place, exit_code=1)["findings"]
-        assert [finding["shard"] for finding in found] == ["val.jsonl", "val.jsonl"]
-        assert "SHA-256" in found[1]["problem"]
-    sums = tmp_path / "sums"
-    sums.write_text(f"{'0' * 64}  00.jsonl.zst\n{'1' * 64}  gone.jsonl.zst\n")
-    found = run_json("verify", corpus / "train", "--sums", sums, exit_code=1)["findings"]
-    assert "gone.jsonl.zst" in {finding["shard"] for finding in found}
+    _, finding = run_json("verify", exit_code=1)["findings"]
+    assert (finding["shard"], "SHA-256" in finding["problem"]) == ("val.jsonl", True)
+    (tmp_path / "sums").write_text(f"{'0' * 64}  00.jsonl.zst\n{'1' * 64}  gone.jsonl.zst\n")
+    findings = run_json("verify", corpus / "train", "--sums", tmp_path / "sums", exit_code=1)["findings"]
+    assert "gone.jsonl.zst" in {finding["shard"] for finding in findings}
     (corpus / "SHA256SUMS").unlink()
     assert "SHA256SUMS: not written, as something is wrong" in run("verify", corpus, "--write-sums", exit_code=1).stderr
     assert not (corpus / "SHA256SUMS").exists()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +15,6 @@ from tests.explore.making import CLOSING, IMAGE, LABELS, SCRIPT, served, texts
 from tests.pipeline.making import write_shard
 
 pytestmark = pytest.mark.slow
-
-SHOTS = os.environ.get("PILEKIT_SCREENSHOTS")
-"""A folder for pictures of the page, to look at."""
 
 
 @pytest.fixture
@@ -44,14 +39,6 @@ def click(browser: Browser, selector: str, text: str) -> None:
     browser.wait(matching).click()
 
 
-def shot(browser: Browser, name: str) -> None:
-    if SHOTS:
-        for look, width, dark in (("light", 1280, False), ("dark", 1280, True), ("phone", 390, False)):
-            browser.look(dark=dark, width=width, height=850)
-            browser.driver.save_screenshot(str(Path(SHOTS) / f"{name}-{look}.png"))
-        browser.look()
-
-
 def status(browser: Browser) -> str:
     return str(browser.all("#status")[0].text)
 
@@ -72,7 +59,6 @@ def test_browses_by_subset_and_from_page_to_page(page: Browser) -> None:
     click(page, "#subsets button", "ArXiv")
     page.wait(lambda: status(page) == f"1 to {len(texts()[::4])} of {len(texts()[::4])}")
     assert all("ArXiv" in one.text for one in page.all("#found small"))
-    shot(page, "browse")
 
 
 def test_finds_what_is_searched_and_shows_it(page: Browser) -> None:
@@ -96,7 +82,6 @@ def test_hostile_texts_labels_and_names_are_only_text(page: Browser) -> None:
         page.all("#found button")[0].click()
         page.wait(lambda shown=shown: shown in page.all("#shown pre")[0].text)
     assert "\\x1b[31mred\\x07 zero\\u200bwidth" in page.all("#shown pre")[0].text
-    shot(page, "hostile")
 
 
 def test_tokens_are_coloured_by_their_bits_per_byte(page: Browser) -> None:
@@ -114,7 +99,6 @@ def test_tokens_are_coloured_by_their_bits_per_byte(page: Browser) -> None:
     listed = page.all("#found small")[0].text.rsplit(", ", 1)[1].split()[0]
     shown = page.all("#shown p")[0].text.rsplit(" · ", 1)[1].split()[0]
     assert shown == listed
-    shot(page, "bits")
 
 
 def test_duplicates_stand_side_by_side_with_their_differences_marked(page: Browser) -> None:
@@ -129,7 +113,6 @@ def test_duplicates_stand_side_by_side_with_their_differences_marked(page: Brows
         assert left.location["x"] < right.location["x"]
     marks = page.all(".pair mark.only-removed, .pair mark.only-kept")
     assert any("changed" in one.text for one in marks)
-    shot(page, "pair")
     page.look(width=390)
     left, right = page.all(".pair > pre")[:2]
     assert left.location["y"] < right.location["y"]
@@ -146,7 +129,6 @@ def test_a_document_shows_its_duplicates_and_cluster(page: Browser) -> None:
     )
     members = page.all(".fate")[0].find_elements("css selector", "li")
     assert [one.text.split()[0] for one in members] == ["kept:", *["removed,"] * int(said[1])]
-    shot(page, "cluster")
     members[1].find_elements("css selector", "button")[0].click()
     page.wait(lambda: "Removed: it resembles a kept document" in page.all("#shown")[0].text)
     assert sum("removed, this document, " in one.text for one in page.all(".fate li")) == 1
@@ -171,7 +153,6 @@ def test_cuts_stand_beside_their_source(page: Browser, view: str, source: str) -
         assert source in stays
         assert cut.startswith("cut:")
         assert page.all(".pair .around")
-    shot(page, view.split()[0].lower())
     click(page, ".pair h3:nth-child(2) button", "onerror")
     page.wait(lambda: f"{view}: " in page.all("#shown")[0].text)
     click(page, ".fate button", "Compare")

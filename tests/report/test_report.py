@@ -268,7 +268,7 @@ def test_artefacts_are_found_once_whatever_is_given(made: Path) -> None:
     assert sorted(one.kind for one in sort_out([made], [])[0]) == sorted(kinds)
     twice, corpora = sort_out([made, made / "unique", made / "bpb-10" / "result.json", made / "stats.json"], [])
     assert (len(twice), corpora) == (len(kinds), [])
-    assert sort_out([made / "unique", made], [])[0][0].given
+    assert sort_out([made / "unique", made], [])[0][0].is_given
 
 
 @given(st.lists(st.none() | st.floats(-1e6, 1e6), max_size=300), st.integers(1, 40))

@@ -15,9 +15,9 @@ from rich.cells import cell_len
 
 from pilekit.cutting.decontaminate import decontaminate_corpus
 from pilekit.cutting.substrings import substrings_corpus
+from pilekit.dedup.previous_runs import finished_run
 from pilekit.dedup.run import dedup_corpus
-from pilekit.dedup.show import removed_pairs
-from pilekit.dedup.show.removed_pairs import spread_pairs
+from pilekit.dedup.show.removed_pairs import pair_texts, spread_pairs
 from pilekit.errors import PilekitError, visible
 from tests.cli import running
 from tests.dedup import reference
@@ -78,10 +78,10 @@ def test_json_holds_the_rows_of_removed_parquet(dedup: Path) -> None:
 
 def test_a_subset_in_any_spelling_and_a_least_similarity(dedup: Path) -> None:
     for typed, subset in (("PMC", LABELS[1]), (LABELS[2], LABELS[2])):
-        found = running.run_json("duplicates", dedup, "--subset", typed, "-n", 1000)
-        assert found["pairs"] == in_order([row for row in removed(dedup) if row["subset"] == subset]) != []
-    found = running.run_json("duplicates", dedup, "--min-similarity", 0.9, "-n", 1000)
-    assert found["pairs"] == in_order([row for row in removed(dedup) if row["similarity"] >= 0.9]) != []
+        shown = running.run_json("duplicates", dedup, "--subset", typed, "-n", 1000)
+        assert shown["pairs"] == in_order([row for row in removed(dedup) if row["subset"] == subset]) != []
+    shown = running.run_json("duplicates", dedup, "--min-similarity", 0.9, "-n", 1000)
+    assert shown["pairs"] == in_order([row for row in removed(dedup) if row["similarity"] >= 0.9]) != []
     for name in ("Arxive", "GitHub"):
         listed = r"removed ones are of \\x1b\[2Jevil, ArXiv, PubMed Central$"
         message = rf'no document of subset "{name}" was removed; {listed}'
@@ -108,15 +108,16 @@ def test_pairs_are_shown_side_by_side(corpus: Path, dedup: Path) -> None:
     assert any(mark in shown for mark in sides)
 
 
-def test_it_fits_the_terminal_and_hostile_texts_do_not_reach_it(dedup: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_fits_the_terminal_and_hostile_texts_do_not_reach_it(dedup: Path) -> None:
     for width in (40, 80):
         assert max(map(cell_len, run(dedup, "-n", 8, width=width).stdout.splitlines())) <= width
     out = run(dedup, "-n", 1000, width=150).stdout
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", out)
     assert re.search(r"\\x1b\[({\+|\[-)31m\W*red\\x07 \\u202e\[bold", out)
     assert "\\x1b[2Jevil" in out
-    monkeypatch.setattr(removed_pairs, "MOST_HELD", 100 * 2 * 4)  # Of long texts the beginning is held and compared.
-    assert len(run(dedup, "-n", 4).stdout) < 8000
+    pairs, _ = spread_pairs(dedup / "removed.parquet", 4)
+    texts = pair_texts(pairs, finished_run(dedup), most_held=100 * 2 * 4)  # only the beginnings of long texts
+    assert max(len(text) for pair in texts for text in pair) == 100
 
 
 def test_kept_documents_of_earlier_runs_are_read_there(dedup: Path, tmp_path: Path) -> None:

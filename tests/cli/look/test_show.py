@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import subprocess
 from pathlib import Path
 
@@ -15,11 +13,9 @@ import pytest
 from pilekit.corpus import shard_of
 from pilekit.shards.index.build import index_of
 from pilekit.shards.random_access.document_reader import read_documents
-from pilekit.shards.write.shard_writer import ShardWriter
-from tests.cli.running import PILEKIT, refused, run, run_json
-from tests.shards.making import record, some_lines, zstd_frame
+from tests.cli.running import PILEKIT, on_terminal, refused, run, run_json
+from tests.shards.making import record, zstd_frame
 
-SHOW = [*PILEKIT, "show"]
 TEXTS = ["first", "two\nlines\n", "bell \x07 red \x1b[31m tab\t back\r\n and \u202e é日本", "", "no newline"]
 
 
@@ -30,24 +26,14 @@ def shard(tmp_path: Path) -> Path:
     return path
 
 
-def on_terminal(*arguments: object) -> str:
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "PYTHONUTF8": "1"}
-    subprocess.run([*SHOW, *map(str, arguments)], stdout=theirs, check=True, env=environment)
-    os.close(theirs)
-    written = os.read(ours, 65536)
-    os.close(ours)
-    return written.decode().replace("\r\n", "\n")
-
-
 def test_a_program_gets_the_text_exactly_and_a_terminal_no_control_characters(shard: Path) -> None:
     for number, text in enumerate(TEXTS):
         assert run("show", shard, number).stdout_bytes == text.encode()
-    done = subprocess.run([*SHOW, "-", "2"], input=shard.read_bytes(), capture_output=True, check=True)
+    done = subprocess.run([*PILEKIT, "show", "-", "2"], input=shard.read_bytes(), capture_output=True, check=True)
     assert (done.stdout, done.stderr) == (TEXTS[2].encode(), b"")
     assert not list(shard.parent.glob("*.index.parquet")), "no index is made for one document"
-    assert on_terminal(shard, 2) == "bell \\x07 red \\x1b[31m tab\t back\\x0d\n and \\u202e é日本\n"
-    assert on_terminal(shard, 0, "--meta").splitlines()[1:] == ["first"]
+    assert on_terminal("show", shard, 2) == "bell \\x07 red \\x1b[31m tab\t back\\x0d\n and \\u202e é日本\n"
+    assert on_terminal("show", shard, 0, "--meta").splitlines()[1:] == ["first"]
 
 
 def test_meta_and_json(shard: Path, tmp_path: Path) -> None:
@@ -90,23 +76,6 @@ def test_numbers_without_a_document_and_wrong_paths(shard: Path) -> None:
     for arguments in ((shard,), (shard, "x"), (shard, "--", "-1")):
         run("show", *arguments, exit_code=2)
     refused("is a folder, not a shard; name a file in it", "show", shard.parent, 0)
-
-
-def test_an_index_is_used_if_it_fits(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl.zst"
-    lines = some_lines(5000)
-    with ShardWriter(path, frame_bytes=10_000) as writer:
-        writer.write_lines(lines)
-    index = index_of(shard_of(str(path)))
-    # Damage an early frame without changing the fingerprint. With the index, other frames are still found.
-    stored = bytearray(path.read_bytes())
-    stored[int(index.frames.offset[40]) + 500] ^= 1
-    times = path.stat()
-    path.write_bytes(stored)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert run("show", path, 4999).stdout == json.loads(lines[4999])["text"]
-    Path(index.path).unlink()
-    refused("frame 40 is damaged", "show", path, 4999)
 
 
 def test_a_manifest_names_the_field_of_the_text(tmp_path: Path) -> None:
