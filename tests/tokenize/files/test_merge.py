@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
 import os
 import resource
@@ -11,6 +12,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -19,7 +21,9 @@ from hypothesis import strategies as st
 from pilekit import PilekitError, TokenFile, merge_token_files, tokenize_corpus
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
 from pilekit.stream.read.token_files import TokenCorpus
+from pilekit.tokenize.files.formats import LIMITS
 from pilekit.tokenize.files.growing_output import GrowingOutput
+from pilekit.tokenize.files.token_documents import ROWS
 from tests.cli.running import refused, run, run_json
 from tests.stopping import tree
 from tests.tokenize.files import readers
@@ -63,28 +67,56 @@ def test_no_document_and_no_sequence_is_lost_in_any_format(
         with pytest.raises(PilekitError, match="nothing to write: "):
             merge_token_files(inputs, folder / "out" / "all")
         return
-    pieces = "formats._PIECE", "growing_output._COPIED_BYTES"
-    with pytest.MonkeyPatch.context() as patch:  # pieces of a few, as of millions of documents
-        for constant in ("token_documents.ROWS", "merge.ROWS", "token_file.ROWS", *pieces):
-            patch.setattr(f"pilekit.tokenize.files.{constant}", 3)
-        merged = merge_token_files(inputs, folder / "out" / "all")
-        assert (merged.summary["documents"], merged.summary["sequences"]) == (len(whole), sum(map(len, whole)))
-        stem = folder / "out" / "all_text_document"
-        write(folder / "wanted", whole, item)
-        for end in (".idx", ".bin"):
-            assert Path(f"{stem}{end}").read_bytes() == Path(f"{folder}/wanted{end}").read_bytes()
-        assert readers.megatron(stem) == joined == [document.tolist() for document in TokenFile(stem)]
-        assert not Path(f"{stem}{DOCUMENTS_SUFFIX}").exists()
-        merge_token_files(inputs, folder / "npy" / "all", format="npy")
-        found, rows = readers.npy(folder / "npy" / "all-00000", item)
-        places = [(str(number), line) for number, (file, _) in enumerate(files) for line in range(1, len(file) + 1)]
-        assert (found, [(row[1], int(row[2])) for row in rows]) == (joined, places)
-        merge_token_files(inputs, folder / "ds" / "all", format="ds")
-        assert readers.ds(folder / "ds" / "all-00000", item) == joined
-        merge_token_files(inputs, folder / "parquet" / "all", format="parquet")
-        assert readers.parquet(folder / "parquet" / "all-00000.parquet", item)[0] == joined
-        merge_token_files(inputs, folder / "llmc" / "all", format="llmc")
-        assert readers.llmc(folder / "llmc" / "all_000000.bin", item) == [*chain(*joined)]
+    merged = merge_token_files(inputs, folder / "out" / "all")
+    assert (merged.summary["documents"], merged.summary["sequences"]) == (len(whole), sum(map(len, whole)))
+    stem = folder / "out" / "all_text_document"
+    write(folder / "wanted", whole, item)
+    for end in (".idx", ".bin"):
+        assert Path(f"{stem}{end}").read_bytes() == Path(f"{folder}/wanted{end}").read_bytes()
+    assert readers.megatron(stem) == joined == [document.tolist() for document in TokenFile(stem)]
+    assert not Path(f"{stem}{DOCUMENTS_SUFFIX}").exists()
+    merge_token_files(inputs, folder / "npy" / "all", format="npy")
+    found, rows = readers.npy(folder / "npy" / "all-00000", item)
+    places = [(str(number), line) for number, (file, _) in enumerate(files) for line in range(1, len(file) + 1)]
+    assert (found, [(row[1], int(row[2])) for row in rows]) == (joined, places)
+    merge_token_files(inputs, folder / "ds" / "all", format="ds")
+    assert readers.ds(folder / "ds" / "all-00000", item) == joined
+    merge_token_files(inputs, folder / "parquet" / "all", format="parquet")
+    assert readers.parquet(folder / "parquet" / "all-00000.parquet", item)[0] == joined
+    merge_token_files(inputs, folder / "llmc" / "all", format="llmc")
+    assert readers.llmc(folder / "llmc" / "all_000000.bin", item) == [*chain(*joined)]
+
+
+def test_files_of_more_documents_and_tokens_than_a_piece_holds(tmp_path: Path) -> None:
+    """Pieces are of documents (`ROWS`), of ids that are copied, and of ids in a row group."""
+    sizes = [np.array(lengths, np.int32) for lengths in ([1] * ROWS, [2] * (ROWS + 1), [2_500_000, 0, 5, 2_500_000])]
+    ids = np.random.default_rng(0).integers(0, 60_000, sum(map(np.sum, sizes)), "<u2")
+    begin = 0
+    for name, lengths in (*zip("abc", sizes, strict=True), ("wanted", np.concatenate(sizes))):
+        begin = 0 if name == "wanted" else begin
+        end, firsts = begin + int(lengths.sum()), np.arange(len(lengths) + 1)
+        pointers = 2 * (np.cumsum(lengths, dtype=np.int64) - lengths)
+        head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(lengths), len(firsts))
+        content = head + lengths.tobytes() + pointers.tobytes() + firsts.tobytes()
+        (tmp_path / f"{name}.idx").write_bytes(content)
+        (tmp_path / f"{name}.bin").write_bytes(ids[begin:end].tobytes())
+        begin = end
+    for format in LIMITS:
+        merge_token_files([tmp_path / name for name in "abc"], tmp_path / format / "all", format=format)
+    for suffix in ("idx", "bin"):
+        expected = (tmp_path / f"wanted.{suffix}").read_bytes()
+        assert (tmp_path / f"megatron/all_text_document.{suffix}").read_bytes() == expected
+    lengths, ends = np.concatenate(sizes), np.cumsum(np.concatenate(sizes))
+    for name, head in (("npy/all-00000.npy", 0), ("ds/all-00000.ds", 0), ("llmc/all_000000.bin", 1024)):
+        assert np.array_equal(np.fromfile(tmp_path / name, "<u2", offset=head), ids)
+    assert np.array_equal(np.fromfile(tmp_path / "ds/all-00000.ds.index", "<u8"), ends)
+    with gzip.open(tmp_path / "npy/all-00000.csv.gz", "rt") as file:
+        assert [int(line.split(",")[1]) for line in file] == ends.tolist()
+    table = pq.ParquetFile(tmp_path / "parquet/all-00000.parquet")
+    column = table.read(["input_ids"])["input_ids"].combine_chunks()
+    assert np.array_equal(column.values.to_numpy(), ids)
+    assert np.array_equal(column.value_lengths().to_numpy(), lengths)
+    assert table.num_row_groups > 3
 
 
 def test_there_may_be_more_files_than_descriptors(tmp_path: Path) -> None:

@@ -126,10 +126,7 @@ def test_ids_rows_and_cuts_are_those_of_tokenizers_and_a_plain_loop(
             tokenize_corpus(folder / "data", prefix, loaded, **options)
         assert not list((folder / "out").iterdir())
         return
-    with pytest.MonkeyPatch.context() as patch:  # pieces of a few, as of millions of documents
-        for constant in ("token_documents.ROWS", "formats._PIECE", "formats._ROW_GROUP_BYTES"):
-            patch.setattr(f"pilekit.tokenize.files.{constant}", 3)
-        result = tokenize_corpus(folder / "data", prefix, loaded, **options)
+    result = tokenize_corpus(folder / "data", prefix, loaded, **options)
     files = cut([len(ids[index]) for index in kept], limit)
     found = written(prefix, format, limit, files[-1] + 1, 2)
     wanted = [[ids[index] for index, at in zip(kept, files, strict=True) if at == file] for file in range(len(found))]
