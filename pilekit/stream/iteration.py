@@ -25,16 +25,16 @@ from pilekit.stream.read.document_selection import StreamDocuments
 from pilekit.stream.read.lane_documents import LaneSource
 from pilekit.stream.read.random_access import RandomAccess
 from pilekit.stream.read.sequential import Sequential
-from pilekit.stream.record import Record, WorkerPart, remove_state, state_of
+from pilekit.stream.record import Record, WorkerPart, state_of
 
 
 class Iteration:
-    """The batches of one rank; call `use_grid` and then `resume_from` before anything else.
+    """The batches of one rank, from the beginning of the stream on.
 
-    documents      the stream's documents
-    make_builder   (source of the lanes, rows that a step takes from a lane) -> the builder of batches
-
+    documents             the stream's documents
+    make_builder          (source of the lanes, rows that a step takes from a lane) -> the builder of batches
     share, unit, passes   this rank's part of the grid, documents in a unit, and the passes of a finite stream
+
     builder               makes the batches
     lane_starts           int64 [L, 3]: the places at which all lanes begin
     record                of the batches that were handed out
@@ -43,12 +43,21 @@ class Iteration:
     worker_part           in a DataLoader worker that iterates: its part of the batches
     """
 
-    def __init__(self, documents: StreamDocuments, make_builder: Callable[[LaneSource, int], BatchBuilder]) -> None:
+    def __init__(
+        self,
+        documents: StreamDocuments,
+        make_builder: Callable[[LaneSource, int], BatchBuilder],
+        share: Share,
+        unit: int,
+        passes: Passes | None,
+    ) -> None:
         self._documents, self._make_builder = documents, make_builder
         self._iterators = 0  # the number of iterators so far; only the batches of the last one count
+        self.use_grid(share, unit, passes)
+        self.resume_from(Record(self.lane_starts.copy(), 0, np.zeros((len(documents.subset_ids), 2), np.int64)))
 
     def use_grid(self, share: Share, unit: int, passes: Passes | None) -> None:
-        """Read this share of a grid, in units of `unit` documents; with `passes`, only these passes."""
+        """Read this share of a grid; `resume_from` must follow."""
         documents, lanes, end = self._documents, share.grid.lanes, None
         self.share, self.unit, self.passes = share, unit, passes
         self.lane_starts = np.zeros((lanes, 3), np.int64)
@@ -141,7 +150,10 @@ class Iteration:
         is_counted = not self._counts_by_advance and int(state[0]) != self.record.batch
         self._count(self._before_iterator.copy() if is_counted else self.record, state)
         self._counts_by_advance = True
-        remove_state(batch)
+        if isinstance(batch, dict):
+            del batch["stream_state"]
+        else:
+            batch.stream_state = None
 
     def _count(self, record: Record, state: Int64) -> None:
         if self.passes is not None and record.batch and not int(state[0]):

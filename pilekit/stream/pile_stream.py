@@ -153,10 +153,8 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         share = grid.share(self.rank, self.world_size, accumulation)
         passes = None if epochs is None else Passes(epochs, settings.drop_last)
         self._changes: list[dict[str, Any]] = []
-        self._iteration = iteration = Iteration(self._documents, make_builder)
-        iteration.use_grid(share, self._documents.default_unit(grid.lanes), passes)
-        counts = np.zeros((len(self.subset_names), 2), np.int64)
-        iteration.resume_from(Record(iteration.lane_starts.copy(), 0, counts))
+        unit = self._documents.default_unit(grid.lanes)
+        self._iteration = Iteration(self._documents, make_builder, share, unit, passes)
 
     def __repr__(self) -> str:
         count = "" if self._documents.count is None else f"{counted(self._documents.count, 'document')}, "

@@ -71,14 +71,6 @@ def state_of(item: Any) -> Int64:
     return state
 
 
-def remove_state(item: Any) -> None:
-    """Remove the item's `stream_state`, which `state_of` has found."""
-    if isinstance(item, dict):
-        del item["stream_state"]
-    else:
-        item.stream_state = None
-
-
 @dataclass
 class Record:
     """The places of all lanes, the number of batches handed to a rank, and the rank's counts for `stats`.
