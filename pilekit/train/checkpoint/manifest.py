@@ -83,7 +83,7 @@ class Damaged(PilekitError):
 class _Checkpoint(SealedKind):
     """Raises `Damaged` for damage, after which an older checkpoint is tried; another format stops the search."""
 
-    def another(self, path: str | Path, why: str) -> Damaged:
+    def wrong_kind(self, path: str | Path, why: str) -> Damaged:
         return Damaged(f"{STATE_FILE} is not that of {self.name} ({why})")
 
     def damaged(self, path: str | Path, error: Exception | str) -> Damaged:
