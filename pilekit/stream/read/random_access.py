@@ -10,16 +10,14 @@ its shards, even if a lane begins inside the unit.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 
 import numpy as np
 
-from pilekit.corpus.shuffle import Int64
-from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, shortened
 from pilekit.pipeline.pipeline import Pipeline
 from pilekit.shards.random_access.document_reader import OpenReaders
-from pilekit.stream.order.unit_sequence import Sequence, Unit, documents_of_copy
+from pilekit.stream.order.unit_sequence import Sequence, documents_of_copy
 from pilekit.stream.read.document_selection import StreamDocuments
 from pilekit.stream.read.lane_documents import ORDER, LaneDocuments, document_table
 from pilekit.stream.read.token_files import TokenIndex
@@ -49,8 +47,8 @@ class RandomAccess:
     def documents(self, lane: int, position: int, document: int) -> Generator[LaneDocuments, None, None]:
         """The lane's documents from this place on, a unit at a time."""
         documents = self.sequence.documents
-        of_epoch = documents * self.sequence.copies // self.sequence.lanes
-        dropped, most = 0, max(of_epoch, min(self._most_dropped, 100 * documents))
+        epoch_share = documents * self.sequence.copies // self.sequence.lanes
+        dropped, most = 0, max(epoch_share, min(self._most_dropped, 100 * documents))
         while self.end is None or position < self.end:
             read = [self._unit(position, document)]
             dropped = 0 if len(read[0]) else dropped + self.sequence.unit
@@ -67,15 +65,31 @@ class RandomAccess:
         """The remaining documents of the unit at this position, from number `document` of its order on."""
         unit = self.sequence.at(position)
         order = self.sequence.order(unit)
+        # The inverse permutation: the place in the unit's order of each of its documents.
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
-        parts, begin = [LaneDocuments(document_table(0), [])], 0
-        for shard, lines in self.selected.documents.locate(unit.begin, unit.end):
-            for batch in self._filtered(unit, shard, lines):
-                at = np.minimum(np.searchsorted(lines, batch.numbers), len(lines) - 1)
-                if not np.array_equal(lines[at], batch.numbers):
+        selected, begin = self.selected, 0
+        parts = [LaneDocuments(document_table(0), [])]
+        for shard, lines in selected.documents.locate(unit.begin, unit.end):
+            index = selected.plan.indexes[shard]
+            if isinstance(index, TokenIndex):
+                batch = index.batch(lines)
+            else:
+                # Only the first copy has all subsets.
+                more_copies = {label for label, factor in selected.repeats.items() if factor > unit.copy}
+                batch = self._readers.reader(shard).batch(lines, more_copies if unit.copy else None)
+                if not all(map(selected.selects, set(batch.subsets))):
+                    raise PilekitError(
+                        f"{index.path}: does not fit {selected.corpus.shards[shard].path} (documents have other "
+                        "subsets); remove it and make a new one with `pilekit index`"
+                    )
+            batch = documents_of_copy(batch, selected.repeats, self.sequence.seed, unit.epoch, unit.copy, shard)
+            for filtered in self._filters([batch]) if len(batch) else ():
+                # Each document must be one of `lines`. The minimum is for numbers above all of them.
+                at = np.minimum(np.searchsorted(lines, filtered.numbers), len(lines) - 1)
+                if not np.array_equal(lines[at], filtered.numbers):
                     raise self._filter_error()
-                parts.append(self.selected.lane_documents(batch, shard, position, rank[begin + at]))
+                parts.append(selected.lane_documents(filtered, shard, position, rank[begin + at]))
             begin += len(lines)
         table, texts = np.concatenate([part.table for part in parts]), [text for part in parts for text in part.texts]
         in_order = np.argsort(table[:, ORDER])
@@ -83,23 +97,6 @@ class RandomAccess:
             raise self._filter_error()
         chosen = in_order[np.searchsorted(table[:, ORDER][in_order], document) :].tolist()
         return LaneDocuments(table[chosen], [texts[i] for i in chosen])
-
-    def _filtered(self, unit: Unit, shard: int, lines: Int64) -> Iterator[DocumentBatch]:
-        """The documents of these lines that this copy of the unit keeps, after the filters."""
-        selected, index = self.selected, self.selected.plan.indexes[shard]
-        if isinstance(index, TokenIndex):
-            batch = index.batch(lines)
-        else:
-            # Only the first copy has all subsets.
-            labels = {label for label, factor in selected.repeats.items() if factor > unit.copy} if unit.copy else None
-            batch = self._readers.reader(shard).batch(lines, labels)
-            if not all(map(selected.selects, set(batch.subsets))):
-                raise PilekitError(
-                    f"{index.path}: does not fit {selected.corpus.shards[shard].path} (documents have other subsets); "
-                    "remove it and make a new one with `pilekit index`"
-                )
-        batch = documents_of_copy(batch, selected.repeats, self.sequence.seed, unit.epoch, unit.copy, shard)
-        return iter(self._filters([batch]) if len(batch) else ())
 
     def _filter_error(self) -> PilekitError:
         return PilekitError(
