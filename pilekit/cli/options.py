@@ -207,15 +207,15 @@ def manifest_option(function: F) -> F:
 
 def _described(context: click.Context, option: click.Parameter, manifest: str | None) -> Described:
     """The value of `manifest`, which takes the place of the values of --text-field and --label."""
-    fields = {name: context.params.pop(name) for name in ("text_field", "label")}
-    if not any(value is not None for value in fields.values()):
+    text_field, label = context.params.pop("text_field"), context.params.pop("label")
+    if text_field is None and label is None:
         return manifest
     if manifest is not None:
         raise click.UsageError("--manifest says where text and label are; leave out --text-field and --label.")
     from pilekit.corpus import load_manifest
 
     try:
-        return load_manifest(**fields)
+        return load_manifest(text_field=text_field, label=label)
     except PilekitError as error:
         raise click.UsageError("--" + str(error).replace("_", "-", 1)) from error
 

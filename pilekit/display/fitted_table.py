@@ -66,11 +66,6 @@ class Column(Generic[Row]):
     fold: int | None = None
     style: str = ""
 
-    @property
-    def heading(self) -> str:
-        """The title, safe to print."""
-        return visible_lines(self.title)
-
     def texts(self, rows: Sequence[Row]) -> list[str]:
         """The cell of each row, safe to print."""
         return [visible(self.cell(row)) for row in rows]
@@ -79,7 +74,7 @@ class Column(Generic[Row]):
         """The terminal cells that the column needs."""
         from rich.cells import cell_len
 
-        width = max(map(cell_len, [*self.heading.split("\n"), *self.texts(rows)]))
+        width = max(map(cell_len, [*visible_lines(self.title).split("\n"), *self.texts(rows)]))
         return width if self.fold is None else min(width, LEAST_FOLDED)
 
 
@@ -117,7 +112,7 @@ class FittedTable(Generic[Row]):
         def needed() -> int:
             return sum(1 + column.width(shown) for column in columns.values())
 
-        name_width = max(map(cell_len, [names.heading, more, *labels]))
+        name_width = max(map(cell_len, [visible_lines(names.title), more, *labels]))
         name_width = name_width if names.fold is None else min(name_width, names.fold)
         for step in self.priority:
             if min(name_width, USUAL_NAME) + needed() <= width:
@@ -147,7 +142,7 @@ class FittedTable(Generic[Row]):
                 size = {"justify": column.justify, "min_width": column.width(shown), "no_wrap": True}
             if column.fold is not None:
                 size |= {"overflow": "fold", "no_wrap": False, "max_width": column.fold}
-            table.add_column(Text(column.heading), total, style=column.style, **size, **looks)
+            table.add_column(Text(visible_lines(column.title)), total, style=column.style, **size, **looks)
         for row in zip(*(texts[: len(rows)] for texts in cells), strict=True):
             table.add_row(*map(Text, row))
         if more:
@@ -178,7 +173,7 @@ class FittedTable(Generic[Row]):
         def lines(rows: Sequence[Row]) -> str:
             return "".join(map(line, zip(*(column.texts(rows) for column in self.columns), strict=True)))
 
-        head = line((column.heading.replace("\n", " ") for column in self.columns), "th")
+        head = line((visible_lines(column.title).replace("\n", " ") for column in self.columns), "th")
         body = lines(self.rows[: self.most_rows])
         if len(self.rows) > self.most_rows:
             body += line([f"({len(self.rows) - self.most_rows:,} more)"])
@@ -210,23 +205,18 @@ def percentage(share: float, digits: int = 2) -> str:
 
 def rounded_count(number: float) -> str:
     """A count in at most five characters: `999`, `12.3k`, `211M`."""
-    return f"{number:.0f}" if number < 999.5 else _three_digits(number, ("", "k", "M", "G", "T", "P"), "")
+    return rounded_bytes(number, "")
 
 
 def rounded_bytes(number: float, unit: str = "B") -> str:
     """Bytes in three digits and units of 1000: `999 B`, `4.33 kB`; with an empty `unit` `999`, `4.33k`."""
     if math.isnan(number):
         return DASH
-    if number < 999.5:
-        return f"{number:.0f} {unit}".rstrip()
-    return _three_digits(number, ("", *(f"{prefix}{unit}" for prefix in "kMGTP")), " " if unit else "")
-
-
-def _three_digits(number: float, units: tuple[str, ...], space: str) -> str:
+    prefixes = ("", "k", "M", "G", "T", "P")
     power = 0
     # 999.5 would be rounded to 1000, a fourth digit.
-    while number >= 999.5 and power < len(units) - 1:
+    while number >= 999.5 and power < len(prefixes) - 1:
         number /= 1000
         power += 1
-    digits = 2 if number < 9.995 else 1 if number < 99.95 else 0
-    return f"{number:.{digits}f}{space}{units[power]}"
+    digits = 0 if power == 0 or number >= 99.95 else 1 if number >= 9.995 else 2
+    return f"{number:.{digits}f}{' ' if unit else ''}{prefixes[power]}{unit}"

@@ -73,7 +73,7 @@ def dedup_content(folder: Path, header: Header, advance: Report) -> dict[str, An
     if not summary["removed"]:
         return content
     with removals(folder / REMOVED) as rows:
-        counts, clusters = _counts(rows), _largest_clusters(rows)
+        counts, clusters = removal_counts(rows), largest_clusters(rows)
     by_subsets = counts.group_by(["subset", "kept_subset"]).aggregate([("count", "sum")]).to_pylist()
     subsets = [(row["subset"], row["kept_subset"], row["count_sum"]) for row in by_subsets]
     subsets.sort(key=lambda pair: (-pair[2], *pair[:2]))
@@ -99,7 +99,7 @@ def dedup_content(folder: Path, header: Header, advance: Report) -> dict[str, An
     }
 
 
-def _counts(removed_rows: pa.dataset.Dataset) -> pa.Table:
+def removal_counts(removed_rows: pa.dataset.Dataset) -> pa.Table:
     """The number of removed documents by subset, kept_subset, reason and bin of the similarity: a row for each."""
     keys = read_columns("subset", "kept_subset", "reason")
     keys["bin"] = pc.min_element_wise(pc.floor(pc.field("similarity") * BINS), BINS - 1.0).cast(pa.int32())
@@ -111,7 +111,7 @@ def _counts(removed_rows: pa.dataset.Dataset) -> pa.Table:
     return acero.Declaration.from_sequence(list(itertools.starmap(acero.Declaration, steps.items()))).to_table()
 
 
-def _largest_clusters(removed_rows: pa.dataset.Dataset) -> list[dict[str, Any]]:
+def largest_clusters(removed_rows: pa.dataset.Dataset, rows_at_once: int = ROWS_AT_ONCE) -> list[dict[str, Any]]:
     """The largest clusters, the largest first: the first removed document of each, its count and least similarity.
 
     A cluster is a kept document and the documents that were removed for it. The kept documents are counted in parts, by
@@ -120,7 +120,7 @@ def _largest_clusters(removed_rows: pa.dataset.Dataset) -> list[dict[str, Any]]:
     columns = read_columns(*_KEPT, *_FIRST, "similarity")
     aggregates = [([], "count_all"), ("similarity", "min"), *((name, "first") for name in _FIRST)]
     order = [("count_all", "descending"), *((name, "ascending") for name in _KEPT)]
-    parts = 1 << (removed_rows.count_rows() // ROWS_AT_ONCE).bit_length()
+    parts = 1 << (removed_rows.count_rows() // rows_at_once).bit_length()
     largest: list[pa.Table] = []
     for part in range(parts):
         in_part = pc.bit_wise_and(pc.field("kept_number"), parts - 1) == part

@@ -82,21 +82,17 @@ def test_clusters_counted_in_parts_are_those_of_the_whole_table(rows: Rows) -> N
     with TemporaryDirectory() as folder:
         write(rows, Path(folder) / "removed.parquet", 7)
         removed = pa.dataset.dataset(Path(folder) / "removed.parquet", format="parquet")
-        at_once, report.ROWS_AT_ONCE = report.ROWS_AT_ONCE, 5
-        try:
-            found = report._largest_clusters(removed)
-            counts = report._counts(removed).to_pylist()
-        finally:
-            report.ROWS_AT_ONCE = at_once
+        clusters = report.largest_clusters(removed, rows_at_once=5)
+        counts = report.removal_counts(removed).to_pylist()
     by_kept: dict[int, list[int]] = {}
     for place, row in enumerate(rows):
         by_kept.setdefault(row[3], []).append(place)
     largest = sorted((kept for kept in by_kept if len(by_kept[kept]) > 1), key=lambda kept: (-len(by_kept[kept]), kept))
-    assert [(one["kept_number"], one["number"], one["count_all"], one["similarity"]) for one in found] == [
+    assert [(row["kept_number"], row["number"], row["count_all"], row["similarity"]) for row in clusters] == [
         (kept, by_kept[kept][0], len(by_kept[kept]), min(rows[place][0] for place in by_kept[kept]))
         for kept in largest[: report.CLUSTERS]
     ]
     bins = [(row[2], row[1], min(int(row[0] * report.BINS), report.BINS - 1)) for row in rows]
-    assert {(one["subset"], one["reason"] == "exact", one["bin"]): one["count"] for one in counts} == {
+    assert {(row["subset"], row["reason"] == "exact", row["bin"]): row["count"] for row in counts} == {
         key: bins.count(key) for key in bins
     }
