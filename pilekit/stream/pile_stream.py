@@ -30,7 +30,7 @@ from pilekit.artifacts.settings import FromZero, of_setting, takes_settings
 from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.display.progress import Reached, byte_progress
 from pilekit.display.wrong_names import NearestNames
-from pilekit.errors import PilekitError, counted, message_logger
+from pilekit.errors import PilekitError, counted
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.stream.batch.batch import Batch, BatchWriter, checked_outputs
 from pilekit.stream.batch.build_batches import BatchBuilder, rows_of_step
@@ -60,8 +60,6 @@ from pilekit.stream.state import (
     merge,
 )
 from pilekit.tokenize import Tokenizer, load_tokenizer
-
-logger = message_logger(__name__)
 
 
 class PileStream(NearestNames, IterableDataset[Batch]):

@@ -26,7 +26,7 @@ from pilekit.corpus.shard import is_url
 from pilekit.corpus.shuffle import Int64
 from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.documents import DocumentBatch, check_labels
-from pilekit.errors import PilekitError, counted, message_logger, shortened
+from pilekit.errors import PilekitError, counted, shortened
 from pilekit.pipeline.pipeline import Pipeline, Stage, described
 from pilekit.shards.index.format import warn_of_bad_lines
 from pilekit.shards.random_access.document_reader import OpenReaders
@@ -40,8 +40,6 @@ from pilekit.stream.read.mixture import exact_repeats, repeats_of_weights
 from pilekit.stream.read.read_plan import Plan
 from pilekit.stream.read.token_files import TokenCorpus, TokenIndex
 from pilekit.tokenize import Tokenizer
-
-logger = message_logger(__name__)
 
 OTHER = "(other)"
 """The subset of documents whose label is not in the stream's `subset_names`."""
