@@ -79,22 +79,14 @@ def test_held_out_shards_beside_others_are_left_out_with_one_notice(
         return {path: content for path, content in tree(out).items() if path.endswith((".zst", ".mask"))}
 
     MAKING[name](tmp_path / "alone", out=tmp_path / "expected")
+    MAKING[name](folder / "val.jsonl.zst", out=tmp_path / "val")  # by name, it is a corpus like any other
+    assert any(path.endswith("val.jsonl.zst") for path in shards(tmp_path / "val"))
     assert not caplog.text
-    for given_data in (folder, Corpus(folder)):
-        out = tmp_path / f"out-{type(given_data).__name__}"
-        caplog.clear()
-        MAKING[name](given_data, out=out)
-        assert [record.message for record in caplog.records if "held-out" in record.message] == [LEFT_OUT]
-        assert shards(out) == shards(tmp_path / "expected")
-    caplog.clear()
+    MAKING[name](Corpus(folder), out=tmp_path / "called")
     run(name, folder, "--out", "typed", *OPTIONS.get(name, ()), exit_code=0)
-    assert [record.message for record in caplog.records if "held-out" in record.message] == [LEFT_OUT]
-    assert shards(tmp_path / "typed") == shards(tmp_path / "expected")
-    caplog.clear()
-    for alone in ("val", "test"):  # by name, they are a corpus like any other
-        MAKING[name](folder / f"{alone}.jsonl.zst", out=tmp_path / alone)
-        assert any(path.endswith(f"{alone}.jsonl.zst") for path in shards(tmp_path / alone))
-    assert not caplog.text
+    assert [record.message for record in caplog.records if "held-out" in record.message] == [LEFT_OUT] * 2
+    for out in ("called", "typed"):
+        assert shards(tmp_path / out) == shards(tmp_path / "expected")
 
 
 def test_an_evaluation_may_lie_beside_the_corpus(data: Path, tmp_path: Path) -> None:
