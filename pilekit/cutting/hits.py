@@ -65,6 +65,7 @@ def find_hits(
             places, inverse = np.unique(np.concatenate([offsets[documents], begin, end]), return_inverse=True)
             origin, start, stop = characters_before(data, places)[inverse].reshape(3, -1)
             first = np.zeros(len(hits), np.int64)
+            # The product numbers the pairs of a document and an n-gram.
             first[np.unique(documents * len(ngrams.keys) + ngram, return_index=True)[1]] = 1
             subsets = [labels.setdefault(batch.subsets[document], len(labels)) for document in documents.tolist()]
             columns = (batch.numbers[documents], subsets, word, start - origin, stop - origin, ngram, first)

@@ -86,11 +86,6 @@ class CutJob:
         return self.folder / SCRATCH
 
     @property
-    def own_scratch(self) -> Path:
-        """The folder of files without a name: on this node's own disk if a cluster is used."""
-        return self.folder_job.own_scratch(self.scratch)
-
-    @property
     def stored(self) -> int:
         """Stored bytes of all shards."""
         return sum(self.folder_job.inputs.fingerprints[shard.name][0] for shard in self.folder_job.shards)

@@ -134,6 +134,7 @@ def find_runs(
                 later = (table[2] >> _NAME != first[2] >> _NAME) & (table[2] >> _NAME >= np.uint64(bases[protected]))
                 places.add(np.stack([table[2], first[2], first[3]])[:, later])
         for table in chain(places.chunks(), [np.full((3, 1), -1).astype(np.uint64)]):  # the last ends the last part
+            # A window continues a part if it and its earliest place both follow those before.
             joins = (np.diff(table[:2]) == _ONE).all(axis=0)
             begin = np.flatnonzero(np.append(True, ~joins))
             parts = np.stack([table[0, begin], table[0, np.append(begin[1:] - 1, -1)], *table[1:, begin]])

@@ -58,7 +58,8 @@ def pieces(offsets: Int64, length: int, at_a_time: int) -> Iterator[Pieces]:
     documents = np.flatnonzero(windows > 0)
     counts = -(-windows[documents] // at_a_time)
     document = np.repeat(documents, counts)
-    begin = offsets[document] + at_a_time * (np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts))
+    place = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)  # of a piece in its document
+    begin = offsets[document] + at_a_time * place
     end = np.minimum(begin + at_a_time + length - 1, offsets[document + 1])
     groups = (np.cumsum(end - begin - length + 1) - 1) // at_a_time
     for first, last in pairwise(np.flatnonzero(np.diff(groups, prepend=-1, append=-1)).tolist()):

@@ -167,7 +167,8 @@ def dedup_corpus(
                 check_free_disk(output.folder, needed, "deduplicating")
                 sketches = run.sketch()
                 labels = {label for sketch in sketches for label in sketch.subset_names}
-                check_label(corpus, labels, subsets, discard=run.forget_sketches)
+                forget_sketches = functools.partial(shutil.rmtree, run.folder / SKETCHES, ignore_errors=True)
+                check_label(corpus, labels, subsets, discard=forget_sketches)
                 records = run.record(sketches, *run.decide(sketches))
             run.write_clean()
             run.finish(records["summary"])
@@ -200,16 +201,12 @@ class _DedupRun:
         await_files(Path(sketch.path) for sketch in sketches)
         return sketches
 
-    def forget_sketches(self) -> None:
-        """Remove all sketches."""
-        shutil.rmtree(self.folder / SKETCHES, ignore_errors=True)
-
     def decide(self, sketches: Sequence[ShardSketch]) -> tuple[DocumentTable, DecisionResult]:
         """Find out which documents are removed, and why, and write `removed.parquet`."""
         job, scratch, cluster = self.job, self.folder / SCRATCH, self.job.cluster
         scratch.mkdir(parents=True, exist_ok=True)
         task_scratch = Scratch(job.own_scratch(scratch), job.memory)
-        keep, protected = self.parameters["keep"], len(self.protected)
+        keep, protected = self.parameters["keep"], len(self.parameters.get("held_out", ()))
         make = functools.partial(_document_table, sketches=sketches, keep=keep, before=self.before, protected=protected)
         document_table = make(task_scratch.folder)
         shards = [*(shard for run in self.before for shard in run.shards), *job.shards]
@@ -281,12 +278,6 @@ class _DedupRun:
         """Write the summary, and note the folder of the earlier run."""
         against = str(self.before[-1].folder.absolute()) if self.before else None
         self.job.output.note(DONE, {"against": against}, write_json(self.folder / SUMMARY, summary))
-
-    @property
-    def protected(self) -> Sequence[str]:
-        """The names of held-out shards, the first ones, of which nothing is removed."""
-        protected: Sequence[str] = self.parameters.get("held_out", ())
-        return protected
 
     def stored(self) -> int:
         """Stored bytes of all shards."""
