@@ -14,6 +14,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from pilekit.errors import PilekitError
 from pilekit.train import backends as engines
 from pilekit.train.backends import check_backend
+from pilekit.train.backends.accelerate import environment_of
 from pilekit.train.backends.adapter import naming_backend_file, share_weights
 from pilekit.train.backends.deepspeed import own_share
 from pilekit.workers.ranks import join
@@ -26,6 +27,12 @@ def test_what_a_package_refuses_is_told_in_one_plain_line() -> None:
     told = r"^ds\.json: deepspeed refuses it: 1 error for Zero x Extra input$"
     with pytest.raises(PilekitError, match=told), naming_backend_file(config):
         raise ValueError("1 error for Zero\nx\n  Extra input")
+
+
+def test_settings_reach_accelerate_as_its_launcher_passes_them() -> None:
+    settings = {"debug": True, "enable_cpu_affinity": False, "fsdp_config": {"fsdp_version": 2, "fsdp_use": False}}
+    assert environment_of(settings) == {"ACCELERATE_DEBUG_MODE": "true", "FSDP_VERSION": "2", "FSDP_USE": "False"}
+    assert environment_of({"fsdp_config": None}) == {}
 
 
 def test_settings_that_an_engine_lacks_are_refused_by_name() -> None:
