@@ -197,7 +197,7 @@ def _read_state(file: Path) -> Any:
         ) from error
     if isinstance(state, dict) and state.keys() & {"progress", "state"}:  # of a checkpoint; "state": of an earlier one
         with waiting("loading torch"):
-            from pilekit.train.checkpoint.manifest import Damaged, decode_state
+            from pilekit.train.checkpoint.state_file import Damaged, decode_state
 
         try:
             return decode_state(file, content).progress.stream

@@ -38,7 +38,7 @@ from transformers.pytorch_utils import Conv1D
 from pilekit.artifacts.sort.memory_limit import memory_limit
 from pilekit.display.fitted_table import Column, FittedTable, rounded_bytes
 from pilekit.errors import counted
-from pilekit.models.blocks import blocks_of
+from pilekit.models.transformer_blocks import blocks_of
 from pilekit.stream.batch.mlm import CHOSEN
 from pilekit.train.config.check import check_model, check_world
 from pilekit.train.config.file import load_config

@@ -219,7 +219,7 @@ def _check_origin(folder: Path, config: TrainConfig) -> None:
         steps = steps_in(folder) or steps_in(folder / "checkpoints")
         near = f" there, such as step-{steps[-1]}" if steps else ""
         raise PilekitError(f'{name}: is not a checkpoint; give the path of a step-N folder{near}, "auto" or "never"')
-    from pilekit.train.checkpoint.manifest import Damaged, read_state  # imports torch, which takes seconds
+    from pilekit.train.checkpoint.state_file import Damaged, read_state  # imports torch, which takes seconds
 
     try:
         old = msgspec.convert(read_state(folder).config, TrainConfig, strict=False)  # "inf" becomes a number

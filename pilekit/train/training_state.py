@@ -16,8 +16,8 @@ import torch
 
 from pilekit.errors import PilekitError, message_logger, visible
 from pilekit.stream.pile_stream import PileStream
-from pilekit.train.checkpoint.manifest import Progress
 from pilekit.train.checkpoint.saving import Checkpoints
+from pilekit.train.checkpoint.state_file import Progress
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.model.shape import fingerprint
 from pilekit.train.run_folder import RunFolder, check_start, take_config

@@ -13,7 +13,7 @@ import pytest
 
 from pilekit.artifacts.header import read_header, write_header
 from pilekit.errors import PilekitError
-from pilekit.train.checkpoint.manifest import Progress, own_sums, write_state
+from pilekit.train.checkpoint.state_file import Progress, own_sums, write_state
 from pilekit.train.config import sections
 from pilekit.train.config.file import load_config, to_toml
 from pilekit.train.config.sections import TrainConfig

@@ -322,7 +322,7 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
     from rich.filesize import decimal
 
     from pilekit.train.backends import check_backend
-    from pilekit.train.checkpoint.folders import find_checkpoint
+    from pilekit.train.checkpoint.step_folders import find_checkpoint
     from pilekit.train.data import open_stream, restart_sizes
     from pilekit.train.estimate import estimate, shortage
     from pilekit.train.evaluation import open_held_out

@@ -1,8 +1,8 @@
-"""The packages that can make a run's steps: pilekit itself, and adapters around DeepSpeed and accelerate.
+"""The packages that can make a run's steps: pilekit itself, and engines around DeepSpeed and accelerate.
 
-`StepEngine` (step/step_engine.py) defines the calls. `adapter.py` has the code that both adapters share. Users of these
+`StepEngine` (step/step_engine.py) defines the calls. `package_engine.py` has the code that both share. Users of these
 packages keep the same config, stream, metrics and checkpoints. Neither package is imported before a run asks for it.
-`config.check` refuses settings that an adapter does not support, and `check_backend` a missing package or an unfit
+`config.check` refuses settings that a package does not support, and `check_backend` a missing package or an unfit
 device.
 """
 

@@ -23,10 +23,10 @@ from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.nn.parallel import DistributedDataParallel
 
 from pilekit.errors import PilekitError
-from pilekit.models.blocks import blocks_of
 from pilekit.models.causal import CausalLM
 from pilekit.models.masked import MaskedLM
-from pilekit.train.backends.adapter import Adapter, naming_backend_file
+from pilekit.models.transformer_blocks import blocks_of
+from pilekit.train.backends.package_engine import PackageEngine, naming_backend_file
 from pilekit.train.config.backend_file import backend_settings
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.step.sharding import whole_tensor
@@ -34,7 +34,7 @@ from pilekit.train.step.step_engine import Update
 from pilekit.workers.ranks import Ranks
 
 
-class AccelerateEngine(Adapter):
+class AccelerateEngine(PackageEngine):
     """A `StepEngine` around an `accelerate.Accelerator`."""
 
     def __init__(self, lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks) -> None:

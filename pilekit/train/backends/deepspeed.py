@@ -28,7 +28,7 @@ from torch.optim import AdamW, Optimizer
 from pilekit.errors import PilekitError
 from pilekit.models.causal import CausalLM
 from pilekit.models.masked import MaskedLM
-from pilekit.train.backends.adapter import Adapter, naming_backend_file
+from pilekit.train.backends.package_engine import PackageEngine, naming_backend_file
 from pilekit.train.config.backend_file import backend_settings
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.step.sharding import whole_parameters, whole_tensor
@@ -40,7 +40,7 @@ T = TypeVar("T")
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-class DeepSpeedEngine(Adapter):
+class DeepSpeedEngine(PackageEngine):
     """A `StepEngine` around a `deepspeed.DeepSpeedEngine`."""
 
     def __init__(self, lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks) -> None:

@@ -27,8 +27,8 @@ from torch.optim import Optimizer
 
 from pilekit.artifacts.atomic_write import PARTIAL, flush
 from pilekit.errors import PilekitError, message_logger, visible
-from pilekit.train.checkpoint.folders import find_checkpoint, prune, put_in_place, remove, remove_killed_saves
-from pilekit.train.checkpoint.manifest import Damaged, Progress, own_sums, verify, write_state
+from pilekit.train.checkpoint.state_file import Damaged, Progress, own_sums, verify, write_state
+from pilekit.train.checkpoint.step_folders import find_checkpoint, prune, put_in_place, remove, remove_killed_saves
 from pilekit.train.checkpoint.tensors import TensorSave, load_tensors, state_tensors, write_tensors
 from pilekit.train.config.sections import CheckpointConfig
 from pilekit.workers.ranks import Ranks, lost_rank

@@ -36,7 +36,7 @@ from torch.futures import Future
 from torch.optim import Optimizer
 
 from pilekit.errors import PilekitError, shortened, visible
-from pilekit.train.checkpoint.manifest import INDEX_FILE, balance
+from pilekit.train.checkpoint.state_file import INDEX_FILE, balance
 from pilekit.train.step.sharding import is_first_copy, is_sharded, own_part
 from pilekit.workers.ranks import Ranks
 

@@ -195,7 +195,7 @@ def _rules(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
 
 
 def _backend_rules(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
-    """Settings that the adapters of other packages cannot run."""
+    """Settings that the engines around other packages cannot run."""
     parallel, dtype = config.parallel, config.precision.dtype
     if parallel.backend == "native":
         rule = 'needs parallel.backend = "deepspeed" or "accelerate", whose file it is'

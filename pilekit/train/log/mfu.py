@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from transformers import PreTrainedModel
 
-from pilekit.models.blocks import blocks_of
+from pilekit.models.transformer_blocks import blocks_of
 from pilekit.workers.ranks import Ranks
 
 PEAKS = {

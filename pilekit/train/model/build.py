@@ -18,11 +18,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from pilekit.errors import PilekitError, visible
-from pilekit.models.blocks import blocks_of
 from pilekit.models.causal import CausalLM, as_causal_lm
 from pilekit.models.load import CAUSAL, MASKED, Kind, attention_of, load_model, quiet
 from pilekit.models.logit_transform import LogitTransform
 from pilekit.models.masked import MaskedLM, as_masked_lm, tokens_of
+from pilekit.models.transformer_blocks import blocks_of
 from pilekit.tokenize import Tokenizer
 from pilekit.train.config.sections import LoraConfig, ModelConfig, Objective, TrainConfig
 from pilekit.train.model import varlen  # noqa: F401 (registers "varlen")

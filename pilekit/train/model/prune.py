@@ -27,10 +27,10 @@ from transformers.pytorch_utils import Conv1D
 
 from pilekit.display.table_result import Result
 from pilekit.errors import PilekitError
-from pilekit.models.blocks import blocks_of
 from pilekit.models.causal import load_causal_lm
 from pilekit.models.load import MASKED, Kind, kind_of, model_on_meta, stored_dtype, weight_files
 from pilekit.models.masked import load_masked_lm
+from pilekit.models.transformer_blocks import blocks_of
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.model.export import export_model
 

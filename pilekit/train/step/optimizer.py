@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from pilekit.errors import PilekitError, shortened
-from pilekit.models.blocks import blocks_of
+from pilekit.models.transformer_blocks import blocks_of
 from pilekit.train.config.sections import OptimizerConfig
 from pilekit.train.step.sharding import own_part
 

@@ -8,9 +8,9 @@
     weights = dict(engine.full_parameters())                            # for export
 
 The trainer does everything else (data, schedule, checkpoints, metrics), and calls another package's engine in the same
-way (backends/adapter.py). All ranks make the same calls in the same order, and start with rank 0's weights. State
-passes through a model and an optimizer of torch, whose tensors have the model's names and shapes, whole or as DTensors.
-So there is one checkpoint format for all backends.
+way (backends/package_engine.py). All ranks make the same calls in the same order, and start with rank 0's weights.
+State passes through a model and an optimizer of torch, whose tensors have the model's names and shapes, whole or as
+DTensors. So there is one checkpoint format for all backends.
 
 Sharding averages gradients over ranks. So each rank's loss is its sum over targets, times the number of ranks, divided
 by the targets of the whole step on all ranks. The result is the gradient of the mean over all targets, however unevenly
@@ -34,9 +34,9 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 from transformers import PreTrainedModel
 
 from pilekit.errors import PilekitError, shortened
-from pilekit.models.blocks import blocks_of
 from pilekit.models.causal import CausalLM
 from pilekit.models.masked import MaskedLM
+from pilekit.models.transformer_blocks import blocks_of
 from pilekit.train.config.sections import Objective, TrainConfig
 from pilekit.train.model.varlen import VARLEN, Cuts
 from pilekit.train.step.loss_scale import LossScale

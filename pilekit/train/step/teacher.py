@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pilekit.errors import PilekitError, visible
-from pilekit.models.blocks import blocks_of
 from pilekit.models.causal import CausalLM
 from pilekit.models.masked import MaskedLM
+from pilekit.models.transformer_blocks import blocks_of
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.step.chunked_loss import Head, TeacherOutput
 from pilekit.train.step.losses import StepLoss, head_states

@@ -24,7 +24,7 @@ from torch import distributed as dist
 from torch import nn
 
 from pilekit.errors import PilekitError
-from pilekit.train.checkpoint.manifest import Progress, verify
+from pilekit.train.checkpoint.state_file import Progress, verify
 from pilekit.workers.ranks import Ranks, join
 from tests.kills import kill_at, killed_at
 from tests.train.checkpoint.saving import checkpoints_in, with_adamw

@@ -13,8 +13,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim import AdamW
 
 from pilekit.evaluate.score_ranks import single_rank
-from pilekit.train.checkpoint.manifest import INDEX_FILE, STATE_FILE, Progress
 from pilekit.train.checkpoint.saving import Checkpoints
+from pilekit.train.checkpoint.state_file import INDEX_FILE, STATE_FILE, Progress
 from pilekit.train.config.sections import CheckpointConfig
 from pilekit.workers.ranks import Ranks
 

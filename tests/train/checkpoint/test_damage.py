@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from pilekit.artifacts.sealed import _sum_of_fields
-from pilekit.train.checkpoint.manifest import INDEX_FILE, STATE_FILE, Damaged, read_state, verify
+from pilekit.train.checkpoint.state_file import INDEX_FILE, STATE_FILE, Damaged, read_state, verify
 from tests.refusing import refused
 from tests.shards.making import flipped
 from tests.train.checkpoint.saving import FILES, SHARD, Run, save_next, warnings_in

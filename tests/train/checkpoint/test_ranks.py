@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 
 from pilekit.errors import AlreadyReported, PilekitError
 from pilekit.train.checkpoint import saving as module
-from pilekit.train.checkpoint.manifest import verify
+from pilekit.train.checkpoint.state_file import verify
 from pilekit.train.checkpoint.tensors import state_tensors
 from pilekit.train.step.sharding import own_part
 from pilekit.workers.ranks import Ranks, join

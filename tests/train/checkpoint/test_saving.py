@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from pilekit.train.checkpoint import saving as module
-from pilekit.train.checkpoint.folders import find_checkpoint
-from pilekit.train.checkpoint.manifest import INDEX_FILE, Progress
 from pilekit.train.checkpoint.saving import Checkpoints
+from pilekit.train.checkpoint.state_file import INDEX_FILE, Progress
+from pilekit.train.checkpoint.step_folders import find_checkpoint
 from tests.refusing import refused
 from tests.small_disk import files_limited_to
 from tests.tiny.models import tiny_model

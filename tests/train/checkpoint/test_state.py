@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from pilekit.errors import PilekitError
-from pilekit.train.checkpoint.manifest import INDEX_FILE, STATE_FILE, Progress, own_sums, write_state
+from pilekit.train.checkpoint.state_file import INDEX_FILE, STATE_FILE, Progress, own_sums, write_state
 from pilekit.train.checkpoint.tensors import TensorSave, state_tensors, write_tensors
 from pilekit.train.step.loss_scale import LossScaleState
 from tests.refusing import refused

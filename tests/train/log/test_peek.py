@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from pilekit.cli.main import pilekit
 from pilekit.stream.pile_stream import PileStream
-from pilekit.train.checkpoint.manifest import INDEX_FILE, Progress, own_sums, write_state
+from pilekit.train.checkpoint.state_file import INDEX_FILE, Progress, own_sums, write_state
 from pilekit.train.config.file import load_config
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.data import open_stream

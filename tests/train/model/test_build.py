@@ -14,11 +14,11 @@ from tokenizers.models import WordLevel
 from torch import nn
 
 from pilekit.errors import PilekitError
-from pilekit.models.blocks import blocks_of
 from pilekit.models.causal import CausalLM
 from pilekit.models.logit_transform import UNCHANGED
 from pilekit.models.masked import tokens_of
 from pilekit.models.presets import MASKED_PRESETS, PRESETS
+from pilekit.models.transformer_blocks import blocks_of
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from pilekit.train.config.sections import ModelConfig
 from pilekit.train.model.build import build_model, build_on

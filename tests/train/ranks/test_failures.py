@@ -16,7 +16,7 @@ import zstandard
 
 from pilekit.errors import PilekitError
 from pilekit.tokenize import load_tokenizer
-from pilekit.train.checkpoint.manifest import read_state
+from pilekit.train.checkpoint.state_file import read_state
 from pilekit.train.config.file import load_config
 from pilekit.train.data import open_stream
 from pilekit.train.log.metrics import StepMetrics

@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPTNeoXConfig
 
-from pilekit.models.blocks import blocks_of
 from pilekit.models.causal import as_causal_lm
+from pilekit.models.transformer_blocks import blocks_of
 from pilekit.train.config.sections import OptimizerConfig, ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
 from pilekit.train.step.sharding import own_part
 from pilekit.train.step.step_engine import StepEngine, Update

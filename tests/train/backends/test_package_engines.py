@@ -1,4 +1,4 @@
-"""The adapters of DeepSpeed and accelerate without their packages; tests/frameworks runs the real ones."""
+"""The engines around DeepSpeed and accelerate without their packages; tests/frameworks runs the real ones."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pilekit.errors import PilekitError
 from pilekit.train import backends as engines
 from pilekit.train.backends import check_backend
 from pilekit.train.backends.accelerate import environment_of
-from pilekit.train.backends.adapter import naming_backend_file, share_weights
 from pilekit.train.backends.deepspeed import own_share
+from pilekit.train.backends.package_engine import naming_backend_file, share_weights
 from pilekit.workers.ranks import join
 from tests.process_groups import ProcessGroups
 from tests.train.runs import small_config

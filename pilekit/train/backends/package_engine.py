@@ -1,4 +1,4 @@
-"""The base of both adapters: a `StepEngine` around a package that wraps the model with its loss and torch's AdamW."""
+"""The base of both: a `StepEngine` around a package that wraps the model with its loss and torch's AdamW."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pilekit.workers.ranks import Ranks
 T = TypeVar("T")
 
 
-class Adapter(StepEngine):
+class PackageEngine(StepEngine):
     """The methods of `StepEngine` for a package that leaves parameters and optimizer state where torch keeps them.
 
     A subclass sets `_wrapped`, the package's model, and defines `forward_backward` and `update`.

@@ -1,6 +1,6 @@
 """The folder of a run's checkpoints: the meaning of its names, and how the newest complete checkpoint is found.
 
-    RUN/checkpoints/step-N/     the state between two steps (manifest.py)
+    RUN/checkpoints/step-N/     the state between two steps (state_file.py)
 
 A save writes `step-N.partial`, flushes it to disk, renames it, and only then removes older checkpoints. Once renamed,
 the checkpoint counts, so later failures are only warnings. A killed process may leave a `step-N.partial`, which the
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pilekit.artifacts.atomic_write import PARTIAL, flush
 from pilekit.errors import PilekitError, message_logger, visible
-from pilekit.train.checkpoint.manifest import Damaged, verify
+from pilekit.train.checkpoint.state_file import Damaged, verify
 from pilekit.train.run_folder import steps_in
 from pilekit.workers.ranks import Ranks
 
