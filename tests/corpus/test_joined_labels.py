@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit import PileDocuments, PileStream, dedup_corpus, select_corpus, tokenize_corpus
+from pilekit import PileDocuments, PileStream, select_corpus
 from pilekit.corpus import Corpus, Manifest, Subset, SubsetNames, load_manifest, subset_names
 from pilekit.corpus.names import LONGEST_SPELLING, MAX_SUBSETS
 from pilekit.errors import PilekitError
@@ -25,7 +25,6 @@ from pilekit.shards.index.build import index_corpus
 from pilekit.shards.read.reader import read
 from pilekit.shards.verify.verify import verify_corpus
 from pilekit.stats.summary import corpus_stats
-from pilekit.stream.read.token_files import TokenCorpus
 from tests.cli.running import refused, run, run_json
 from tests.shards.making import as_if_large, record, write_shard
 from tests.tiny.models import tiny_tokenizer
@@ -113,6 +112,9 @@ def test_reading_writing_and_counting(tmp_path: Path, both: tuple[Path, Path]) -
     results = [select_corpus(folder, tmp_path / folder.name, subsets=["GITHUB"]) for folder in both]
     assert results[0].summary == results[1].summary
     assert results[0].summary["documents"] == by_subset["Github"]
+    other = Manifest(name="pile", subsets=(Subset(name="Github"), Subset(name="ArXiv")))
+    with pytest.raises(PilekitError, match="was made with other settings: spellings is"):
+        select_corpus(Corpus(both[0], other), tmp_path / both[0].name, subsets=["GITHUB"])
     assert [run_json("head", folder, "--subsets", "pmc", "-n", 1)["subset"] for folder in both] == [
         "PubMed Central"
     ] * 2
@@ -120,46 +122,6 @@ def test_reading_writing_and_counting(tmp_path: Path, both: tuple[Path, Path]) -
     for folder in both:
         found = {re.findall(r'labelled (".*?")', finding.problem)[0] for finding in verify_corpus(folder).findings}
         assert found == strange
-
-
-def test_dedup_and_its_parameters(tmp_path: Path, both: tuple[Path, Path]) -> None:
-    results = [dedup_corpus(folder, out=tmp_path / folder.name, subsets=["GitHub", "ArXiv"]) for folder in both]
-    assert results[0].summary == results[1].summary
-    assert results[0].summary["subsets"]["Github"]["removed"] > 0
-    removed = [pq.read_table(tmp_path / folder.name / "removed.parquet").to_pylist() for folder in both]
-    assert removed[0] == removed[1]
-    kept, reference = (corpus_stats(tmp_path / folder.name / "clean") for folder in both)
-    assert without_joined(kept.to_dict()) == reference.to_dict()
-    # Clean shards keep each line as it is, and so do their indexes.
-    if both[0].parent.name.startswith("lines"):
-        labels = {
-            label for index in index_corpus(Corpus(tmp_path / "spelled" / "clean")) for label in index.header.subsets
-        }
-        assert labels == set(LABELS)
-    other = Manifest(name="pile", subsets=(Subset(name="Github"), Subset(name="ArXiv")))
-    with pytest.raises(PilekitError, match="was made with other settings: spellings is"):
-        dedup_corpus(Corpus(both[0], other), out=tmp_path / both[0].name, subsets=["GitHub", "ArXiv"])
-
-
-def test_token_files_and_streams(tmp_path: Path, both: tuple[Path, Path], tokenizer: Path) -> None:
-    results = [tokenize_corpus(folder, tmp_path / folder.name, tokenizer) for folder in both]
-    assert [results[0].summary["subsets"], results[0].summary["tokens"]] == [
-        results[1].summary["subsets"],
-        results[1].summary["tokens"],
-    ]
-    labels = [list(TokenCorpus(tmp_path / folder.name).labels) for folder in both]
-    assert labels[0] == labels[1]
-    arguments: dict[str, Any] = {"seq_len": 32, "batch_size": 4, "tokenizer": tokenizer, "seed": 3}
-    tokens = tuple(tmp_path / folder.name for folder in both)
-    for folders, more in (
-        (both, {"subsets": ["GitHub", "PMC"]}),
-        (both, {"weights": {"GitHub": 1, "arxiv": 3}}),
-        (tokens, {"repeats": {"git-hub": 2.0}}),
-    ):
-        streams = [PileStream(folder, **arguments, **more) for folder in folders]
-        assert streams[0].subset_names == streams[1].subset_names
-        here, there = (next(iter(stream)) for stream in streams)
-        assert here["input_ids"].tolist() == there["input_ids"].tolist()
 
 
 def test_a_state_from_before_labels_were_joined(tmp_path: Path, both: tuple[Path, Path], tokenizer: Path) -> None:

@@ -98,27 +98,19 @@ def test_an_absent_label_ends_each_command_whose_result_depends_on_it(code: Path
         run("head", code, *CODE, *some)
 
 
-def test_a_result_without_subsets_gives_a_warning(code: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run("select", code, *CODE, "--sample", 1, "--out", tmp_path / "selected", exit_code=0)
-    run("dedup", code, *CODE, "--out", tmp_path / "unique", exit_code=0)
-    byte_level_bpe(300).save(str(tmp_path / "tokenizer.json"))
-    tokens = ("--tokenizer", tmp_path / "tokenizer.json")
-    run("tokenize", code, *CODE, *tokens, "--out", tmp_path / "tokens" / "code", exit_code=0)
-    run("stream", code, *CODE, *tokens, "--seq-len", 16, "--steps", 1, exit_code=0)
-    (tmp_path / "code.jsonl.index.parquet").unlink()  # it has this label path
-    assert caplog.messages == [f"{NO_LABEL}; if another field names the subset, give it with --label"] * 4
-    caplog.clear()
+def test_commands_without_subsets_warn(code: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run("stats", code, "--text-field", "content", "--label", "lang", exit_code=0)
     run("select", code, "--text-field", "content", "--sample", 1, "--out", tmp_path / "all", exit_code=0)
     assert not caplog.messages
-
-
-def test_commands_that_show_or_copy_documents_warn_too(
-    code: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+    byte_level_bpe(300).save(str(tmp_path / "tokenizer.json"))
+    tokens = ("--tokenizer", tmp_path / "tokenizer.json")
     warning = f"{NO_LABEL}; if another field names the subset, give it with --label"
     of_the_first = warning.replace("no record has a label", "the first 20 records have no label")
     for command, told in (
+        (("select", code, "--sample", 1, "--out", tmp_path / "selected"), warning),
+        (("dedup", code, "--out", tmp_path / "unique"), warning),
+        (("tokenize", code, *tokens, "--out", tmp_path / "tokens/code"), warning),
+        (("stream", code, *tokens, "--seq-len", 16, "--steps", 1), warning),
         (("head", code, "-n", 1), of_the_first),
         (("head", code, "-n", 1, "--json"), of_the_first),
         (("sample", code, "-n", 1), of_the_first),
