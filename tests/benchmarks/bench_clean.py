@@ -29,30 +29,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a script,
 from pilekit import C4, DocumentBatch, FineWeb, read
 from pilekit.pipeline.rules.sets import SETS
 from tests.benchmarks.generating import generated, trained_tokenizer
-from tests.benchmarks.harness import Figures, options, show, table, take_turns
+from tests.benchmarks.harness import DECODED, FASTOKENS, MEASURE, Figures, options, show, table, take_turns
 from tests.benchmarks.peers import peer_environment, run_peer
 
 DATATROVE = ["datatrove[processing]==0.10.1", "spacy==3.8.18", "orjson==3.13.0"]
 
-MEASURE = """
-import json, sys, time
-SHARD, TOKENIZER, *_ = sys.argv[1:]
-
-def measure(work, batches, amount):
-    work(batches[:1])
-    started, used = time.perf_counter(), time.process_time()
-    work(batches)
-    print(json.dumps({
-        "amount": amount, "seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - used,
-    }))
-"""
-
-DECODED = """
-from pilekit import read
-with read(SHARD) as reader:
-    batches = list(reader)
-amount = sum(int(batch.text_bytes().sum()) for batch in batches)
-"""
+ARGUMENTS = "SHARD, TOKENIZER, *_ = sys.argv[1:]\n"
+OF_BATCHES = "measure(work, batches, amount, batches[:1])\n"
 
 RULES = """
 from pilekit.pipeline.cleaner import Cleaner
@@ -61,23 +44,13 @@ cleaner = Cleaner(rule_sets(["gopher", "c4", "fineweb-datatrove"]))
 def work(batches):
     for batch in batches:
         cleaner.judge(batch.take(range(len(batch))))  # a new batch, which has no UTF-8 yet
-measure(work, batches, amount)
 """
 
 REPORT = """
 from pilekit import clean_corpus
 def work(batches):
     return clean_corpus(SHARD, rules=["gopher", "c4", "fineweb-datatrove"], jobs=1)
-measure(work, [], work([]).summary["bytes"]["read"])
-"""
-
-FASTOKENS = """
-import fastokens
-tokenizer = fastokens.Tokenizer.from_file(TOKENIZER)
-def work(batches):
-    for batch in batches:
-        tokenizer.encode_batch_flat(batch.texts, split_special_tokens=True)
-measure(work, batches, amount)
+measure(work, [], work([]).summary["bytes"]["read"], [])
 """
 
 PEER = r"""
@@ -207,15 +180,14 @@ def main() -> None:
 
         def run(source: str) -> Figures:
             environment = {"RAYON_NUM_THREADS": "1"}
-            figures: Figures = run_peer(
-                Path(sys.executable), MEASURE + source, shard.resolve(), tokenizer, environment=environment, cores=core
-            )
+            script, files = MEASURE + ARGUMENTS + source, (shard.resolve(), tokenizer)
+            figures: Figures = run_peer(Path(sys.executable), script, *files, environment=environment, cores=core)
             return figures
 
         contestants = {
-            "rules alone": partial(run, DECODED + RULES),
+            "rules alone": partial(run, DECODED + RULES + OF_BATCHES),
             "clean --report": partial(run, REPORT),
-            "fastokens": partial(run, DECODED + FASTOKENS),
+            "fastokens": partial(run, DECODED + FASTOKENS + OF_BATCHES),
             "datatrove": lambda: run_peer(peer, PEER, given, cores=core),
         }
         measured = take_turns(contestants, chosen.rounds)

@@ -38,32 +38,14 @@ import zstandard
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a script, from any folder
 from pilekit import read
 from tests.benchmarks.generating import generated, trained_tokenizer
-from tests.benchmarks.harness import Figures, options, show, table, take_turns
+from tests.benchmarks.harness import DECODED, FASTOKENS, MEASURE, Figures, options, show, table, take_turns
 from tests.benchmarks.peers import BENCH, peer_environment, run_peer
 
 DATATROVE = ["datatrove[processing]==0.10.1", "spacy==3.8.18", "orjson==3.13.0", "xxhash==3.5.0"]
 JANITOR = ["lm_eval==0.4.13"]
 SUFFIXES = ["pydivsufsort==0.0.20", "numpy==2.3.5"]
 
-MEASURE = """
-import json, sys, time
-SHARD, EVALUATION, TOKENIZER, TEXTS, FOLDER = sys.argv[1:]
-
-def measure(work, items, amount, warm_up):
-    work(warm_up)
-    started, used = time.perf_counter(), time.process_time()
-    work(items)
-    print(json.dumps({
-        "amount": amount, "seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - used,
-    }))
-"""
-
-DECODED = """
-from pilekit import read
-with read(SHARD) as reader:
-    batches = list(reader)
-amount = sum(int(batch.text_bytes().sum()) for batch in batches)
-"""
+ARGUMENTS = "SHARD, EVALUATION, TOKENIZER, TEXTS, FOLDER = sys.argv[1:]\n"
 
 NGRAMS = """
 from pathlib import Path
@@ -89,15 +71,6 @@ found = np.empty((100000, 5), np.int64)
 def work(batches):
     for batch in batches:
         ngrams.candidates(*batch.utf8(), found)
-measure(work, batches, amount, batches)
-"""
-
-FASTOKENS = """
-import fastokens
-tokenizer = fastokens.Tokenizer.from_file(TOKENIZER)
-def work(batches):
-    for batch in batches:
-        tokenizer.encode_batch_flat(batch.texts, split_special_tokens=True)
 measure(work, batches, amount, batches)
 """
 
@@ -205,7 +178,8 @@ def main() -> None:
             with tempfile.TemporaryDirectory(dir=folder) as scratch:
                 files = (of.resolve(), evaluation.resolve(), text or tokenizer, some, scratch)
                 environment = {"RAYON_NUM_THREADS": "1"}
-                measured: Figures = run_peer(python, MEASURE + source, *files, environment=environment, cores=core)
+                script = MEASURE + ARGUMENTS + source
+                measured: Figures = run_peer(python, script, *files, environment=environment, cores=core)
                 return measured
 
         def measure(peers: list[str], rounds: int, **contestants: Callable[[], Figures]) -> None:
@@ -222,7 +196,7 @@ def main() -> None:
                 chosen.rounds,
                 kernel=partial(run, DECODED + NGRAMS + KERNEL),
                 n_grams=partial(run, DECODED + NGRAMS + FIND),
-                fastokens=partial(run, DECODED + FASTOKENS),
+                fastokens=partial(run, DECODED + FASTOKENS + "measure(work, batches, amount, batches)"),
                 Janitor=partial(run, SOME + JANITOR_CODE, janitor),
                 datatrove=partial(run, SOME + DATATROVE_CODE, datatrove),
             )

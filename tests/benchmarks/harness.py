@@ -19,6 +19,32 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+MEASURE = """
+import json, sys, time
+
+def measure(work, items, amount, warm_up):
+    work(warm_up)
+    started, used = time.perf_counter(), time.process_time()
+    work(items)
+    print(json.dumps({
+        "amount": amount, "seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - used,
+    }))
+"""
+DECODED = """
+from pilekit import read
+with read(SHARD) as reader:
+    batches = list(reader)
+amount = sum(int(batch.text_bytes().sum()) for batch in batches)
+"""
+FASTOKENS = """
+import fastokens
+tokenizer = fastokens.Tokenizer.from_file(TOKENIZER)
+def work(batches):
+    for batch in batches:
+        tokenizer.encode_batch_flat(batch.texts, split_special_tokens=True)
+"""
+"""Parts of the scripts of contestants on one core; a benchmark names its arguments SHARD, TOKENIZER and so on."""
+
 Figures = dict[str, Any]
 Rounds = dict[str, list[Figures]]
 """The figures of each round, by contestant."""
