@@ -53,7 +53,7 @@ _OF_TRAINING = {
 
 
 def with_adapter(model: PreTrainedModel, folder: str | Path, content: dict[str, Any]) -> PreTrainedModel:
-    """The same `model`, in place, with the adapter of `folder` in its weights; its parameters train as before.
+    """The same `model`, in place, with the adapter of `folder` in its weights. Its parameters train as before.
 
     content   the content of adapter_config.json
 

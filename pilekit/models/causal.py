@@ -31,7 +31,7 @@ from pilekit.tokenize import Tokenizer
 
 PROBE_TOKENS = 8
 PROBE_LOGIT = 100.0
-"""The head is made to give numbers from -PROBE_LOGIT to PROBE_LOGIT; known caps are 15 to 50."""
+"""The head is made to give numbers from -PROBE_LOGIT to PROBE_LOGIT. Known caps are 15 to 50."""
 _LENGTH_DEPENDENT = re.compile("'rope_type': '(longrope|dynamic)")  # with one kind of layer, or several
 
 
@@ -44,7 +44,7 @@ class CausalLM:
     trunk: nn.Module
     """The model without the head: `trunk(input_ids=..., position_ids=..., use_cache=False).last_hidden_state`."""
     head: nn.Linear
-    """Hidden states to logits; it may have a bias, and its weight may be the input embedding's."""
+    """Hidden states to logits. It may have a bias, and its weight may be the input embedding's."""
     max_length: int | None
     """Positions of the model; None: the model names no limit."""
     transform: LogitTransform | None
@@ -157,7 +157,7 @@ def _probe_head(model: PreTrainedModel, head: nn.Module, ids: Tensor) -> tuple[T
 def _run_with_head(
     model: PreTrainedModel, head: nn.Linear, ids: Tensor, instead: Callable[[Tensor], Tensor]
 ) -> tuple[Any, Any, Tensor]:
-    """(the head's input, its output, the model's logits) for `ids`; `instead` changes the head's output.
+    """(the head's input, its output, the model's logits) for `ids`. `instead` changes the head's output.
 
     The first two are None if the model does not call its head.
     """

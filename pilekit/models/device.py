@@ -13,7 +13,7 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def device_of(name: str, ranks: Ranks) -> torch.device:
-    """The device that "auto", "cpu", "cuda" or "cuda:N" means for this rank; each of several ranks has its own GPU.
+    """The device that "auto", "cpu", "cuda" or "cuda:N" means for this rank. Each of several ranks has its own GPU.
 
     Raises PilekitError for anything else, and for a GPU that is not there.
     """
@@ -42,7 +42,7 @@ def device_of(name: str, ranks: Ranks) -> torch.device:
 
 
 def dtype_of(name: str, device: torch.device, stored: torch.dtype) -> torch.dtype:
-    """The precision that "auto", "fp32", "bf16" or "fp16" means on `device`; `stored` is the precision of the weights.
+    """The precision that "auto", "fp32", "bf16" or "fp16" means on `device`. `stored` is the precision of the weights.
 
     Raises PilekitError for anything else.
     """

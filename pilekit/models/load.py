@@ -188,7 +188,7 @@ def kind_of(folder: str | Path) -> Kind:
     """Whether the model of `folder` is causal or masked, by the class that its config.json says it was saved as.
 
     If a type can be of both kinds (BERT, RoBERTa, ...) and config.json names neither class, the model is masked, unless
-    it is a decoder. Any other model counts as causal; loading then refuses it if it is not.
+    it is a decoder. Any other model counts as causal. Loading then refuses it if it is not.
     """
     check_folder(folder)
     content = read_json(Path(folder) / "config.json")
@@ -244,7 +244,7 @@ def stored_dtype(folder: str | Path) -> torch.dtype:
 
 
 def model_on_meta(config: PreTrainedConfig, shown: str, kind: Kind = CAUSAL) -> PreTrainedModel:
-    """The model of `config` without numbers, for its names and shapes; `shown` names it in an error."""
+    """The model of `config` without numbers, for its names and shapes. `shown` names it in an error."""
     try:
         with quiet(), torch.device("meta"):
             attention = attention_of(config, kind)
@@ -294,7 +294,7 @@ def _stored_tensors(folder: str | Path) -> list[tuple[str, int]]:
 
 
 def _mismatch(mismatch: str | tuple[str, list[int], list[int]]) -> str:
-    """The error for a tensor of another shape; transformers 4 reports no shapes."""
+    """The error for a tensor of another shape. transformers 4 reports no shapes."""
     if isinstance(mismatch, str):
         return f"{mismatch} is stored in another shape"
     name, stored, needed = mismatch

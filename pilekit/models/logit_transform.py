@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier")
 CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
-"""The names of these numbers in transformers' configurations; a model has one or two of them."""
+"""The names of these numbers in transformers' configurations. A model has one or two of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class LogitTransform:
     def __call__(self, logits: Tensor) -> Tensor:
         """The model's logits from the head's output, in its type and rounded as the model rounds; not differentiable.
 
-        The input is not changed; a transform without effect returns it.
+        The input is not changed. A transform without effect returns it.
         """
         if self.times != 1:
             logits = logits * self.times

@@ -156,7 +156,7 @@ def inputs_by_document(lm: MaskedLM, batch: Mapping[str, Tensor]) -> dict[str, T
 
 
 def states_at(lm: MaskedLM, inputs: Mapping[str, Tensor], places: Tensor) -> Tensor:
-    """[places, width]: the head's input at these places of [rows x seq_len]; the head itself does not run."""
+    """[places, width]: the head's input at these places of [rows x seq_len]. The head itself does not run."""
 
     def narrow(_trunk: nn.Module, _inputs: Any, output: Any) -> Any:
         output["last_hidden_state"] = output["last_hidden_state"].flatten(0, 1).index_select(0, places).unsqueeze(0)

@@ -1,7 +1,7 @@
 """The shapes of published models: Pythia (Biderman et al., 2023), which was trained on the Pile, and RoBERTa.
 
 The Pythias are GPT-NeoX models with a parallel residual, rotary embeddings on a quarter of each head, an untied head
-and a feed-forward layer four times as wide as the model; they differ only in the three numbers below. With the
+and a feed-forward layer four times as wide as the model. They differ only in the three numbers below. With the
 published 50,304 embedding rows, `pythia-14m` has 14,067,712 parameters and `pythia-2.8b` 2,775,208,960. The two largest
 were published with more rows: `pythia-6.9b` with 50,432 (6,857,302,016 parameters), `pythia-12b` with 50,688
 (11,846,072,320).

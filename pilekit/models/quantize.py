@@ -60,7 +60,7 @@ def quantize(model: PreTrainedModel, dtype: str) -> int:
 
 
 def weight_bytes(model: nn.Module) -> int:
-    """The bytes of a model's weights in memory; a quantised matrix counts as its parts."""
+    """The bytes of a model's weights in memory. A quantised matrix counts as its parts."""
     parts: list[torch.Tensor] = []
     for parameter in model.parameters():
         names = parameter.__tensor_flatten__()[0] if hasattr(parameter, "__tensor_flatten__") else []

@@ -1,7 +1,7 @@
 """The transformer blocks of a model, which are gathered, checkpointed and compiled one at a time.
 
 Models give their list of blocks different names (`layers`, `h`, `blocks`), but it always holds most of the parameters.
-A block that shares a parameter with another part is left out, because a parameter can belong to one group only; it
+A block that shares a parameter with another part is left out, because a parameter can belong to one group only. It
 counts as the rest of the model.
 """
 

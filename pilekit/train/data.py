@@ -17,9 +17,9 @@ from pilekit.train.config.sections import TrainConfig
 
 
 def open_stream(config: TrainConfig, *, world_size: int | None = None) -> PileStream:
-    """The stream of a config, at its beginning; `.tokenizer` is the config's, the model's or the teacher's.
+    """The stream of a config, at its beginning. `.tokenizer` is the config's, the model's or the teacher's.
 
-    A batch is this rank's share of an optimizer step. torch.distributed knows the rank; with `world_size`, the run is
+    A batch is this rank's share of an optimizer step. torch.distributed knows the rank. With `world_size`, the run is
     only planned, and the stream is that of its first rank. Val and test shards are left out with a warning. A
     PilekitError names the field that is wrong. Missing indexes are built, so on a shared disk one rank should open the
     stream first.

@@ -149,7 +149,7 @@ def _at_peak(zero: Stage, parts: MemoryParts, activations: int, micro_batches: i
 def state_bytes(
     model: nn.Module, *, stage: Stage, world_size: int, dtype: torch.dtype, micro_batches: int
 ) -> MemoryParts:
-    """The bytes that the first rank holds of `model` and its optimizer; `model` may be on the meta device."""
+    """The bytes that the first rank holds of `model` and its optimizer. `model` may be on the meta device."""
     parameters, groups = list(model.parameters()), [list(block.parameters()) for block in blocks_of(model)]
     in_blocks = {id(parameter) for group in groups for parameter in group}
     outside = [parameter for parameter in parameters if id(parameter) not in in_blocks]

@@ -63,7 +63,7 @@ def evaluate(
     limit: int | None = None,
     on_error: OnError = "raise",
 ) -> BitsPerByte:
-    """`score_corpus` of the engine's model; all ranks take part and get the same figures.
+    """`score_corpus` of the engine's model. All ranks take part and get the same figures.
 
     limit      the most documents of each subset that are scored; None scores all
     on_error   what a bad line does, as in `bits_per_byte`

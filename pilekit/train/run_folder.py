@@ -78,7 +78,7 @@ FIXED = (
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """The paths of a run; the folder need not exist. `checkpoint_dir` is `checkpoint.dir`, if given."""
+    """The paths of a run. The folder need not exist. `checkpoint_dir` is `checkpoint.dir`, if given."""
 
     path: Path
     checkpoint_dir: Path | None = None
@@ -130,7 +130,7 @@ def run_of(path: str | Path, config: TrainConfig) -> RunFolder:
 
 
 def steps_in(checkpoints: Path, ending: str = "") -> list[int]:
-    """The steps of all folders `step-N<ending>`, increasing. `checkpoints` need not exist; other names are ignored."""
+    """The steps of all folders `step-N<ending>`, increasing. `checkpoints` need not exist. Other names are ignored."""
     try:
         names = os.listdir(checkpoints)  # noqa: PTH208 (names are all that is needed)
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a null character
@@ -161,7 +161,7 @@ def open_run(path: str | Path, config: TrainConfig) -> Iterator[RunFolder]:
 
 
 def _lock(locks: ExitStack, folder: Path, name: str, option: str) -> None:
-    """Make `folder` and hold its lock; messages name it `name`, and `option` as the way to choose another."""
+    """Make `folder` and hold its lock. Messages name it `name`, and `option` as the way to choose another."""
     try:
         locks.enter_context(locked(folder / LOCK_FILE, wait=False))
     except PilekitError as error:
@@ -229,7 +229,7 @@ def _check_origin(folder: Path, config: TrainConfig) -> None:
 
 
 def take_config(run: RunFolder, config: TrainConfig, step: int | None) -> None:
-    """Write `config`, which `check_start` has passed, as the run's config; log what changed.
+    """Write `config`, which `check_start` has passed, as the run's config. Log what changed.
 
     step   the step of the checkpoint from which the run resumes, or None if it has none and starts at the first step
     """

@@ -1,6 +1,6 @@
 """The trainer: raw shards in, a trained model out, on one process or many.
 
-`Trainer.fit` is the whole loop, and `_step` is one step of it; read them from top to bottom. They rest on four rules:
+`Trainer.fit` is the whole loop, and `_step` is one step of it. Read them from top to bottom. They rest on four rules:
 
 1. A step is one batch of the stream on each rank, and its loss is the mean over all their target tokens. So the number
    of ranks and micro-batches changes nothing but rounding.
@@ -108,7 +108,7 @@ class _OpenRun:
 
 
 class Trainer(NearestNames):
-    """Trains the model of a config on its shards, as one rank of the job; writes into the run folder `out`.
+    """Trains the model of a config on its shards, as one rank of the job, and writes into the run folder `out`.
 
     `ranks.join` finds the rank: alone, under torchrun, or in a process group that exists already. All ranks make the
     same calls. The constructor finds the shards, loads the tokenizer, and builds and shards the model. Any error there
@@ -146,7 +146,7 @@ class Trainer(NearestNames):
     def fit(self, on_step: Callable[[StepMetrics], None] | None = None) -> TrainResult:
         """Train up to the config's steps, from the run's newest checkpoint if there is one, and write `model/`.
 
-        `on_step` is called after every step, on every rank; if it raises a PilekitError on any rank, all ranks raise.
+        `on_step` is called after every step, on every rank. If it raises a PilekitError on any rank, all ranks raise.
         Ctrl-C, SIGTERM and SIGHUP finish the step, save it and return. If a loss or a gradient is not a number, a
         PilekitError names the step and its documents.
         """
@@ -315,7 +315,7 @@ class Trainer(NearestNames):
 
 
 def seed_of_step(seed: int, step: int, rank: int = 0) -> int:
-    """The seed of torch's generators for `step` (from 0) on a rank; any two seeds are unrelated."""
+    """The seed of torch's generators for `step` (from 0) on a rank. Any two seeds are unrelated."""
     return xxhash.xxh3_64_intdigest(f"{seed} {step} {rank}".encode() if rank else f"{seed} {step}".encode())
 
 

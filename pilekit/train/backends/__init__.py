@@ -60,7 +60,7 @@ def check_backend(config: TrainConfig, device: torch.device | None = None) -> No
 def build_engine(
     lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks, teacher: CausalLM | MaskedLM | None = None
 ) -> StepEngine:
-    """The `StepEngine` of `parallel.backend`, which takes over `lm` and `teacher`; call `check_backend` first."""
+    """The `StepEngine` of `parallel.backend`, which takes over `lm` and `teacher`. Call `check_backend` first."""
     backend = config.parallel.backend
     if backend != "native" and not all(parameter.requires_grad for parameter in lm.model.parameters()):
         raise ranks.error(f'parallel.backend = "{backend}": frozen parameters are not supported there; set "native"')

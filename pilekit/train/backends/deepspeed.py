@@ -4,7 +4,7 @@ DeepSpeed controls the step: it clips, skips overflows, and keeps the float32 ma
 (`set_gradient_accumulation_boundary`). bf16 gradients are summed and sent in float32, and masters start from rank 0's
 float32 weights, not from their bfloat16 copies.
 
-Its state is read and written parameter by parameter (`safe_get_full_fp32_param`, ...) as DTensors; each rank keeps its
+Its state is read and written parameter by parameter (`safe_get_full_fp32_param`, ...) as DTensors. Each rank keeps its
 part. So checkpoints are pilekit's own: verified, independent of stage and number of ranks, and any engine resumes from
 them. Each save gathers weights and optimizer once, and needs memory for this rank's part of them.
 """
@@ -107,7 +107,7 @@ class DeepSpeedEngine(PackageEngine):
         return Update(norm, skipped=not self._wrapped.was_step_applied())
 
     def state(self) -> tuple[nn.Module, Optimizer]:
-        """See `StepEngine`; from stage 1 on, every call gathers the state."""
+        """See `StepEngine`. From stage 1 on, every call gathers the state."""
         if self._stage == 0:
             return super().state()
         read = self._deepspeed.utils
@@ -172,7 +172,7 @@ def own_share(whole: Tensor, ranks: Ranks) -> Tensor:
 
 
 def module_of(parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], stored: set[str]) -> nn.Module:
-    """A module with these parameters and buffers under their names; the buffers in `stored` are in its state_dict."""
+    """A module with these parameters and buffers under their names. The buffers in `stored` are in its state_dict."""
     root = nn.Module()
     # The names have dots, which `register_parameter` and `register_buffer` refuse.
     root._parameters.update({name: nn.Parameter(tensor) for name, tensor in parameters.items()})

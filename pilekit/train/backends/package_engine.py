@@ -44,7 +44,7 @@ class PackageEngine(StepEngine):
         self._has_gradient = False
 
     def _forward(self, rows: Mapping[str, Tensor], scale: float) -> tuple[Tensor, Tensor]:
-        """(loss, nll) of a micro-batch; the loss is times the number of micro-batches, as the package divides by it."""
+        """(loss, nll) of a micro-batch. The loss is times the number of micro-batches, as the package divides by it."""
         self._has_gradient = True
         here = {name: column.to(self.ranks.device, non_blocking=True) for name, column in rows.items()}
         loss, nll = self._wrapped(here, scale)

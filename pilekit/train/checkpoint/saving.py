@@ -98,7 +98,7 @@ class Checkpoints:
         """Begin to save the state as `step-N`, after the previous save has ended. If not `asynchronous`, wait for it.
 
         Parameters and optimizer state must not change until `before_update` returns. A checkpoint that cannot be
-        written (a full disk) is a warning; the earlier checkpoints are kept.
+        written (a full disk) is a warning. The earlier checkpoints are kept.
         """
         self._wait()
         self._verified = None
@@ -209,7 +209,7 @@ def _on_all_ranks(work: Callable[[], T], ranks: Ranks) -> list[T]:
 
 
 class Unwritten(PilekitError):
-    """A checkpoint could not be written; `reason` is the message without its remedy."""
+    """A checkpoint could not be written. `reason` is the message without its remedy."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason

@@ -5,7 +5,7 @@
     step-N/state.json                         `State`, sealed (artifacts/sealed.py)
 
 A save writes `state.json` last, so a folder without it is no checkpoint. `verify` finds any changed byte that says
-something; torch itself loads a file with a changed byte without an error. Verifying reads more than 2 GB/s from memory
+something. Torch itself loads a file with a changed byte without an error. Verifying reads more than 2 GB/s from memory
 on two cores.
 """
 
@@ -81,7 +81,7 @@ class Damaged(PilekitError):
 
 
 class _Checkpoint(SealedKind):
-    """Raises `Damaged` for damage, after which an older checkpoint is tried; another format stops the search."""
+    """Raises `Damaged` for damage, after which an older checkpoint is tried. Another format stops the search."""
 
     def wrong_kind(self, path: str | Path, why: str) -> Damaged:
         return Damaged(f"{STATE_FILE} is not that of {self.name} ({why})")
@@ -108,7 +108,7 @@ class State(SealedHeader, frozen=True, kw_only=True):
 
 
 def own_sums(folder: Path, rank: int) -> dict[str, FileSum]:
-    """Name, size and hash of each file that `rank` wrote; rank 0 wrote the index too. Raises OSError."""
+    """Name, size and hash of each file that `rank` wrote. Rank 0 wrote the index too. Raises OSError."""
     names = [path.name for path in folder.iterdir() if (m := _SHARD_NAME.fullmatch(path.name)) and int(m[1]) == rank]
     if rank == 0:
         names.append(INDEX_FILE)
@@ -210,7 +210,7 @@ def verify(folder: Path, ranks: Ranks | None = None, *, hashes: bool = True) -> 
 
 
 def balance(sizes: Mapping[str, int], count: int) -> list[list[str]]:
-    """Divide names among `count` lists of about the same total size; the result is the same on every rank."""
+    """Divide names among `count` lists of about the same total size. The result is the same on every rank."""
     shares: list[list[str]] = [[] for _ in range(count)]
     loads = [0] * count
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):  # the largest first, to the smallest list

@@ -61,7 +61,7 @@ def remove_killed_saves(checkpoints: Path) -> None:
 
 
 def put_in_place(partial: Path, final: Path) -> None:
-    """Rename a complete `.partial` folder; a folder under its final name is damaged, and makes room. Raises OSError."""
+    """Rename a complete `.partial` folder. A folder under its final name is damaged, and makes room. Raises OSError."""
     remove(final)
     partial.rename(final)
     with suppress(OSError):  # the name is there; only a power cut could still lose it
@@ -79,7 +79,7 @@ def prune(checkpoints: Path, saved: int, keep_last: int, damaged: Iterable[Path]
 
 
 def remove(path: Path) -> None:
-    """Remove a folder, a file or a link; a failure is a warning."""
+    """Remove a folder, a file or a link. A failure is a warning."""
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

@@ -1,6 +1,6 @@
 """The tensors of a model and its optimizer, in files of torch.distributed.checkpoint and back.
 
-They form one flat dictionary. `model.<name>` is a parameter or persistent buffer; a tensor that several modules share
+They form one flat dictionary. `model.<name>` is a parameter or persistent buffer. A tensor that several modules share
 is stored once. `optimizer.<parameter>.exp_avg`, `.exp_avg_sq` and `.step` are AdamW's state, `.momentum_buffer` Muon's,
 and `.ema` the running mean of the weights, so neither the order of the parameters nor their groups matter. The config's
 values (learning rate, betas, groups) are not stored. Keys and shapes are those of whole tensors: any world size and
@@ -59,7 +59,7 @@ def model_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
 
 
 def optimizer_parameters(optimizer: Optimizer) -> dict[str, Tensor]:
-    """The optimizer's parameters by name; its groups must have `param_names`."""
+    """The optimizer's parameters by name. Its groups must have `param_names`."""
     return {
         name: parameter
         for group in optimizer.param_groups
@@ -113,7 +113,7 @@ class TensorSave(DefaultSavePlanner):
 def write_tensors(folder: Path, tensors: TensorSave, ranks: Ranks) -> None:
     """Write this rank's tensors into `folder`, which exists, and flush them to disk.
 
-    All ranks call this together; it uses `ranks.control`. Raises OSError on all ranks if any rank cannot write.
+    All ranks call this together, over `ranks.control`. Raises OSError on all ranks if any rank cannot write.
     """
     try:
         save(
@@ -194,7 +194,7 @@ def _fresh_state(parameter: Tensor, group: Mapping[str, Any]) -> dict[str, Tenso
 
 
 def _form(shape: Sequence[int], dtype: torch.dtype) -> str:
-    """Shape and type of a whole tensor; both must be equal in the checkpoint and the model."""
+    """Shape and type of a whole tensor. Both must be equal in the checkpoint and the model."""
     return f"{list(shape)} {str(dtype).removeprefix('torch.')}"
 
 

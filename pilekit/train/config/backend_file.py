@@ -1,7 +1,7 @@
 """`parallel.backend_config`: a file of settings for DeepSpeed (its JSON) or accelerate (of `accelerate config`).
 
 The run's config decides batch sizes, precision, optimizer, schedule and ZeRO stage. A file may repeat these values or
-say "auto"; another value is an error that names both. All other settings go to the package. Neither torch nor the
+say "auto". Another value is an error that names both. All other settings go to the package. Neither torch nor the
 package is imported, so an error comes before anything is loaded.
 """
 
@@ -105,7 +105,7 @@ def _decided_for_deepspeed(config: TrainConfig) -> Decided:
 
 
 def _decided_for_accelerate(config: TrainConfig, world_size: int) -> Decided:
-    """The decided settings of a file of `accelerate config`; its unquoted NO is YAML's false."""
+    """The decided settings of a file of `accelerate config`. Its unquoted NO is YAML's false."""
     zero, no = config.parallel.zero, ("no", "NO", False)
     one_each = ("MULTI_GPU", "MULTI_CPU", *no)
     shards = ("FSDP",) if world_size > 1 else ("FSDP", *one_each)

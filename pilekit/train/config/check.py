@@ -1,4 +1,4 @@
-"""`check` refuses a config that no run can use; `check_world` refuses a number of ranks.
+"""`check` refuses a config that no run can use. `check_world` refuses a number of ranks.
 
 Both run before anything is read or written, and raise at the first wrong value. Other errors show only with the data or
 the model, such as missing shards or a model too small for its tokenizer.
@@ -32,7 +32,7 @@ NEEDED = {"torch": (2, 13), "transformers": (5, 0)}
 
 
 def check_versions() -> None:
-    """Raise PilekitError if torch or transformers is too old to train; neither is imported."""
+    """Raise PilekitError if torch or transformers is too old to train. Neither is imported."""
     for name, needed in NEEDED.items():
         installed = version(name)
         if tuple(map(int, re.findall(r"\d+", installed)[:2])) < needed:

@@ -1,4 +1,4 @@
-"""`load_config` makes a `TrainConfig` from a TOML file or dicts, and `--set`; `to_toml` writes it as TOML.
+"""`load_config` makes a `TrainConfig` from a TOML file or dicts, and `--set`. `to_toml` writes it as TOML.
 
 The written file has every field with a value, defaults included, and loads to an equal config.
 """
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 _ALTERNATIVES = (("model.preset", "model.config", "model.path", "model.from_teacher"), ("train.steps", "train.tokens"))
 """A config has one field of each group, so `--set` with one field removes the file's others of its group."""
 LARGEST_FILE = 2**20
-"""Bytes. A config has some hundreds; a shard given by mistake must not be read whole."""
+"""Bytes. A config has some hundreds. A shard given by mistake must not be read whole."""
 
 
 def load_config(

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP ask the training loop to stop after its step; a second Ctrl-C stops at once.
+"""Ctrl-C, SIGTERM and SIGHUP ask the training loop to stop after its step. A second Ctrl-C stops at once.
 
 A step that is cut off would be lost, and a rank that stops alone leaves the others waiting. So a signal only sets a
 flag, which the ranks share between steps. Schedulers send SIGTERM, launchers pass it on, and a rank may get it twice.

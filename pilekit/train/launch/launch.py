@@ -7,7 +7,7 @@ on, and the agent sees ranks that end by themselves. SIGHUP, of a closed termina
 leads its own session, so a terminal's Ctrl-C reaches it once, through the launcher. (`elastic_launch` hides the ranks'
 process numbers, so it could not pass signals on.)
 
-If the launcher is killed, the kernel sends its ranks a SIGTERM (`end_with_launcher`); they save and end.
+If the launcher is killed, the kernel sends its ranks a SIGTERM (`end_with_launcher`). They save and end.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ STALL = 0.2
 SPANS = 6
 """Spans of `SPAN` steps in which memory must grow."""
 LEAST = 2**20
-"""The fewest bytes by which a span must exceed the one before; `SHARE` is the smallest share."""
+"""The fewest bytes by which a span must exceed the one before. `SHARE` is the smallest share."""
 SHARE = 0.002
 
 

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 logger = message_logger(__name__)
 
 FLUSH_SECONDS = 10
-"""A killed run may lose TensorBoard's figures of this many seconds; it writes them again when it resumes."""
+"""A killed run may lose TensorBoard's figures of this many seconds. It writes them again when it resumes."""
 UPLOAD_SECONDS = 120
-"""The longest wait for Weights & Biases at the end of a run; the rest stays on disk, for `wandb sync`."""
+"""The longest wait for Weights & Biases at the end of a run. The rest stays on disk, for `wandb sync`."""
 LONGEST_TAG = 120
 
 Write = Callable[[StepMetrics], None]
-"""Shows the figures of a step; control characters in their names are made visible."""
+"""Shows the figures of a step. Control characters in their names are made visible."""
 
 
 def check_viewers(config: TrainConfig) -> None:
@@ -67,7 +67,7 @@ def open_logs(
     """Yield a function that every rank calls with every step's figures, and the memory of all ranks by kind.
 
     metrics.jsonl and the viewers get every `log.every`-th step, the last step, and steps with bits per byte. Figures of
-    steps after `step` are dropped. Every step is checked for warnings (alerts.py); `remedy` and `peek` are those of
+    steps after `step` are dropped. Every step is checked for warnings (alerts.py). `remedy` and `peek` are those of
     `Watch`. A PilekitError of a call is raised on rank 0 alone. If lines cannot be written at the end of the block, all
     ranks raise.
     """

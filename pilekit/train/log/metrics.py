@@ -44,7 +44,7 @@ class StepBitsPerByte(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of one step; unknown fields, from a later pilekit, are ignored when reading."""
+    """The figures of one step. Unknown fields, from a later pilekit, are ignored when reading."""
 
     step: int
     """Steps done, this one included."""
@@ -112,7 +112,7 @@ class StepLog(AbstractContextManager["StepLog[Line]"], Generic[Line]):
     resume_step   the step from which training resumes: lines of later steps and a torn last line are dropped
 
     Raises PilekitError if the file cannot be read or made, or if a line is not pilekit's. Lines that cannot be written
-    later wait and are tried again; the first such failure is a warning.
+    later wait and are tried again. The first such failure is a warning.
     """
 
     def __init__(self, path: Path, kind: type[Line], *, resume_step: int) -> None:

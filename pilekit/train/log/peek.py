@@ -1,4 +1,4 @@
-"""The command that shows the documents of a step; warnings about a step end with it.
+"""The command that shows the documents of a step. Warnings about a step end with it.
 
 The content of a step depends only on shards, tokenizer, settings and the lane grid. The command names these, so the
 ranks and the machine of the run do not matter. With a checkpoint from before the step, it skips the data before the

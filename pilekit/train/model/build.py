@@ -1,7 +1,7 @@
 """Build the model that `[model]` names (shape.py), or copy one, with its weights.
 
 The same seed gives the same weights bit for bit: they are drawn on the CPU, and torch's generator is restored. Only
-rank 0 draws or loads them, so the number of ranks has no influence; the memory of the other ranks' models is never
+rank 0 draws or loads them, so the number of ranks has no influence. The memory of the other ranks' models is never
 written to and costs nothing. Parameters are float32 whatever a config.json says, because the optimizer updates them.
 
 A model object is copied into a new model of its configuration, so the object's type, device and mode do not matter.

@@ -30,7 +30,7 @@ ADAPTER = "default"
 
 
 def add_adapters(model: PreTrainedModel, config: LoraConfig, *, seed: int, base: str | None) -> None:
-    """Put adapters into `model` in place, and freeze all else; do nothing if `lora.rank` is 0.
+    """Put adapters into `model` in place, and freeze all else. Do nothing if `lora.rank` is 0.
 
     base   the folder of the model, which adapter_config.json names
 

@@ -110,7 +110,7 @@ def prune_model(
 
 
 def _matrices(module: nn.Module) -> list[str]:
-    """The names of a module's own matrices; transformers stacks those of experts in a parameter of three dimensions."""
+    """The names of a module's own matrices. transformers stacks those of experts in a parameter of three dimensions."""
     if isinstance(module, nn.Linear | Conv1D):
         return ["weight"]
     is_convolution = isinstance(module, nn.Conv1d)
@@ -199,7 +199,7 @@ def _linears(module: nn.Module) -> list[nn.Module]:
 
 
 def _columns(linear: nn.Module) -> Tensor:
-    """The weight as [outputs, inputs]; GPT-2's is stored transposed."""
+    """The weight as [outputs, inputs]. GPT-2's is stored transposed."""
     weight = cast("Tensor", linear.weight)
     return weight.T if isinstance(linear, Conv1D) else weight
 

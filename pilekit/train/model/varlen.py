@@ -31,7 +31,7 @@ PIECES_OF_A_ROW = 16
 
 
 class Cuts:
-    """Finds the cuts of micro-batches; a later call never returns fewer of them."""
+    """Finds the cuts of micro-batches. A later call never returns fewer of them."""
 
     def __init__(self, attention: Attention) -> None:
         self._attention = attention
@@ -61,7 +61,7 @@ class Cuts:
 
 
 def cuts_as_inputs(cuts: Tensor, length: int) -> dict[str, Any]:
-    """The arguments by which a model of transformers passes `cuts` to its attention; no piece exceeds `length`."""
+    """The arguments by which a model of transformers passes `cuts` to its attention. No piece exceeds `length`."""
     return {"cu_seq_lens_q": cuts, "cu_seq_lens_k": cuts, "max_length_q": length, "max_length_k": length}
 
 
@@ -135,7 +135,7 @@ def varlen_reference(
 ) -> Tensor:
     """The result of `torch.nn.attention.varlen.varlen_attn`, [tokens, heads, width], for the same pieces of both.
 
-    A token sees at most `window_size` tokens before and after itself in its piece; -1 is all of them.
+    A token sees at most `window_size` tokens before and after itself in its piece. -1 means all of them.
     """
     before, after = window_size
     pieces = []

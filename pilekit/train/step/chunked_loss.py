@@ -7,7 +7,7 @@ a CPU's cache holds them. That gradient gives the gradients of hidden states, we
 large as the inputs, and nothing is computed twice. A teacher's logits pass in the same chunks, so distillation (Hinton
 et al., 2015) never holds all logits of either model.
 
-Measured against `F.cross_entropy` of all logits, for 50,304 words, on two cores, forward and backward; memory is the
+Measured against `F.cross_entropy` of all logits, for 50,304 words, on two cores, forward and backward. Memory is the
 growth of the process without the weight's own gradient:
 
     head alone, 4,096 tokens             all at once               in chunks
@@ -107,7 +107,7 @@ def chunked_cross_entropy(
     rows       rows whose logits are held at a time; results depend on it only by rounding
     compiled   turn logits into their gradient by one compiled kernel, if there is no teacher
 
-    The sum is 0-d and can be differentiated once; `each` [rows] is detached. Both are float32 (float64 for float64
+    The sum is 0-d and can be differentiated once. `each` [rows] is detached. Both are float32 (float64 for float64
     inputs), like everything between logits and gradients. Matrix products are made in the inputs' type, or in that of
     autocast.
     """

@@ -96,7 +96,7 @@ def failed_step(run: RunFolder, ranks: Ranks, failed: FailedStep) -> PilekitErro
 
 
 def _is_written(file: Path, content: dict[str, Any]) -> bool:
-    """Write the file; a full disk is only a warning, because the step's error matters more."""
+    """Write the file. A full disk is only a warning, because the step's error matters more."""
     try:
         with write_atomically(file) as out:
             out.write(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")

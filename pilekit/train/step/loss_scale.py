@@ -55,7 +55,7 @@ class LossScale:
         return {"value": self.value, "good_steps": self._good_steps, "patience": self._patience}
 
     def load_state_dict(self, state: LossScaleState) -> None:
-        """Continue from a `state_dict`; window, hysteresis and floor stay those of this config."""
+        """Continue from a `state_dict`. Window, hysteresis and floor stay those of this config."""
         self.value = max(state["value"], self._floor)
         self._good_steps = min(state["good_steps"], self._window - 1)
         self._patience = min(state["patience"], self._hysteresis)

@@ -153,7 +153,7 @@ def sum_of_squares(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def update_means(optimizer: Optimizer) -> None:
-    """Move the running mean of each weight towards it, after a step; it begins as the weight after its first step.
+    """Move the running mean of each weight towards it, after a step. It begins as the weight after its first step.
 
     The means are `ema` in the optimizer's state, so they are sharded, saved and loaded like the rest of it.
     """

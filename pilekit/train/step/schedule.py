@@ -40,7 +40,7 @@ def learning_rate(step: int, *, steps: int, lr: float, schedule: ScheduleConfig)
 
 
 def most_warmup(steps: int, schedule: ScheduleConfig) -> int:
-    """The longest warmup in a run of `steps`; "wsd" falls behind it."""
+    """The longest warmup in a run of `steps`. "wsd" falls behind it."""
     return steps - (decay_steps(steps, schedule.decay_share) if schedule.kind == "wsd" else 0)
 
 

@@ -20,7 +20,7 @@ float32 leaves its model as it is.
 The ranks may form groups, such as the machines of a cluster: a group shares one copy, and gradients are summed over
 groups once a step (HSDP). So only the ranks of a group gather parameters from each other.
 
-All ranks start with rank 0's weights; the other ranks need only the model's shape. Each parameter is sent after all are
+All ranks start with rank 0's weights. The other ranks need only the model's shape. Each parameter is sent after all are
 cut, so only rank 0 ever holds a whole model.
 """
 
@@ -131,7 +131,7 @@ def before_micro_batch(root: nn.Module, stage: Stage, *, last: bool) -> None:
 
 
 def gather_rest(root: nn.Module) -> None:
-    """Gather all parameters outside of blocks on every rank until `release`; blocks gather themselves."""
+    """Gather all parameters outside of blocks on every rank until `release`. Blocks gather themselves."""
     if isinstance(root, FSDPModule):
         # An empty method of `root`: FSDP2 gathers before it, as before a forward. It gets an argument, because on a GPU
         # torch 2.13 cannot move none (IndexError in `_to_kwargs`).
@@ -167,7 +167,7 @@ def own_part(tensor: Tensor) -> Tensor:
 
 
 def whole_tensor(tensor: Tensor) -> Tensor:
-    """The whole of a tensor that the ranks may have cut; all ranks call this together."""
+    """The whole of a tensor that the ranks may have cut. All ranks call this together."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 

@@ -187,7 +187,7 @@ class StepEngine:
         return math.sqrt(self.ranks.sum(share).item())
 
     def state(self) -> tuple[nn.Module, Optimizer]:
-        """The model, and an optimizer with `param_names` in its groups; their float32 tensors are the whole state."""
+        """The model, and an optimizer with `param_names` in its groups. Their float32 tensors are the whole state."""
         return self.lm.model, self.optimizer
 
     def load(self, read: Callable[[nn.Module, Optimizer], T]) -> T:

@@ -51,7 +51,7 @@ class Teacher:
 
 
 def check_teacher(teacher: PreTrainedModel, model: PreTrainedModel, config: TrainConfig) -> None:
-    """Raise PilekitError unless the shapes of both heads fit; the models may be on the meta device."""
+    """Raise PilekitError unless the shapes of both heads fit. The models may be on the meta device."""
     heads: list[Any] = [cast("Any", each).get_output_embeddings() for each in (teacher, model)]
     (words, width), (model_words, model_width) = (head.weight.shape for head in heads)
     if words != model_words:
