@@ -17,7 +17,7 @@ from __future__ import annotations
 import codecs
 import functools
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -134,7 +134,12 @@ class LineParser:
                 return False
             return (text if names is None else names[text]) in labels
 
-        return [i for i, line in enumerate(lines) if may_be_chosen(line, ending, is_chosen)]
+        chosen = []
+        for index, line in enumerate(lines):
+            match = ending.search(line, max(0, len(line) - ENDING_BYTES))
+            if match is None or is_chosen(match[1]):
+                chosen.append(index)
+        return chosen
 
     def parse(self, lines: list[Line], numbers: npt.NDArray[np.int64]) -> DocumentBatch:
         """Decode lines; `numbers` are their document numbers, int64 [lines]."""
@@ -212,12 +217,6 @@ def _ending_pattern(label_path: tuple[str, ...]) -> bytes:
     opening = (space + rb":" + space + rb"\{" + space).join(re.escape(orjson.dumps(key)) for key in label_path)
     closing = (space + rb"\}") * len(label_path)
     return rb"," + space + opening + space + rb":" + space + rb'"([^"\\]*)"' + closing + space + rb"\Z"
-
-
-def may_be_chosen(line: Line, ending: re.Pattern[bytes], is_chosen: Callable[[bytes], bool]) -> bool:
-    """False only if the line's ending proves that it belongs to another subset."""
-    match = ending.search(line, max(0, len(line) - ENDING_BYTES))
-    return match is None or is_chosen(match.group(1))
 
 
 def record_of(line: Line) -> object:

@@ -44,7 +44,7 @@ class LineCount:
 
 def numbered_parts(blocks: Iterable[LineBlock | RowBlock]) -> Iterator[NumberedLines | RowBlock]:
     """The lines of all blocks with their numbers, or the rows."""
-    # A generator here would hold a block, and with it a long line, of which the consumer alone should decide.
+    # `map` holds no block. A generator would hold one, and with it a long line.
     return chain.from_iterable(map(methodcaller("parts"), blocks))
 
 
