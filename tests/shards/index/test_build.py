@@ -34,7 +34,6 @@ from tests.shards.index_reference import (
 )
 from tests.shards.making import lines, record, some_lines, write_shard, zstd_frame
 from tests.shards.reading import value_and_memory
-from tests.stopping import kill, stop_when
 
 any_lines = st.lists(st.one_of(lines(), lines(), lines(), st.sampled_from([*BAD_LINES, b""])), max_size=25)
 
@@ -201,17 +200,10 @@ print(index_of(shard_of(sys.argv[1])).built)
 """
 
 
-def test_of_processes_that_want_one_index_one_builds_it_also_after_a_kill(tmp_path: Path) -> None:
+def test_of_processes_that_want_one_index_one_builds_it(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_bytes(b"\n".join(some_lines(20_000)))
+    path.write_bytes(b"\n".join(some_lines(100)))
     command = [sys.executable, "-c", BUILD, str(path)]
-    for _ in range(10):  # on a busy machine the kill may come too late
-        Path(f"{path}{INDEX_SUFFIX}").unlink(missing_ok=True)
-        code, _ = stop_when(command, lambda: any(tmp_path.glob("*.partial")), kill)
-        if code == -9 and not Path(f"{path}{INDEX_SUFFIX}").exists():
-            break
-    else:
-        pytest.fail("was never killed in the middle")
     with locked(Path(f"{path}{INDEX_SUFFIX}.lock")):
         pipe = subprocess.PIPE
         processes = [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) for _ in range(3)]
