@@ -7,7 +7,7 @@
     locked(path)                 one process at a time; the lock ends with its holder
     write_header, read_header    pilekit.json: the version, kind, parameters, inputs and results of a folder
     output_folder(out, ...)      the folder of a job, with a note for each finished shard
-    Kind(name, format, remedy)   a sealed artefact: read as it was written, or refused with the remedy
+    SealedKind(name, ...)        a sealed artefact: read as it was written, or refused with the remedy
     checked(value, kind)         a value that a person gives, checked against a type
     cache_folder()               the folder for files that cannot be stored beside the data
     sort/                        sorts more rows than memory holds, in unnamed files
