@@ -65,6 +65,11 @@ def test_iterating_records_and_advance_says_otherwise_for_each_batch_once_in_ord
     again = next(iter(stream))
     assert same(again, third)
     assert again["stream_state"][0] == third["stream_state"][0] == 2
+    ahead = iter(stream)
+    fourth, _ = next(ahead), next(ahead)
+    stream.advance(fourth)
+    next(ahead)
+    assert stream.state_dict()["step"] == 4, "a batch that was only looked at does not count"
 
 
 def test_a_state_can_be_loaded_between_iter_and_the_first_batch(stream: PileStream) -> None:
