@@ -217,7 +217,7 @@ def test_the_stage_drops_documents_with_a_span(data: Path, tmp_path: Path) -> No
         DropContaminated(tmp_path / "out")
 
 
-def test_the_command_prints_tables_and_refuses_what_is_wrong(data: Path, tmp_path: Path) -> None:
+def test_the_command_prints_tables_and_refuses_wrong_arguments(data: Path, tmp_path: Path) -> None:
     quiz, laws, out = data / "quiz.jsonl.gz", data / "laws.parquet", tmp_path / "out"
     given = ("--fields", "question,answer", "--out", out)
     printed = run("decontaminate", data / "data", "--against", quiz, laws, *given, exit_code=0).stdout

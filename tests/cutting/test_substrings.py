@@ -244,7 +244,7 @@ def test_a_corpus_with_licences_is_cut_once_and_for_all(data: Path, tmp_path: Pa
     assert (again.summary["spans"], again.summary["dropped"]) == (0, 0)
 
 
-def test_subsets_and_what_a_dedup_removed(data: Path, tmp_path: Path) -> None:
+def test_subsets_and_documents_that_a_dedup_removed(data: Path, tmp_path: Path) -> None:
     lines = lines_of(data)
     label = {line: json.loads(line)["meta"]["pile_set_name"] for of in lines.values() for line in of}
     for only in (True, False):

@@ -69,7 +69,7 @@ def test_runs_in_turn_equal_one_run_over_all_with_the_earlier_first(halves: Path
     dedup_corpus(tmp_path / "data" / "c", keep="first", against=tmp_path / "b", out=tmp_path / "c", jobs=1)
 
 
-def test_what_an_earlier_run_must_be(halves: Path, tmp_path: Path) -> None:
+def test_an_earlier_run_must_have_the_same_settings_and_unchanged_shards(halves: Path, tmp_path: Path) -> None:
     shutil.copytree(halves / "a", tmp_path / "a")
     first = tmp_path / "first"
     dedup_corpus(tmp_path / "a", out=first, jobs=1, write=False)

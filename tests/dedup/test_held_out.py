@@ -101,7 +101,7 @@ def test_a_stream_of_a_corpus_leaves_them_out_too(data: Path, caplog: pytest.Log
     assert caplog.text.count(LEFT_OUT) == 1
 
 
-def test_protected_shards_stay_whole_and_the_others_lose_what_they_have(data: Path, tmp_path: Path) -> None:
+def test_protected_shards_stay_whole_and_the_others_lose_their_copies(data: Path, tmp_path: Path) -> None:
     out, documents = tmp_path / "out", corpus_documents(data)
     found = dedup_corpus(data, held_out="protect", out=out, jobs=1)
     held_out = ("test.jsonl", "val.jsonl")
@@ -253,7 +253,7 @@ def test_protected_substrings_after_dedup_with_subsets_and_the_command(data: Pat
     assert "val.jsonl 0 (held out)" in page
 
 
-def test_mini_pile_loses_what_its_held_out_documents_have(real_corpus: Path, tmp_path: Path) -> None:
+def test_the_mini_pile_loses_the_copies_of_its_held_out_documents(real_corpus: Path, tmp_path: Path) -> None:
     shards = ("minipile-00.jsonl.zst", "minipile-01.jsonl.zst", "val.jsonl.zst")
     found = dedup_corpus([real_corpus / name for name in shards], held_out="protect", out=tmp_path / "out", write=False)
     rows = removed_rows(tmp_path / "out")

@@ -177,7 +177,7 @@ def test_a_run_of_as_many_clusters_as_it_may_hold_loses_nothing(tmp_path: Path) 
     assert counts.hot_documents == 0
 
 
-def test_a_run_of_more_clusters_is_told_of_and_loses_only_what_it_tells(tmp_path: Path) -> None:
+def test_a_run_of_more_clusters_counts_the_documents_that_it_may_keep_too_many(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     cluster = rng.integers(0, 3 * MOST, size=4000)
     sets = near_copies(rng, [values(rng, 100) for _ in range(3 * MOST)], cluster)

@@ -198,7 +198,9 @@ def test_minhash_is_datasketch_s(corpus: Path, whole: DedupResult) -> None:
         whole.minhash(("web.jsonl", 100_000))
 
 
-def test_what_cannot_be_done(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_arguments_are_refused_before_a_folder_is_made(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out, two = tmp_path / "out", tmp_path / "two"
 
     def fails(match: str, data: Any = corpus, **options: Any) -> None:
@@ -232,7 +234,7 @@ def test_what_cannot_be_done(corpus: Path, tmp_path: Path, monkeypatch: pytest.M
         dedup_corpus(corpus, out=corpus / "train")
 
 
-def test_free_disk_is_asked_for_again_when_it_is_known_what_is_needed(
+def test_free_disk_is_asked_for_again_when_the_candidates_are_known(
     corpus: Path, whole: DedupResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, answers = shutil.disk_usage, iter([10**12, 100])

@@ -114,7 +114,7 @@ class OneMask(DropDuplicates):
     masks_in_memory = 1
 
 
-def test_deduplicated_passes_what_the_clean_shards_hold(corpus: Path, dedup: Path, tmp_path: Path) -> None:
+def test_the_stage_passes_the_documents_of_the_clean_shards(corpus: Path, dedup: Path, tmp_path: Path) -> None:
     """Shards may come in turns, more than masks are held; without its sketch a shard is taken as it is."""
     expected = kept_lines(iter(read_corpus(Corpus(dedup / "clean"))))
     stage = pickle.loads(pickle.dumps(DropDuplicates(dedup)))

@@ -36,7 +36,7 @@ def out(finished: Path, tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def test_what_was_taken_away_is_made_again(corpus: Path, finished: Path, out: Path) -> None:
+def test_files_that_were_removed_are_made_again(corpus: Path, finished: Path, out: Path) -> None:
     whole = tree(finished)
     for gone in ("clean", "masks/web.jsonl.mask", "removed.parquet", "summary.json", "sketches"):
         if (out / gone).is_dir():

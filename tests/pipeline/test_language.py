@@ -79,7 +79,7 @@ def test_cleaning_by_language_counts_each_language(model: Path, tmp_path: Path) 
     assert json.loads((tmp_path / "1" / "pilekit.json").read_bytes())["parameters"]["language"] == language.identity
 
 
-def test_what_is_missing_is_told_in_a_line(tmp_path: Path) -> None:
+def test_a_missing_model_is_an_error_of_one_line(tmp_path: Path) -> None:
     with pytest.raises(PilekitError, match=r"no such file; give a fastText model that you have"):
         Language(tmp_path / "none.bin")
     (tmp_path / "no.bin").write_bytes(b"no model")

@@ -88,7 +88,7 @@ def test_nothing_is_read_ahead_and_leaving_early_closes_every_stage(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_no_stage() -> None:
+def test_an_object_that_is_no_stage_is_refused() -> None:
     for stages in ([Sample(1), MinBytes], ["ArXiv"]):
         with pytest.raises(PilekitError, match=r"is no stage: .* \(it is no function of batches\)"):
             Pipeline(stages)  # type: ignore[arg-type]

@@ -97,7 +97,7 @@ def test_addresses_are_found_as_by_hand(texts: list[str]) -> None:
         assert judged.tolist() == [after != before for after, before in zip(changed, texts, strict=True)]
 
 
-def test_what_is_an_address() -> None:
+def test_examples_of_addresses() -> None:
     e, i = "email@example.com", "192.0.2.1"
     for text, expected in (
         ("write to me.too@some-host.co.uk.", f"write to {e}."),

@@ -89,7 +89,7 @@ def reference(data: bytes, shard: str, wanted: dict[str, Any]) -> list[tuple[byt
 
 
 @given(st.lists(st.lists(making.lines(), min_size=1, max_size=12), min_size=1, max_size=3), conditions, st.data())
-def test_a_selection_is_what_a_slow_reference_selects(
+def test_a_selection_is_that_of_a_slow_reference(
     tmp_path_factory: pytest.TempPathFactory, contents: list[list[bytes]], wanted: dict[str, Any], data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("select")
@@ -212,7 +212,7 @@ print(select_corpus(sys.argv[1], sys.argv[2], sample=0.002, format=sys.argv[3], 
 
 
 @pytest.mark.parametrize("format", ["zst", pytest.param("parquet", marks=pytest.mark.slow)])
-def test_memory_does_not_grow_with_what_is_passed_over(tmp_path: Path, format: str) -> None:
+def test_memory_does_not_grow_with_the_documents_that_are_passed_over(tmp_path: Path, format: str) -> None:
     """One or two documents of each piece of 2 MiB are kept; they must not keep the whole piece in memory."""
     line = making.record("lorem ipsum " * 250) + b"\n"
     frame = zstandard.compress(line * 4000)  # 12 MB of text

@@ -136,7 +136,7 @@ def shown(one: str, other: str, *, width: int = 80, colour: bool = False) -> str
     return capture.get()
 
 
-def test_what_makes_a_difference_and_how_it_is_marked() -> None:
+def test_words_that_differ_are_marked_and_spaces_and_case_make_no_difference() -> None:
     for one, other, alike in (
         ("one two\tthree\n", "one  two three", True),
         ("one two three", "One TWO Three!", True),
@@ -157,7 +157,7 @@ def test_what_makes_a_difference_and_how_it_is_marked() -> None:
     assert line.strip().endswith("the [-small-] brown [-dog-]")
 
 
-def test_hostile_text_is_made_visible_and_what_is_alike_is_cut_short() -> None:
+def test_hostile_text_is_made_visible_and_equal_text_is_cut_short() -> None:
     hostile = "\x1b]0;title\x07 [bold]no markup[/bold] \x1b[2J\u202e \x9b31m"
     for colour in (False, True):
         out = shown(f"one {hostile} two", f"one {hostile} three", width=200, colour=colour)
