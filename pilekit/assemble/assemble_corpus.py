@@ -142,7 +142,7 @@ def assemble_corpus(
     described, folder = load_manifest(manifest), Path(out)
     sources = find_sources(described, manifest, folder)
     corpus_job = CorpusJob.of_steps(Corpus.of_shards(sources, described), **work)
-    memory = corpus_job.memory
+    memory = corpus_job.sort_bytes
     if memory < 64 * 10**6:
         raise PilekitError(f"memory is {memory:,} bytes; 64 MB is the least")
     inputs = inputs_of(sources, described)

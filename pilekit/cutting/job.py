@@ -143,7 +143,7 @@ def cut_corpus(
     evaluations  inputs in addition to the corpus
     """
     corpus = job.corpus
-    checked({**parameters, "jobs": job.jobs, "on_error": job.on_error, "memory": job.memory}, _CutOptions)
+    checked({**parameters, "jobs": job.jobs, "on_error": job.on_error, "memory": job.sort_bytes}, _CutOptions)
     if out == "":
         raise PilekitError("out is empty; name a folder")
     further_inputs = [] if evaluations is None else evaluations.shards

@@ -86,7 +86,7 @@ def substrings_corpus(
 def _find(job: CutJob, length: int) -> tuple[dict[str, Any], list[Path]]:
     """Find all repeats, and write the table."""
     folder, scratch = job.folder, job.scratch
-    sort_scratch = Scratch(job.folder_job.own_scratch(scratch), job.folder_job.memory)
+    sort_scratch = Scratch(job.folder_job.own_scratch(scratch), job.folder_job.sort_bytes)
     check_free_disk(folder, _SCRATCH_BYTES * job.stored - bytes_below(folder), "comparing")
     read = job.process_step("reading", "anchors", Scan(length, job.scope))
     bases = np.cumsum([0, *(counts["lines"] for counts in read.values())])

@@ -89,7 +89,7 @@ class ClusterSteps:
         self, work: Callable[..., Any], items: Sequence[Any], names: Sequence[str], advance: Advance | None
     ) -> list[Any]:
         """The results of tasks that each take a whole node and the job's memory."""
-        share = Share(ahead=False, threads=self.cluster.threads(len(items)), memory=self.job.memory)
+        share = Share(ahead=False, threads=self.cluster.threads(len(items)), memory=self.job.sort_bytes)
         work = functools.partial(work, make=self.make, scratch=self.cluster.scratch, share=share)
         results = imap_shards(
             work,

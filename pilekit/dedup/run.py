@@ -205,7 +205,7 @@ class _DedupRun:
         """Find out which documents are removed, and why, and write `removed.parquet`."""
         job, scratch, cluster = self.job, self.folder / SCRATCH, self.job.cluster
         scratch.mkdir(parents=True, exist_ok=True)
-        task_scratch = Scratch(job.own_scratch(scratch), job.memory)
+        task_scratch = Scratch(job.own_scratch(scratch), job.sort_bytes)
         keep, protected = self.parameters["keep"], len(self.parameters.get("held_out", ()))
         make = functools.partial(_document_table, sketches=sketches, keep=keep, before=self.before, protected=protected)
         document_table = make(task_scratch.folder)

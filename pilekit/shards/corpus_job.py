@@ -17,7 +17,7 @@ import functools
 import tempfile
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, Self, TypeVar
 
@@ -90,22 +90,18 @@ class CorpusJob:
     report: Report | None = None
     cluster: Ray | None = None
     part: Part | None = None
-    memory: int = field(default_factory=sorting_memory)
+    memory: int | None = None
     cpus_per_job: int = 1
 
     @classmethod
-    def of_steps(
-        cls,
-        corpus: Corpus,
-        *,
-        cpus_per_job: int = 1,
-        advance: Report | None = None,
-        memory: int | None = None,
-        **work: Any,
-    ) -> Self:
+    def of_steps(cls, corpus: Corpus, *, cpus_per_job: int = 1, advance: Report | None = None, **work: Any) -> Self:
         """The job of a command of several steps, whose `advance` is a `Report`; `work`: `StepWork` without it."""
-        memory = sorting_memory() if memory is None else memory
-        return cls(corpus, report=advance, memory=memory, cpus_per_job=cpus_per_job, **work)
+        return cls(corpus, report=advance, cpus_per_job=cpus_per_job, **work)
+
+    @property
+    def sort_bytes(self) -> int:
+        """The bytes of memory for sorting."""
+        return sorting_memory() if self.memory is None else self.memory
 
     @property
     def shards(self) -> Sequence[Shard]:

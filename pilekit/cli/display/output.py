@@ -81,7 +81,7 @@ def print_result(
     table   False: the caller prints the table, after other output
     """
     report_skipped(getattr(result, "skipped", None))
-    if printed(result.to_dict(), as_json, corpus, part):
+    if printed(result.to_dict() if as_json else None, as_json, corpus, part):
         return False
     if table:
         print_fitted(result.table())

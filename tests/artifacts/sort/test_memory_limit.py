@@ -38,4 +38,5 @@ def test_sorting_takes_4_gb_or_half_of_what_there_is(tmp_path: Path) -> None:
     assert sorting_memory() == min(4 * 10**9, memory_limit() // 2)
     (tmp_path / "one.jsonl").write_text("")
     corpus = Corpus(tmp_path / "one.jsonl")
-    assert CorpusJob(corpus).memory == CorpusJob.of_steps(corpus).memory == sorting_memory()
+    assert CorpusJob.of_steps(corpus).sort_bytes == sorting_memory()
+    assert CorpusJob.of_steps(corpus, memory=5).sort_bytes == 5
