@@ -108,6 +108,7 @@ def test_any_other_file_is_refused_in_one_line(content: bytes, tmp_path_factory:
     after=st.integers(1, 60),
     share=st.sampled_from([0.1, 0.5, 0.9]),
 )
+@example(kind="constant", warmup=10, before=20, after=5, share=0.5)  # it is shortened
 def test_a_warmup_of_the_file_is_shortened_only_if_a_change_leaves_no_room(
     kind: str, warmup: int, before: int, after: int, share: float, caplog: pytest.LogCaptureFixture
 ) -> None:
