@@ -178,6 +178,8 @@ def test_where_nothing_is_selected_nothing_is_left(tmp_path: Path, corpus: Path)
     many = b"".join(making.record("text", f"https://example.org/{number}") + b"\n" for number in range(5000))
     with pytest.raises(PilekitError, match="more than 4,096 different subset labels"):
         select_corpus(shards_of(tmp_path / "many", a=many), tmp_path / "out", sample=1, jobs=1)
+    with pytest.raises(PilekitError, match="the shards hold no documents"):
+        select_corpus(shards_of(tmp_path / "blank", a=b"\n"), tmp_path / "out", sample=1, jobs=1)
     cases: list[tuple[dict[str, Any], str]] = [
         ({"subsets": ["Books3"]}, "there are no documents of Books3; `pilekit stats` shows which"),
         ({"match": "nowhere"}, "none of the 500 documents read passes"),
