@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -77,6 +77,26 @@ def refused(match: str, name: str, *arguments: object) -> str:
     assert "\n" not in message
     assert result.stdout == ""
     return message
+
+
+ONE_AFTER_THE_OTHER = """
+import sys
+from pilekit.cli.main import main
+for command in sys.argv[1:]:
+    sys.argv = ["pilekit", *command.split()]
+    try: main()
+    except SystemExit as end: assert end.code == 1
+    assert not {"torch", "transformers", "wandb"} & sys.modules.keys()
+"""
+
+
+def assert_told_before_torch(errors: dict[str, str], environment: Mapping[str, str] = os.environ) -> None:
+    """Each command, of one process, fails with one line that holds the error, and imports no large library."""
+    script = [sys.executable, "-c", ONE_AFTER_THE_OTHER, *errors]
+    process = subprocess.run(script, env={**environment}, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    for line, error in zip(process.stderr.splitlines(), errors.values(), strict=True):
+        assert error in line
 
 
 @contextmanager

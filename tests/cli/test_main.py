@@ -17,7 +17,7 @@ from pilekit.cli import main as main_module
 from pilekit.cli.main import COMMANDS, GROUPS, pilekit
 from pilekit.cli.options import ByteSize, Similarity, lanes, repeats
 from pilekit.errors import AlreadyReported
-from tests.cli.running import PILEKIT, leave, on_terminal
+from tests.cli.running import PILEKIT, assert_told_before_torch, leave, on_terminal
 from tests.process_groups import ROOT
 from tests.shards import making
 from tests.versions import TRAINS
@@ -51,17 +51,6 @@ def test_help_version_show_and_stats_load_nothing_heavy(corpus: Path) -> None:
         assert all(name in done.stdout for name in text)
 
 
-ONE_AFTER_THE_OTHER = """
-import sys
-from pilekit.cli.main import main
-for command in sys.argv[1:]:
-    sys.argv = ["pilekit", *command.split()]
-    try: main()
-    except SystemExit as end: assert end.code == 1
-    assert not {"torch", "transformers"} & sys.modules.keys()
-"""
-
-
 def test_a_wrong_path_or_name_is_told_before_torch_is_imported(corpus: Path) -> None:
     (corpus / "model").mkdir()
     (corpus / "bare").mkdir()
@@ -73,32 +62,26 @@ def test_a_wrong_path_or_name_is_told_before_torch_is_imported(corpus: Path) -> 
     old = corpus / "old/torch-2.6.0.dist-info"
     old.mkdir(parents=True)
     (old / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.6.0\n")
-    wrong = {
-        "bpb nosuch a.jsonl": "nosuch: there is no such model",
-        "bpb model a.jsonl --subsets Arxif": "did you mean ArXiv",
-        "bpb model nosuch.jsonl": "nosuch.jsonl: no such file or folder",
-        "bpb bare a.jsonl": "bare: has no weights (model.safetensors)",
-        "bpb model a.jsonl --out a.jsonl": "a.jsonl: is a file, where a folder belongs",
-        "stream a.jsonl --tokenizer model --dedup nosuch": "nosuch: there is no such folder",
-        "stream a.jsonl --tokenizer model --state nosuch": "nosuch: cannot be read",
-        "stream a.jsonl --tokenizer model --weights Arxif=1": "did you mean ArXiv",
-        "stream a.jsonl --tokenizer model --repeats Arxif=2": "did you mean ArXiv",
-        "train run.toml": "nosuch: no such file or folder" if TRAINS else "train needs torch",
-        "train run.toml --set optimizer.lr=nan": "error: --set: optimizer.lr" if TRAINS else "train needs torch",
-        "stream a.jsonl --tokenizer nosuch.json": "no tokenizer 'nosuch.json'",
-        "train nosuch.toml": "nosuch.toml: cannot be read" if TRAINS else "train needs torch",
-    }
+    assert_told_before_torch(
+        {
+            "bpb nosuch a.jsonl": "nosuch: there is no such model",
+            "bpb model a.jsonl --subsets Arxif": "did you mean ArXiv",
+            "bpb model nosuch.jsonl": "nosuch.jsonl: no such file or folder",
+            "bpb bare a.jsonl": "bare: has no weights (model.safetensors)",
+            "bpb model a.jsonl --out a.jsonl": "a.jsonl: is a file, where a folder belongs",
+            "stream a.jsonl --tokenizer model --dedup nosuch": "nosuch: there is no such folder",
+            "stream a.jsonl --tokenizer model --state nosuch": "nosuch: cannot be read",
+            "stream a.jsonl --tokenizer model --weights Arxif=1": "did you mean ArXiv",
+            "stream a.jsonl --tokenizer model --repeats Arxif=2": "did you mean ArXiv",
+            "train run.toml": "nosuch: no such file or folder" if TRAINS else "train needs torch",
+            "train run.toml --set optimizer.lr=nan": "error: --set: optimizer.lr" if TRAINS else "train needs torch",
+            "stream a.jsonl --tokenizer nosuch.json": "no tokenizer 'nosuch.json'",
+            "train nosuch.toml": "nosuch.toml: cannot be read" if TRAINS else "train needs torch",
+        }
+    )
+    path = os.pathsep.join(["old", os.environ.get("PYTHONPATH", str(ROOT))])
     too_old = {"train a.toml": "error: train needs torch 2.13 or later; 2.6.0 is installed"}
-    for path, expected in (([], wrong), (["old"], too_old)):
-        done = subprocess.run(
-            [sys.executable, "-c", ONE_AFTER_THE_OTHER, *expected],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([*path, os.environ.get("PYTHONPATH", str(ROOT))])},
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        for line, message in zip(done.stderr.splitlines(), expected.values(), strict=True):
-            assert message in line
+    assert_told_before_torch(too_old, {**os.environ, "PYTHONPATH": path})
 
 
 def test_the_help_page_groups_all_commands_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:

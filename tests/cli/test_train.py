@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -22,7 +21,7 @@ from pilekit.cli.main import main
 from pilekit.tokenize.files.tokenize_corpus import tokenize_corpus
 from pilekit.train.config.file import load_config
 from pilekit.train.estimate import estimate, table
-from tests.cli.running import ended, refused, run
+from tests.cli.running import assert_told_before_torch, ended, refused, run
 from tests.tiny.models import tiny_model
 from tests.train.runs import tiny_run
 
@@ -154,28 +153,20 @@ def test_a_wrong_model_or_viewer_is_told_before_torch_is_imported(made: Path, he
     (here / "small.json").write_text(json.dumps({**small.to_dict(), "vocab_size": 20}))
     (here / "short.json").write_text(json.dumps({**small.to_dict(), "max_position_embeddings": 16}))
     (here / "broken.json").write_text("{")
-    program = (
-        "import sys\nfrom pilekit.cli.main import main\ntry: main()\n"
-        "finally: print({'torch', 'transformers', 'wandb'} & sys.modules.keys())"
-    )
+    errors = {
+        "model.config=no.json": "error: model.config: no.json: cannot be read: No such file or directory",
+        "model.config=few": "error: model.config: few/config.json: cannot be read: No such file or directory",
+        "model.config=broken.json": "error: model.config: broken.json: is not JSON",
+        "model.config=short.json": "error: model.config short.json: has 16 positions and data.seq_len is ",
+        "model.config=small.json": "error: model.config small.json: vocabulary larger than the embeddings: the ",
+        "model.path=nowhere": "error: model.path: nowhere: there is no such model",
+        "model.path=few": "error: model.path: few: has no config.json",
+        "data.tokenizer=few": "error: data.tokenizer: no tokenizer.json in the folder few",
+        "log.wandb=true": "error: log.wandb = true: there is no API key; run `wandb login`",
+    }
     environment = {name: value for name, value in os.environ.items() if not re.match("WANDB|NETRC", name)}
-    for change, message in (
-        ("model.config=no.json", "error: model.config: no.json: cannot be read: No such file or directory"),
-        ("model.config=few", "error: model.config: few/config.json: cannot be read: No such file or directory"),
-        ("model.config=broken.json", "error: model.config: broken.json: is not JSON"),
-        ("model.config=short.json", "error: model.config short.json: has 16 positions and data.seq_len is "),
-        ("model.config=small.json", "error: model.config small.json: vocabulary larger than the embeddings: the "),
-        ("model.path=nowhere", "error: model.path: nowhere: there is no such model"),
-        ("model.path=few", "error: model.path: few: has no config.json"),
-        ("data.tokenizer=few", "error: data.tokenizer: no tokenizer.json in the folder few"),
-        ("log.wandb=true", "error: log.wandb = true: there is no API key; run `wandb login`"),
-    ):
-        command = [sys.executable, "-c", program, "train", str(made / "tiny.toml"), "--set", change]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, env=environment | {"HOME": str(here)}
-        )
-        assert done.stderr.startswith(message), done.stderr
-        assert (done.returncode, done.stdout) == (1, "set()\n")
+    commands = {f"train {made}/tiny.toml --set {change}": error for change, error in errors.items()}
+    assert_told_before_torch(commands, environment | {"HOME": str(here)})
     assert not (here / "runs").exists()
 
 
