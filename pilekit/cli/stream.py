@@ -99,7 +99,7 @@ def command(
     loaded: Any = None if state is None else _read_state(state)
     with waiting("loading torch"):
         from pilekit.cli.display import stream_rows
-        from pilekit.display.fitted_table import rounded_count
+        from pilekit.display.fitted_table import facts_table, rounded_count
         from pilekit.stream.pile_stream import PileStream
 
     with waiting("opening the corpus"):
@@ -114,7 +114,7 @@ def command(
         if as_json:
             click.echo(json.dumps(explained, indent=2))
         else:
-            print_fitted(stream_rows.plan_table(explained))
+            print_fitted(facts_table(explained.lines(), style="bold"))
     elif peek is not None:
         with count_progress(f"looking for step {peek:,}") as reached:
             batch = stream.peek_batch(peek, reached)

@@ -51,8 +51,17 @@ class TableResult(Result):
     """The column of `to_arrow` that names each row, and the field of `to_dict` that holds the rows."""
 
     def table(self) -> FittedTable[Any]:
-        """The result as a table for people: a row per subset, one for subsets not asked for, and the total."""
-        return summary_table(self.to_dict(), *self.ROWS)
+        """The result as a table for people: a row per subset, one for subsets outside the selection, and the total."""
+        summary, (title, field) = self.to_dict(), self.ROWS
+        rows = list(summary[field].items())
+        names = list(rows[0][1]) if rows else []
+        if passed := summary.get("others"):
+            rows.append((OTHERS, {**dict.fromkeys(names, 0), "read": passed}))
+            summary = {**summary, "read": summary["read"] + passed}
+        columns = count_columns(title.capitalize(), *names)
+        if "bytes" in names:
+            columns[1 + names.index("bytes")] = Column("Text", lambda row: rounded_bytes(row[1]["bytes"]))
+        return FittedTable(rows, columns, [("Total", summary)])
 
     def to_dict(self) -> dict[str, Any]:
         """All figures, as `--json` prints them."""
@@ -85,16 +94,3 @@ class TableResult(Result):
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
-
-
-def summary_table(summary: dict[str, Any], title: str, field: str) -> FittedTable[Any]:
-    """The table of a summary: a row for each name in its `field`, one for subsets not asked for, and the total."""
-    rows = list(summary[field].items())
-    names = list(rows[0][1]) if rows else []
-    if passed := summary.get("others"):
-        rows.append((OTHERS, {**dict.fromkeys(names, 0), "read": passed}))
-        summary = {**summary, "read": summary["read"] + passed}
-    columns = count_columns(title.capitalize(), *names)
-    if "bytes" in names:
-        columns[1 + names.index("bytes")] = Column("Text", lambda row: rounded_bytes(row[1]["bytes"]))
-    return FittedTable(rows, columns, [("Total", summary)])

@@ -1,4 +1,4 @@
-"""How `pilekit stream` shows a stream: its plan, the documents of rows, and the documents of one step."""
+"""How `pilekit stream` shows a stream: the documents of rows, the documents of one step, and tokens per subset."""
 
 from __future__ import annotations
 
@@ -7,23 +7,17 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from pilekit.display.fitted_table import Column, FittedTable, facts_table, percentage
+from pilekit.display.fitted_table import Column, FittedTable, percentage
 from pilekit.errors import counted, shortened, visible
 
 if TYPE_CHECKING:
     from pilekit.stream.batch.batch import Batch
-    from pilekit.stream.explanation import Explanation
     from pilekit.stream.pile_stream import PileStream
 
 SHOWN_DOCUMENTS = 4
 SHOWN_CHARACTERS = 300
 SHOWN_NAME = 17
 """Characters of a shard's or subset's name in a table."""
-
-
-def plan_table(explained: Explanation) -> FittedTable[tuple[str, str]]:
-    """The plan, with one line for each topic."""
-    return facts_table(explained.lines(), style="bold")
 
 
 def row_documents(stream: PileStream, batch: Batch, row: int) -> list[dict[str, Any]]:
