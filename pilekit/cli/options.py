@@ -189,22 +189,6 @@ def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
     return add
 
 
-def manifest_option(function: F) -> F:
-    """Add `manifest` (`Described`) to a command.
-
-    --text-field and --label describe a corpus that has no manifest. They give a `Manifest` without subsets.
-    """
-    kinds = "The kind of corpus: pile (the default), pile-uncopyrighted, demo, or a TOML file."
-    text = "The field of the text, for a corpus without a manifest."
-    label = "The field of the subset's name, such as meta.source."
-    # Click reads eager options first, so `_described` finds their values, in whatever order they are given.
-    return together(
-        click.option("--manifest", metavar="NAME|FILE", help=kinds, callback=_described),
-        click.option("--text-field", metavar="NAME", help=text, is_eager=True),
-        click.option("--label", metavar="PATH", help=label, is_eager=True),
-    )(function)
-
-
 def _described(context: click.Context, option: click.Parameter, manifest: str | None) -> Described:
     """The value of `manifest`, which takes the place of the values of --text-field and --label."""
     text_field, label = context.params.pop("text_field"), context.params.pop("label")
@@ -219,6 +203,25 @@ def _described(context: click.Context, option: click.Parameter, manifest: str | 
     except PilekitError as error:
         raise click.UsageError("--" + str(error).replace("_", "-", 1)) from error
 
+
+# Click reads eager options first, so `_described` finds their values, in whatever order they are given.
+manifest_option = together(
+    click.option(
+        "--manifest",
+        metavar="NAME|FILE",
+        callback=_described,
+        help="The kind of corpus: pile (the default), pile-uncopyrighted, demo, or a TOML file.",
+    ),
+    click.option(
+        "--text-field",
+        metavar="NAME",
+        is_eager=True,
+        help="The field of the text, for a corpus without a manifest.",
+    ),
+    click.option("--label", metavar="PATH", is_eager=True, help="The field of the subset's name, such as meta.source."),
+)
+"""Adds `manifest` (`Described`). --text-field and --label describe a corpus that has no manifest. They give a
+`Manifest` without subsets."""
 
 out_option = folder_option("--out", "New folder for the shards.", required=True)
 """Adds `out` (Path)."""

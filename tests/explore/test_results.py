@@ -63,11 +63,7 @@ def test_runs_and_saved_outputs_stand_beside_a_corpus_or_alone(made: Path, monke
         assert sources.trained(0) == {"corpus": None, "shards": 0}
     with opened(monkeypatch, made / "run", saved) as sources:
         assert titles(sources) == ["Corpus", "Training"]
-        assert (sources.corpus()["documents"], sources.corpus()["shards"], sources.corpus()["subsets"]) == (
-            None,
-            [],
-            [],
-        )
+        assert [sources.corpus()[name] for name in ("documents", "shards", "subsets")] == [None, [], []]
         assert sources.trained(1) == {"corpus": str(corpus), "shards": 0}
         with pytest.raises(Exception, match="no corpus was given; give its shards in addition to the results"):
             sources.documents(0)
