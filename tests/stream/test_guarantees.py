@@ -12,12 +12,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tokenizers import AddedToken
 
 from pilekit.stream.pile_stream import PileStream
+from pilekit.tokenize import load_tokenizer
 from tests.stream.collecting import Way, counted, no_brown_fox, read_in_turn, run, run_ranks, steps_of
 from tests.stream.conftest import PACKINGS, Corpora, Expected, Settings
 from tests.stream.corpora import made
 from tests.stream.reference import Encoder, unit_of
+from tests.tokenize.making import byte_level_bpe
 
 # 1. Order: the content of an optimizer step is the same for every topology
 
@@ -109,3 +112,18 @@ def test_one_lane_uses_each_document_once_per_epoch(tmp_path: Path, settings: Se
             assert all(tokens[document] <= length[document] for document in tokens), f"twice in epoch {epoch}"
         orders.append(order)
     assert len(set(map(tuple, orders))) == 3, "each epoch has an order of its own"
+
+
+def test_masks_of_mlm_are_the_same_everywhere(corpora: Corpora, settings: Settings, tmp_path: Path) -> None:
+    tokenizer = byte_level_bpe(300)
+    tokenizer.add_special_tokens([AddedToken("<mask>", special=True)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    given = {**settings, "tokenizer": load_tokenizer(tmp_path / "tokenizer.json"), "objective": "mlm"}
+    folder = corpora["mixed"].folder
+    alone, _ = run(folder, {**given, "batch_size": 16}, batches=8)
+    rows = [row for batch in alone for row in batch]
+    chosen = sum(label != -100 for row in rows for label in row.labels)
+    assert 0.1 < chosen / sum(doc_id >= 0 for row in rows for doc_id in row.doc_ids) < 0.2
+    ranks, states = run_ranks(2, folder, {**given, "batch_size": 4, "grad_accum": 2}, "loader", 2, 8)
+    assert steps_of(ranks, 2) == counted(alone[:4])
+    assert run(folder, {**given, "batch_size": 16}, batches=4, state=states)[0] == alone[4:]
