@@ -25,7 +25,7 @@ import xxhash
 from pilekit.corpus.manifest import Described, load_manifest
 from pilekit.corpus.names import MAX_SUBSETS, UNLABELLED, SubsetNames, subset_names
 from pilekit.display.wrong_names import NearestNames, nearest, wrong_attribute
-from pilekit.errors import PilekitError, counted, shortened, visible
+from pilekit.errors import PilekitError, counted, shortened
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -245,7 +245,7 @@ class DocumentBatch(NearestNames):
                 try:
                     begin, end = self.format.text_span(line)
                 except RecursionError:
-                    place = f"{visible(self.shard)}, line {self.numbers[index] + 1:,}"
+                    place = f"{self.shard}, line {self.numbers[index] + 1:,}"
                     raise PilekitError(f"{place}: has too many fields in each other; remove the line") from None
             lines[index] = b"".join((line[:begin], orjson.dumps(self.texts[index]), line[end:]))
         return lines

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pilekit.artifacts.folders import make_folder
 from pilekit.artifacts.own_file import open_own
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 
 POLL_SECONDS = 0.05
 TOLD_AFTER_SECONDS = 1.5
@@ -69,7 +69,7 @@ def _acquire(path: Path, wait: bool, waiting: Callable[[], None] | None, kind: i
             make_folder(path.parent)
             file = open_own(path)
         except OSError as error:
-            why = visible(error.strerror or str(error), 200)
+            why = shortened(error.strerror or str(error), 200)
             raise PilekitError(f"{path}: cannot be made: {why}") from error
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)

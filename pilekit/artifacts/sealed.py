@@ -42,7 +42,7 @@ import xxhash
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.checked import reason_of_damage
-from pilekit.errors import PilekitError, shortened, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.version import __version__
 
 if TYPE_CHECKING:
@@ -93,12 +93,12 @@ class SealedKind:
 
     def wrong_kind(self, path: str | Path, why: str) -> PilekitError:
         """The refusal of a file of another kind."""
-        return self.error(f"{visible(path)}: is not {self.name} ({why}); {self.remedy}")
+        return self.error(f"{path}: is not {self.name} ({why}); {self.remedy}")
 
     def damaged(self, path: str | Path, error: Exception | str) -> PilekitError:
         """The refusal of a damaged file."""
         why = error if isinstance(error, str) else reason_of_damage(error)
-        return self.error(f"{visible(path)}: is damaged ({why}); {self.remedy}")
+        return self.error(f"{path}: is damaged ({why}); {self.remedy}")
 
     def metadata(self, header: SealedHeader, values: Mapping[bytes, bytes] | None = None) -> dict[bytes, bytes]:
         """The metadata of a Parquet file with this header and further values."""
@@ -128,7 +128,7 @@ class SealedKind:
             file = pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
         except FileNotFoundError as error:
             again = self.remedy.removeprefix("remove it, and ")
-            raise self.error(f"{visible(path)}: is not there; {again}") from error
+            raise self.error(f"{path}: is not there; {again}") from error
         except (pa.ArrowException, OSError, ValueError) as error:
             raise self.wrong_kind(path, reason_of_damage(error)) from error
         try:
@@ -196,7 +196,7 @@ class SealedKind:
                 body = np.frombuffer(file.read(), dtype=np.uint8)
         except (OSError, ValueError) as error:  # ValueError: a null character
             why = error.strerror if isinstance(error, OSError) else str(error)
-            raise self.error(f"{visible(path)}: is {self.name} that cannot be read: {why}") from error
+            raise self.error(f"{path}: is {self.name} that cannot be read: {why}") from error
         fields = self.parsed(path, line)
         self._check_format(path, fields, self._kind)
         digits = len(_START) + _DIGITS
@@ -207,7 +207,7 @@ class SealedKind:
     def another_format(self, path: str | Path, format: int, pilekit: str) -> PilekitError:
         """The refusal of a file in another format, which this version of pilekit wrote."""
         return self.error(
-            f"{visible(path)}: is {self.name} of format {format} from pilekit {shortened(pilekit, 40)}, this pilekit "
+            f"{path}: is {self.name} of format {format} from pilekit {shortened(pilekit, 40)}, this pilekit "
             f"{__version__} reads format {self.format}; {self.remedy}"
         )
 

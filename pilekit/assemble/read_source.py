@@ -27,7 +27,7 @@ from pilekit.artifacts.job_folder import Output
 from pilekit.assemble.find_sources import Source
 from pilekit.corpus import Manifest
 from pilekit.documents import DocumentBatch, RecordFormat, raw_fields
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.pipeline.stages import document_hashes
 from pilekit.shards.corpus_job import Share
 from pilekit.shards.fingerprint import Inputs
@@ -129,7 +129,7 @@ class SourceReader:
             try:
                 fields = {path: orjson.Fragment(bytes(_spelt(line, path))) for path in fields}
             except RecursionError:
-                place = f"{visible(self._path)}, line {number + 1:,}"
+                place = f"{self._path}, line {number + 1:,}"
                 raise PilekitError(f"{place}: has too many fields in each other; remove the line") from None
         return {path[-1]: value for path, value in fields.items()}
 
@@ -137,7 +137,7 @@ class SourceReader:
         value = _value(record, self._group)
         if isinstance(value, str | int) and not isinstance(value, bool):
             return str(value)
-        name = visible(".".join(self._group))
+        name = ".".join(self._group)
         if value is None:
             raise BadRecord(f'has no "{name}" field, which says what is held out together')
         raise BadRecord(f'field "{name}" is {kind_of(value)}, not a string or a whole number')

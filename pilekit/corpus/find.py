@@ -175,7 +175,7 @@ class Corpus(NearestNames):
         held_out = self.held_out
         if not held_out:
             return self
-        names = ", ".join(visible(shard.name) for shard in held_out)
+        names = ", ".join(shard.name for shard in held_out)
         logger.warning("only the held-out shards are taken: %s; to take the others, name them without these", names)
         return self._with_shards(held_out)
 

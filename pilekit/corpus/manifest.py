@@ -33,7 +33,7 @@ from pilekit.corpus.manifest_parts import (
     published_result,
     refuse_repeated,
 )
-from pilekit.errors import PilekitError, shortened, visible
+from pilekit.errors import PilekitError, shortened
 
 BUNDLED = ("pile", "pile-uncopyrighted", "demo")
 """The manifests that come with pilekit, by name."""
@@ -70,7 +70,7 @@ class Manifest(StrictPart, frozen=True):
         used_paths = {self.text_field, ".".join(self.label_path.split(".")[:2])}
         for path in (path for subset in self.subsets for path in subset.keep):
             if not used_paths.isdisjoint(("meta", "meta." + path.rpartition(".")[2])):
-                raise ValueError(f"`keep` would put {visible(path, 120)!r} in the place of the text or the label")
+                raise ValueError(f"`keep` would put {shortened(path, 120)!r} in the place of the text or the label")
         for table in self.tables:
             unknown = sorted(set(table.subsets) - set(names))
             if unknown:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from pilekit.errors import counted, visible
+from pilekit.errors import counted, shortened
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
@@ -30,7 +30,7 @@ def refuse_repeated(field: str, names: list[str]) -> None:
     """Raise ValueError if a name of `field` occurs twice."""
     for name, times in Counter(names).items():
         if times > 1:
-            raise ValueError(f"`{field}` names {visible(name, 120)!r} twice")
+            raise ValueError(f"`{field}` names {shortened(name, 120)!r} twice")
 
 
 class StrictPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -162,7 +162,7 @@ class ReleaseFile(StrictPart, frozen=True):
     def __post_init__(self) -> None:
         path = PurePosixPath(self.name)
         if path.is_absolute() or ".." in path.parts or "\\" in self.name or re.match(r"[A-Za-z]:", self.name):
-            raise ValueError(f"`name` must be relative and without '..': {visible(self.name, 120)}")
+            raise ValueError(f"`name` must be relative and without '..': {shortened(self.name, 120)}")
 
 
 class Release(StrictPart, frozen=True):

@@ -15,7 +15,7 @@ import functools
 from collections.abc import Iterable
 
 from pilekit.corpus.manifest import Described, Manifest, load_manifest
-from pilekit.errors import PilekitError, shortened, visible
+from pilekit.errors import PilekitError, shortened
 
 UNLABELLED = "(none)"
 """The subset of documents without a label."""
@@ -146,5 +146,5 @@ def _resolve(name: str, manifest: Manifest, subsets: SubsetNames) -> str:
 
 
 def _list_names(names: list[str]) -> str:
-    shown = [visible(name, 80) for name in names[:40]]
+    shown = [shortened(name, 80) for name in names[:40]]
     return ", ".join(shown) + (", …" if len(names) > 40 else "")

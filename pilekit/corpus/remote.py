@@ -14,7 +14,7 @@ from pilekit.corpus.local import Search
 from pilekit.corpus.local import search as search_local
 from pilekit.corpus.shard import FILE_SUFFIXES, is_url, looks_like_shard, without_query
 from pilekit.corpus.stores import cause_of, is_missing, store_of
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 
 
 def search(url: str) -> Search:
@@ -32,14 +32,14 @@ def search(url: str) -> Search:
     try:
         return _search_store(url)
     except ImportError as error:
-        why = visible(error, 200)
+        why = shortened(error, 200)
         raise PilekitError(f"{url}: {why}; `pip install 'pilekit[cloud]'` brings the usual ones") from error
     except PilekitError:
         raise
     except Exception as error:  # Every store raises its own errors.
         if is_missing(error):
             raise PilekitError(f"{url}: there is no such file or folder; check the URL") from error
-        why = visible(str(cause_of(error)) or type(error).__name__, 300)
+        why = shortened(str(cause_of(error)) or type(error).__name__, 300)
         raise PilekitError(f"{url}: cannot be listed: {why}") from error
 
 

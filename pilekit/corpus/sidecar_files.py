@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pilekit.artifacts.header import HEADER_FILE, read_header
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 
 INDEX_SUFFIX = ".index.parquet"
 
@@ -41,7 +41,7 @@ def written_beside(name: str) -> str | None:
     of_parquet = re.fullmatch(r"\.(.+\.parquet)\.index", name)
     shard = of_parquet[1] if of_parquet else name.removesuffix(INDEX_SUFFIX)
     if shard != name:
-        return f"is the index of {visible(shard)}, not a shard; give {visible(shard)} itself"
+        return f"is the index of {shard}, not a shard; give {shard} itself"
     if name.endswith(DOCUMENTS_SUFFIX):
         return "lists the documents of a token file, and is not a shard; give the shards"
     if name == DROPPED:

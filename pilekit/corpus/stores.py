@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from pilekit.errors import message_logger, visible
+from pilekit.errors import message_logger, shortened
 
 logger = message_logger(__name__)
 
@@ -63,7 +63,7 @@ def retry(attempt: Callable[[], T], url: str) -> T:
 def reason_of(error: BaseException) -> str:
     """The reason of a store's error, in one line."""
     error = cause_of(error)
-    return visible(": ".join(filter(None, (type(error).__name__, str(error).split("\n", 1)[0]))), 300)
+    return shortened(": ".join(filter(None, (type(error).__name__, str(error).split("\n", 1)[0]))), 300)
 
 
 def is_missing(error: BaseException) -> bool:

@@ -21,7 +21,7 @@ from pilekit.dedup.previous_runs import COMMAND, KIND, MASKS, SKETCHES
 from pilekit.dedup.sketch.sketch_format import SUFFIX as SKETCH_SUFFIX
 from pilekit.dedup.sketch.sketch_format import load_sketch
 from pilekit.documents import DocumentBatch
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted
 from pilekit.pipeline.finished_run import FinishedRunStage
 from pilekit.shards.keep_mask import SUFFIX as MASK_SUFFIX
 from pilekit.shards.keep_mask import KeepMask, read_mask
@@ -82,4 +82,4 @@ class DropDuplicates(FinishedRunStage):
                 break
 
     def _shown_mask(self, shard: str) -> str:
-        return visible(Path(self.folder) / MASKS / f"{shard}{MASK_SUFFIX}")
+        return str(Path(self.folder) / MASKS / f"{shard}{MASK_SUFFIX}")

@@ -16,7 +16,7 @@ from pilekit.artifacts.header import finished_header
 from pilekit.corpus import Shard
 from pilekit.dedup.sketch.sketch_format import SUFFIX as SKETCH_SUFFIX
 from pilekit.dedup.sketch.sketch_format import ShardSketch, load_sketch
-from pilekit.errors import PilekitError, shortened, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.shards.fingerprint import unchanged_shard
 from pilekit.shards.keep_mask import SUFFIX as MASK_SUFFIX
 from pilekit.shards.keep_mask import KeepMask, read_mask
@@ -100,7 +100,7 @@ def finished_run(folder: str | Path) -> EarlierRun:
 
 
 def _check_comparable(run: EarlierRun, parameters: Mapping[str, Any]) -> None:
-    shown = visible(run.folder)
+    shown = run.folder
     for name in _SAME:
         there, here = run.parameters.get(name), parameters[name]
         if there != here:

@@ -16,7 +16,7 @@ import msgspec
 from pilekit.artifacts.settings import Count
 from pilekit.corpus import Corpus, Described, Source
 from pilekit.display.progress import Scored
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -67,7 +67,7 @@ class ScoreSettings(msgspec.Struct, frozen=True, kw_only=True):
         kind, other_kind = ("masked", "causal") if masked else ("causal", "masked")
         for name, value in usual.items():
             if getattr(self, name) != value:
-                this = f"this {visible(model_type, 60)} model is a {kind} one"
+                this = f"this {shortened(model_type, 60)} model is a {kind} one"
                 raise PilekitError(f"{name} is for {other_kind} models, and {this}; leave it out")
 
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pilekit.errors import PilekitError, shortened, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.models.folder import few_rows
 from pilekit.models.load import load_model, positions_of
 from pilekit.models.logit_transform import LogitTransform, logit_transform_of, same_numbers
@@ -81,7 +81,7 @@ def load_causal_lm(
 
 def as_causal_lm(model: PreTrainedModel) -> CausalLM:
     """The parts of `model` that scoring and training need. Raises PilekitError if it is not a causal language model."""
-    name = visible(model.config.model_type, 60)
+    name = shortened(model.config.model_type, 60)
     head: nn.Module | None = cast("Any", model).get_output_embeddings()
     if head is None:
         raise PilekitError(f"{type(model).__name__} has no language-model head; it cannot predict tokens")

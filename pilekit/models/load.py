@@ -28,7 +28,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
-from pilekit.errors import PilekitError, message_logger, shortened, visible
+from pilekit.errors import PilekitError, message_logger, shortened
 from pilekit.models.adapter import with_adapter
 from pilekit.models.folder import ADAPTER_CONFIG, INDEX, POSITIONS, WEIGHTS, check_folder, read_json
 
@@ -123,7 +123,7 @@ def outline(folder: str | Path, kind: Kind = CAUSAL, adapter: str | Path | None 
     """
     check_folder(folder, adapter)
     config = read_config(folder, kind)
-    shown = visible(Path(folder) / "config.json")
+    shown = str(Path(folder) / "config.json")
     tensors = len(_stored_tensors(folder))
     size = sum(file.stat().st_size for file in weight_files(folder))
     layers = getattr(config.get_text_config(), "num_hidden_layers", None)
@@ -156,9 +156,9 @@ def adapted(model: PreTrainedModel, adapter: str | Path) -> PreTrainedModel:
 def read_config(path: str | Path, kind: Kind = CAUSAL) -> PreTrainedConfig:
     """The configuration of a model of this kind from a config.json, or from a folder with one."""
     file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
-    shown, content = visible(file), read_json(file)
+    shown, content = str(file), read_json(file)
     model_type = content.get("model_type")
-    name = visible(str(model_type), 60)
+    name = shortened(str(model_type), 60)
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
         raise PilekitError(
             f'{shown}: model_type "{name}" is unknown to transformers {transformers.__version__}; a model that '
@@ -304,4 +304,4 @@ def _mismatch(mismatch: str | tuple[str, list[int], list[int]]) -> str:
 def _reason(error: Exception) -> str:
     """The message of an exception on one line, with the name of its class if it is a single word."""
     text = " ".join(str(error).split())
-    return visible(text if " " in text else f"{type(error).__name__}: {text}", 300)
+    return shortened(text if " " in text else f"{type(error).__name__}: {text}", 300)

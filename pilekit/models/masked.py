@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pilekit.errors import PilekitError, shortened, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.models.causal import PROBE_TOKENS, changed_ids, differ, predicting, probe_ids
 from pilekit.models.load import MASKED, load_model, positions_of
 from pilekit.models.logit_transform import UNCHANGED, LogitTransform
@@ -76,7 +76,7 @@ def as_masked_lm(model: PreTrainedModel) -> MaskedLM:
 
     The model is on any device, in any precision.
     """
-    name = visible(model.config.model_type, 60)
+    name = shortened(model.config.model_type, 60)
     ids = probe_ids(model, tokens_of(model))
     length = ids.shape[1]
     places = torch.arange(0, length, 2, device=ids.device)

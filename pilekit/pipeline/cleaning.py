@@ -27,7 +27,7 @@ from pilekit.corpus import Corpus, Described, Shard, Source, subsets_or_all
 from pilekit.corpus.shard import check_stems, stem
 from pilekit.corpus.sidecar_files import DROPPED
 from pilekit.documents import DocumentBatch
-from pilekit.errors import PilekitError, counted, shortened, visible
+from pilekit.errors import PilekitError, counted, shortened
 from pilekit.pipeline.cleaner import Cleaner, CleanResult, summarize
 from pilekit.pipeline.language import Language
 from pilekit.pipeline.pipeline import described
@@ -177,7 +177,7 @@ def _why_nothing(cleaned: CleanResult, cleaner: Cleaner) -> str:
     """Why nothing is kept."""
     if dropped := cleaned.summary["dropped"]:
         return f"nothing is kept: each of {counted(dropped)} fails a rule"
-    names = ", ".join(visible(name, 60) for name in sorted(cleaner.subsets or ()))
+    names = ", ".join(shortened(name, 60) for name in sorted(cleaner.subsets or ()))
     return f"there are no documents{names and f' of {names}'}; `pilekit stats` shows which subsets there are"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from pilekit.artifacts.header import Header, finished_header
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.pipeline.pipeline import DocumentStage
 
 
@@ -43,7 +43,7 @@ class FinishedRunStage(DocumentStage):
         """Raise PilekitError if the run did not read a shard of this name."""
         names = list(self._header().inputs)
         if shard not in names:
-            listed = ", ".join(visible(name) for name in names[:3]) + (", ..." if len(names) > 3 else "")
+            listed = ", ".join(name for name in names[:3]) + (", ..." if len(names) > 3 else "")
             raise PilekitError(
                 f"{shard}: was not {self.verb} in {self.folder}, which has {listed}; names are relative to the corpus: "
                 f"read it from the same folder, or run `{self.command}` on it"

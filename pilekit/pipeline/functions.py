@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from pilekit.documents import Document, DocumentBatch
-from pilekit.errors import PilekitError, shortened, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.pipeline.pipeline import DocumentStage
 from pilekit.pipeline.stages import filtered
 
@@ -39,7 +39,7 @@ class _FunctionStage(DocumentStage):
             try:
                 result = self.function(document)
             except Exception as error:
-                raise self._error(document, f"raised {type(error).__name__}: {visible(error, 200)}") from error
+                raise self._error(document, f"raised {type(error).__name__}: {shortened(error, 200)}") from error
             if not isinstance(result, kinds):
                 kind = kinds[0].__name__
                 raise self._error(document, f"returned {type(result).__name__}; it must return {kind}")

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pilekit.display.wrong_names import NearestNames
-from pilekit.errors import PilekitError, shortened, visible
+from pilekit.errors import PilekitError, shortened
 
 Stage = Callable[[Iterator[Any]], Iterator[Any]]
 """From an iterator of batches to an iterator of batches."""
@@ -61,7 +61,7 @@ class Pipeline(NearestNames):
             except (AttributeError, TypeError) as error:  # A generator has not begun yet, so the call itself failed.
                 raise _no_stage(stage, str(error)) from error
             if not isinstance(result, Iterable):
-                raise _no_stage(stage, f"it gave {visible(repr(result), 80)}")
+                raise _no_stage(stage, f"it gave {shortened(repr(result), 80)}")
             out = iter(result)
         return out
 

@@ -19,7 +19,7 @@ from pilekit.corpus import Corpus, Described, Shard, Source, subsets_or_all
 from pilekit.corpus.shard import check_stems, stem
 from pilekit.display.table_result import TableResult
 from pilekit.documents import DocumentBatch, add_counts, check_labels
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted, shortened
 from pilekit.pipeline.pipeline import Pipeline, Stage
 from pilekit.pipeline.stages import Match, MinBytes, Sample
 from pilekit.shards.corpus_job import CorpusJob, Share
@@ -179,5 +179,5 @@ def _why_nothing(read: int, subsets: Sequence[str] | None) -> str:
         return f"nothing is selected: none of the {counted(read)} read passes; loosen the conditions"
     if subsets is None:
         return "nothing is selected: the shards hold no documents"
-    names = ", ".join(visible(name, 60) for name in subsets)
+    names = ", ".join(shortened(name, 60) for name in subsets)
     return f"nothing is selected: there are no documents of {names}; `pilekit stats` shows which subsets there are"

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from pilekit.artifacts.checked import checked
 from pilekit.artifacts.settings import FromZero
 from pilekit.display.wrong_names import NearestNames
-from pilekit.errors import PilekitError, message_logger, visible
+from pilekit.errors import PilekitError, message_logger, shortened
 from pilekit.stream.batch.batch import Batch
 from pilekit.stream.batch.build_batches import Item
 from pilekit.stream.iteration import Iteration
@@ -143,7 +143,7 @@ def _clear_errors(batches: Iterator[Any]) -> Iterator[Any]:
     except PilekitError as error:  # DataLoader puts the worker's traceback before the message
         raise PilekitError(str(error).rpartition("pilekit.errors.PilekitError: ")[2].strip()) from error
     except (RuntimeError, ConnectionError, EOFError, FileNotFoundError) as error:
-        first = visible(str(error).splitlines()[0] if str(error) else repr(error), 200)
+        first = shortened(str(error).splitlines()[0] if str(error) else repr(error), 200)
         if first.startswith("Caught ") or (isinstance(error, RuntimeError) and "DataLoader worker" not in first):
             raise
         raise PilekitError(

@@ -21,7 +21,7 @@ import numpy as np
 
 from pilekit.artifacts.sealed import SealedHeader, SealedKind
 from pilekit.corpus.shuffle import Int64
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.stream.finite_pass import Passes
 from pilekit.stream.order.lane_grid import Grid, Positive, Share, batch_sizes
 
@@ -244,4 +244,4 @@ def _misfit(field: str, in_state: Any, in_stream: Any) -> PilekitError:
 
 
 def _shown(value: Any) -> str:
-    return visible(msgspec.json.encode(value, enc_hook=repr).decode(), 200)
+    return shortened(msgspec.json.encode(value, enc_hook=repr).decode(), 200)

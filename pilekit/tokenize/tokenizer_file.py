@@ -18,7 +18,7 @@ import tokenizers
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.folders import cache_folder
-from pilekit.errors import PilekitError, shortened, visible
+from pilekit.errors import PilekitError, shortened
 
 ROLES = ("eos_token", "bos_token", "pad_token", "mask_token")
 
@@ -94,7 +94,7 @@ def roles_beside(file: Path) -> dict[str, str]:
         except FileNotFoundError:
             continue
         except (OSError, orjson.JSONDecodeError) as error:
-            why = visible(error, 200)
+            why = shortened(error, 200)
             raise PilekitError(f"cannot read {path}, which names the special tokens: {why}") from error
         for role in ROLES if isinstance(content, dict) else ():
             name = content.get(role)

@@ -39,7 +39,7 @@ from pilekit.artifacts.checked import reason_of_damage, shown
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.folders import refuse_linked_folders
 from pilekit.artifacts.header import HEADER_FILE, read_header, write_header
-from pilekit.errors import PilekitError, message_logger, shortened, visible
+from pilekit.errors import PilekitError, message_logger, shortened
 from pilekit.train.config.file import load_config, to_toml
 from pilekit.train.config.sections import TrainConfig, differences
 
@@ -148,7 +148,7 @@ def open_run(path: str | Path, config: TrainConfig) -> Iterator[RunFolder]:
     Raises PilekitError if another process holds a lock, if a folder cannot be written, or if it holds something else.
     """
     run = run_of(path, config)
-    name = visible(path)
+    name = str(path)
     with ExitStack() as locks:
         _check_folder(run, name)
         _lock(locks, run.path, name, "--out")
@@ -178,7 +178,7 @@ def check_start(run: RunFolder, config: TrainConfig) -> None:
     It refuses: a folder that is not a run; an existing run, if `checkpoint.resume` is "never" or another checkpoint
     than the one it started from; checkpoints in another folder; and checkpoints whose config does not fit.
     """
-    name = visible(run.path)
+    name = str(run.path)
     _check_folder(run, name)
     resume = config.checkpoint.resume
     if resume == "never" and run.is_begun:
@@ -233,7 +233,7 @@ def take_config(run: RunFolder, config: TrainConfig, step: int | None) -> None:
 
     step   the step of the checkpoint from which the run resumes, or None if it has none and starts at the first step
     """
-    name = visible(run.path)
+    name = str(run.path)
     if step is None:
         if run.is_begun:
             logger.warning("%s: has no checkpoint to resume from, so it starts over", name)

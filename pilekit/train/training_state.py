@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from pilekit.errors import PilekitError, message_logger, visible
+from pilekit.errors import PilekitError, message_logger
 from pilekit.stream.pile_stream import PileStream
 from pilekit.train.checkpoint.saving import Checkpoints
 from pilekit.train.checkpoint.state_file import Progress
@@ -66,7 +66,7 @@ class TrainingState:
         self.saved = self.progress.step
 
     def _load(self, run: RunFolder, folder: Path) -> None:
-        engine, ranks, name = self._engine, self._engine.ranks, visible(run.path)
+        engine, ranks, name = self._engine, self._engine.ranks, run.path
         progress = engine.load(partial(self._checkpoints.load, folder))
         if self._is_object and ranks.is_first:
             logger.warning("%s: resumes with the weights of %s, not those of the model object", name, folder.name)

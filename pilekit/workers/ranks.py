@@ -33,7 +33,7 @@ from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.rendezvous import rendezvous
 
-from pilekit.errors import AlreadyReported, PilekitError, RankLost, counted, shortened, visible
+from pilekit.errors import AlreadyReported, PilekitError, RankLost, counted, shortened
 
 T = TypeVar("T")
 
@@ -146,7 +146,7 @@ class Ranks:
     def _message(self, error: BaseException) -> str:
         if isinstance(error, PilekitError):
             return str(error)
-        text = visible(str(error).partition("\n")[0], 300)
+        text = shortened(str(error).partition("\n")[0], 300)
         return f"rank {self.rank} failed with {type(error).__name__}{text and f': {text}'}; its own messages say more"
 
     def _all_reduce(self, values: torch.Tensor, operation: dist.ReduceOp.RedOpType) -> torch.Tensor:
@@ -186,7 +186,7 @@ def _lost(rank: int, error: BaseException) -> PilekitError:
 def _first_line(error: BaseException) -> str:
     """The first line of an error's text, without the location in torch's sources that gloo puts first."""
     text = re.sub(r"^\[[^\]]*\]\s*", "", str(error).partition("\n")[0])
-    return visible(text.partition(". This is typically caused")[0], 200)
+    return shortened(text.partition(". This is typically caused")[0], 200)
 
 
 _joined: Ranks | None = None

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pilekit.display.wrong_names import NearestNames
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted, shortened
 from pilekit.workers.cluster import Advance, raise_first
 from pilekit.workers.ray_worker import Driver, Progress, Report, run_task, versions
 
@@ -75,7 +75,7 @@ class Ray(NearestNames):
                 with _without_stderr():
                     self.ray.init(address=address, logging_level=logging.CRITICAL, log_to_driver=False)
             except Exception as error:
-                why = visible(" ".join(str(error).split()), 300)
+                why = shortened(" ".join(str(error).split()), 300)
                 raise PilekitError(
                     f"{address}: cannot join this Ray cluster ({why}); run on one of its nodes, with its "
                     "versions of Ray and Python, and with its token if it has one (RAY_AUTH_MODE=token)"
@@ -194,7 +194,7 @@ class Ray(NearestNames):
             cause = getattr(error, "cause", None)
             if isinstance(cause, PilekitError):
                 raise PilekitError(str(cause)) from error
-            why = visible(str(error).strip().rpartition("\n")[2], 300)
+            why = shortened(str(error).strip().rpartition("\n")[2], 300)
             raise PilekitError(f"a node: {why}; install the same pilekit on all nodes") from error
         return Report("", [failure], 0, [])
 
@@ -228,7 +228,7 @@ def _checked(address: str | None) -> str:
     """The address, if something listens there."""
     named = os.environ.get("RAY_ADDRESS") or ""
     chosen = (named or "auto") if address == "auto" else address or named
-    shown = visible(chosen or "no address", 100)
+    shown = shortened(chosen or "no address", 100)
     if address == chosen == "auto":
         return chosen
     if chosen.startswith("ray://"):

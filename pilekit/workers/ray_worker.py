@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import zstandard
 
-from pilekit.errors import PilekitError, message_logger, visible
+from pilekit.errors import PilekitError, message_logger
 from pilekit.version import __version__
 from pilekit.workers.cluster import Advance
 from pilekit.workers.worker import picklable
@@ -142,7 +142,7 @@ def check_node(driver: Driver, node: str, seconds: float = LATE_SECONDS) -> None
     try:
         os.chdir(driver.folder)
     except OSError as error:
-        why = f"has no folder {visible(driver.folder)} ({error.strerror})"
+        why = f"has no folder {driver.folder} ({error.strerror})"
         raise PilekitError(f"{node} {why}; start the command in a folder that all nodes share") from error
     for name, here in versions().items():
         if here != (there := driver.versions[name]):
@@ -150,7 +150,7 @@ def check_node(driver: Driver, node: str, seconds: float = LATE_SECONDS) -> None
             raise PilekitError(f"{node} {why}; install the same versions on all nodes")
     if driver.lock is not None:
         if not wait_for_file(driver.lock.exists, driver.lock.parent, seconds):
-            raise PilekitError(f"{node} does not see the driver's folder {visible(driver.lock.parent)}; {SHARE}")
+            raise PilekitError(f"{node} does not see the driver's folder {driver.lock.parent}; {SHARE}")
         _try_lock(driver.lock)
     _checked[:] = [driver]
 
@@ -165,7 +165,7 @@ def _try_lock(lock: Path) -> None:
     except OSError:  # no locks
         pass
     text = "%s: locks do not reach other machines; run no second command that writes there"
-    message_logger(__name__).warning(text, visible(lock.parent))
+    message_logger(__name__).warning(text, lock.parent)
 
 
 def wait_for_file(is_there: Callable[[], bool], folder: Path, seconds: float = LATE_SECONDS) -> bool:

@@ -19,7 +19,7 @@ from pilekit.dedup.output.removed_table import DecisionResult
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.shingles import Int64
 from pilekit.dedup.sketch.sketch_format import ShardSketch
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 
 
 def summarize(
@@ -61,7 +61,7 @@ def summarize(
             if protected:
                 counts["like_held_out"] = like
             subsets[label] = {**counts, "bytes": {"read": read_bytes, "kept": kept_bytes, "removed": removed_bytes}}
-            _check(subsets[label], f"subset {visible(label)}")
+            _check(subsets[label], f"subset {label}")
 
     more = [*["left_out"] * only, *["like_held_out"] * bool(protected)]
     total: dict[str, Any] = {

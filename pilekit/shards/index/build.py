@@ -21,7 +21,7 @@ from pilekit.artifacts.file_lock import locked
 from pilekit.corpus import Corpus, Described, Manifest, Shard, Source, subset_names
 from pilekit.corpus.shard import is_url
 from pilekit.documents import RecordFormat, check_labels
-from pilekit.errors import PilekitError, message_logger, visible
+from pilekit.errors import PilekitError, message_logger
 from pilekit.shards.corpus_job import CorpusJob, Share, await_files
 from pilekit.shards.fingerprint import Fingerprint, changed_at, fingerprint
 from pilekit.shards.index.document_rows import DocumentRows, load_scan
@@ -161,7 +161,7 @@ def _locked_place(shard: Shard) -> Iterator[str]:
         raise PilekitError(f"{shard.path}: has no place for an index; save it to a file first")
     with ExitStack() as resources:
         for place in places:
-            warn = functools.partial(logger.warning, "%s: waiting for another process that builds it", visible(place))
+            warn = functools.partial(logger.warning, "%s: waiting for another process that builds it", place)
             try:
                 resources.enter_context(locked(Path(f"{place}.lock"), waiting=warn))
                 break

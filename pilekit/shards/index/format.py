@@ -31,7 +31,7 @@ from pilekit.corpus.sidecar_files import INDEX_SUFFIX as INDEX_SUFFIX
 from pilekit.corpus.sidecar_files import index_name
 from pilekit.display.wrong_names import NearestNames
 from pilekit.documents import RecordFormat
-from pilekit.errors import PilekitError, counted, message_logger, visible
+from pilekit.errors import PilekitError, counted, message_logger, shortened, visible
 from pilekit.shards.fingerprint import Fingerprint, changed_at, fingerprint
 from pilekit.shards.index.document_rows import DocumentRows
 from pilekit.shards.index.metadata import INDEX, read_metadata
@@ -188,7 +188,7 @@ def find_index(
             why = OLDER
         if why is None:
             return replace(index, names=subset_names(manifest))
-        reasons.append(f"{visible(place)}: {why}; make it again with `pilekit index {visible(shard.path)}`")
+        reasons.append(f"{place}: {why}; make it again with `pilekit index {shard.path}`")
     for why in reasons if warn else ():
         logger.warning("index not used: %s", why)
     return None
@@ -210,9 +210,9 @@ def misfit(header: IndexHeader, now: Fingerprint, manifest: Manifest | None = No
     if (why := _other_bytes(header, now)) is not None:
         return why
     if header.text_field != format.text_field:
-        return f'has text_field "{visible(header.text_field, 60)}", the manifest "{visible(format.text_field, 60)}"'
+        return f'has text_field "{shortened(header.text_field, 60)}", the manifest "{shortened(format.text_field, 60)}"'
     if header.label_path != label_path:
-        return f'has label_path "{visible(header.label_path, 60)}", the manifest "{visible(label_path, 60)}"'
+        return f'has label_path "{shortened(header.label_path, 60)}", the manifest "{shortened(label_path, 60)}"'
     return None
 
 

@@ -33,7 +33,7 @@ import xxhash
 
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.own_file import open_own
-from pilekit.errors import PilekitError, message_logger, shortened, visible
+from pilekit.errors import PilekitError, message_logger, shortened
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.read.open import MAX_DOCUMENT_BYTES
 
@@ -179,4 +179,4 @@ def _reason(error: Exception) -> str | None:
     cause = error if isinstance(error, OSError) else error.__cause__
     if isinstance(cause, BlockingIOError):
         return None
-    return visible(getattr(cause, "strerror", None) or str(error), 200)
+    return shortened(getattr(cause, "strerror", None) or str(error), 200)

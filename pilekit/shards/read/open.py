@@ -18,7 +18,7 @@ from typing import BinaryIO, Literal, cast
 from pilekit.artifacts.atomic_write import final_name
 from pilekit.corpus.shard import STANDARD_INPUT, is_url, without_query
 from pilekit.corpus.stores import is_missing, reason_of, retry, store_of
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.shards.read.read_errors import ShardDamage
 from pilekit.shards.read.zstd_frames import FRAME_MAGIC, MAX_WINDOW, PIECE_BYTES, is_skippable
 
@@ -215,7 +215,7 @@ def open_file(path: str, *, scattered: bool = False) -> BinaryIO:
     except PermissionError:
         raise PilekitError(f"{path}: may not be read (permission denied)") from None
     except Exception as error:
-        why = visible(str(error) or type(error).__name__, 300)
+        why = shortened(str(error) or type(error).__name__, 300)
         raise PilekitError(f"{path}: cannot be opened: {why}") from error
 
 

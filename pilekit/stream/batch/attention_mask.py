@@ -13,7 +13,7 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 
 MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(b, h, q_idx, kv_idx) -> bool, the argument of `torch.nn.attention.flex_attention.create_block_mask`."""
@@ -54,7 +54,7 @@ def _segments(batch: Mapping[str, Tensor]) -> Tensor:
     """int64 [batch, T]: one number for all tokens of a document in its row, and a unique one for each padding token."""
     name = next((name for name in ("doc_ids", "position_ids") if name in batch), None)
     if name is None:
-        columns = visible(", ".join(map(str, batch)), 200)
+        columns = shortened(", ".join(map(str, batch)), 200)
         raise PilekitError(
             f"document_mask needs doc_ids or position_ids, and the batch has {columns}: ask for one in the stream's "
             '"outputs"'

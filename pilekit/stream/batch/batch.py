@@ -26,7 +26,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from pilekit.corpus.shuffle import Int64
 from pilekit.display.fitted_table import Column, FittedTable
 from pilekit.display.wrong_names import NearestNames, wrong_key
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.stream.batch.mlm import IGNORED, Masking, mask
 from pilekit.stream.pack.window import Pieces, Window
 from pilekit.stream.read.lane_documents import SHARD, SUBSET
@@ -153,7 +153,7 @@ def checked_outputs(outputs: Sequence[str]) -> tuple[str, ...]:
     names = (outputs,) if isinstance(outputs, str) else tuple(outputs)
     wrong = [name for name in names if name not in OUTPUTS]
     if wrong or not names or len(set(names)) < len(names):
-        problem = f"not {visible(repr(wrong[0]), 80)}" if wrong else f"each once, not {visible(repr(names), 200)}"
+        problem = f"not {shortened(repr(wrong[0]), 80)}" if wrong else f"each once, not {shortened(repr(names), 200)}"
         raise PilekitError(f"outputs names what a batch holds, some of {', '.join(OUTPUTS)}, {problem}")
     return names
 

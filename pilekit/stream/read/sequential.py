@@ -23,7 +23,7 @@ import numpy as np
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.corpus.shuffle import Int64, permutation
 from pilekit.documents import DocumentBatch
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted, shortened
 from pilekit.pipeline.pipeline import Pipeline
 from pilekit.shards.read.change_check import check_version
 from pilekit.shards.read.reader import ShardReader, read
@@ -162,8 +162,8 @@ class Sequential:
         return tuple(name for name in names if self._selected.repeats.get(name, 1.0) > copy)
 
     def _no_documents_error(self, lane: int) -> PilekitError:
-        names = visible(", ".join(self._selected.corpus.shards[index].name for index in self._shards_of(lane)), 200)
-        documents = "of " + visible(", ".join(self._selected.subsets), 200) if self._selected.subsets else "at all"
+        names = shortened(", ".join(self._selected.corpus.shards[index].name for index in self._shards_of(lane)), 200)
+        documents = "of " + shortened(", ".join(self._selected.subsets), 200) if self._selected.subsets else "at all"
         return PilekitError(
             f"no documents {documents} are left in {names}, all that lane {lane} of {self._lanes} reads in an epoch; "
             "select more (`pilekit stats` shows what there is), give fewer lanes, or rewrite the shards with `pilekit "

@@ -25,7 +25,7 @@ from pilekit.corpus import Shard
 from pilekit.display.progress import Report
 from pilekit.display.table_result import TableResult
 from pilekit.documents import add_counts
-from pilekit.errors import PilekitError, message_logger, shortened, visible
+from pilekit.errors import PilekitError, message_logger, shortened
 from pilekit.shards.fingerprint import Inputs
 from pilekit.tokenize.files.formats import ENDED_BY_EOD, Format, token_files, write_idx
 from pilekit.tokenize.files.growing_output import GrowingOutput
@@ -77,7 +77,7 @@ def merge_token_files(
     made_by = _made_by(inputs)
     written = {(files.prefix.parent / name).resolve() for name in files.names(0)}
     tables = [file.table() for file in inputs]
-    without = [visible(file.path) for file, table in zip(inputs, tables, strict=True) if table is None]
+    without = [str(file.path) for file, table in zip(inputs, tables, strict=True) if table is None]
     joined_tables = [[table[0]] if table and not without else [] for table in tables]
     read_files = [[file.path, *file.bins(), *table] for file, table in zip(inputs, joined_tables, strict=True)]
     if clash := next((path for path in chain.from_iterable(read_files) if path.resolve() in written), None):

@@ -21,7 +21,7 @@ from pilekit.artifacts.header import read_header, write_header
 from pilekit.artifacts.job_folder import LOCK_FILE, Output, check_same_job, output_folder
 from pilekit.corpus import Shard
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
-from pilekit.errors import PilekitError, message_logger, visible
+from pilekit.errors import PilekitError, message_logger
 from pilekit.shards.fingerprint import Inputs, inputs_for
 from pilekit.tokenize.files.formats import TokenFiles
 from pilekit.tokenize.files.token_file import KIND
@@ -49,7 +49,7 @@ def finished_output(
     shared    whether `make` does only a part of the job, as in `output_folder`; then its results are returned
     """
     folder, name = files.prefix.parent, f"{files.stem}.json"
-    header_path = visible(folder / name)
+    header_path = str(folder / name)
     unfinished = files.prefix.with_name(f"{files.prefix.name}.unfinished")
     refuse_linked_folders(unfinished)
     inputs = inputs_for(unfinished, sources)

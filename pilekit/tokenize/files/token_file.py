@@ -25,7 +25,7 @@ from pilekit.artifacts.header import Header, read_header
 from pilekit.corpus import UNLABELLED
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
 from pilekit.display.wrong_names import NearestNames
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, counted, shortened
 from pilekit.tokenize.files.formats import IDX_HEAD, ITEMS, MAGIC, VERSION
 from pilekit.tokenize.files.token_documents import ROWS, SCHEMA, read_documents, token_rows
 
@@ -148,7 +148,7 @@ class TokenFile(NearestNames):
             if table is not None and checked_rows != len(self):
                 raise ValueError(f"it has {counted(checked_rows)}, not {len(self):,}")
         except (ValueError, OSError, pa.ArrowException) as error:
-            why = visible(str(error).split("\n", 1)[0], 200)
+            why = shortened(str(error).split("\n", 1)[0], 200)
             self._fail(f"its table of documents does not fit: {why}")
 
     @property
@@ -182,7 +182,7 @@ class TokenFile(NearestNames):
         name = re.compile(re.escape(Path(self._stem).name) + r"-(\d{5})-of-(\d{5})\.bin")
         matches = [match for match in map(name.fullmatch, sorted(os.listdir(self.path.parent))) if match]  # noqa: PTH208
         if not matches:
-            self._fail(f"{visible(whole)} is not there", "put it beside the index")
+            self._fail(f"{whole} is not there", "put it beside the index")
         last = int(matches[-1][2])  # 83 parts end with 00082-of-00082.
         if [int(match[1]) for match in matches] != list(range(last + 1)):
             self._fail(f"its .bin has {last + 1} parts, but {len(matches)} are there", "put the others beside them")
@@ -309,6 +309,6 @@ def _index_path(prefix: Path) -> Path:
     if len(paths) > 1:
         raise PilekitError(f"{prefix}: has {len(paths)} token files; name one, such as {paths[0]}")
     if not paths:
-        shown = " or ".join(visible(f"{prefix}{end}.idx") for end in _ENDS)
+        shown = " or ".join(f"{prefix}{end}.idx" for end in _ENDS)
         raise PilekitError(f"{prefix}: there is no token file {shown}")
     return paths[0]

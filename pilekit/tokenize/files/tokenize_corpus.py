@@ -197,7 +197,7 @@ def _eod_id(tokenizer: Tokenizer, format: Format, append: bool | None, token: st
         return None
     eod_id = tokenizer.eos_id if token is None else tokenizer.token_id(token)
     if eod_id is None:
-        name = "EOD token" if token is None else f"token {visible(repr(token), 80)}"
+        name = "EOD token" if token is None else f"token {shortened(repr(token), 80)}"
         remedy = "or leave EOD out (--no-append-eod)"
         raise PilekitError(f"{tokenizer.path}: has no {name}; name one of its tokens with --eod, {remedy}")
     return eod_id

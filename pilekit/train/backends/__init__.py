@@ -12,7 +12,7 @@ from importlib.util import find_spec
 
 import torch
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.models.causal import CausalLM
 from pilekit.models.masked import MaskedLM
 from pilekit.train.config.backend_file import read_backend_file
@@ -28,7 +28,7 @@ def check_backend(config: TrainConfig, device: torch.device | None = None) -> No
     backend = config.parallel.backend
     on_gpu = device is not None and device.type == "cuda"
     if on_gpu and config.precision.dtype == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        name = visible(torch.cuda.get_device_name(device), 60)
+        name = shortened(torch.cuda.get_device_name(device), 60)
         raise PilekitError(f'precision.dtype = "bf16": {name} has no bfloat16; set "fp16" or "fp32"')
     fast, rank = config.model.attention_implementation, config.lora.rank
     attention = f'model.attention_implementation = "{fast}"'
@@ -53,7 +53,7 @@ def check_backend(config: TrainConfig, device: torch.device | None = None) -> No
             'parallel.backend = "native" or "deepspeed"'
         )
     if backend == "accelerate" and on_gpu and read_backend_file(config).get("use_cpu"):
-        file = visible(config.parallel.backend_config or "")
+        file = config.parallel.backend_config or ""
         raise PilekitError(f"{file}: use_cpu = true, but the run has a GPU; change it, or hide the GPU from the run")
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.models.causal import CausalLM
 from pilekit.models.masked import MaskedLM
 from pilekit.train.config.sections import TrainConfig
@@ -71,7 +71,7 @@ def naming_backend_file(config: TrainConfig) -> Iterator[None]:
     except (AssertionError, KeyError, TypeError, ValueError) as error:
         if file is None or isinstance(error, PilekitError):
             raise
-        why = visible(" ".join(str(error).split()), 300)
+        why = shortened(" ".join(str(error).split()), 300)
         raise PilekitError(f"{file}: {engine} refuses it: {why}") from error
 
 

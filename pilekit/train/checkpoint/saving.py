@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pilekit.artifacts.atomic_write import PARTIAL, flush
-from pilekit.errors import PilekitError, message_logger, visible
+from pilekit.errors import PilekitError, message_logger, shortened
 from pilekit.train.checkpoint.state_file import Damaged, Progress, own_sums, verify, write_state
 from pilekit.train.checkpoint.step_folders import find_checkpoint, prune, put_in_place, remove, remove_killed_saves
 from pilekit.train.checkpoint.tensors import TensorSave, load_tensors, state_tensors, write_tensors
@@ -66,7 +66,7 @@ class Checkpoints:
         self._ranks.on_rank0(lambda: remove_killed_saves(self._folder))
         newest, damaged = find_checkpoint(self._folder, self._ranks)
         if newest is not None and damaged and self._ranks.is_first:
-            names = "; ".join(f"{visible(folder)} is damaged ({reason})" for folder, reason in damaged.items())
+            names = "; ".join(f"{folder} is damaged ({reason})" for folder, reason in damaged.items())
             logger.warning("%s; resuming from %s, and the next save removes what is damaged", names, newest.name)
         self._damaged, self._verified = list(damaged), newest
         return newest
@@ -82,7 +82,7 @@ class Checkpoints:
             state = verify(folder, self._ranks, hashes=folder != self._verified)
         except Damaged as damage:
             raise self._ranks.error(
-                f"{visible(folder)}: is not a good checkpoint: {damage}; name one of the folders step-N in the "
+                f"{folder}: is not a good checkpoint: {damage}; name one of the folders step-N in the "
                 "checkpoints of a run"
             ) from damage
         load_tensors(folder, model, optimizer, self._ranks)
@@ -187,7 +187,7 @@ class Checkpoints:
             if ranks.is_first and os.path.lexists(partial):
                 remove(partial)
             if isinstance(error, OSError):
-                why = visible(error.strerror or str(error), 200)
+                why = shortened(error.strerror or str(error), 200)
                 raise Unwritten(f"{final}: the checkpoint cannot be written: {why}") from error
             raise (lost_rank(error, ranks) or error) from error.__cause__
 

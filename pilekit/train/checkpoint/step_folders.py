@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pilekit.artifacts.atomic_write import PARTIAL, flush
-from pilekit.errors import PilekitError, message_logger, visible
+from pilekit.errors import PilekitError, message_logger
 from pilekit.train.checkpoint.state_file import Damaged, verify
 from pilekit.train.run_folder import steps_in
 from pilekit.workers.ranks import Ranks
@@ -48,7 +48,7 @@ def find_checkpoint(checkpoints: Path, ranks: Ranks | None = None) -> tuple[Path
     if damaged:
         newest, reason = next(iter(damaged.items()))
         raise (PilekitError if ranks is None else ranks.error)(
-            f"{visible(checkpoints)}: no checkpoint in it is good; the newest, {newest.name}, is damaged ({reason}); "
+            f"{checkpoints}: no checkpoint in it is good; the newest, {newest.name}, is damaged ({reason}); "
             "put back a good copy, or remove the folder to train from the first step again"
         )
     return None, {}

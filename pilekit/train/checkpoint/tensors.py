@@ -35,7 +35,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 from torch.optim import Optimizer
 
-from pilekit.errors import PilekitError, shortened, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.train.checkpoint.state_file import INDEX_FILE, balance
 from pilekit.train.step.sharding import is_first_copy, is_sharded, own_part
 from pilekit.workers.ranks import Ranks
@@ -170,7 +170,7 @@ def load_tensors(folder: Path, model: nn.Module, optimizer: Optimizer, ranks: Ra
     except CheckpointException as failed:
         rank, (error, _) = min(failed.failures.items())
         raise ranks.error(
-            f"{visible(folder)}: cannot be read by rank {rank}: {visible(str(error).partition(chr(10))[0], 200)}"
+            f"{folder}: cannot be read by rank {rank}: {shortened(str(error).partition(chr(10))[0], 200)}"
         ) from failed
     for name, parameter in optimizer_parameters(optimizer).items():
         optimizer.state.pop(parameter, None)

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from pilekit.artifacts.checked import shown
-from pilekit.errors import PilekitError, shortened, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.train.config.sections import TrainConfig
 
 AUTO = "auto"
@@ -125,7 +125,7 @@ def _decided_for_accelerate(config: TrainConfig, world_size: int) -> Decided:
 
 def _check_decided(settings: Mapping[str, Any], decided: Decided, config: TrainConfig) -> None:
     """Refuse the first setting that has another value than the run."""
-    file = visible(config.parallel.backend_config or "")
+    file = config.parallel.backend_config or ""
     for path, possible in decided.items():
         value: Any = settings
         *above, last = path.split(".")

@@ -16,7 +16,7 @@ import msgspec
 import tomli_w
 
 from pilekit.display.wrong_names import nearest_of
-from pilekit.errors import PilekitError, counted, shortened, visible
+from pilekit.errors import PilekitError, counted, shortened
 from pilekit.train.config.check import check, check_versions, checked_field, naming_field, wrong
 from pilekit.train.config.sections import SECTIONS, Objective, TrainConfig, fields
 from pilekit.train.step.schedule import most_warmup
@@ -43,7 +43,7 @@ def load_config(
     """
     check_versions()  # here, because the error names no file
     is_file = isinstance(source, str | Path)
-    place = name = visible(str(source)) if is_file else "config"
+    place = name = str(source) if is_file else "config"
     by_field: dict[str, Any] = {}
     try:
         for section, table in _tables(source).items():

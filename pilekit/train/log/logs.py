@@ -142,7 +142,7 @@ def open_tensorboard(
     """
     from torch.utils.tensorboard import SummaryWriter  # takes seconds
 
-    where = visible(folder)
+    where = str(folder)
     try:
         writer = SummaryWriter(folder, purge_step=resume_step + 1, flush_secs=flush_seconds)
     except OSError as error:
@@ -193,4 +193,4 @@ def open_wandb(folder: Path, config: TrainConfig) -> AbstractContextManager[Writ
 
 def _not_written(where: str, error: Exception) -> str:
     why = (isinstance(error, OSError) and error.strerror) or str(error)
-    return f"{where}: cannot be written: {visible(why, 200).rstrip('.')}"
+    return f"{where}: cannot be written: {shortened(why, 200).rstrip('.')}"

@@ -11,7 +11,7 @@ from functools import partial
 
 from transformers import PreTrainedModel
 
-from pilekit.errors import PilekitError, shortened, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.models.causal import CausalLM, isolates_documents
 from pilekit.models.load import quiet
 from pilekit.models.masked import MaskedLM, keeps_documents_apart
@@ -36,7 +36,7 @@ def check_documents_apart(models: Sequence[CausalLM | MaskedLM], config: TrainCo
     for lm in models if config.data.attention == "document" else ():
         if not ranks.on_rank0(partial(_keeps_documents_apart, lm, config.data.seq_len)):
             raise ranks.error(
-                f"a {visible(lm.model.config.model_type, 60)} model cannot keep the documents of a row apart; "
+                f"a {shortened(lm.model.config.model_type, 60)} model cannot keep the documents of a row apart; "
                 f'set data.attention = "{"row" if config.train.objective == "mlm" else "causal"}"'
             )
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.models.causal import CausalLM, as_causal_lm
 from pilekit.models.load import CAUSAL, MASKED, Kind, attention_of, load_model, quiet
 from pilekit.models.logit_transform import LogitTransform
@@ -144,7 +144,7 @@ def _copy_weights(source: PreTrainedModel, model: PreTrainedModel) -> None:
     try:
         model.load_state_dict(source.state_dict())
     except RuntimeError as error:  # such as buffers of its own
-        why = visible(" ".join(str(error).split()), 300)
+        why = shortened(" ".join(str(error).split()), 300)
         raise PilekitError(f"{MODEL_OBJECT}: its weights cannot be copied: {why}") from error
     for name, parameter in source.named_parameters():
         model.get_parameter(name).requires_grad_(parameter.requires_grad)

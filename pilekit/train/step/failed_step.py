@@ -18,7 +18,7 @@ import orjson
 import torch
 
 from pilekit.artifacts.atomic_write import write_atomically
-from pilekit.errors import PilekitError, is_out_of_memory, message_logger, visible
+from pilekit.errors import PilekitError, is_out_of_memory, message_logger, shortened
 from pilekit.stream.batch.batch import Batch
 from pilekit.train.run_folder import RunFolder
 from pilekit.workers.ranks import Ranks, lost_rank
@@ -77,14 +77,14 @@ def failed_step(run: RunFolder, ranks: Ranks, failed: FailedStep) -> PilekitErro
         ],
         "peek": failed.peek,
     }
-    where = f" (all of them: {visible(file)})" if ranks.on_rank0(lambda: _is_written(file, content)) else ""
+    where = f" (all of them: {file})" if ranks.on_rank0(lambda: _is_written(file, content)) else ""
     failure, remedy = f"the gradient's norm is {grad_norm}", "lower optimizer.lr or lengthen schedule.warmup"
     if not math.isfinite(loss):
         failure = f"the loss is {loss}"
     if scale is not None:
         failure += f" even at the lowest loss scale, {scale:g}"
         remedy += ', or set precision.dtype = "bf16",'
-    shown = ", ".join(f"{visible(shard, 100)} document {number}" for shard, number in named[:SHOWN_DOCUMENTS])
+    shown = ", ".join(f"{shortened(shard, 100)} document {number}" for shard, number in named[:SHOWN_DOCUMENTS])
     more = f" and {len(named) - SHOWN_DOCUMENTS} more" if len(named) > SHOWN_DOCUMENTS else ""
     start = "from the start"
     if step > 1:
@@ -117,7 +117,7 @@ def explaining_errors(ranks: Ranks) -> Iterator[None]:
         dynamo = sys.modules.get("torch._dynamo.exc")  # importing it takes seconds
         if dynamo is not None and isinstance(error, dynamo.TorchDynamoException):
             cause = getattr(error, "inner_exception", error)
-            reason = visible(f"{type(cause).__name__}: {str(cause).partition(chr(10))[0]}", 200)
+            reason = shortened(f"{type(cause).__name__}: {str(cause).partition(chr(10))[0]}", 200)
             raise PilekitError(
                 f"rank {ranks.rank}: the model's blocks cannot be compiled here ({reason}); set parallel.compile = "
                 "false, or another precision.dtype"

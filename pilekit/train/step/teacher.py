@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, shortened
 from pilekit.models.causal import CausalLM
 from pilekit.models.masked import MaskedLM
 from pilekit.models.transformer_blocks import blocks_of
@@ -70,5 +70,5 @@ def check_heads(*models: CausalLM | MaskedLM) -> None:
     """Raise PilekitError unless the heads of teacher and student can be used alone."""
     for lm in models:
         if lm.transform is None:
-            kind = visible(lm.model.config.model_type, 60)
+            kind = shortened(lm.model.config.model_type, 60)
             raise PilekitError(f"the head of a {kind} model cannot be used alone, so it takes no part in distillation")
