@@ -38,7 +38,7 @@ from pilekit.workers import Advance
 LINES, PLACES, SPILLED = "spilled/lines", "spilled/places", "/spilled/"
 """The files of a source, and the beginning of the name of its note, which depends on all inputs."""
 LINE_BYTES = 200
-"""The bytes that a line in memory takes besides its text."""
+"""The bytes that a line in memory takes in addition to its text."""
 
 _Lines = tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
 """Lines in memory: place, first byte, byte behind the last, [lines]."""

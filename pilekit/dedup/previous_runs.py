@@ -38,7 +38,7 @@ class EarlierRun:
     """A finished run.
 
     shards       in corpus order, with the paths that the run read
-    parameters   everything its result depends on besides the shards; `against` is the identity of the run before
+    parameters   everything its result depends on in addition to the shards; `against` is the identity of the run before
     identity     a hash of parameters and shards
     against      folder of the run before
     """

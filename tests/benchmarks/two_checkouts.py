@@ -4,9 +4,11 @@
     python tests/benchmarks/two_checkouts.py /tmp/earlier FOLDER [--copies 6] [--rounds 5] [--only NAME...] [--json]
 
 FOLDER holds `minipile-00.jsonl.zst`, or another shard of that name, and `20B_tokenizer.json`. The shard is repeated
-`--copies` times. Each measurement is a process of its own: wall seconds, and CPU seconds of it and its children.
-Each has run once before, which compiles kernels. The checkouts take turns, and which begins changes with each round.
-The table shows the medians, and the median of the rounds' ratios earlier / this: over 1 is faster now.
+`--copies` times. Each measurement is a process of its own: wall seconds, CPU seconds of it and its children, and the
+memory of the largest of them (or of this script, 70 MB, if that is more). Each has run once before, which compiles
+kernels. The checkouts take turns, and which begins changes with each round.
+
+The table shows the medians, and the median of the rounds' ratios earlier / this: over 1 is faster, or smaller, now.
 
 The last rows are start-up alone.
 """
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import resource
 import shutil
@@ -88,7 +91,12 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory(prefix="pilekit-checkouts-") as folder:
         os.chdir(folder)
-        make_material(checkouts["earlier"], places, chosen.copies)
+        # In a process of its own: the system counts the memory of the process that starts another as the other's.
+        making = multiprocessing.Process(target=make_material, args=(checkouts["earlier"], places, chosen.copies))
+        making.start()
+        making.join()
+        if making.exitcode:
+            sys.exit(making.exitcode)
         measured: dict[str, Any] = {}
         for name in chosen.only:
             for checkout in checkouts.values():  # compiled kernels and byte code are kept
@@ -126,7 +134,7 @@ def make_material(earlier: Path, places: dict[str, str], copies: int) -> None:
 
 
 def measure(name: str, checkout: Path, places: dict[str, str]) -> dict[str, float]:
-    """Wall and CPU seconds of one measurement."""
+    """Wall and CPU seconds, and megabytes of memory, of one measurement."""
     shutil.rmtree("out", ignore_errors=True)
     if name == "index":
         shutil.rmtree("fresh", ignore_errors=True)
@@ -134,32 +142,45 @@ def measure(name: str, checkout: Path, places: dict[str, str]) -> dict[str, floa
         shutil.copy("big.jsonl.zst", "fresh")
     words = [places.get(word, word).replace("OUT", "out") for word in COMMANDS[name]]
     words = words if words[0] == "-c" else ["-m", "pilekit", *words]
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    for _ in range(MANY.get(name, 1)):
-        run(checkout, words)
-    seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"seconds": seconds / MANY.get(name, 1), "cpu_seconds": cpu / MANY.get(name, 1)}
+    start = time.perf_counter()
+    usages = [run(checkout, words) for _ in range(MANY.get(name, 1))]
+    seconds = time.perf_counter() - start
+    return {
+        "seconds": seconds / len(usages),
+        "cpu_seconds": statistics.mean(usage.ru_utime + usage.ru_stime for usage in usages),
+        "megabytes": max(usage.ru_maxrss for usage in usages) * 1024 / 1e6,
+    }
 
 
-def run(checkout: Path, words: list[str]) -> None:
-    """Run Python with these words, and with the package of this checkout."""
+def run(checkout: Path, words: list[str]) -> resource.struct_rusage:
+    """Run Python with these words, and with the package of this checkout; returns what it used."""
     one_thread = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}  # more wait for each other
     own = {"PYTHONPATH": str(checkout), "PILEKIT_CACHE": "cache", "CUDA_VISIBLE_DEVICES": ""}
-    environment = {**os.environ, **one_thread, **own}
-    ran = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True)
-    if ran.returncode:
-        sys.exit(f"{checkout}: {' '.join(words)[-300:]}: exit code {ran.returncode}: {ran.stderr[-2000:]}")
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            [sys.executable, *words],
+            env={**os.environ, **one_thread, **own},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            errors.seek(0)
+            last = errors.read()[-2000:]
+            sys.exit(f"{checkout}: {' '.join(words)[-300:]}: exit code {process.returncode}: {last}")
+    return usage
 
 
 def row(name: str, rounds: list[dict[str, dict[str, float]]]) -> str:
     """The medians of a command, and the medians of its ratios."""
     cells = []
-    for figure in ("seconds", "cpu_seconds"):
+    for figure in ("seconds", "cpu_seconds", "megabytes"):
         earlier, this = ([turn[which][figure] for turn in rounds] for which in ("earlier", "this"))
         ratios = [before / now for before, now in zip(earlier, this, strict=True)]
         cells.append(" ".join(f"{statistics.median(values):8.3f}" for values in (earlier, this, ratios)))
-    return f"{name:24} wall {cells[0]}   CPU {cells[1]}"
+    return f"{name:24} wall {cells[0]}   CPU {cells[1]}   MB {cells[2]}"
 
 
 if __name__ == "__main__":

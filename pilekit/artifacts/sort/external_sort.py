@@ -41,7 +41,7 @@ class RowSort(AbstractContextManager["RowSort"]):
 
     folder     existing folder for rows that do not fit in memory
     columns    number of uint64 columns
-    memory     bytes the sort may use, besides the tables given and returned
+    memory     bytes the sort may use, in addition to the tables given and returned
     distinct   return equal rows once
     """
 

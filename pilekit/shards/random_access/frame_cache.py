@@ -43,7 +43,7 @@ HELD_BYTES = 64 << 20
 WHOLE_BYTES = 128 << 20
 """Corpora up to this size, decoded, are held whole for repeated reads."""
 BYTES_PER_LINE = 8
-"""The memory that a decoded frame takes for the place of each line, besides its text."""
+"""The memory that a decoded frame takes for the place of each line, in addition to its text."""
 
 _IS_FRAME = re.compile(r"[0-9a-f]{32}\.frame").fullmatch
 _SUM_BYTES = 16

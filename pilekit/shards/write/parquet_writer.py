@@ -24,7 +24,7 @@ from pilekit.documents import DocumentBatch, RecordFormat
 
 ROW_GROUP_BYTES = 4 << 20
 ROW_BYTES = 32
-"""Bytes counted for a row besides its text, so that millions of empty texts do not make one row group."""
+"""Bytes counted for a row in addition to its text, so that millions of empty texts do not make one row group."""
 
 
 class RowGroups:

@@ -35,7 +35,7 @@ def settings(tmp_path: Path) -> Settings:
 
 def refusal(call: Callable[..., object], folder: Path, *given: Any, **more: Any) -> str:
     """The one line with which the call is refused, without the folder's name."""
-    return refused("", call, *given, **more).replace(f"{folder}/", "")
+    return refused(".", call, *given, **more).replace(f"{folder}/", "")
 
 
 def test_deepspeed_keeps_its_own_settings_and_the_run_decides_the_rest(settings: Settings) -> None:

@@ -50,7 +50,7 @@ def good(tmp_path: Path) -> Path:
 
 def refusal(path: str | Path, *changes: str) -> str:
     """The one line with which the config is refused, without the name of the file."""
-    return refused("", load_config, path, changes).removeprefix(str(path))
+    return refused(".", load_config, path, changes).removeprefix(str(path))
 
 
 def test_every_section_is_a_class_of_the_package() -> None:
