@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -130,17 +129,22 @@ def bits_per_byte(settings: BitsPerByteSettings) -> BitsPerByte:
 
 
 def score_corpus(
-    lm: CausalLM, tokenizer: Tokenizer, corpus: Corpus, *, passes: Passes | None = None, **options: Any
+    lm: CausalLM,
+    tokenizer: Tokenizer,
+    corpus: Corpus,
+    settings: ScoreSettings | None = None,
+    *,
+    passes: Passes | None = None,
 ) -> BitsPerByte:
     """Score a causal model in memory, in its own precision, on all shards of `corpus`; nothing is written.
 
-    options   fields of `ScoreSettings`
+    settings  None: the defaults
     passes    makes the forward passes, for processes that each make this call, as in training; None: this process
               makes all of them
 
     The model keeps its mode, and no random number is drawn.
     """
-    plan = prepare(lm.model, corpus, ScoreSettings(**options), tokenizer=tokenizer, device=lm.model.device)
+    plan = prepare(lm.model, corpus, settings or ScoreSettings(), tokenizer=tokenizer, device=lm.model.device)
     scoring = _scoring(plan, lm)
     with scoring_run(plan, single_rank()) as run, predicting(lm.model):
         with run.own_documents() as documents:

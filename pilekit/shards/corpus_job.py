@@ -94,9 +94,19 @@ class CorpusJob:
     cpus_per_job: int = 1
 
     @classmethod
-    def of_steps(cls, corpus: Corpus, *, cpus_per_job: int = 1, advance: Report | None = None, **work: Any) -> Self:
-        """The job of a command of several steps, whose `advance` is a `Report`; `work`: `StepWork` without it."""
-        return cls(corpus, report=advance, cpus_per_job=cpus_per_job, **work)
+    def of_steps(
+        cls,
+        corpus: Corpus,
+        *,
+        on_error: OnError = "raise",
+        jobs: int | None = None,
+        advance: Report | None = None,
+        cluster: Ray | None = None,
+        memory: int | None = None,
+        cpus_per_job: int = 1,
+    ) -> Self:
+        """The job of a command of several steps, whose `advance` is a `Report`; takes the options of `SortWork`."""
+        return cls(corpus, on_error, jobs, None, advance, cluster, memory=memory, cpus_per_job=cpus_per_job)
 
     @property
     def sort_bytes(self) -> int:

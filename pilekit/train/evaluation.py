@@ -18,6 +18,7 @@ from pilekit.errors import PilekitError, message_logger
 from pilekit.evaluate.bits_per_byte import score_corpus
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.score.batching import Float64, Forward, Passes, Windows
+from pilekit.evaluate.settings import ScoreSettings
 from pilekit.models.causal import CausalLM
 from pilekit.shards.read.reader import OnError
 from pilekit.stream.read.token_files import token_corpus
@@ -74,7 +75,8 @@ def evaluate(
     assert isinstance(engine.lm, CausalLM), 'which "train.eval_every" needs'
     with engine.evaluating():
         passes = divide_passes(engine.ranks)
-        return score_corpus(engine.lm, tokenizer, corpus, limit=limit, on_error=on_error, passes=passes)
+        settings = ScoreSettings(limit=limit, on_error=on_error)
+        return score_corpus(engine.lm, tokenizer, corpus, settings, passes=passes)
 
 
 def held_out_score(engine: StepEngine, tokenizer: Tokenizer, corpus: Corpus, config: TrainConfig) -> StepBitsPerByte:

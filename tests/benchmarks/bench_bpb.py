@@ -46,6 +46,7 @@ import json, sys, time
 import torch
 from pilekit import Corpus, load_tokenizer
 from pilekit.evaluate.bits_per_byte import score_corpus
+from pilekit.evaluate.settings import ScoreSettings
 from pilekit.models.causal import load_causal_lm
 from pilekit.tokenize import Tokenizer
 from tests.benchmarks.bpb.lm_eval_peer import forget_peak, held_memory, peak_memory
@@ -67,10 +68,10 @@ def timed(self, texts):
 
 Tokenizer.encode_batch = timed
 model = held_memory()
-score_corpus(lm, tokenizer, Corpus(warm_up), **settings)
+score_corpus(lm, tokenizer, Corpus(warm_up), ScoreSettings(**settings))
 forget_peak()
 tokenizing, begin, used = 0.0, time.perf_counter(), time.process_time()
-overall = score_corpus(lm, tokenizer, Corpus(shard), **settings).overall
+overall = score_corpus(lm, tokenizer, Corpus(shard), ScoreSettings(**settings)).overall
 seconds, cpu_seconds = time.perf_counter() - begin, time.process_time() - used
 print(json.dumps({"seconds": seconds, "cpu_seconds": cpu_seconds, "memory": peak_memory() - model,
                   "tokenizing": tokenizing / seconds, "nll": overall.nll, "amount": overall.tokens}))

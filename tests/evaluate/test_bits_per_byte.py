@@ -19,6 +19,7 @@ from pilekit.evaluate.bits_per_byte import bits_per_byte, score_corpus
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.scores import Score
 from pilekit.evaluate.scoring_run import READ_AHEAD, ScoringProgress
+from pilekit.evaluate.settings import ScoreSettings
 from pilekit.models.causal import as_causal_lm, load_causal_lm
 from pilekit.shards.index.build import index_corpus
 from pilekit.tokenize import load_tokenizer
@@ -46,7 +47,7 @@ def test_figures_equal_the_reference_whatever_the_batch(family: Family, context_
     overall = nll, reference_bpb(nll, everything)
     for (dtype, tolerance), size in product(((torch.float32, 1e-6), (torch.float64, 1e-12)), (1, 100_000)):
         lm = load_causal_lm(model_dir, dtype=dtype)
-        result = score_corpus(lm, tokenizer, Corpus(corpus), context_len=context_len, batch_tokens=size)
+        result = score_corpus(lm, tokenizer, Corpus(corpus), ScoreSettings(context_len=context_len, batch_tokens=size))
         assert set(result.subsets) == set(texts)
         for score, figures, of in (
             (result.overall, overall, everything),

@@ -19,6 +19,7 @@ from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.evaluate.results.scores import Score
 from pilekit.evaluate.score.batching import TokenizedDocument
 from pilekit.evaluate.score.causal_nll import causal_scoring
+from pilekit.evaluate.settings import ScoreSettings
 from pilekit.models.causal import CausalLM, as_causal_lm
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.config.sections import TrainConfig
@@ -60,14 +61,14 @@ def figures(
 ) -> tuple[Figures, Figures, dict[str, bool]]:
     """The figures of one process and of all ranks, and whether everything else stayed as it was."""
     tokenizer, shards = load_tokenizer(Path(made, "tokenizer")), Corpus(Path(made, corpus))
-    alone = score_corpus(as_causal_lm(tiny_model(family)), tokenizer, shards, limit=limit)
+    alone = score_corpus(as_causal_lm(tiny_model(family)), tokenizer, shards, ScoreSettings(limit=limit))
     engine = engine_of(as_causal_lm(tiny_model(family)), stage, dtype)
     engine.forward_backward(some_rows(join().rank), scale=0.01, last=True)
     parameters = list(engine.lm.model.parameters())
     before = [parameter.detach().clone() for parameter in parameters], [parameter.grad for parameter in parameters]
     torch.manual_seed(5)
     drawn = torch.get_rng_state()
-    together = evaluate(engine, tokenizer, shards, limit=limit)
+    together = evaluate(engine, tokenizer, shards, ScoreSettings(limit=limit))
     assert together.protocol["limit"] == limit
     left = {
         "training": engine.lm.model.training,

@@ -157,8 +157,8 @@ def pair_texts(
     texts: dict[_Key, str] = {}
     for (place, name), shard_keys in groupby(all_keys, itemgetter(0, 1)):
         manifest, shard = recorded_manifest(runs[place].parameters), shards[place, name]
-        options: dict[str, Any] = {"manifest": manifest, "advance": lambda amount: advance("reading", amount, total)}
-        with closing(DocumentReader(shard, find_index(shard, manifest), **options)) as reader:
+        index, report = find_index(shard, manifest), lambda amount: advance("reading", amount, total)
+        with closing(DocumentReader(shard, index, manifest=manifest, advance=report)) as reader:
             for document in reader.read([number for _, _, number in shard_keys]):
                 texts[place, name, document.number] = document.text[: most_held // len(all_keys)]
     kept_and_removed = []
