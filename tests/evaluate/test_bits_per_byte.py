@@ -121,7 +121,7 @@ def test_a_model_in_training_is_left_as_it_was(model_dir: Path, corpus: Path) ->
     assert model.training
     assert torch.equal(torch.get_rng_state(), before)
     model(input_ids=torch.zeros(1, 8, dtype=torch.long), labels=torch.zeros(1, 8, dtype=torch.long)).loss.backward()
-    refused("prefix", score_corpus, lm, tokenizer, Corpus(corpus), prefix="x")
+    refused("prefix", score_corpus, lm, tokenizer, Corpus(corpus), ScoreSettings(prefix="x"))
     assert model.training
 
 

@@ -68,7 +68,7 @@ def figures(
     before = [parameter.detach().clone() for parameter in parameters], [parameter.grad for parameter in parameters]
     torch.manual_seed(5)
     drawn = torch.get_rng_state()
-    together = evaluate(engine, tokenizer, shards, ScoreSettings(limit=limit))
+    together = evaluate(engine, tokenizer, shards, limit=limit)
     assert together.protocol["limit"] == limit
     left = {
         "training": engine.lm.model.training,
