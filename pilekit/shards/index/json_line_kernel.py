@@ -166,8 +166,7 @@ def _string(data: Bytes, begin: int, end: int, texts: Bytes | None, to: int) -> 
     at = begin
     size = 0  # decoded bytes before `plain`
     plain = begin  # the bytes from here to `at` have no escapes
-    block = begin  # where the 64 bytes begin that `special` describes, one bit each
-    special = _special_bytes(data, at) if at + 64 <= len(data) else _ALL
+    block, special = begin - 64, _NOTHING  # a bit for each of 64 bytes: whether it is special, or must be looked at
     while at < end:
         if at - block >= 64:
             block, special = at, _special_bytes(data, at) if at + 64 <= len(data) else _ALL
