@@ -62,6 +62,13 @@ def _cell(text: str) -> str:
 class ParameterTables(griffe.Extension):
     """Rewrites each docstring as griffe meets it."""
 
+    def on_module_instance(self, *, mod: griffe.Module, **kwargs: Any) -> None:
+        """Called by griffe with each file, before the files below it: it skips folders without an `__init__.py`."""
+        if mod.is_init_module:
+            for folder in {file.parent for file in mod.filepath.parent.glob("*/*.py")}:
+                if not (folder / "__init__.py").exists():
+                    mod.set_member(folder.name, griffe.Module(folder.name, filepath=[folder]))
+
     def on_function_instance(self, *, func: griffe.Function, **kwargs: Any) -> None:
         """Called by griffe with each function, after `on_instance`."""
         if func.docstring is None or not any(str(one.value).startswith("takes") for one in func.decorators):

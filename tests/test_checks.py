@@ -33,8 +33,6 @@ MISTAKES = {
     "format": Mistake("ruff format", "pilekit/errors.py", "X = {  }\n", "would be reformatted"),
     "type": Mistake("mypy", "pilekit/errors.py", "X: int = ''\n", "Incompatible types in assignment"),
     "missing type": Mistake("mypy", "pilekit/errors.py", "def f(x): ...\n", "missing a type annotation"),
-    "layer": Mistake("lint-imports", "pilekit/errors.py", "from pilekit import stats\n", "not allowed to import"),
-    "new part": Mistake("lint-imports", "pilekit/attic.py", "", "must be declared as a layer"),
     "page": Mistake("mkdocs build", "docs/index.md", "\n[x](nosuch.md)\n", "nosuch.md"),
     "anchor": Mistake("mkdocs build", "docs/index.md", "\n[x](bpb.md#nosuch)\n", "#nosuch"),
     "cross-reference": Mistake("mkdocs build", "docs/index.md", "\n[x][pilekit.nosuch]\n", "pilekit.nosuch"),

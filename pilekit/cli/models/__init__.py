@@ -1,1 +1,0 @@
-"""Commands about models: train, score, embed, prune."""

@@ -1,1 +1,0 @@
-"""Commands about token ids: `train-tokenizer`, `tokenize` writes token files, `merge` joins them."""
