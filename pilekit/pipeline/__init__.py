@@ -10,8 +10,8 @@
     for batch in pipeline(read("00.jsonl.zst")):
         ...
 
-stages.py has the stages of this package, functions.py makes stages from functions of one document, and selecting.py
-writes the documents that pass as a new corpus. A stage has no state that could change its results between runs, ranks
-or workers: random choices are hashes of the seed and the document's identity. (Only `NearDuplicates` has state, and
-declares it with `stateful`.)
+stages.py has the stages of this package, rules/ published rules of quality, a file for each source. functions.py makes
+stages from functions of one document, and selecting.py writes the documents that pass as a new corpus. A stage has no
+state that could change its results between runs, ranks or workers: random choices are hashes of the seed and the
+document's identity. (Only `NearDuplicates` has state, and declares it with `stateful`.)
 """

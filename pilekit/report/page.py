@@ -1,6 +1,9 @@
 """`write_report`: artefacts in, one self-contained HTML file out, which opens from disk.
 
-An artefact's content is data for the template of its kind, `templates/KIND.html`, without any HTML but figures.
+collect.py sorts the paths into artefacts. The section module of a kind (corpus, dedup, cuts, training, bits) turns an
+artefact into data for its template, `templates/KIND.html`, without any HTML but figures, which are inline SVG
+(figures.py). A corpus is hostile text. Every string passes through `visible` and jinja2's autoescape, so nothing
+becomes markup. The page's policy (CSP) allows no network, and no script but its own, which it names by its hash.
 """
 
 from __future__ import annotations
