@@ -42,9 +42,11 @@ from pilekit.models.transformer_blocks import blocks_of
 from pilekit.stream.batch.mlm import CHOSEN
 from pilekit.train.config.check import check_model, check_world
 from pilekit.train.config.file import load_config
-from pilekit.train.config.sections import TrainConfig
+from pilekit.train.config.sections import AttentionKernel, TrainConfig
 from pilekit.train.data import open_tokenizer
+from pilekit.train.model.attention import chosen_attention, with_attention
 from pilekit.train.model.shape import model_shapes
+from pilekit.train.model.varlen import VARLEN
 from pilekit.train.step.chunked_loss import ROWS
 from pilekit.train.step.optimizer import muon_parameters
 from pilekit.train.step.sharding import DTYPES, Stage
@@ -87,6 +89,7 @@ class Estimate:
     rows           rows of its embedding: the ids that it knows
     micro_batches  number of micro-batches of each rank in a step
     chosen         the config's stage
+    attention      how the model attends on this machine, if "varlen" runs where "auto" tries it
     stages         all four stages in order; stage 0 never offloads
     """
 
@@ -95,6 +98,7 @@ class Estimate:
     world_size: int
     micro_batches: int
     chosen: Stage
+    attention: AttentionKernel
     stages: list[StageEstimate]
 
 
@@ -105,6 +109,7 @@ def estimate(config: TrainConfig, world_size: int) -> Estimate:
     """
     check_model(config := load_config(config))
     check_world(config, world_size)
+    config = with_attention(config, chosen_attention(config, "cuda" if torch.cuda.is_available() else "cpu"))
     train, parallel, dtype = config.train, config.parallel, DTYPES[config.precision.dtype]
     shape, teacher = model_shapes(config, open_tokenizer(config), config.source)
     micro_batches = train.global_batch_size // world_size // train.micro_batch_size
@@ -131,6 +136,7 @@ def estimate(config: TrainConfig, world_size: int) -> Estimate:
         world_size=world_size,
         micro_batches=micro_batches,
         chosen=parallel.zero,
+        attention=config.model.attention_implementation,
         stages=stages,
     )
 
@@ -189,7 +195,8 @@ def activation_bytes(model: PreTrainedModel, config: TrainConfig) -> int:
     for module in blocks[0].modules() if blocks else ():
         products += module.out_features if isinstance(module, nn.Linear) else 0
         products += module.nf if isinstance(module, Conv1D) else 0
-    mask = tokens * seq_len if config.data.attention == "document" or not is_causal else 0  # one for all blocks
+    has_mask = config.data.attention == "document" and config.model.attention_implementation != VARLEN
+    mask = tokens * seq_len if has_mask or not is_causal else 0  # one for all blocks
     block = (2 * tokens * products + mask) * dtype.itemsize  # each block keeps a copy of the mask in `dtype`
     outside = mask + 2 * tokens * width * dtype.itemsize  # the last norm's input and result
     head = head_bytes(model, rows * (seq_len - 1) if is_causal else round(CHOSEN * tokens), dtype)

@@ -47,6 +47,7 @@ from pilekit.train.log.mfu import full_speed
 from pilekit.train.log.peek import inspect_step_command
 from pilekit.train.log.profile import Profile, part
 from pilekit.train.log.samples import open_prompts, open_samples
+from pilekit.train.model.attention import with_attention
 from pilekit.train.model.build import build_models
 from pilekit.train.model.export import export_run
 from pilekit.train.run_folder import RunFolder, open_run
@@ -127,7 +128,7 @@ class Trainer(NearestNames):
         ranks.on_all_ranks(lambda: check_backend(config, ranks.device))
         ranks.on_all_ranks(lambda: backend_settings(config, ranks.world_size))
         ranks.on_rank0(lambda: check_viewers(config))
-        self.config, self._steps = config, config.steps
+        self._steps = config.steps
         self.out = Path(out)
         streams: list[PileStream] = []  # rank 0 comes first: it builds missing indexes
         ranks.on_rank0(lambda: streams.append(open_stream(config)))
@@ -138,6 +139,7 @@ class Trainer(NearestNames):
         lm, teacher = build_models(config, config.source if model is None else model, self.tokenizer, ranks)
         self._full_speed = full_speed(lm.model, config.data.seq_len, config.precision.dtype, ranks)
         self.engine = build_engine(lm, config, ranks, teacher)
+        self.config = config = with_attention(config, self.engine.attention)
         self.state = TrainingState(self.engine, self.stream, config, is_object=model is not None)
 
     def __repr__(self) -> str:

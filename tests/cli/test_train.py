@@ -55,7 +55,7 @@ def test_a_run_its_files_and_how_it_resumes(made: Path, here: Path) -> None:
     lines = result.stdout.splitlines()
     assert re.fullmatch(r"4 steps done, 512 tokens: loss \d\.\d{4}", lines[0])
     assert lines[1:] == ["the model is in runs/tiny/model; score it with: pilekit bpb runs/tiny/model"]
-    started = "1 rank, on cpu\norder: random over the whole corpus, document by document\n"
+    started = "1 rank, on cpu\norder: random over the whole corpus, document by document\nattention: sdpa\n"
     assert result.stderr == started
     run = here / "runs" / "tiny"
     assert steps_of(run) == [1, 2, 3, 4]
@@ -81,7 +81,7 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(made: Path, here: Path) -> 
     assert plan["run"] == "runs/tiny (new)"
     assert re.fullmatch(rf"2 shards, [\d.]+ kB stored, in {made}/data: ArXiv, Github", plan["data"])
     assert plan["tokenizer"].startswith(f"{made}/tokenizer/tokenizer.json, 300 ids (")
-    assert plan["model"] == f"{made}/shape: {parameters:,} parameters"
+    assert plan["model"] == f"{made}/shape: {parameters:,} parameters, attention by sdpa"
     assert plan["ranks"] == "1; a restart may use 2"
     assert plan["memory"].startswith(
         f"{decimal(estimate(load_config(made / 'tiny.toml'), 1).stages[0].device)} of each"

@@ -119,3 +119,11 @@ def test_offload_moves_all_but_what_is_gathered_to_the_host(folder: Path) -> Non
 def test_what_cannot_run_is_not_estimated(folder: Path) -> None:
     refused(r"^train.global_batch_size = 16: 3 ranks cannot share it", estimate, config_of(folder), 3)
     refused(r"^optimizer.lr_by_pattern: ", estimate, config_of(folder, **{"optimizer.lr_by_pattern": {"none": 1.0}}), 1)
+
+
+def test_varlen_needs_no_mask_of_documents(folder: Path) -> None:
+    bf16 = {"precision.dtype": "bf16"}
+    varlen = estimate(config_of(folder, **bf16, **{"model.attention_implementation": "varlen"}), 1)
+    auto, causal = (estimate(config_of(folder, **bf16, **more), 1) for more in ({}, {"data.attention": "causal"}))
+    assert (varlen.attention, auto.attention) == ("varlen", "sdpa")
+    assert varlen.stages[0].activations == causal.stages[0].activations < auto.stages[0].activations

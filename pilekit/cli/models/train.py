@@ -275,6 +275,7 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
             trainer.fit()
             return
         click.echo(f"{describe_ranks(ranks)}\norder: {trainer.stream.order}", err=True)
+        click.echo(f"attention: {trainer.config.model.attention_implementation}", err=True)
         with live_line(config.steps) as show:
             finished = trainer.fit(show)
         if finished.interrupted:
@@ -313,7 +314,8 @@ def _print_estimate(config: TrainConfig, world_size: int, *, as_json: bool) -> N
         click.echo(msgspec.json.format(msgspec.json.encode(plan), indent=2))
         return
     ranks = f"{plan.parameters:,} parameters on {counted(plan.world_size, 'rank')}"
-    say(f"{ranks}, {counted(plan.micro_batches, 'micro-batch', 'micro-batches')} a step; bytes of each rank:")
+    batches = f"{counted(plan.micro_batches, 'micro-batch', 'micro-batches')} a step"
+    say(f"{ranks}, {batches}, attention by {plan.attention}; bytes of each rank:")
     print_fitted(table(plan))
 
 
@@ -356,7 +358,7 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
         ("data", f"{counted(len(corpus.shards), 'shard')}{size} in {corpus.root}: {subsets}"),
         ("order", stream.order),
         ("tokenizer", f"{tokenizer.path}, {ids}"),
-        ("model", f"{name}: {memory.parameters:,} parameters"),
+        ("model", f"{name}: {memory.parameters:,} parameters, attention by {memory.attention}"),
         ("ranks", f"{world_size:,}; a restart may use {', '.join(other_sizes) or 'no other number'}"),
         (
             "memory",

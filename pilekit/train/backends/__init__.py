@@ -17,7 +17,7 @@ from pilekit.models.causal import CausalLM
 from pilekit.models.masked import MaskedLM
 from pilekit.train.config.backend_file import read_backend_file
 from pilekit.train.config.sections import TrainConfig
-from pilekit.train.model.attention import try_attention, use_attention
+from pilekit.train.model.attention import choose_attention
 from pilekit.train.step.step_engine import StepEngine
 from pilekit.train.step.teacher import Teacher
 from pilekit.workers.ranks import Ranks
@@ -45,7 +45,7 @@ def check_backend(config: TrainConfig, device: torch.device | None = None) -> No
     ):
         if is_needed and find_spec(package) is None:
             raise PilekitError(f"{setting}: the package {package} is not installed; {install}, or set {instead}")
-    if fast not in ("sdpa", "varlen") and device is not None and not on_gpu:
+    if fast not in ("auto", "sdpa", "varlen") and device is not None and not on_gpu:
         raise PilekitError(f'{attention}: trains on a GPU only, and there is none; set "sdpa"')
     if backend == "accelerate" and config.parallel.zero and device is not None and device.type == "cpu":
         raise PilekitError(
@@ -72,12 +72,6 @@ def build_engine(
         from pilekit.train.backends.accelerate import AccelerateEngine
 
         return AccelerateEngine(lm, config, ranks)
-    attention = config.model.attention_implementation
-    if attention != "sdpa":
-        ranks.on_all_ranks(lambda: use_attention(lm.model, attention))
     engine = StepEngine(lm, config, ranks, None if teacher is None else Teacher(teacher, config, ranks))
-    if attention != "sdpa":
-        assert isinstance(lm, CausalLM), "masked models use sdpa"
-        with engine.evaluating():
-            try_attention(lm, config, ranks)
+    choose_attention(engine, config)
     return engine

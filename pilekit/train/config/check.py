@@ -150,8 +150,8 @@ def _rules(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
     rule = "teaches nothing, because teacher.kl and teacher.cosine are 0; give one a weight, or leave the teacher out"
     yield "teacher.path", teacher.path is None or teacher.kl + teacher.cosine > 0, rule
     fast = model.attention_implementation
-    rule = 'with train.objective = "mlm" it must be "sdpa"'
-    yield "model.attention_implementation", fast == "sdpa" or not is_mlm, rule
+    rule = 'with train.objective = "mlm" it must be "auto" or "sdpa"'
+    yield "model.attention_implementation", fast in ("auto", "sdpa") or not is_mlm, rule
     rule = 'needs precision.dtype = "bf16" or "fp16"'
     yield "model.attention_implementation", fast != "flash_attention_2" or precision.dtype != "fp32", rule
     lora = config.lora
@@ -206,7 +206,7 @@ def _backend_rules(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
         "teacher.path": (None,),
         "lora.rank": (0,),
         "model.freeze": (None,),
-        "model.attention_implementation": ("sdpa",),
+        "model.attention_implementation": ("auto", "sdpa"),
         "train.ema": (0,),
         "parallel.shard": (None,),
         "optimizer.name": ("adamw",),

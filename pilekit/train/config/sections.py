@@ -19,6 +19,7 @@ from pilekit.stream.settings import RowSettings
 
 Objective = Literal["clm", "mlm", "distill"]
 Attention = Literal["document", "causal", "row"]
+AttentionKernel = Literal["auto", "sdpa", "varlen", "flash_attention_2", "flex_attention"]
 
 LONGEST_ROW = 2**20
 """More tokens than any model has positions, so a typing error cannot ask for all memory."""
@@ -79,9 +80,10 @@ class ModelConfig(_Section, frozen=True, kw_only=True):
     """A folder with an adapter of `path`, as peft saves it, which is added to the weights before they are trained."""
     from_teacher: Count | None = None
     """The teacher with this many of its blocks, evenly spaced from its first to its last; it keeps their weights."""
-    attention_implementation: Literal["sdpa", "varlen", "flash_attention_2", "flex_attention"] = "sdpa"
-    """The attention kernel. "varlen" is PyTorch's flash attention over documents. The others have their names in
-    transformers; the last two need a GPU, and the first of them its package."""
+    attention_implementation: AttentionKernel = "auto"
+    """The attention kernel. "varlen" is PyTorch's flash attention over documents. "auto" takes it on a GPU where it
+    runs, and else "sdpa". The others have their names in transformers, and need a GPU, the first of them its package.
+    """
     freeze: Texts | None = None
     """Parameters that are not trained, by name, such as ["*.embed_in.*"]; they have no gradient or optimizer state."""
 

@@ -9,10 +9,8 @@ metrics.jsonl.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any
-
-import torch
 
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
@@ -23,7 +21,7 @@ from pilekit.tokenize import Tokenizer
 from pilekit.train.config.check import manifest_of, wrong
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.log.metrics import StepLog, StepSample
-from pilekit.train.model.attention import use_attention
+from pilekit.train.model.attention import uncompiled, use_attention
 from pilekit.train.run_folder import RunFolder
 from pilekit.train.step.step_engine import StepEngine
 
@@ -74,7 +72,7 @@ def open_samples(
             return
         assert isinstance(engine.lm, CausalLM)
         room = config.data.seq_len - 1 - max(map(_length, prompts))
-        with engine.evaluating(), _plain(engine.lm, config):
+        with engine.evaluating(), _plain(engine, config):
             samples = continued(
                 engine.lm,
                 tokenizer,
@@ -102,15 +100,15 @@ def _length(prompt: Prompt) -> int:
 
 
 @contextmanager
-def _plain(lm: CausalLM, config: TrainConfig) -> Iterator[None]:
-    """Inside: no compiled code, which each new length would compile again, and attention that knows a cache."""
-    fast = config.model.attention_implementation
-    with torch.compiler.set_stance("force_eager") if config.parallel.compile else nullcontext():
+def _plain(engine: StepEngine, config: TrainConfig) -> Iterator[None]:
+    """Inside: no compiled code, and attention that knows a cache."""
+    model, fast = engine.lm.model, engine.attention
+    with uncompiled(config):
         if fast == "sdpa":
             yield
             return
-        use_attention(lm.model, "sdpa")
+        use_attention(model, "sdpa")
         try:
             yield
         finally:
-            use_attention(lm.model, fast)
+            use_attention(model, fast)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from transformers import AttentionInterface
 from pilekit.errors import PilekitError
 from pilekit.train.config.sections import Attention
 
-VARLEN = "varlen"
+VARLEN: Final = "varlen"
 PIECES_OF_A_ROW = 16
 """Pieces of a row for which there is room from the start. Empty pieces cost little."""
 

@@ -37,7 +37,7 @@ from pilekit.errors import PilekitError, shortened
 from pilekit.models.causal import CausalLM
 from pilekit.models.masked import MaskedLM
 from pilekit.models.transformer_blocks import blocks_of
-from pilekit.train.config.sections import Objective, TrainConfig
+from pilekit.train.config.sections import AttentionKernel, Objective, TrainConfig
 from pilekit.train.model.varlen import VARLEN, Cuts
 from pilekit.train.step.loss_scale import LossScale
 from pilekit.train.step.losses import StepLoss, places_of_targets
@@ -92,9 +92,11 @@ class Update:
 class StepEngine:
     """The model `lm`, sharded over `ranks` in place, and its optimizer.
 
-    `loss_scale` is None unless precision.dtype is "fp16".
+    `attention` is how the model attends, which model/attention.py changes. `loss_scale` is None unless precision.dtype
+    is "fp16".
     """
 
+    attention: AttentionKernel = "sdpa"
     loss_scale: LossScale | None
 
     def __init__(
@@ -108,7 +110,7 @@ class StepEngine:
         self._step_loss = StepLoss(
             lm, attention=config.data.attention, teacher=teacher, compiled=parallel.compile == "step"
         )
-        self._cuts = Cuts(config.data.attention) if config.model.attention_implementation == VARLEN else None
+        self._cuts = Cuts(config.data.attention)
         blocks = blocks_of(lm.model)
         recompute_activations(lm.model, parallel.activation_checkpoint)
         if parallel.compile:
@@ -140,7 +142,7 @@ class StepEngine:
         """The columns on the ranks' device, with the places that a GPU would have to be asked for."""
         objective: Objective = "mlm" if isinstance(self.lm, MaskedLM) else "clm"
         columns = {**rows, "places": places_of_targets(rows, objective)}
-        if self._cuts is not None:
+        if self.attention == VARLEN:
             columns["cuts"] = self._cuts.find(rows)
         if self.ranks.device.type == "cpu":
             return columns
@@ -194,6 +196,11 @@ class StepEngine:
         """Let `read` put a checkpoint into `state`, and return its result."""
         self.optimizer.zero_grad()
         return read(*self.state())
+
+    def forget(self) -> None:
+        """Drop the gradient of the micro-batches so far, even if one of them failed."""
+        release(self._step_loss)
+        self.optimizer.zero_grad()
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

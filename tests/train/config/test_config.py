@@ -262,7 +262,7 @@ def test_the_written_file_has_all_fields_and_differences_have_both_values(good: 
     old = load_config(good)
     written = tomllib.loads(to_toml(old))
     assert list(written) == list(TrainConfig.__struct_fields__)
-    assert written["model"] == {"preset": "pythia-14m", "attention_implementation": "sdpa"}
+    assert written["model"] == {"preset": "pythia-14m", "attention_implementation": "auto"}
     assert set(written["optimizer"]) == {"name", "momentum", "lr", "betas", "eps", "weight_decay", "layer_decay"}
     new = load_config(good, ["train.steps=60", 'data.path=["a"]', "optimizer.betas=[0.5, 0.5]", "log.every=1"])
     assert differences(old, new) == [
