@@ -82,6 +82,8 @@ from pilekit.tokenize.files.merge import merge_token_files as merge_token_files
 from pilekit.tokenize.files.token_file import TokenFile as TokenFile
 from pilekit.tokenize.files.tokenize_corpus import TokenizedCorpus as TokenizedCorpus
 from pilekit.tokenize.files.tokenize_corpus import tokenize_corpus as tokenize_corpus
+from pilekit.trace.count_phrases import count_phrases as count_phrases
+from pilekit.trace.phrase_counts import PhraseCounts as PhraseCounts
 from pilekit.train.config.file import load_config as load_config
 from pilekit.train.config.sections import TrainConfig as TrainConfig
 from pilekit.train.launch.notebook import notebook_launch as notebook_launch

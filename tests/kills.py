@@ -109,7 +109,7 @@ def left_at_each_renaming(folder: Path, run: Callable[[Path], object]) -> tuple[
         left |= {path.relative_to(out).as_posix() for path in out.rglob("*")}
         if not killed:
             return moment, left
-        notes = {json.loads(path.read_bytes())["name"] for path in out.glob(f"{NOTES}/*.json")} - {"/summary"}
+        notes = {json.loads(path.read_bytes())["name"] for path in out.glob(f"**/{NOTES}/*.json")} - {"/summary"}
         with pytest.MonkeyPatch.context() as patch:
             noted = record_notes(patch)
             run(out)

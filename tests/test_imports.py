@@ -31,6 +31,7 @@ LAYERS = [
     "assemble",
     "dedup",
     "cutting",
+    "trace",
     "stream",
     "models",
     "evaluate",

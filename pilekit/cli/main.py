@@ -30,6 +30,7 @@ GROUPS = {
         "head": "Print the first documents, as text or JSON lines.",
         "sample": "Print random documents, as text or JSON lines.",
         "grep": "Print or count the documents in which a pattern is found.",
+        "count": "Count how often phrases occur, and in how many documents.",
         "show": "Print one document of a shard.",
         "explore": "Browse documents, copies, tokens and bits in a local page.",
     },
@@ -77,7 +78,7 @@ MODEL_COMMANDS = ("train", "bpb", "generate", "embed", "prune", "demo")
 
 MODULES = {
     **dict.fromkeys(("head", "sample"), "look.head_sample"),
-    **{name: f"look.{name}" for name in ("grep", "show", "duplicates", "explore", "report")},
+    **{name: f"look.{name}" for name in ("grep", "count", "show", "duplicates", "explore", "report")},
     **{name: f"models.{name}" for name in ("bpb", "embed", "generate", "prune", "train")},
     **{name: f"tokens.{name}" for name in ("tokenize", "merge", "train-tokenizer")},
 }
@@ -87,7 +88,7 @@ RESUMED = (
     *("index", "reframe", "select", "assemble", "dedup", "clean", "decontaminate", "substrings"),
     *("tokenize", "merge", "train", "embed", "demo"),
 )
-"""Commands that keep finished work, in addition to `bpb --out`."""
+"""Commands that keep finished work, in addition to `bpb --out` and `count --out`."""
 
 REPORT_SECONDS = 30.0
 """How long a silent rank waits for rank 0 to print the error. The launcher kills all ranks when the first one ends."""

@@ -45,7 +45,7 @@ class Texts(NamedTuple):
         absent = set(fields)
         for evaluation, shard in zip(evaluation_names(corpus.shards), corpus.shards, strict=True):
             present_fields = set[str]()
-            for number, raw in enumerate(_raw_records(shard, fields)):
+            for number, (_, raw) in enumerate(raw_records(shard, fields)):
                 texts = _texts_of(raw, fields, shard, number)
                 present_fields.update(texts)
                 record = evaluation, number, None if raw.get("id") is None else str(raw["id"])
@@ -80,8 +80,8 @@ def evaluation_names(shards: Sequence[Shard]) -> list[str]:
 def record_texts(shard: Shard, fields: Sequence[str], numbers: Collection[int]) -> dict[int, dict[str, str]]:
     """The texts of some records of a file by field, a joined text under all their names; reads up to the last one."""
     texts = {}
-    with closing(_raw_records(shard, fields)) as records:
-        for number, raw in enumerate(islice(records, max(numbers, default=-1) + 1)):
+    with closing(raw_records(shard, fields)) as records:
+        for number, (_, raw) in enumerate(islice(records, max(numbers, default=-1) + 1)):
             if number in numbers:
                 texts[number] = _texts_of(raw, fields, shard, number)
     return texts
@@ -100,12 +100,12 @@ def _texts_of(raw: Mapping[str, Any], fields: Sequence[str], shard: Shard, numbe
     return texts
 
 
-def _raw_records(shard: Shard, fields: Sequence[str]) -> Generator[Mapping[str, Any], None, None]:
-    """The records of a file."""
+def raw_records(shard: Shard, fields: Sequence[str]) -> Generator[tuple[int, Mapping[str, Any]], None, None]:
+    """The records of a file, each with its line, from 1."""
     with shard_blocks(shard.path, ReadOptions(ahead=False), columns={*fields, "id"}) as blocks:
         for part in numbered_parts(blocks):
             for number, record in zip((part.numbers + 1).tolist(), records_of(part), strict=True):
                 if type(record) is not dict:
                     why = record if isinstance(record, BadRecord) else f"is {kind_of(record)}, not a JSON object"
                     raise PilekitError(f"{shard.path}, line {number:,}: {shortened(why, 200)}")
-                yield record
+                yield number, record

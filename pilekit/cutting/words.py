@@ -9,10 +9,12 @@ hashes.
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from pilekit.pipeline.rules.scanned_texts import decoded
 from pilekit.pipeline.rules.text_repeats import characters
@@ -54,6 +56,20 @@ def compacted(text: str) -> tuple[bytes, int]:
     return words[:size].tobytes(), count
 
 
+def compacted_all(texts: Sequence[str]) -> tuple[Bytes, Int64]:
+    """The `compacted` words of several texts, one behind the other, after a space.
+
+    Returns their bytes, and where the words of each text begin, and the end, int64 [texts + 1].
+    """
+    lowered = pa.array([f"{text.lower()} " for text in texts], pa.large_string())
+    _, ends, values = lowered.buffers()
+    data, ends = np.frombuffer(values, np.uint8), np.frombuffer(ends, np.int64, len(texts) + 1)
+    words, offsets = np.empty(len(data) + 1, np.uint8), np.empty(len(texts) + 1, np.int64)
+    words[0], offsets[0] = 32, 1
+    _compact_all(data, ends, folds(), words, offsets)
+    return words[: offsets[-1]], offsets
+
+
 @compiled()
 def _compact(data: Bytes, fold: UInt32, words: Bytes) -> tuple[int, int]:
     """Write the words of lower-cased text that ends in a space; returns their bytes and their number."""
@@ -72,6 +88,13 @@ def _compact(data: Bytes, fold: UInt32, words: Bytes) -> tuple[int, int]:
                 size += 1
         at += width
     return size, count
+
+
+@compiled()
+def _compact_all(data: Bytes, ends: Int64, fold: UInt32, words: Bytes, offsets: Int64) -> None:
+    for text in range(len(ends) - 1):
+        size, _ = _compact(data[ends[text] : ends[text + 1]], fold, words[offsets[text] :])
+        offsets[text + 1] = offsets[text] + size
 
 
 @compiled()

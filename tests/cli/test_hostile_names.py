@@ -47,6 +47,8 @@ WORKS = [
     ["sample", *CORPUS],
     ["grep", "word3", *CORPUS],
     ["grep", "word3", *CORPUS, "--count"],
+    ["count", "phrases", *CORPUS, "--out", "made/counts.parquet"],
+    ["count", "--phrase", f"a{EVIL}", *CORPUS, "--words", "--phrase", "Word3"],
     ["show", "data/00.jsonl.zst", "1", "--meta", "--manifest", "pile.toml"],
     ["explore", *CORPUS, "--tokenizer", "model"],
     ["index", *CORPUS],
@@ -81,7 +83,19 @@ WORKS = [
 ]
 """Calls of each command that end well, in an order in which each finds the results that it needs."""
 
-INPUTS = ("data", "pile.toml", "mine.toml", "quiz.jsonl", "prompts", "run.toml", "model", "bad.jsonl", "odd", "damaged")
+INPUTS = (
+    "data",
+    "pile.toml",
+    "mine.toml",
+    "quiz.jsonl",
+    "prompts",
+    "phrases",
+    "run.toml",
+    "model",
+    "bad.jsonl",
+    "odd",
+    "damaged",
+)
 READ = (*INPUTS, "data/00.jsonl.zst", "made/unique", "made/clear", "made/tokens/one")
 FAILS = [
     ["demo", "--out", "data"],
@@ -95,7 +109,7 @@ FAILS = [
 ]
 """The same calls, each with one of its inputs missing, damaged, or a folder of a shard whose name is not UTF-8."""
 
-NAMED = re.compile(r"(?<![-\w])(data|made|model|pile|mine|quiz|prompts|run|missing|damaged|odd|bad)(?=[/.]|$)")
+NAMED = re.compile(r"(?<![-\w])(data|made|model|pile|mine|quiz|prompts|phrases|run|missing|damaged|odd|bad)(?=[/.]|$)")
 
 
 def spelt(arguments: list[str]) -> list[str]:
@@ -118,11 +132,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The current folder: a corpus and its manifest, sources, a model, the configuration of a run."""
     (tmp_path / f"here{EVIL}").mkdir()
     monkeypatch.chdir(tmp_path / f"here{EVIL}")
-    data, pile, mine, quiz, prompts, run, model, bad, odd, damaged = map(Path, spelt([*INPUTS]))
+    data, pile, mine, quiz, prompts, phrases, run, model, bad, odd, damaged = map(Path, spelt([*INPUTS]))
     data.mkdir()
     for number in range(2):
         (data / f"{number:02d}{EVIL}.jsonl.zst").write_bytes(zstd_frame(documents(TEXT, LABEL)))
     quiz.write_bytes(documents("text", LABEL)[:2000].partition(b"\n")[0])
+    phrases.write_text(f"word3\n{EVIL}\n{LABELS[0]}\n")
     prompts.write_text(f"a prompt{EVIL}{LABELS[0]}\n")
     fields = f"text_field = {json.dumps(TEXT)}\nlabel_path = {json.dumps(f'meta.{LABEL}')}\n"
     first, second = (f"[[subsets]]\nname = {json.dumps(label)}\n" for label in LABELS)

@@ -15,6 +15,7 @@ from pilekit import (
     PilekitError,
     assemble_corpus,
     clean_corpus,
+    count_phrases,
     decontaminate_corpus,
     dedup_corpus,
     reframe_corpus,
@@ -62,6 +63,9 @@ COMMANDS: dict[str, Callable[..., Any]] = {
         folder / "data", out, against=folder / "quiz.jsonl", **work
     ),
     "assemble": lambda folder, out, **work: assemble_corpus(folder / "mine.toml", out, **work),
+    "count": lambda folder, out, **work: count_phrases(
+        folder / "data", ["word1", QUESTION], out / "counts.parquet", **work
+    ),
     "tokenize": lambda folder, out, **work: tokenize_corpus(
         folder / "data", out / "pile", folder / "tokenizer.json", **work
     ),
@@ -70,7 +74,8 @@ SHARD_BY_SHARD = [name for name in COMMANDS if name not in ("assemble", "tokeniz
 """The commands that take a bad line for no document, and return a result with `skipped`."""
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "tokenize"])  # see tokenize/files/test_killed.py
+# See tokenize/files/test_killed.py and trace/test_count_phrases.py.
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("tokenize", "count")])
 def test_a_killed_run_ends_with_the_same_bytes_and_does_nothing_twice(data: Path, tmp_path: Path, name: str) -> None:
     moments, left = left_at_each_renaming(tmp_path, lambda out: COMMANDS[name](data, out, jobs=1))
     assert moments > 6

@@ -1,0 +1,218 @@
+"""`count_phrases`: how often each of many phrases occurs in a corpus, and in how many documents, in one pass.
+
+    phrases -> PhraseTable, in files -> counts of each shard -> all shards together -> a Parquet file
+
+The work is a folder job: OUT.unfinished/ until OUT is there, or a temporary folder without `out`. Its table is mapped
+by all processes, and a shard that was counted is not read again. Sums do not depend on the order of the shards.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial, reduce
+from pathlib import Path
+from typing import Any, Unpack
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pilekit.artifacts.atomic_write import check_target, write_atomically
+from pilekit.artifacts.folders import cache_folder, make_folder, refuse_linked_folders
+from pilekit.artifacts.header import FORMAT, Header, decode_header
+from pilekit.artifacts.job_folder import Output, check_same_job
+from pilekit.corpus import Corpus, Described, Shard, Source, subsets_or_all
+from pilekit.corpus.shard import STANDARD_INPUT
+from pilekit.cutting.words import compacted_all
+from pilekit.documents import add_counts, check_labels
+from pilekit.errors import PilekitError, message_logger
+from pilekit.shards.corpus_job import CorpusJob, Share, await_files
+from pilekit.shards.fingerprint import Inputs, inputs_for
+from pilekit.shards.folder_job import FolderJob, corpus_folder
+from pilekit.shards.read.absent_label import check_label
+from pilekit.shards.read.json_records import bad_line_error
+from pilekit.shards.read.read_errors import SkippedLines
+from pilekit.shards.read.reader import Reading, read
+from pilekit.shards.work import PartWork, takes
+from pilekit.trace.phrase_counts import SCHEMA, PhraseCounts, ShardCounts, Sort, count_rows, totals
+from pilekit.trace.phrase_table import PhraseTable
+from pilekit.trace.phrases import Phrases
+from pilekit.trace.subset_counts import SubsetCounts
+from pilekit.version import __version__
+from pilekit.workers import Advance
+
+logger = message_logger(__name__)
+
+KIND = "phrase counts"
+_HEADER = b"pilekit"
+_REMEDY = "name another file with --out, or remove this one"
+
+
+@takes(PartWork)
+def count_phrases(
+    corpus: Corpus | Source,
+    phrases: str | Path | Iterable[str],
+    out: str | Path | None = None,
+    *,
+    field: str | None = None,
+    words: bool = False,
+    sort: Sort = "count",
+    subsets: str | Sequence[str] | None = None,
+    manifest: Described = None,
+    **work: Unpack[PartWork],
+) -> PhraseCounts:
+    """Count how often each phrase occurs in the texts of a corpus, and in how many documents, overall and by subset.
+
+    corpus    a `Corpus`, or a path, glob or URL, or several of them
+    phrases   a list of texts; or the path of a text file with a phrase a line, or of a .jsonl or .parquet file
+    out       a new Parquet file for the result; a killed run is resumed, and a finished one returns at once. None: no
+              file
+    field     the field of the phrase in records; None: text
+    words     compare words, lower-cased and without punctuation, across lines; else bytes of UTF-8
+    sort      "count": the most frequent phrase first; "given": the order of `phrases`
+    subsets   only documents of these subsets, in any spelling the manifest knows; None: all
+    manifest  describes the corpus at a path, as for `Corpus`
+    work      on_error, jobs, advance, cluster, part: see `PartWork`
+
+    Occurrences may overlap each other, and do not cross documents. Equal phrases count once. PilekitError for an empty
+    phrase, which names its line.
+    """
+    corpus = Corpus.of(corpus, manifest)
+    chosen = subsets_or_all([subsets] if isinstance(subsets, str) else subsets, corpus.manifest)
+    if sort not in ("count", "given"):
+        raise PilekitError(f'sort is "count" or "given", not {sort!r}')
+    if phrases == STANDARD_INPUT and any(shard.path == STANDARD_INPUT for shard in corpus.shards):
+        raise PilekitError("standard input (-) cannot be both the phrases and the corpus; save one to a file first")
+    job = CorpusJob(corpus, **work)
+    if job.part is not None and out is None:
+        raise PilekitError("the counts of parts are kept in a file; name it with out")
+    given = Phrases.read(phrases, field)
+    parameters = {"phrases": given.hash, "words": words, "sort": sort, **corpus.manifest.record}
+    parameters["subsets"] = None if chosen is None else sorted(chosen)
+    with _target(out, job) as path:
+        refuse_linked_folders(folder := Path(f"{path}.unfinished"))
+        result = _finished(path, parameters, corpus)
+        if result is None:
+            with corpus_folder(job, folder, kind=KIND, parameters=parameters) as folder_job:
+                result = _count(folder_job, given, path, parameters, chosen)
+        if job.part is None:
+            shutil.rmtree(folder, ignore_errors=True)  # A run that was killed at its end leaves it.
+    if job.on_error == "raise" and result.skipped.count:  # An earlier run skipped lines that are errors now.
+        raise bad_line_error(result.skipped.examples[0])
+    return result
+
+
+@contextmanager
+def _target(out: str | Path | None, job: CorpusJob) -> Iterator[Path]:
+    """The path of the Parquet file; without `out` in a temporary folder, which the nodes of a cluster share."""
+    if out is not None:
+        check_target(out, follow_links=True)
+        yield Path(out)
+        return
+    if (shared := None if job.cluster is None else cache_folder()) is not None:
+        make_folder(shared)
+    with tempfile.TemporaryDirectory(prefix="pilekit-count-", dir=shared) as folder:
+        yield Path(folder, "counts.parquet")
+
+
+def _finished(path: Path, parameters: Mapping[str, Any], corpus: Corpus) -> PhraseCounts | None:
+    """The result in the file at `path`; None if there is none. PilekitError if it is not the result of this job."""
+    if not path.exists():
+        return None
+    try:
+        rows = _read(path)
+        encoded = (rows.schema.metadata or {}).get(_HEADER)
+    except (OSError, pa.ArrowException):
+        encoded = None
+    if encoded is None:
+        raise PilekitError(f"{path}: exists, and is no result of pilekit count; {_REMEDY}")
+    header = decode_header(encoded, path)
+    check_same_job(path, header, parameters, inputs_for(path, corpus.shards).fingerprints, _REMEDY)
+    logger.warning("already done: %s holds this result; to count again, remove it first", path)
+    return PhraseCounts(rows, header.results["summary"], SkippedLines.from_note(header.results))
+
+
+def _count(
+    job: FolderJob, given: Phrases, path: Path, parameters: Mapping[str, Any], subsets: Sequence[str] | None
+) -> PhraseCounts:
+    """Count all shards of the job, and write the result to `path`, unless it is of a part."""
+    words, folder, corpus = bool(parameters["words"]), job.output.folder, job.corpus
+    sought = given.words() if words else given
+    table = PhraseTable.build(sought.data, sought.ends)
+    table.save(folder / "phrases")
+    numbers, given = np.sort(table.number).astype(np.int64), given.saved(folder / "given")
+    del sought, table  # The shards' processes map the files, and this may be one of them.
+    if (repeated := len(given) - len(numbers)) > 0:
+        first = given.place(int(np.setdiff1d(np.arange(len(given)), numbers, assume_unique=True)[0]))
+        logger.warning("%s: was given before; equal phrases count once (%s left out)", first, f"{repeated:,}")
+    reading = partial(read, subsets=subsets, on_error=job.on_error, manifest=corpus.manifest)
+    notes = job.process_unfinished(partial(count_shard, reading=reading, words=words))
+    shards = [ShardCounts.load(_path(job.output, name), list(note["subsets"])) for name, note in notes.items()]
+    documents: dict[str, int] = reduce(add_counts, (note["subsets"] for note in notes.values()), {})
+    if job.part is None:
+        check_label(corpus, documents, subsets, discard=job.output.discard)
+    sums, skipped = totals(shards, len(given)), SkippedLines.from_notes(notes, job.shards)
+    if parameters["sort"] == "count":
+        numbers = numbers[np.argsort(-sums[0, numbers], kind="stable")]
+    summary = {
+        "phrases": len(numbers),
+        "found": int(np.count_nonzero(sums[0])),
+        "duplicates": repeated,
+        "documents": sum(documents.values()),
+        "others": sum(note["others"] for note in notes.values()),
+        "skipped": skipped.count,
+        "subsets": dict(sorted(documents.items(), key=lambda item: (-item[1], item[0]))),
+    }
+    batches = count_rows(shards, given, numbers, sums)
+    if job.part is not None:
+        return PhraseCounts(pa.Table.from_batches(batches, SCHEMA), summary, skipped)
+    results = {"summary": summary, "skipped": skipped.count, "bad_lines": skipped.listed()}
+    header = Header(
+        format=FORMAT,
+        pilekit=__version__,
+        kind=KIND,
+        parameters=dict(parameters),
+        inputs=job.inputs.fingerprints,
+        finished=True,
+        results=results,
+    )
+    schema = SCHEMA.with_metadata({_HEADER: msgspec.json.encode(header)})
+    with write_atomically(path, follow_links=True) as file, pq.ParquetWriter(file, schema, compression="zstd") as rows:
+        for batch in batches:
+            rows.write_batch(batch)
+    return PhraseCounts(_read(path), summary, skipped)
+
+
+def _read(path: Path) -> pa.Table:
+    with pq.ParquetFile(path) as file:
+        return file.read()
+
+
+def count_shard(
+    shard: Shard, advance: Advance, *, output: Output, inputs: Inputs, reading: Reading, words: bool, share: Share
+) -> None:
+    """Count one shard, write its counts, and note its documents by subset."""
+    table_folder, path = output.folder / "phrases", _path(output, shard.name)
+    await_files([table_folder / "heads.npy"])
+    counts, documents = SubsetCounts(PhraseTable.load(table_folder)), Counter[str]()
+    with reading(shard, advance=advance, ahead=share.ahead) as reader:
+        for batch in reader:
+            documents.update(batch.subsets)
+            check_labels(documents)
+            codes = {subset: code for code, subset in enumerate(documents)}
+            subsets = np.fromiter(map(codes.__getitem__, batch.subsets), np.int64, len(batch))
+            data, offsets = compacted_all(batch.texts) if words else batch.utf8()
+            counts.add(data, offsets, subsets, at_words=words)
+    inputs.check(shard)
+    with write_atomically(path) as file:
+        np.save(file, counts.rows())
+    output.note(shard.name, {"subsets": dict(documents), **reader.skip_counts()}, path)
+
+
+def _path(output: Output, shard: str) -> Path:
+    return output.path(f"counts/{shard}", ".npy")

@@ -1,0 +1,157 @@
+"""`PhraseCounts`: the result of `count_phrases`, and the Parquet file that holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from pilekit.artifacts.parquet_rows import ROWS_PER_GROUP
+from pilekit.display.fitted_table import DASH, SHORTEN, Column, FittedTable, rounded_count
+from pilekit.display.table_result import TableResult
+from pilekit.errors import counted
+from pilekit.shards.read.read_errors import SkippedLines
+from pilekit.trace.phrase_kernel import Int64
+from pilekit.trace.phrases import Phrases
+
+Sort = Literal["count", "given"]
+
+_IN_SUBSET = pa.struct({"subset": pa.string(), "occurrences": pa.int64(), "documents": pa.int64()})
+SCHEMA = pa.schema(
+    {"phrase": pa.string(), "occurrences": pa.int64(), "documents": pa.int64(), "subsets": pa.list_(_IN_SUBSET)}
+)
+
+
+@dataclass(frozen=True, repr=False)
+class PhraseCounts(TableResult):
+    """How often phrases occur in a corpus, and in how many documents.
+
+    rows      a row per phrase: `phrase`, `occurrences`, `documents`, and `subsets`, a list of `subset`, `occurrences`
+              and `documents`, of the subset with the most occurrences first; the columns of the Parquet file
+    summary   the numbers of `phrases` and of those `found`, `duplicates` that were given again, documents read, and of
+              `others`, which are subsets that were not asked for; bad lines `skipped`; `subsets`: documents by subset
+    skipped   the bad lines skipped
+    """
+
+    ROWS: ClassVar[tuple[str, str]] = ("phrase", "counts")
+
+    rows: pa.Table = field(repr=False)
+    summary: dict[str, Any]
+    skipped: SkippedLines
+
+    def to_dict(self) -> dict[str, Any]:
+        """The summary, and as `counts` the `occurrences`, `documents` and `subsets` of each phrase."""
+        return {**self.summary, "counts": self._rows()}
+
+    def _rows(self) -> dict[str, Any]:
+        return {row.pop("phrase"): {**row, "subsets": _by_subset(row["subsets"])} for row in self.rows.to_pylist()}
+
+    def to_arrow(self) -> pa.Table:
+        """The rows."""
+        return self.rows
+
+    def __repr__(self) -> str:
+        numbers = (f"{name}={count:,}" for name, count in self.summary.items() if type(count) is int)
+        return f"PhraseCounts({', '.join(numbers)})"
+
+    def table(self) -> FittedTable[int]:
+        """A row per phrase."""
+        rows, summary = self.rows, self.summary
+
+        def cell(row: int, name: str) -> Any:
+            return rows[name][row].as_py()
+
+        def most_in(row: int) -> str:
+            in_subsets = cell(row, "subsets")
+            return in_subsets[0]["subset"] if in_subsets else DASH
+
+        columns = [
+            Column[int]("Phrase", lambda row: cell(row, "phrase")),
+            _count("Occurrences", "Occur", lambda row: cell(row, "occurrences")),
+            _count("Documents", "Docs", lambda row: cell(row, "documents")),
+            Column("Most in", most_in, justify="left"),
+        ]
+        searched = f"{summary['found']:,} of {counted(summary['phrases'], 'phrase')} found"
+        notes = [f"{searched} in {counted(summary['documents'])}"]
+        return FittedTable(range(len(rows)), columns, priority=("Most in", SHORTEN), notes=notes)
+
+
+def _count(title: str, short: str, number: Any) -> Column[int]:
+    return Column(title, lambda row: f"{number(row):,}", Column(short, lambda row: rounded_count(number(row))))
+
+
+def _by_subset(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    return {row.pop("subset"): row for row in rows}
+
+
+@dataclass(frozen=True)
+class ShardCounts:
+    """The counts of a shard, which `SubsetCounts.rows` made.
+
+    keys      the phrase's number << 16 | an index of `labels`, ascending, int64
+    labels    the subsets of the shard
+    """
+
+    keys: Int64
+    occurrences: Int64
+    documents: Int64
+    labels: Sequence[str]
+
+    @classmethod
+    def load(cls, path: Path, labels: Sequence[str]) -> ShardCounts:
+        """The counts in a file, mapped into memory."""
+        keys, occurrences, documents = np.load(path, mmap_mode="r").view(np.ndarray)
+        return cls(keys, occurrences, documents, labels)
+
+
+def totals(shards: Sequence[ShardCounts], phrases: int) -> Int64:
+    """Occurrences and documents of each phrase in all subsets, int64 [2, phrases]."""
+    sums = np.zeros((2, phrases), np.int64)
+    for shard in shards:
+        for begin in range(0, len(shard.keys), ROWS_PER_GROUP):
+            part = slice(begin, begin + ROWS_PER_GROUP)
+            numbers = shard.keys[part] >> 16
+            np.add.at(sums[0], numbers, shard.occurrences[part])
+            np.add.at(sums[1], numbers, shard.documents[part])
+    return sums
+
+
+def count_rows(
+    shards: Sequence[ShardCounts], phrases: Phrases, numbers: Int64, sums: Int64, at_a_time: int = ROWS_PER_GROUP
+) -> Iterator[pa.RecordBatch]:
+    """The rows of the phrases of these numbers, which `totals` has the sums of, in this order."""
+    labels = sorted({label for shard in shards for label in shard.labels})
+    names = pa.array(labels, pa.string())
+    for begin in range(0, len(numbers), at_a_time):
+        chosen = numbers[begin : begin + at_a_time]
+        place, label, occurrences, documents = _in_subsets(shards, chosen, {name: i for i, name in enumerate(labels)})
+        order = np.lexsort((label, -occurrences, place))
+        columns = [names.take(pa.array(label[order])), pa.array(occurrences[order]), pa.array(documents[order])]
+        ends = np.append(0, np.cumsum(np.bincount(place, minlength=len(chosen)))).astype(np.int32)
+        subsets = pa.StructArray.from_arrays(columns, fields=list(_IN_SUBSET))
+        texts = pa.array(phrases.texts(chosen.tolist()), pa.string())
+        in_subsets = pa.ListArray.from_arrays(pa.array(ends), subsets)
+        yield pa.RecordBatch.from_arrays([texts, *(pa.array(row[chosen]) for row in sums), in_subsets], schema=SCHEMA)
+
+
+def _in_subsets(
+    shards: Sequence[ShardCounts], numbers: Int64, code: Mapping[str, int]
+) -> tuple[Int64, Int64, Int64, Int64]:
+    """The pairs of these phrases and subsets: the place in `numbers`, the subset's code, occurrences, documents."""
+    keys, counts = [np.zeros(0, np.int64)], [np.zeros((2, 0), np.int64)]
+    for shard in shards:
+        begin, end = (np.searchsorted(shard.keys, bound << 16) for bound in (numbers, numbers + 1))
+        size = end - begin
+        at = np.repeat(begin - np.cumsum(size) + size, size) + np.arange(int(size.sum()))
+        codes = np.array([code[label] for label in shard.labels], np.int64)
+        keys.append(np.repeat(np.arange(len(numbers)), size) * len(code) + codes[shard.keys[at] & 0xFFFF])
+        counts.append(np.stack([shard.occurrences[at], shard.documents[at]]))
+    pairs, which = np.unique(np.concatenate(keys), return_inverse=True)
+    sums = np.zeros((2, len(pairs)), np.int64)
+    for row, more in zip(sums, np.concatenate(counts, axis=1), strict=True):
+        np.add.at(row, which, more)
+    return pairs // max(1, len(code)), pairs % max(1, len(code)), *sums

@@ -1,0 +1,175 @@
+"""`PhraseTable`: phrases, prepared so that one pass over a text finds all of them.
+
+A phrase belongs to the *length class* of the largest of 1, 2, 4, 8 and 16 bytes that it holds. That many of its first
+bytes, its head, are hashed. A text is searched once for each class: at each position the head there is hashed, and a
+bit table, which fits in the processor's cache, rejects most positions. A directory by the hash's first bits leads to
+the phrases of the hash.
+
+Phrases of one hash are sorted by their bytes, and each has a `parent`, the longest other phrase that it begins with.
+Let Q be the last of them that is not behind the rest of the text in this order. Then every phrase that begins at the
+position is Q or an ancestor of Q, because whatever lies between a string and one of its prefixes has that prefix. So
+one binary search compares bytes and finds all phrases at a position, however many share their beginning or contain
+each other. Equal hashes of other heads cost time and nothing else.
+
+All processes map the arrays from files, so memory holds them once. A phrase takes its own bytes and about 20 more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.trace.phrase_kernel import (
+    Bytes,
+    Int32,
+    Int64,
+    UInt32,
+    UInt64,
+    fill_filter,
+    find_phrases,
+    gather,
+    hash_heads,
+    link_parents,
+)
+
+HEADS = (1, 2, 4, 8, 16)
+LEAST_FILTER_BITS = 18
+
+
+class LengthClass(NamedTuple):
+    """The phrases of one length class, in groups of equal hashes.
+
+    head        the bytes that are hashed
+    keys        32 bits of each group's hash, behind those of the directory, uint32
+    members     the first phrase of each group, and the end, int32
+    directory   the first group of each value of a hash's first bits, and the end, int32
+    filter      bits, by the hash of a head, uint64
+    """
+
+    head: int
+    keys: UInt32
+    members: Int32
+    directory: Int32
+    filter: UInt64
+
+
+class PhraseTable(NamedTuple):
+    """Different phrases in the order of length classes, hashes and bytes.
+
+    store    their bytes, UTF-8
+    begin    where each begins in `store`, and the end, int32 [phrases + 1]
+    parent   the longest other phrase of its class that it begins with, or -1, int32
+    number   the number that it was given under, int32
+    depth    the most phrases of one class that begin at one place
+    """
+
+    store: Bytes
+    begin: Int32
+    parent: Int32
+    number: Int32
+    depth: int
+    classes: tuple[LengthClass, ...]
+
+    @classmethod
+    def build(cls, data: Bytes, ends: Int64) -> Self:
+        """The table of the phrases that end at `ends` in `data`, none of them empty. Of equal phrases the first stays.
+
+        `data` has less than 2 GiB.
+        """
+        begins = np.concatenate([[0], ends[:-1]])
+        size, first, classes, numbers = ends - begins, 0, list[LengthClass](), list[Int64]()
+        for head, longer in zip(HEADS, (*HEADS[1:], 1 << 31), strict=True):
+            chosen = np.flatnonzero((size >= head) & (size < longer))
+            if len(chosen):
+                length_class, order = _length_class(data, begins, ends, chosen, head, first)
+                classes.append(length_class)
+                numbers.append(order)
+                first += len(order)
+        number = np.concatenate(numbers)
+        begin = np.concatenate([[0], np.cumsum(size[number])]).astype(np.int32)
+        store, parent = np.empty(int(begin[-1]), np.uint8), np.full(len(number), -1, np.int32)
+        gather(data, begins[number], np.cumsum(size[number]), store)
+        depth = max(link_parents(store, begin, one.members, parent) for one in classes)
+        return cls(store, begin, parent, number.astype(np.int32), depth, tuple(classes))
+
+    def find(self, data: Bytes, offsets: Int64, *, at_words: bool = False, positions: int = 1 << 16) -> Iterator[Int32]:
+        """The longest phrase of each class at each place of documents, with the document's index; int32 [found, 2].
+
+        The others that begin there are its ancestors. `data[offsets[i]:offsets[i + 1]]` is document i.
+
+        at_words    find only phrases behind a space
+        positions   how many are searched at a time, which is the most that an array has
+        """
+        candidates = np.empty(positions + 1, np.int32)
+        groups, found = np.empty_like(candidates), np.empty((positions, 2), np.int32)
+        table, ends = (self.store, self.begin, self.parent), np.ascontiguousarray(offsets[1:])
+        for length_class in self.classes:
+            document = 0
+            for begin in range(int(offsets[0]), int(offsets[-1]), positions):
+                count, document = find_phrases(
+                    *(data, begin, begin + positions, ends, document, at_words),
+                    *(table, length_class, candidates, groups, found),
+                )
+                if count:
+                    yield found[:count]
+
+    def save(self, folder: Path) -> None:
+        """Write the arrays into the folder."""
+        arrays: dict[str, Any] = {
+            "store": self.store,
+            "begin": self.begin,
+            "parent": self.parent,
+            "number": self.number,
+        }
+        arrays["heads"] = np.array([self.depth, *(one.head for one in self.classes)])
+        for one in self.classes:
+            arrays |= {f"{name}{one.head}": getattr(one, name) for name in LengthClass._fields[1:]}
+        for name, values in arrays.items():
+            with write_atomically(folder / f"{name}.npy", flushed=False) as file:
+                np.save(file, values)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """The arrays in a folder, mapped into memory."""
+
+        def array(name: str) -> Any:
+            return np.load(folder / f"{name}.npy", mmap_mode="r").view(np.ndarray)
+
+        depth, *heads = array("heads").tolist()
+        classes = tuple(
+            LengthClass(head, *(array(f"{name}{head}") for name in LengthClass._fields[1:])) for head in heads
+        )
+        store, begin, parent, number = map(array, cls._fields[:4])
+        return cls(store, begin, parent, number, depth, classes)
+
+
+def _length_class(
+    data: Bytes, begins: Int64, ends: Int64, chosen: Int64, head: int, first: int
+) -> tuple[LengthClass, Int64]:
+    """The class of the chosen phrases, the first of which gets the number `first`, and their numbers in its order."""
+    hashes = np.empty(len(chosen), np.uint64)
+    hash_heads(data, begins[chosen], head, hashes)
+    order = np.argsort(hashes, kind="stable")
+    chosen, hashes = chosen[order], hashes[order]
+    bits = min(28, max(1, (len(chosen) - 1).bit_length()))
+    keyed = hashes >> np.uint64(32 - bits)
+    edges = np.flatnonzero(np.concatenate([[True], keyed[1:] != keyed[:-1], [True]]))
+    several = np.flatnonzero(np.diff(edges) > 1)
+    kept, view = np.ones(len(chosen), bool), data.data
+    for begin, end in zip(edges[several].tolist(), edges[several + 1].tolist(), strict=True):
+        members = chosen[begin:end].tolist()
+        texts = {number: bytes(view[begins[number] : ends[number]]) for number in members}
+        members.sort(key=texts.__getitem__)  # A stable sort: of equal texts the first given comes first.
+        chosen[begin:end] = members
+        kept[begin:end] = [True, *(texts[one] != texts[before] for before, one in pairwise(members))]
+    filter = np.zeros(1 << max(LEAST_FILTER_BITS, (16 * len(chosen)).bit_length() - 1) - 6, np.uint64)
+    fill_filter(data, begins[chosen], head, filter)
+    members = (np.concatenate([[0], np.cumsum(kept)])[edges] + first).astype(np.int32)
+    places = np.searchsorted(hashes[edges[:-1]] >> np.uint64(64 - bits), np.arange((1 << bits) + 1, dtype=np.uint64))
+    keys = keyed[edges[:-1]].astype(np.uint32)
+    return LengthClass(head, keys, members, places.astype(np.int32), filter), chosen[kept]

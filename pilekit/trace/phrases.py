@@ -1,0 +1,180 @@
+"""`Phrases`: the phrases to look for, from a file or a list, each checked before anything is read.
+
+A text file has a phrase a line, which ends at a newline, or at a carriage return and a newline. JSON lines and Parquet
+have a phrase in a field of each record.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import xxhash
+
+from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.corpus import shard_of
+from pilekit.corpus.shard import STANDARD_INPUT
+from pilekit.cutting.evaluation_texts import raw_records
+from pilekit.cutting.words import compacted_all
+from pilekit.errors import PilekitError, shortened
+from pilekit.shards.read.blocks import locate_errors
+from pilekit.shards.read.open import open_file, open_stored
+from pilekit.trace.phrase_kernel import Bytes, Int64, gather
+
+MOST_BYTES = 1 << 31
+RECORD_SUFFIXES = (".jsonl", ".json", ".ndjson", ".parquet")
+
+
+@dataclass(frozen=True)
+class Phrases:
+    """Phrases, of which none is empty. Two may be equal.
+
+    data, ends   UTF-8 of all, one behind the other, and where each ends; uint8, int64 [phrases]
+    lines        the line of each, from 1; for a list its place
+    path         the file; None: a list
+    """
+
+    data: Bytes
+    ends: Int64
+    lines: Sequence[int] | Int64
+    path: str | None
+
+    @classmethod
+    def read(cls, source: str | Path | Iterable[str], field: str | None = None) -> Self:
+        """The phrases of a file at a path or URL, or the texts of a list.
+
+        field   the field of the phrase in the records of a .jsonl or .parquet file
+
+        PilekitError for an empty phrase, one that is not UTF-8, a source without phrases, and more than 2 GiB.
+        """
+        if not isinstance(source, str | Path):
+            if field is not None:
+                raise PilekitError("field is for a file of records; leave it out")
+            return cls._of_texts(enumerate(source, 1), None)
+        path = str(source)
+        if path.removesuffix(".zst").removesuffix(".gz").endswith(RECORD_SUFFIXES):
+            return cls._of_texts(_record_texts(path, field or "text"), path)
+        if field is not None:
+            raise PilekitError(
+                f"{path}: has a phrase a line and no fields; leave out --field, or name a .jsonl or .parquet file"
+            )
+        return cls._of_lines(path)
+
+    @classmethod
+    def _of_lines(cls, path: str) -> Self:
+        with (
+            locate_errors(path, lambda: 0),
+            open_stored(path)[0] if path == STANDARD_INPUT else open_file(path) as file,
+        ):
+            text = file.read().removeprefix(codecs.BOM_UTF8)
+        _check_utf8(text, path)
+        data = np.frombuffer(text if text.endswith(b"\n") or not text else text + b"\n", np.uint8)
+        ends = np.flatnonzero(data == ord("\n"))
+        begins = np.append(0, ends[:-1] + 1)[: len(ends)]
+        ends = ends - ((ends > begins) & (data[ends - 1] == ord("\r")))
+        ends_there = np.cumsum(ends - begins)
+        phrases = cls(data, ends_there, range(1, len(ends) + 1), path)
+        phrases._check(ends - begins)
+        store = np.empty(int(ends_there[-1]), np.uint8)
+        gather(data, begins, ends_there, store)
+        return replace(phrases, data=store)
+
+    @classmethod
+    def _of_texts(cls, texts: Iterable[tuple[int, object]], path: str | None) -> Self:
+        data, sizes, lines = bytearray(), list[int](), list[int]()
+        for line, text in texts:
+            if not isinstance(text, str):
+                raise PilekitError(f"{_place(path, line)}: is no text but {shortened(text, 60)}")
+            try:
+                data += text.encode()
+            except UnicodeEncodeError:
+                raise PilekitError(f"{_place(path, line)}: holds half of a surrogate pair; remove it") from None
+            sizes.append(len(data))
+            lines.append(line)
+        ends = np.array(sizes, np.int64)
+        phrases = cls(np.frombuffer(data, np.uint8), ends, np.array(lines), path)
+        phrases._check(np.diff(ends, prepend=0))
+        return phrases
+
+    def _check(self, sizes: Int64, lacks: str = "is empty") -> None:
+        """Raise PilekitError if there is no phrase, a phrase of size 0, or too much text."""
+        if not len(sizes):
+            where = "phrases" if self.path is None else self.path
+            raise PilekitError(f"{where}: holds no phrase; name at least one")
+        if not sizes.all():
+            place = _place(self.path, int(self.lines[int(np.argmin(sizes))]))
+            raise PilekitError(f"{place}: {lacks}; remove it")
+        if self.ends[-1] >= MOST_BYTES:
+            raise PilekitError("the phrases hold more than 2 GiB of text; take some of them at a time")
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @property
+    def hash(self) -> str:
+        """The hash of all phrases in their order."""
+        hash = xxhash.xxh3_128(self.data.data)
+        hash.update(self.ends.data)
+        return hash.hexdigest()
+
+    def texts(self, numbers: Iterable[int]) -> list[str]:
+        """The phrases of these numbers, from 0."""
+        view = self.data.data
+        return [str(view[self.ends[number - 1] if number else 0 : self.ends[number]], "utf-8") for number in numbers]
+
+    def place(self, number: int) -> str:
+        """The file and the line of a phrase, for messages."""
+        return _place(self.path, int(self.lines[number]))
+
+    def words(self, at_a_time: int = 1 << 14) -> Self:
+        """The words of each phrase, each followed by a space; PilekitError for a phrase without a word."""
+        data, ends, size = list[Bytes](), list[Int64](), 0
+        for begin in range(0, len(self), at_a_time):
+            words, offsets = compacted_all(self.texts(range(begin, min(begin + at_a_time, len(self)))))
+            data.append(words[1:])
+            ends.append(offsets[1:] - 1 + size)
+            size += len(words) - 1
+        of_words = replace(self, data=np.concatenate(data), ends=np.concatenate(ends))
+        of_words._check(np.diff(of_words.ends, prepend=0), "has no word")
+        return of_words
+
+    def saved(self, folder: Path) -> Self:
+        """The same phrases in files in this folder, mapped into memory."""
+        maps = []
+        for name, values in (("data", self.data), ("ends", self.ends)):
+            with write_atomically(folder / f"{name}.npy", flushed=False) as file:
+                np.save(file, values)
+            maps.append(np.load(folder / f"{name}.npy", mmap_mode="r").view(np.ndarray))
+        return replace(self, data=maps[0], ends=maps[1])
+
+
+def _place(path: str | None, line: int) -> str:
+    return f"phrase {line:,}" if path is None else f"{path}, line {line:,}"
+
+
+def _check_utf8(text: bytes, path: str, at_a_time: int = 1 << 20) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for begin in range(0, len(text), at_a_time):
+        try:
+            decoder.decode(text[begin : begin + at_a_time], begin + at_a_time >= len(text))
+        except UnicodeDecodeError:
+            break
+    else:
+        return
+    for number, line in enumerate(text.split(b"\n"), 1):
+        try:
+            line.decode()
+        except UnicodeDecodeError as error:
+            raise PilekitError(f"{_place(path, number)}: is not UTF-8 ({error.reason}); convert the file") from error
+
+
+def _record_texts(path: str, field: str) -> Iterable[tuple[int, object]]:
+    shard = shard_of(path)
+    for line, record in raw_records(shard, [field]):
+        if field not in record:
+            raise PilekitError(f"{_place(path, line)}: has no field {field}; name the field of the phrase with --field")
+        yield line, record[field]
