@@ -256,6 +256,7 @@ class Trainer(NearestNames):
             step_seconds=seconds,
             memory_bytes=max(sums.memory.get("GPU", sums.memory["CPU"])),
             mfu=None if self._full_speed is None else speed / self._full_speed,
+            compilations=engine.compilations.take() if engine.compilations else 0,
             loss_scale=scale,
             skipped=state.progress.skipped,
             bpb=bpb,

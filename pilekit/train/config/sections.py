@@ -208,7 +208,8 @@ class ParallelConfig(_Section, frozen=True, kw_only=True):
     """Activations of a transformer block that the backward pass computes again instead of keeping: none, all, or all
     but the costliest products."""
     compile: Literal["step"] | bool = False
-    """Compile with torch.compile: each transformer block (true), or the loss behind the head as well ("step")."""
+    """Compile with torch.compile: each transformer block (true), or the loss behind the head as well ("step"). A later
+    step that compiles again is a warning."""
 
 
 class PrecisionConfig(_Section, frozen=True, kw_only=True):

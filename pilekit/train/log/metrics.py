@@ -78,6 +78,8 @@ class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
     mfu: float | None = None
     """Share of the GPU's published peak that the step used, 0 to 1; null if the peak is not known, in fp32, and if
     parameters are frozen."""
+    compilations: int = 0
+    """Functions that torch.compile compiled in this step on rank 0. Only the first step of a start should have any."""
     loss_scale: float | None = None
     """The factor of the loss in fp16; null in other precisions."""
     skipped: int = 0

@@ -6,14 +6,14 @@ made, and nothing is computed between documents. With a mask of documents, PyTor
 attention.
 
 The places of the cuts come from the batch on the CPU, so nothing waits for the GPU. They are padded with empty pieces
-to a number that only grows (`Cuts`), so compiled blocks see one shape.
+to a number that only grows (`Cuts`), and compiled blocks are made for any number of them.
 
 On a CPU `varlen_reference` computes the same in plain PyTorch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
@@ -137,22 +137,61 @@ def varlen_reference(
 
     A token sees at most `window_size` tokens before and after itself in its piece. -1 means all of them.
     """
-    before, after = window_size
-    pieces = []
-    for begin, end in pairwise(cu_seq_q.tolist()):
-        if begin == end:
-            continue
-        places = torch.arange(end - begin, device=query.device)
-        distance = places[:, None] - places  # positive: the key is before the query
-        is_seen = torch.ones_like(distance, dtype=torch.bool)
-        if before >= 0:
-            is_seen &= distance <= before
-        if after >= 0:
-            is_seen &= -distance <= after
-        q, k, v = (each[begin:end].transpose(0, 1)[None] for each in (query, key, value))
-        attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=is_seen, scale=scale)
-        pieces.append(attended[0].transpose(0, 1))
-    return torch.cat(pieces)
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    result: Tensor = _attend(query, key, value, cu_seq_q, scale, *window_size)
+    return result
 
 
+@torch.library.custom_op("pilekit::attend_in_pieces", mutates_args=())
+def _attend(query: Tensor, key: Tensor, value: Tensor, cuts: Tensor, scale: float, before: int, after: int) -> Tensor:
+    """An operator of torch, so that a compiler leaves it whole as it does `varlen_attn`, whatever the cuts are."""
+    result = torch.empty_like(query)
+    for piece in _pieces(cuts):
+        shares = _shares(query[piece], key[piece], scale, before, after)
+        result[piece] = torch.einsum("hqk,khw->qhw", shares, value[piece].to(shares.dtype))
+    return result
+
+
+@torch.library.custom_op("pilekit::attend_in_pieces_backward", mutates_args=())
+def _attend_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, cuts: Tensor, scale: float, before: int, after: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    grads = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+    for piece in _pieces(cuts):
+        shares = _shares(query[piece], key[piece], scale, before, after)
+        g, q, k, v = (each[piece].to(shares.dtype) for each in (grad, query, key, value))
+        grad_shares = torch.einsum("qhw,khw->hqk", g, v)
+        grad_scores = scale * shares * (grad_shares - (grad_shares * shares).sum(-1, keepdim=True))
+        grads[0][piece] = torch.einsum("hqk,khw->qhw", grad_scores, k)
+        grads[1][piece] = torch.einsum("hqk,qhw->khw", grad_scores, q)
+        grads[2][piece] = torch.einsum("hqk,qhw->khw", shares, g)
+    return grads
+
+
+def _pieces(cuts: Tensor) -> Iterator[slice]:
+    return (slice(begin, end) for begin, end in pairwise(cuts.tolist()) if begin < end)
+
+
+def _shares(query: Tensor, key: Tensor, scale: float, before: int, after: int) -> Tensor:
+    """The softmax of a piece, at least float32: [heads, queries, keys]."""
+    exact = torch.promote_types(query.dtype, torch.float32)
+    scores = torch.einsum("qhw,khw->hqk", query.to(exact), key.to(exact)) * scale
+    places = torch.arange(len(query), device=query.device)
+    distance = places[:, None] - places  # positive: the key is before the query
+    is_hidden = ((distance > before) & (before >= 0)) | ((-distance > after) & (after >= 0))
+    return scores.masked_fill(is_hidden, -torch.inf).softmax(-1)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:4])
+    ctx.settings = inputs[4:]
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return (*_attend_backward(grad, *ctx.saved_tensors, *ctx.settings), *[None] * 4)
+
+
+_attend.register_fake(lambda query, *_: torch.empty_like(query))
+_attend_backward.register_fake(lambda _grad, *inputs: tuple(map(torch.empty_like, inputs[:3])))
+_attend.register_autograd(_backward, setup_context=_keep)
 AttentionInterface.register(VARLEN, varlen_attention)

@@ -8,6 +8,9 @@ A parameter's learning rate is the schedule's rate times its scale, normally 1. 
 general features, and should change less. `lr_by_pattern` gives rates to parameters by name. Parameters of one scale and
 one decay are a group, so there are two groups if neither setting is used.
 
+The optimizer is not compiled with the rest of a step. Fused AdamW updates a group of parameters by one kernel, and a
+compiler could only call the same one. Most of Muon's time are matrix products, which a compiler does not make faster.
+
 Muon (Jordan et al., 2024) makes the directions of a matrix's update equally long, so it suits the matrices inside of
 blocks. AdamW trains the rest: embeddings, the head, norms and biases. Muon's updates are as large as AdamW's (Liu et
 al., 2025), so both take the same rates and decay.

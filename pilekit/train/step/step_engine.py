@@ -39,6 +39,7 @@ from pilekit.models.masked import MaskedLM
 from pilekit.models.transformer_blocks import blocks_of
 from pilekit.train.config.sections import AttentionKernel, Objective, TrainConfig
 from pilekit.train.model.varlen import VARLEN, Cuts
+from pilekit.train.step.compilations import Compilations
 from pilekit.train.step.loss_scale import LossScale
 from pilekit.train.step.losses import StepLoss, places_of_targets
 from pilekit.train.step.optimizer import build_optimizer, measured_step, sum_of_squares, update_means
@@ -92,11 +93,13 @@ class Update:
 class StepEngine:
     """The model `lm`, sharded over `ranks` in place, and its optimizer.
 
-    `attention` is how the model attends, which model/attention.py changes. `loss_scale` is None unless precision.dtype
-    is "fp16".
+    attention      how the model attends, which model/attention.py changes
+    compilations   counted if `parallel.compile` asks for any
+    loss_scale     None unless precision.dtype is "fp16"
     """
 
     attention: AttentionKernel = "sdpa"
+    compilations: Compilations | None = None
     loss_scale: LossScale | None
 
     def __init__(
@@ -114,6 +117,7 @@ class StepEngine:
         blocks = blocks_of(lm.model)
         recompute_activations(lm.model, parallel.activation_checkpoint)
         if parallel.compile:
+            self.compilations = Compilations()
             for block in blocks:
                 block.compile()
         shard(self._step_loss, blocks, ranks, parallel, DTYPES[precision.dtype])
@@ -131,11 +135,16 @@ class StepEngine:
 
         The losses are float32, from `StepLoss`, and stay on the device: nothing waits for them.
         """
+        if self.compilations is not None:
+            # Without effect unless torch's own setting asks for CUDA graphs.
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         before_micro_batch(self._step_loss, self._stage, last=last)
         if self.loss_scale is not None:
             scale *= self.loss_scale.value
         loss, nll = self._step_loss(self._on_device(rows), scale)
         loss.backward()
+        if self.compilations is not None:
+            self.compilations.end_micro_batch(last=last)
         return nll  # type: ignore[no-any-return]
 
     def _on_device(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -144,15 +153,17 @@ class StepEngine:
         columns = {**rows, "places": places_of_targets(rows, objective)}
         if self.attention == VARLEN:
             columns["cuts"] = self._cuts.find(rows)
-        if self.ranks.device.type == "cpu":
-            return columns
-        # Only pinned memory is sent without waiting for earlier work.
-        return {
-            name: (column.pin_memory() if column.device.type == "cpu" else column).to(
-                self.ranks.device, non_blocking=True
-            )
-            for name, column in columns.items()
-        }
+        if self.ranks.device.type != "cpu":
+            # Only pinned memory is sent without waiting for earlier work.
+            columns = {
+                name: (column.pin_memory() if column.device.type == "cpu" else column).to(
+                    self.ranks.device, non_blocking=True
+                )
+                for name, column in columns.items()
+            }
+        if self.compilations is not None and "cuts" in columns:
+            torch._dynamo.maybe_mark_dynamic(columns["cuts"], 0)  # else each number of cuts would be compiled
+        return columns
 
     @torch.no_grad()
     def update(self, lr: float) -> Update:
