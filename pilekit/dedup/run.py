@@ -49,6 +49,7 @@ from pilekit.errors import PilekitError
 from pilekit.shards.corpus_job import CorpusJob, Share, await_files
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.folder_job import FolderJob, corpus_folder
+from pilekit.shards.index.document_rows import load_scan
 from pilekit.shards.keep_mask import SUFFIX as MASK_SUFFIX
 from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.json_records import bad_line_error
@@ -271,7 +272,11 @@ class _DedupRun:
         """Write the clean shards, if requested, and note the path of each shard."""
         shutil.rmtree(self.folder / SCRATCH, ignore_errors=True)
         write, job = self.parameters["write"], self.job
-        job = job.step("writing", self.stored()) if write else replace(job, jobs=1, cluster=None)
+        if write:
+            job = job.step("writing", self.stored())
+            load_scan(job, job.shards)
+        else:
+            job = replace(job, jobs=1, cluster=None)
         job.process_unfinished(functools.partial(_finish_shard, write=write, manifest=job.corpus.manifest))
 
     def finish(self, summary: dict[str, Any]) -> None:
@@ -297,9 +302,7 @@ def _finish_shard(
     files: list[Path] = []
     if write:
         path, mask = output.path(f"{CLEAN}/{stem(shard)}", ".jsonl.zst"), _mask_file(output, shard)
-        files = clean_shard(
-            shard, advance, path=path, mask=mask, inputs=inputs, threads=share.threads, manifest=manifest
-        )
+        files = clean_shard(shard, advance, path=path, mask=mask, inputs=inputs, share=share, manifest=manifest)
     output.note(shard.name, {"path": shard.absolute_path}, *files)
 
 

@@ -1,16 +1,19 @@
 """`document_rows`: from a shard's blocks to the number, label, size and hash of its documents.
 
-`DocumentRows` is the common form of stats, index and verify. Lines are decoded or, where a process reads much, scanned
-by compiled code (json_line_kernel.py). The scan takes two thirds of the time of decoding and gives exactly the same
-rows. Lines that the scan cannot read are decoded, so errors, skipped lines and odd spellings are the same either way.
-The first documents of each label are decoded, which teaches the scan the label. If most lines have another form,
-scanning stops.
+`DocumentRows` is the common form of stats, index and verify. `documents_of` gives the lines too, for a copy of some of
+them. Lines are decoded or, where a process reads much, scanned by compiled code (json_line_kernel.py). The scan takes
+two thirds of the time of decoding and gives exactly the same rows. Lines that the scan cannot read are decoded, so
+errors, skipped lines and odd spellings are the same either way. The first documents of each label are decoded, which
+teaches the scan the label. If most lines have another form, scanning stops.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,7 +24,7 @@ from pilekit.corpus import Shard, SubsetNames
 from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.shards.read.blocks import ShardWatch, shard_blocks
 from pilekit.shards.read.json_records import LineParser
-from pilekit.shards.read.lines import LineBlock, LineCount, numbered_parts
+from pilekit.shards.read.lines import LINES_AT_A_TIME, Line, LineBlock, LineCount, numbered_parts
 from pilekit.shards.read.open import ReadOptions, is_parquet
 from pilekit.workers.local import may_fork
 
@@ -53,6 +56,30 @@ class DocumentRows(NamedTuple):
         """The rows with the subset of each label; several places of `labels` may then have one name."""
         return self if names is None else self._replace(labels=[names[label] for label in self.labels])
 
+    def where(self, chosen: npt.NDArray[np.bool_]) -> DocumentRows:
+        """The rows of chosen documents, bool [documents], and their labels alone."""
+        codes = self.codes[chosen]
+        labels = {code: place for place, code in enumerate(dict.fromkeys(codes.tolist()))}
+        places = np.zeros(len(self.labels), np.int64)
+        places[list(labels)] = list(labels.values())
+        names = [self.labels[code] for code in labels]
+        return DocumentRows(
+            self.numbers[chosen], places[codes], names, self.text_bytes[chosen], self.text_hashes[chosen]
+        )
+
+
+class DocumentsRead(NamedTuple):
+    """Some documents of a shard.
+
+    rows     their rows
+    format   where their records keep text and label
+    lines    gives the lines of some of them, bool [documents], each with its newline; until the next are read
+    """
+
+    rows: DocumentRows
+    format: RecordFormat
+    lines: Callable[[npt.NDArray[np.bool_]], bytes]
+
 
 def document_rows(
     shard: Shard,
@@ -63,7 +90,21 @@ def document_rows(
     watch: ShardWatch | None = None,
     see_batch: Callable[[DocumentBatch], None] | None = None,
 ) -> Generator[DocumentRows, None, None]:
-    """The rows of a shard's documents, in parts of bounded size; `PilekitError` for damage, after all rows before it.
+    """The rows of a shard's documents; arguments and errors as in `documents_of`."""
+    with closing(documents_of(shard, parser, options, hashed=hashed, watch=watch, see_batch=see_batch)) as parts:
+        yield from map(attrgetter("rows"), parts)  # `map` holds no part, and so no long line.
+
+
+def documents_of(
+    shard: Shard,
+    parser: LineParser,
+    options: ReadOptions,
+    *,
+    hashed: bool = True,
+    watch: ShardWatch | None = None,
+    see_batch: Callable[[DocumentBatch], None] | None = None,
+) -> Generator[DocumentsRead, None, None]:
+    """The documents of a shard, in parts of bounded size; `PilekitError` for damage, after all documents before it.
 
     parser      selects the documents, and names their subsets
     hashed      whether to hash the texts
@@ -75,14 +116,19 @@ def document_rows(
         if only_rows and options.stored >= SCANNED_FROM_BYTES:
             scanner = LineScanner(parser, hashed=hashed)
             while scanner.pays and isinstance(block := next(blocks, None), LineBlock):
-                yield from scanner.rows(block)
+                yield from scanner.documents(block)
             block = None  # The consumer alone holds a long line.
         for batch in parser.batches(numbered_parts(blocks)):
             if see_batch is not None:
                 see_batch(batch)
-            rows = index_rows(batch, hashed=hashed)
-            del batch  # A long text must not be held while the next is read.
-            yield rows
+            lines = functools.partial(_lines_of_batch, batch)
+            part = [DocumentsRead(index_rows(batch, hashed=hashed), batch.format, lines)]
+            del batch, lines  # A long text must not be held while the next is read.
+            yield part.pop()
+
+
+def _lines_of_batch(batch: DocumentBatch, chosen: npt.NDArray[np.bool_]) -> bytes:
+    return b"\n".join([*batch.where(chosen).raw_lines(), b""])
 
 
 def load_scan(job: CorpusJob, shards: Sequence[Shard]) -> None:
@@ -94,7 +140,7 @@ def load_scan(job: CorpusJob, shards: Sequence[Shard]) -> None:
     if forks and job.share(shards).stored >= SCANNED_FROM_BYTES:
         for hashed in (False, True):
             scanner = LineScanner(LineParser("", "", RecordFormat(), None, None), hashed=hashed)
-            list(scanner.rows(LineBlock(None, b"\n", 0, 1, LineCount())))
+            list(scanner.documents(LineBlock(None, b"\n", 0, 1, LineCount())))
 
 
 def index_rows(batch: DocumentBatch, *, hashed: bool = True) -> DocumentRows:
@@ -114,7 +160,7 @@ class LineScanner:
     pays     becomes false if most lines have another form
     """
 
-    def __init__(self, parser: LineParser, *, hashed: bool = True, lines: int = 1 << 14, labels: int = 256):
+    def __init__(self, parser: LineParser, *, hashed: bool = True, lines: int = LINES_AT_A_TIME, labels: int = 256):
         from pilekit.shards.index import json_line_kernel
 
         # The scan learns labels as the records spell them.
@@ -127,10 +173,10 @@ class LineScanner:
         self._arrays = np.empty((4, lines), dtype=np.int64)
         self._texts = np.empty(0, dtype=np.uint8)
 
-    def rows(self, block: LineBlock) -> Iterator[DocumentRows]:
+    def documents(self, block: LineBlock) -> Iterator[DocumentsRead]:
         """The documents of the next block, in parts of bounded size; counts its lines."""
         careful, blank = self._kernel.CAREFUL, self._kernel.BLANK
-        heads = [] if block.head is None else [block.head]
+        head, heads = block.head, [] if block.head is None else [block.head]
         view = memoryview(block.data)
         data = np.frombuffer(view, dtype=np.uint8)
         if self.hashed and len(self._texts) < len(data):
@@ -159,7 +205,9 @@ class LineScanner:
                 decoded = index_rows(self.parser.parse(unscanned, numbers[code == careful]), hashed=self.hashed)
                 rows = _merge(rows, decoded)
                 self._learn(decoded.labels, len(unscanned), int(np.count_nonzero(code != blank)))
-            yield rows.named(self.names)
+            lines = _ScannedLines(rows.numbers - numbers[0], head, view, begins[:count], ends[:count])
+            yield DocumentsRead(rows.named(self.names), self.parser.format, lines.chosen)
+            head = None
 
     def _hashes(self, sizes: Int64) -> list[int]:
         """The hashes of texts of these sizes, stored end to end."""
@@ -178,6 +226,33 @@ class LineScanner:
         self.pays = 2 * unscanned <= lines or len(self._known) > before
         if len(self._known) > before:
             self._table = self._kernel.known_labels(self._known)
+
+
+class _ScannedLines(NamedTuple):
+    """The lines of scanned documents.
+
+    places         which of the lines each document has, int64 [documents]
+    head           the first line, if it crossed the border of two pieces of text
+    data           the other lines, each with its newline, from `begins` to before `ends`
+    """
+
+    places: Int64
+    head: Line | None
+    data: memoryview
+    begins: Int64
+    ends: Int64
+
+    def chosen(self, chosen: npt.NDArray[np.bool_]) -> bytes:
+        """The lines of the chosen documents. Neighbours are copied together."""
+        places = self.places[chosen] - (self.head is not None)
+        parts: list[Line] = []
+        if self.head is not None and len(places) and places[0] < 0:
+            parts, places = [self.head, b"\n"], places[1:]
+        is_first = np.diff(places, prepend=-2) != 1
+        is_last = np.append(is_first[1:], True)[: len(places)]
+        begins, ends = self.begins[places[is_first]].tolist(), self.ends[places[is_last]].tolist()
+        parts += [self.data[begin : end + 1] for begin, end in zip(begins, ends, strict=True)]
+        return b"".join(parts)
 
 
 def _merge(scanned: DocumentRows, decoded: DocumentRows) -> DocumentRows:

@@ -141,6 +141,18 @@ def decompress_frame_at(
     yield from decode(_begin_frame(stored, number, max_window), max_window)
 
 
+def stored_frame(file: BinaryIO, offset: int) -> bytes:
+    """The stored bytes of the frame at byte `offset`, which was decoded before; raises `ShardDamage` if it changed."""
+    file.seek(offset)
+    stored = Stored(file, offset)
+    stored.has(LARGEST_HEADER)
+    blocks = _begin_frame(stored, 0, MAX_WINDOW)
+    frame = b"".join(iter(blocks.read, b""))
+    if blocks.damage is not None:
+        raise blocks.damage
+    return frame
+
+
 def decompress_whole(data: memoryview, size: int, max_window: int = MAX_WINDOW) -> bytes | None:
     """Decompress the first frame of `data`, if it is complete and its text has `size` bytes.
 

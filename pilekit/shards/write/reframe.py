@@ -42,7 +42,7 @@ from pilekit.shards.read.blocks import locate_errors, text_pieces
 from pilekit.shards.read.open import MAX_DOCUMENT_BYTES, ReadOptions, is_parquet
 from pilekit.shards.read.read_errors import LineTooLong, ShardDamage
 from pilekit.shards.work import StoredWork, takes
-from pilekit.shards.write.seekable_frames import FRAME_BYTES, MAX_FRAME_BYTES, FrameWriter, read_seek_table
+from pilekit.shards.write.seekable_frames import FRAME_BYTES, MAX_FRAME_BYTES, FrameWriter, StoredFrame, read_seek_table
 from pilekit.workers import Advance
 
 KIND = "reframed corpus"
@@ -229,11 +229,22 @@ def copy_in_frames(
     return writer.frames, text_hash.hexdigest()
 
 
-def cut_at_lines(pieces: Iterator[bytes], size: int) -> Iterator[bytes | memoryview]:
-    """The same bytes, cut after each newline that completes a piece of at least `size` bytes."""
+def cut_at_lines(pieces: Iterator[bytes | StoredFrame], size: int) -> Iterator[bytes | memoryview | StoredFrame]:
+    """The same bytes, cut after each newline that completes a piece of at least `size` bytes.
+
+    A `StoredFrame`, which holds whole lines, stays whole, unless that would leave less than half of `size` before it.
+    """
     parts: list[memoryview] = []
     held_bytes = 0
     for piece in pieces:
+        if isinstance(piece, StoredFrame):
+            if not parts or held_bytes >= size // 2:
+                if parts:
+                    yield b"".join(parts)
+                parts, held_bytes = [], 0
+                yield piece
+                continue
+            piece = piece.text
         view, begin = memoryview(piece), 0
         while (newline := piece.find(b"\n", begin + max(0, size - held_bytes - 1))) >= 0:
             parts.append(view[begin : newline + 1])

@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import zstandard
 
@@ -102,6 +102,13 @@ def _table_damage(why: str, byte: int) -> ShardDamage:
 FRAME_BYTES = 1 << 20
 
 
+class StoredFrame(NamedTuple):
+    """A text and the frame that stores it already, with its checksum and its size."""
+
+    text: bytes
+    frame: bytes
+
+
 class FrameWriter:
     """Writes pieces of text as checksummed frames, in order, and a seek table after them.
 
@@ -123,12 +130,14 @@ class FrameWriter:
         """Write one frame, or several if the text is larger than the format allows in one."""
         self._store(self._compress(text))
 
-    def write_all(self, texts: Iterable[bytes | memoryview], threads: int) -> Iterator[bytes | memoryview]:
+    def write_all(
+        self, texts: Iterable[bytes | memoryview | StoredFrame], threads: int
+    ) -> Iterator[bytes | memoryview]:
         """Write all texts, then the seek table; yields each text when it is written. Several threads compress."""
         threads = threads if threads > 1 else 0
         for text, frames in map_in_threads(self._compress, texts, threads, size_of=lambda text: 0, rounds=2):
             self._store(frames)
-            yield text
+            yield text.text if isinstance(text, StoredFrame) else text
         self.finish()
 
     def finish(self) -> None:
@@ -144,8 +153,10 @@ class FrameWriter:
             self.file.write(frame)
             self.frames.append((len(frame), decoded))
 
-    def _compress(self, text: bytes | memoryview) -> list[tuple[bytes, int]]:
+    def _compress(self, text: bytes | memoryview | StoredFrame) -> list[tuple[bytes, int]]:
         """(the frame, its decoded bytes) for each part that the format allows in one frame."""
+        if isinstance(text, StoredFrame):
+            return [(text.frame, len(text.text))]
         if not hasattr(self._thread, "compressor"):
             self._thread.compressor = zstandard.ZstdCompressor(
                 level=self.level, write_checksum=True, write_content_size=True

@@ -49,9 +49,17 @@ def check(text: bytes, cuts: list[int], **limits: int) -> None:
     for hashed in (True, False):
         one, other = parser(), parser()
         scanner = LineScanner(one, hashed=hashed, **limits)
-        scanned = listed(chain.from_iterable(map(scanner.rows, blocks_of(text, cuts))), hashed)
-        batches = other.batches(numbered_parts(blocks_of(text, cuts)))
-        assert scanned == listed((index_rows(batch, hashed=hashed) for batch in batches), hashed)
+        scanned, odd_lines = [], b""
+        for documents in chain.from_iterable(map(scanner.documents, blocks_of(text, cuts))):
+            scanned.append(documents.rows)
+            odd_lines += documents.lines(documents.rows.numbers % 3 != 1)
+            assert documents.lines(documents.rows.numbers < 0) == b""
+        batches = list(other.batches(numbered_parts(blocks_of(text, cuts))))
+        assert listed(scanned, hashed) == listed((index_rows(batch, hashed=hashed) for batch in batches), hashed)
+        raw = [zip(batch.numbers.tolist(), batch.raw_lines(), strict=True) for batch in batches]
+        assert odd_lines == b"".join(
+            bytes(line) + b"\n" for number, line in chain.from_iterable(raw) if number % 3 != 1
+        )
         assert one.skipped == other.skipped
 
 
@@ -152,7 +160,7 @@ def test_the_usual_form_is_scanned_and_nothing_is_written_after_the_room_for_tex
 def test_the_error_names_the_first_bad_line() -> None:
     text = b"".join(line + b"\n" for line in [record("a"), record("b"), b"bad", record("c"), b"worse"])
     with pytest.raises(PilekitError, match=r"a\.jsonl, line 3: is not JSON"):
-        list(chain.from_iterable(map(LineScanner(parser(skip=False)).rows, blocks_of(text, [20]))))
+        list(chain.from_iterable(map(LineScanner(parser(skip=False)).documents, blocks_of(text, [20]))))
 
 
 def test_the_scan_is_given_up_where_lines_are_of_another_form() -> None:
@@ -161,7 +169,7 @@ def test_the_scan_is_given_up_where_lines_are_of_another_form() -> None:
     for some, worthwhile in ((of_form, True), (odd, False)):
         scanner = LineScanner(parser())
         for block in blocks_of(b"".join(line + b"\n" for line in some * 3), [300, 600]):
-            list(scanner.rows(block))
+            list(scanner.documents(block))
         assert scanner.pays is worthwhile
 
 
