@@ -1,12 +1,17 @@
 """The trainer: raw shards in, a trained model out, on one process or many.
 
-`Trainer.fit` is the whole loop, and `_step` is one step of it. Read them from top to bottom. They rest on four rules:
+`Trainer.fit` is the whole loop, `_step` launches one step, and `_record` records it. Read them from top to bottom. They
+rest on five rules:
 
 1. A step is one batch of the stream on each rank, and its loss is the mean over all their target tokens. So the number
    of ranks and micro-batches changes nothing but rounding.
 2. Every random number of a step is drawn from (train.seed, step, rank). So no generator's state needs saving.
 3. The stream's state is recorded after each batch that was trained on: the next step's batch begins there.
 4. If one rank fails or is asked to stop, all ranks hear of it in the same step.
+5. Nothing in a step waits for the device. Whether a step moves the weights is decided there (step/step_engine.py), and
+   its figures are read while the next step's gradient is computed. The next update comes after that. So the weights are
+   still those of the step that is recorded, and a step that failed has left them as they were. A step whose state is
+   saved or measured is recorded before the next begins.
 
 Together they make a run that was stopped and resumed equal, bit for bit, to a run that never stopped. This holds for
 the same number of ranks and threads, which a checkpoint records.
@@ -15,10 +20,10 @@ the same number of ranks and threads, which a checkpoint records.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 
 import torch
@@ -51,16 +56,14 @@ from pilekit.train.model.attention import with_attention
 from pilekit.train.model.build import build_models
 from pilekit.train.model.export import export_run
 from pilekit.train.run_folder import RunFolder, open_run
+from pilekit.train.step.arriving import Arriving, Moment
 from pilekit.train.step.failed_step import FailedStep, explaining_errors, failed_step
 from pilekit.train.step.losses import count_targets, step_sums
 from pilekit.train.step.optimizer import rates_by_group
 from pilekit.train.step.schedule import learning_rate
-from pilekit.train.step.step_engine import Update
+from pilekit.train.step.step_engine import NO_UPDATE, PendingUpdate, Update
 from pilekit.train.training_state import TrainingState
 from pilekit.workers.ranks import join
-
-NO_UPDATE = Update(grad_norm=math.nan, skipped=True)
-"""The update of a step that has no token to predict, or whose loss is not a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +84,51 @@ class TrainResult(NearestNames):
     last: StepMetrics | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step whose figures may still be computed.
+
+    figures   the losses of this rank's targets, and in fp16 the loss scale
+    moments   of the device: the step began, had its batch, had its gradient, began its update, ended
+    memory    bytes by kind of memory, after the gradient
+    """
+
+    batch: Batch
+    targets: int
+    tokens: int
+    figures: Arriving
+    lr: float
+    update: Update | PendingUpdate
+    moments: tuple[Moment, Moment, Moment, Moment, Moment]
+    memory: dict[str, int]
+    compilations: int
+
+
+class _Request(IntEnum):
+    """What any rank asks of all, after a step is recorded. The largest counts."""
+
+    NOTHING = 0
+    LAST_STEP = 1
+    STOP = 2
+    RAISE = 3
+
+
 @dataclass(slots=True, eq=False)
 class _OpenRun:
     """The files and functions of a run while it trains.
 
-    batches   this rank's batches from the stream's place on
-    peek      returns the command that shows the documents of a step (from 1)
-    failure   the newest error of this rank alone, which all ranks raise before the next step
+    interrupted   whether this rank is asked to stop
+    on_step       as in `Trainer.fit`
+    batches       this rank's batches from the stream's place on
+    peek          returns the command that shows the documents of a step (from 1)
+    launched      the newest step, if it is not recorded yet
+    metrics       the figures of the newest recorded step
+    failure       the newest error of this rank alone, which all ranks raise before the next update
+    is_ending     the present step is the last, because a rank was asked to stop
     """
 
+    interrupted: Callable[[], bool]
+    on_step: Callable[[StepMetrics], None] | None
     folder: RunFolder
     checkpoints: Checkpoints
     batches: Iterator[Batch]
@@ -97,7 +136,10 @@ class _OpenRun:
     profile: Profile
     sample: Callable[[int], None]
     log: Callable[[StepMetrics, dict[str, list[int]]], None]
+    launched: _Step | None = None
+    metrics: StepMetrics | None = None
     failure: PilekitError | None = None
+    is_ending: bool = False
 
     @contextmanager
     def postponing(self) -> Iterator[None]:
@@ -153,17 +195,16 @@ class Trainer(NearestNames):
         PilekitError names the step and its documents.
         """
         config, ranks, state = self.config, self.ranks, self.state
-        with first_interrupt() as interrupted, self._open_run() as run:
-            metrics = None
-            while not self._is_asked_to_stop(interrupted(), run.failure) and state.progress.step < self._steps:
-                with run.profile.step(state.progress.step + 1):
-                    metrics = self._step(run, on_step)
+        with first_interrupt() as interrupted, self._open_run(interrupted, on_step) as run:
+            while run.launched or (not self._request(run) and state.progress.step < self._steps):
+                with run.profile.step(state.launched.step + 1):
+                    self._step(run)
             if state.progress.step > state.saved:
                 state.save()
 
             is_finished = state.progress.step >= self._steps  # a run may have more steps than its new config
             model = run.folder.adapter if config.lora.rank and not config.lora.merge else run.folder.model
-            if is_finished and (metrics is not None or not ranks.on_rank0(model.exists)):
+            if is_finished and (run.metrics or not ranks.on_rank0(model.exists)):
                 export_run(run.folder, self.engine, self.tokenizer, config)
             run.checkpoints.finish()
         return TrainResult(
@@ -171,11 +212,13 @@ class Trainer(NearestNames):
             tokens=state.progress.tokens,
             interrupted=not is_finished,
             model=model if is_finished else None,
-            last=metrics,
+            last=run.metrics,
         )
 
     @contextmanager
-    def _open_run(self) -> Iterator[_OpenRun]:
+    def _open_run(
+        self, interrupted: Callable[[], bool], on_step: Callable[[StepMetrics], None] | None
+    ) -> Iterator[_OpenRun]:
         """Lock the run's folder, load its newest checkpoint, and open its records, until the block ends.
 
         If the block raises a PilekitError, the steps before it are saved.
@@ -198,65 +241,117 @@ class Trainer(NearestNames):
             sample = opened.enter_context(open_samples(folder, config, self.engine, self.tokenizer, self.prompts, step))
             profile = opened.enter_context(Profile(folder.path / "profile", config, ranks, remedy))
             try:
-                yield _OpenRun(folder, checkpoints, batches, peek, profile, sample, log)
+                yield _OpenRun(interrupted, on_step, folder, checkpoints, batches, peek, profile, sample, log)
             except PilekitError:
                 state.save_before_raising()
                 raise
 
-    def _step(self, run: _OpenRun, on_step: Callable[[StepMetrics], None] | None) -> StepMetrics:
-        """Make a step on the next batch, record it, and save it if it is time. Returns its figures."""
+    def _step(self, run: _OpenRun) -> None:
+        """Launch a step on the next batch, and record the step before it meanwhile. None of it waits for the device."""
         config, ranks, engine, state = self.config, self.ranks, self.engine, self.state
-        before = state.progress
-        started = time.perf_counter()
-        with part("data"):
-            batch, targets, tokens = self._next(run.batches)
-        waited = time.perf_counter() - started
+        began = Moment(ranks.device)
+        try:
+            with part("data"):
+                batch, targets, tokens = self._next(run.batches)
+        except PilekitError:
+            if self._stops_before(run):
+                return
+            raise
+        fed = Moment(ranks.device)
 
         # The gradient of the mean loss over all ranks' targets.
-        torch.manual_seed(seed_of_step(config.train.seed, before.step, ranks.rank))
+        torch.manual_seed(seed_of_step(config.train.seed, state.launched.step, ranks.rank))
+        scale = [engine.loss_scale.value] if engine.loss_scale else []
         nll = self._accumulate_gradients(batch, targets)
-        sums = step_sums(ranks, nll, batch, self.stream.subset_names, waited, step_memory(ranks.device))
+        figures = Arriving([nll, *scale], ranks.device)
+        memory, compilations = step_memory(ranks.device), engine.compilations.take() if engine.compilations else 0
+        computed = Moment(ranks.device)
 
-        # The update. A loss that is not a number ends the run before it, but in fp16 it is an overflow as any other.
-        lr = learning_rate(
-            before.step - before.skipped, steps=self._steps, lr=config.optimizer.lr, schedule=config.schedule
-        )
-        scale = engine.loss_scale.value if engine.loss_scale else None
+        # The step before is now complete, or will soon be.
+        if self._stops_before(run):
+            engine.drop_gradient()
+            return
+
+        # The update. If a loss or the gradient is not a number, the device leaves everything as it is.
+        before = state.progress
+        taken = before.step - before.skipped
+        lr = learning_rate(taken, steps=self._steps, lr=config.optimizer.lr, schedule=config.schedule)
         with part("checkpoint"):
             run.checkpoints.before_update()
-        update = engine.update(lr) if targets and (scale or math.isfinite(sums.loss)) else NO_UPDATE
-        if update.skipped and targets and (update.at_floor or not scale):
-            state.save_before_raising()
-            number = before.step + 1
-            failed = FailedStep(number, sums.loss, update.grad_norm, lr, scale, batch, nll, run.peek(number))
-            raise failed_step(run.folder, ranks, failed)
-        state.advance(tokens, skipped=update.skipped)
-        step = state.progress.step
-        seconds = time.perf_counter() - started
+        resumed = Moment(ranks.device)
+        state.launch(tokens)
+        update = engine.update(lr, nll, is_first=taken == 0) if targets else NO_UPDATE
+        moments = began, fed, computed, resumed, Moment(ranks.device)
+        run.launched = _Step(batch, targets, tokens, figures, lr, update, moments, memory, compilations)
+        if isinstance(update, Update) or run.is_ending or self._is_needed_alone(state.launched.step):
+            self._record(run)
 
-        # Its records. A resumed run would never write them, so an error of one does not keep the others from being
+    def _is_needed_alone(self, step: int) -> bool:
+        """Whether the state after `step` is saved, measured or sampled, so that no later step may have begun."""
+        config = self.config
+        saved, sampled = step % config.checkpoint.every == 0, self.prompts and step % config.log.samples_every == 0
+        return bool(step == self._steps or saved or sampled or self._is_measured(step))
+
+    def _is_measured(self, step: int) -> bool:
+        return self.held_out is not None and (step % self.config.train.eval_every == 0 or step == self._steps)
+
+    def _stops_before(self, run: _OpenRun) -> bool:
+        """Record the step before the present one, if it is not yet. Whether the run then ends without the present step.
+
+        A request to stop that came while the present step was launched lets it finish.
+        """
+        is_finishing = run.interrupted()
+        if run.launched is not None:
+            self._record(run)
+        request = self._request(run, is_finishing=is_finishing)
+        run.is_ending = request is _Request.LAST_STEP
+        return request is _Request.STOP
+
+    def _record(self, run: _OpenRun) -> None:
+        """Read the figures of the launched step, record them, and save it if it is time. Raises if the step failed."""
+        config, ranks, engine, state = self.config, self.ranks, self.engine, self.state
+        assert run.launched is not None
+        this, run.launched = run.launched, None
+        nll, *scales = this.figures.read()
+        update = this.update.result()
+        began, fed, computed, resumed, ended = this.moments
+        ended.wait()
+        waited, seconds = fed.since(began), computed.since(began) + ended.since(resumed)
+        scale = float(scales[0]) if scales else None
+        sums = step_sums(ranks, nll, this.batch, self.stream.subset_names, waited, this.memory)
+        if update.skipped and this.targets and (update.at_floor or not scale):
+            engine.drop_gradient()
+            state.cancel()
+            state.save_before_raising()
+            number = state.progress.step + 1
+            failed = FailedStep(number, sums.loss, update.grad_norm, this.lr, scale, this.batch, nll, run.peek(number))
+            raise failed_step(run.folder, ranks, failed)
+        state.advance(skipped=update.skipped)
+        step = state.progress.step
+
+        # A resumed run would never write these records, so an error of one does not keep the others from being
         # written, and the step is saved before the error is raised.
         bpb: StepBitsPerByte | UnsetType = UNSET
-        if self.held_out is not None and (step % config.train.eval_every == 0 or step == self._steps):
+        if self.held_out is not None and self._is_measured(step):
             with run.postponing():
                 bpb = held_out_score(engine, self.tokenizer, self.held_out, config)
-        speed = tokens / seconds
-        metrics = StepMetrics(
+        speed = this.tokens / seconds
+        run.metrics = StepMetrics(
             step=step,
             loss=sums.loss if math.isfinite(sums.loss) else None,
             loss_by_subset=sums.by_subset,
-            lr=lr,
-            lr_by_group=rates_by_group(engine.optimizer, lr),
+            lr=this.lr,
+            lr_by_group=rates_by_group(engine.optimizer, this.lr),
             grad_norm=None if update.skipped else update.grad_norm,
             update_norm=update.update_norm,
             tokens=state.progress.tokens,
-            padding=1 - tokens / (self.stream.global_batch_size * self.stream.seq_len),
+            padding=1 - this.tokens / (self.stream.global_batch_size * self.stream.seq_len),
             tokens_per_second=speed,
             data_wait=min(1.0, sums.waited / seconds),
             step_seconds=seconds,
             memory_bytes=max(sums.memory.get("GPU", sums.memory["CPU"])),
             mfu=None if self._full_speed is None else speed / self._full_speed,
-            compilations=engine.compilations.take() if engine.compilations else 0,
+            compilations=this.compilations,
             loss_scale=scale,
             skipped=state.progress.skipped,
             bpb=bpb,
@@ -265,22 +360,24 @@ class Trainer(NearestNames):
             with run.postponing():
                 run.sample(step)
         with run.postponing():
-            run.log(metrics, sums.memory)
-            if on_step is not None:
-                on_step(metrics)
+            run.log(run.metrics, sums.memory)
+            if run.on_step is not None:
+                run.on_step(run.metrics)
 
         with part("checkpoint"):
             run.checkpoints.poll()
             if step % config.checkpoint.every == 0:
                 state.save()
-        return metrics
 
-    def _is_asked_to_stop(self, interrupted: bool, failure: PilekitError | None) -> bool:
-        """Whether any rank was interrupted. If a rank failed after its last step, all raise that error."""
-        request = self.ranks.all_max(2 if failure else int(interrupted))
-        if request == 2:
-            self.ranks.on_all_ranks(lambda: _raise(failure))
-        return request == 1
+    def _request(self, run: _OpenRun, *, is_finishing: bool = False) -> _Request:
+        """What any rank asks of all. If a rank failed while it recorded its last step, all raise that error."""
+        own = _Request.RAISE if run.failure else _Request.NOTHING
+        if run.failure is None and run.interrupted():
+            own = _Request.LAST_STEP if is_finishing else _Request.STOP
+        request = _Request(self.ranks.all_max(own))
+        if request is _Request.RAISE:
+            self.ranks.on_all_ranks(lambda: _raise(run.failure))
+        return request
 
     def _next(self, batches: Iterator[Batch]) -> tuple[Batch, int, int]:
         """This rank's batch of the next step, and the number of targets and tokens of all ranks' batches.
@@ -314,7 +411,7 @@ class Trainer(NearestNames):
             micro_batch = {name: column[first : first + size] for name, column in batch.items()}
             last = first + size >= rows
             nlls.append(self.engine.forward_backward(micro_batch, scale=self.ranks.world_size / targets, last=last))
-        return torch.cat(nlls).cpu()
+        return torch.cat(nlls)
 
 
 def seed_of_step(seed: int, step: int, rank: int = 0) -> int:

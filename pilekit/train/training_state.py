@@ -2,6 +2,8 @@
 
 A checkpoint holds the weights and the optimizer (of the engine), the stream's place, and `Progress`. The stream's place
 is recorded after each batch that was trained on, so the next step's batch begins there.
+
+A step is launched before anybody knows how it ends. `launched` is ahead of `progress` until then, and nothing is saved.
 """
 
 from __future__ import annotations
@@ -31,11 +33,13 @@ class TrainingState:
     """The state of `engine` and `stream`. All ranks make the same calls, `begin` first.
 
     is_object   whether the model was given as an object, whose weights a checkpoint replaces
-    progress    the progress after the last step
+    progress    the progress after the last step whose end is known
+    launched    the progress after the last step
     saved       the step whose state was loaded or saved last
     """
 
     progress: Progress
+    launched: Progress
     saved: int
 
     def __init__(self, engine: StepEngine, stream: PileStream, config: TrainConfig, *, is_object: bool) -> None:
@@ -63,6 +67,7 @@ class TrainingState:
             ranks.on_rank0(lambda: take_config(run, config, None))
             self._has_begun = True
             self.progress = Progress(0, 0, self._stream.state_dict(), torch.get_num_threads(), self._model)
+        self.launched = self.progress
         self.saved = self.progress.step
 
     def _load(self, run: RunFolder, folder: Path) -> None:
@@ -92,15 +97,22 @@ class TrainingState:
             torch.set_num_threads(progress.threads)
         self.progress = replace(progress, stream=self._stream.state_dict())
 
-    def advance(self, tokens: int, *, skipped: bool) -> None:
-        """Record a step on `tokens` tokens of all ranks; `skipped` if it changed no weight."""
-        self.progress = replace(
+    def launch(self, tokens: int) -> None:
+        """Record that a step on `tokens` tokens of all ranks is under way, before the next batch is read."""
+        self.launched = replace(
             self.progress,
             step=self.progress.step + 1,
-            skipped=self.progress.skipped + skipped,
             tokens=self.progress.tokens + tokens,
             stream=self._stream.state_dict(),
         )
+
+    def advance(self, *, skipped: bool) -> None:
+        """Record the end of that step; `skipped` if it changed no weight."""
+        self.progress = self.launched = replace(self.launched, skipped=self.progress.skipped + skipped)
+
+    def cancel(self) -> None:
+        """Record that the step failed and changed nothing, so it has never been."""
+        self.launched = self.progress
 
     def save(self) -> None:
         """Begin to save a checkpoint. Raises PilekitError if the weights are no longer numbers."""
@@ -122,8 +134,11 @@ class TrainingState:
         self.saved = self.progress.step
 
     def save_before_raising(self) -> None:
-        """Save the steps so far because a step has failed, and wait. An error of its own is dropped."""
+        """Save the steps so far because a step has failed, and wait. An error of its own is dropped.
+
+        Nothing is saved if nobody knows what weights the last step has left.
+        """
         with suppress(PilekitError):
-            if self.progress.step > self.saved:
+            if self.progress.step > self.saved and self.launched is self.progress:
                 self.save()
             self._checkpoints.finish()

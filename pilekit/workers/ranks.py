@@ -4,8 +4,9 @@
 torchrun and Slurm set (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), or else makes a group of one. All callers share one
 `Ranks` per default process group.
 
-Numbers and messages between steps travel over a CPU process group of their own, so they never queue behind a GPU's
-gradients. The checkpoint thread has another: if two threads share a group, their messages mix and gloo aborts.
+Numbers and messages of the CPU travel over a process group of their own, so they never queue behind a GPU's gradients.
+Numbers that a GPU has made travel as its gradients do, so the CPU does not wait for them. The checkpoint thread has
+another CPU group: if two threads share a group, their messages mix and gloo aborts.
 
 If one rank fails, all ranks must hear of it, or the others wait forever. `on_rank0` and `on_all_ranks` end the same way
 on every rank: all ranks return a value, or all raise. Rank 0 prints the error; the others raise `AlreadyReported`. A
@@ -53,7 +54,7 @@ class Ranks:
     local_rank   number of this process on its machine
     device       where it computes
     mesh         all ranks in one dimension, on the type of `device`
-    control      CPU process group for numbers and messages between steps
+    control      CPU process group for numbers and messages of the CPU
     saving       CPU process group for the checkpoint thread alone
 
     All ranks must call the same methods in the same order. Each method raises PilekitError if a rank is gone.
@@ -73,7 +74,10 @@ class Ranks:
         return self.rank == 0
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """The sum of `values` (CPU, float64, 1-D) over ranks: a new tensor, bit for bit equal on all ranks."""
+        """The sum of `values` (float64, 1-D) over ranks: a new tensor, bit for bit equal on all ranks.
+
+        It is where `values` are. On a GPU nothing waits for it.
+        """
         return self._all_reduce(values.clone(), dist.ReduceOp.SUM)
 
     def any(self, flag: bool) -> bool:
@@ -151,8 +155,9 @@ class Ranks:
 
     def _all_reduce(self, values: torch.Tensor, operation: dist.ReduceOp.RedOpType) -> torch.Tensor:
         if self.world_size > 1:
+            group = self.control if values.device.type == "cpu" else self.mesh.get_group()
             with self._naming_lost_ranks():
-                dist.all_reduce(values, operation, group=self.control)
+                dist.all_reduce(values, operation, group=group)
         return values
 
     @contextmanager

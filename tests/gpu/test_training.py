@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -88,6 +90,61 @@ def test_a_resumed_run_equals_one_that_never_stopped(made: Path, tmp_path: Path,
     trainer(made, tmp_path / "whole", *changes).fit()
     assert len(losses(tmp_path / "run")) == STEPS
     assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "whole"), rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (),
+        ("precision.dtype=bf16", "parallel.zero=3", "train.ema=0.9"),
+        ("precision.dtype=fp16", "precision.loss_scale=16777216", "precision.loss_scale_window=2"),
+        ("precision.dtype=bf16", "optimizer.name=muon"),
+        ("precision.dtype=bf16", "model.attention_implementation=varlen", "data.packing=concat"),
+        ("data.attention=causal",),
+    ],
+    ids=" ".join,
+)
+def test_a_step_waits_for_nothing(made: Path, tmp_path: Path, changes: tuple[str, ...]) -> None:
+    """torch raises where the CPU would wait. In the first steps libraries may."""
+    ours = trainer(made, tmp_path / "run", *changes, "checkpoint.every=100")
+    engine: Any = ours.engine
+    begun = 0
+
+    def strict(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **more: Any) -> Any:
+            nonlocal begun
+            begun += 1
+            torch.cuda.set_sync_debug_mode("error" if begun > 9 else "default")
+            try:
+                return method(*given, **more)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+        return call
+
+    engine.forward_backward, engine.update = strict(engine.forward_backward), strict(engine.update)
+    ours.fit()
+    assert begun == 3 * STEPS  # two micro-batches and an update
+    assert len(losses(tmp_path / "run")) == STEPS
+
+
+def test_a_loss_that_is_not_a_number_leaves_the_weights_of_the_step_before(made: Path, tmp_path: Path) -> None:
+    ours = trainer(made, tmp_path / "run", "checkpoint.every=100")
+    engine: Any = ours.engine
+    update, done = engine.update, 0
+
+    def broken(lr: float, nll: torch.Tensor, **more: Any) -> Any:
+        nonlocal done
+        done += 1
+        return update(lr, nll * math.nan if done == 6 else nll, **more)
+
+    engine.update = broken
+    with pytest.raises(PilekitError, match=r"^step 6: the gradient's norm is nan, in rows with "):
+        ours.fit()
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-5"]
+    trainer(made, tmp_path / "run", "checkpoint.every=100").fit()
+    trainer(made, tmp_path / "whole", "checkpoint.every=100").fit()
+    assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "whole"), rel=1e-3)
 
 
 def test_flex_attention_learns_as_sdpa_does(made: Path, tmp_path: Path) -> None:

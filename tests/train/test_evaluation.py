@@ -76,7 +76,7 @@ def figures(
         "weights": all(torch.equal(*map(local, pair)) for pair in zip(before[0], parameters, strict=True)),
         "gradients": all(old is new.grad for old, new in zip(before[1], parameters, strict=True)),
         "next step": math.isfinite(float(engine.forward_backward(some_rows(9), scale=0.01, last=True).sum()))
-        and not engine.update(1e-3).skipped,
+        and not engine.update(1e-3).result().skipped,
     }
     return (alone.overall, alone.subsets), (together.overall, together.subsets), left
 

@@ -85,9 +85,7 @@ def test_the_files_of_a_run(made: Path, whole: tuple[Path, TrainResult]) -> None
     ] * 8
     assert [record["step"] for record in records] == list(range(1, 9))
     assert all(0 <= record["data_wait"] <= 1 for record in records)
-    assert load_config(run / "config.toml") == load_config(
-        made / "tiny.toml", ["model.attention_implementation=sdpa"]
-    )
+    assert load_config(run / "config.toml") == load_config(made / "tiny.toml", ["model.attention_implementation=sdpa"])
     assert (run / "model" / "config.toml").read_bytes() == (run / "config.toml").read_bytes()
 
 

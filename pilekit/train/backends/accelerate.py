@@ -30,7 +30,7 @@ from pilekit.train.backends.package_engine import PackageEngine, naming_backend_
 from pilekit.train.config.backend_file import backend_settings
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.step.sharding import whole_tensor
-from pilekit.train.step.step_engine import Update
+from pilekit.train.step.step_engine import NO_UPDATE, Update
 from pilekit.workers.ranks import Ranks
 
 
@@ -94,8 +94,10 @@ class AccelerateEngine(PackageEngine):
             self._accelerator.backward(loss)
         return nll
 
-    def update(self, lr: float) -> Update:
+    def update(self, lr: float, nll: Tensor | None = None, *, is_first: bool = False) -> Update:
         """See `StepEngine`."""
+        if not self._is_finite(nll):
+            return NO_UPDATE
         self._has_gradient = False
         total: Any = self._accelerator.clip_grad_norm_(self._wrapped.parameters(), self._clip_norm)
         norm = float(whole_tensor(total))

@@ -32,7 +32,7 @@ from pilekit.train.backends.package_engine import PackageEngine, naming_backend_
 from pilekit.train.config.backend_file import backend_settings
 from pilekit.train.config.sections import TrainConfig
 from pilekit.train.step.sharding import whole_parameters, whole_tensor
-from pilekit.train.step.step_engine import Update
+from pilekit.train.step.step_engine import NO_UPDATE, Update
 from pilekit.workers.ranks import Ranks
 
 T = TypeVar("T")
@@ -90,8 +90,10 @@ class DeepSpeedEngine(PackageEngine):
             self._wrapped.step()
         return nll
 
-    def update(self, lr: float) -> Update:
+    def update(self, lr: float, nll: Tensor | None = None, *, is_first: bool = False) -> Update:
         """See `StepEngine`."""
+        if not self._is_finite(nll):
+            return NO_UPDATE
         self._has_gradient = False
         self._set_rate(lr)
         if self._stage == 0:  # DeepSpeed neither reports the norm nor looks for overflows

@@ -1,4 +1,7 @@
-"""The base of both: a `StepEngine` around a package that wraps the model with its loss and torch's AdamW."""
+"""The base of both: a `StepEngine` around a package that wraps the model with its loss and torch's AdamW.
+
+Both packages wait for a step's norm, so `update` waits for the losses too and returns what it has done.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +52,10 @@ class PackageEngine(StepEngine):
         here = {name: column.to(self.ranks.device, non_blocking=True) for name, column in rows.items()}
         loss, nll = self._wrapped(here, scale)
         return loss * self._micro_batches, nll
+
+    def _is_finite(self, nll: Tensor | None) -> bool:
+        """Whether the losses of all ranks are numbers."""
+        return not self.ranks.any(nll is not None and not bool(nll.isfinite().all()))
 
     def load(self, read: Callable[[nn.Module, Optimizer], T]) -> T:
         """See `StepEngine`; refused in the middle of a step, because the package cannot drop a gradient."""

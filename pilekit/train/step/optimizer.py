@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -108,27 +108,48 @@ def muon_parameters(model: nn.Module, config: OptimizerConfig) -> set[str]:
 
 
 @torch.no_grad()
-def measured_step(optimizer: Optimizer, at_once: int = MEASURED) -> Tensor:
+def measured_step(optimizer: Optimizer, skips: Tensor, at_once: int = MEASURED) -> Tensor:
     """Step, and return the sum of squares of the change to this rank's parts of the weights: 0-d, float64.
+
+    skips   0-d, true if the step must change nothing. It is known to the device alone
 
     Parameters are stepped in pieces, so only about `at_once` old numbers are held in addition to the new.
     """
-    squares = [torch.zeros((), dtype=torch.float64)]
+    squares = []
     for part in optimizer.parts if isinstance(optimizer, Combined) else (optimizer,):
-        groups = part.param_groups
+        groups, is_fused = part.param_groups, isinstance(part, AdamW)
         try:
             for group in groups:
                 for parameters in _pieces(group["params"], at_once):
                     weights = [own_part(parameter) for parameter in parameters]
                     before = [numbers.clone() for numbers in weights]
                     part.param_groups = [group | {"params": parameters}]
-                    part.step()
+                    if is_fused:
+                        cast("Any", part).found_inf = skips.float()  # its kernel reads this
+                        part.step()
+                    else:
+                        momenta = _momenta(part, parameters)
+                        part.step()
+                        after = [*weights, *(own_part(part.state[p]["momentum_buffer"]) for p, _ in momenta)]
+                        for numbers, old in zip(after, [*before, *(old for _, old in momenta)], strict=True):
+                            numbers.copy_(torch.where(skips, old, numbers))
                     torch._foreach_sub_(before, weights)
                     squares.append(sum_of_squares(before))
         finally:
             part.param_groups = groups
-    device = squares[-1].device
-    return torch.stack([each.to(device) for each in squares]).sum()
+            vars(part).pop("found_inf", None)
+    return torch.stack([torch.zeros_like(squares[0]), *squares]).sum()
+
+
+def _momenta(muon: Optimizer, parameters: list[nn.Parameter]) -> list[tuple[nn.Parameter, Tensor]]:
+    """A copy of this rank's part of the momentum of each parameter that has a gradient; 0 before its first step."""
+    found = []
+    for parameter in parameters:
+        if parameter.grad is not None:
+            momentum = muon.state[parameter].get("momentum_buffer")
+            part = own_part(parameter.grad if momentum is None else momentum)
+            found.append((parameter, torch.zeros_like(part) if momentum is None else part.clone()))
+    return found
 
 
 def _pieces(parameters: list[nn.Parameter], at_once: int) -> Iterator[list[nn.Parameter]]:
@@ -147,16 +168,20 @@ def _pieces(parameters: list[nn.Parameter], at_once: int) -> Iterator[list[nn.Pa
 
 def sum_of_squares(tensors: Sequence[Tensor]) -> Tensor:
     """The sum of all numbers squared: 0-d, float64, on their device."""
+    device = tensors[0].device if tensors else None
     tensors = [tensor for tensor in tensors if tensor.numel()]
     if not tensors:
-        return torch.zeros((), dtype=torch.float64)
+        return torch.zeros((), dtype=torch.float64, device=device)
     # A CPU sums in order: in float32, the many small squares of a large head would vanish when added to large ones.
     exact = torch.float64 if tensors[0].device.type == "cpu" else None
     return torch.stack(torch._foreach_norm(tensors, 2, exact)).double().square().sum()
 
 
-def update_means(optimizer: Optimizer) -> None:
+def update_means(optimizer: Optimizer, skips: Tensor, *, is_first: bool) -> None:
     """Move the running mean of each weight towards it, after a step. It begins as the weight after its first step.
+
+    skips      0-d, true if the step changed nothing, so neither does this
+    is_first   no step before this has changed anything
 
     The means are `ema` in the optimizer's state, so they are sharded, saved and loaded like the rest of it.
     """
@@ -165,13 +190,14 @@ def update_means(optimizer: Optimizer) -> None:
         for parameter in group["params"]:
             if not (state := optimizer.state.get(parameter)):
                 continue
-            if "ema" not in state:
+            if "ema" not in state or is_first:
                 state["ema"] = parameter.detach().clone()
             elif (mean := own_part(state["ema"])).numel():
                 means.append(mean)
                 weights.append(own_part(parameter.detach()))
         if means:
-            torch._foreach_lerp_(means, weights, 1 - group["ema"])
+            share = torch.where(skips, 0.0, 1 - group["ema"]).to(means[0].dtype)
+            torch._foreach_lerp_(means, weights, [share] * len(means))
 
 
 def lr_scales(model: nn.Module, config: OptimizerConfig) -> dict[str, float]:

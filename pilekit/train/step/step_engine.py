@@ -2,7 +2,8 @@
 
     for number, rows in enumerate(micro_batches):
         nll = engine.forward_backward(rows, scale=ranks.world_size / targets_of_step, last=number == count - 1)
-    update = engine.update(lr)                                          # clips, steps, resets the gradient
+    pending = engine.update(lr, nll_of_step)                            # clips, steps, resets the gradient
+    update = pending.result()                                           # best while the next step runs
     model, optimizer = engine.state()                                   # for a checkpoint
     progress = engine.load(lambda model, optimizer: ...)                # from a checkpoint
     weights = dict(engine.full_parameters())                            # for export
@@ -14,14 +15,18 @@ DTensors. So there is one checkpoint format for all backends.
 
 Sharding averages gradients over ranks. So each rank's loss is its sum over targets, times the number of ranks, divided
 by the targets of the whole step on all ranks. The result is the gradient of the mean over all targets, however unevenly
-ranks and micro-batches share them. `update` removes the loss scale and clips in one multiplication. It detects an
-overflow from the gradient's norm, which is the same number on all ranks, so all ranks skip a step or none does.
+ranks and micro-batches share them. `update` removes the loss scale and clips in one multiplication.
+
+Nothing in a step waits for the device. The norm, the factor of clipping, the loss scale and the decision whether to
+move at all stay there as tensors: if a loss or the gradient's norm is not finite, the optimizer runs and leaves
+weights, moments, counters and means as they are. The norm is the same number on all ranks, so all ranks skip a step or
+none does.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -36,9 +41,11 @@ from transformers import PreTrainedModel
 from pilekit.errors import PilekitError, shortened
 from pilekit.models.causal import CausalLM
 from pilekit.models.masked import MaskedLM
+from pilekit.models.packed_rows import has_several_documents, packed_rows
 from pilekit.models.transformer_blocks import blocks_of
 from pilekit.train.config.sections import AttentionKernel, Objective, TrainConfig
 from pilekit.train.model.varlen import VARLEN, Cuts
+from pilekit.train.step.arriving import Arriving
 from pilekit.train.step.compilations import Compilations
 from pilekit.train.step.loss_scale import LossScale
 from pilekit.train.step.losses import StepLoss, places_of_targets
@@ -76,9 +83,10 @@ KEPT = {
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The result of `StepEngine.update`.
+    """What `StepEngine.update` has done.
 
-    grad_norm    norm of the whole gradient before clipping; may be infinite or NaN
+    grad_norm    norm of the whole gradient before clipping; may be infinite or NaN. NaN if a loss is not finite, but
+                 in fp16, where the gradient alone counts
     skipped      nothing was changed, because `grad_norm` is not finite
     update_norm  norm of the change to the weights, or None if nothing changed, or if it was not measured
     at_floor     it was skipped at the lowest loss scale, so no later step would do better
@@ -88,6 +96,32 @@ class Update:
     skipped: bool
     update_norm: float | None = None
     at_floor: bool = False
+
+    def result(self) -> Update:
+        """Itself: an engine that has waited for its step returns this instead of a `PendingUpdate`."""
+        return self
+
+
+NO_UPDATE = Update(grad_norm=math.nan, skipped=True)
+"""The update of a step that has no token to predict, or whose loss is not a number."""
+
+
+class PendingUpdate:
+    """An update that the device may still be making.
+
+    figures   float64: the sum of squares of the gradient, its loss scale, the sum of squares of the change, and
+              whether the step is the run's end
+    """
+
+    def __init__(self, figures: Tensor, device: torch.device) -> None:
+        self._figures = Arriving([figures], device)
+
+    def result(self) -> Update:
+        """The update, once it is made."""
+        squares, loss_scale, moved, at_floor = self._figures.read()[0].tolist()
+        norm = math.sqrt(squares) / loss_scale  # a root of torch may be wrong in the last bit
+        skipped = not math.isfinite(norm)
+        return Update(norm, skipped, None if skipped else math.sqrt(moved), bool(at_floor))
 
 
 class StepEngine:
@@ -101,6 +135,7 @@ class StepEngine:
     attention: AttentionKernel = "sdpa"
     compilations: Compilations | None = None
     loss_scale: LossScale | None
+    _buffers: Sequence[tuple[Tensor, Tensor]] = ()  # stored ones, and their values after the last update
 
     def __init__(
         self, lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks, teacher: Teacher | None = None
@@ -110,11 +145,12 @@ class StepEngine:
         self.ranks = ranks
         self._stage = parallel.zero
         self._clip_norm = config.train.clip_norm
+        self._separates = config.data.attention == "document"
         self._step_loss = StepLoss(
             lm, attention=config.data.attention, teacher=teacher, compiled=parallel.compile == "step"
         )
         self._cuts = Cuts(config.data.attention)
-        blocks = blocks_of(lm.model)
+        blocks, stored = blocks_of(lm.model), set(lm.model.state_dict())
         recompute_activations(lm.model, parallel.activation_checkpoint)
         if parallel.compile:
             self.compilations = Compilations()
@@ -124,7 +160,9 @@ class StepEngine:
         self._step_loss.train()
         self._is_first_copy = all(map(is_first_copy, lm.model.parameters()))
         self.optimizer: Optimizer = build_optimizer(lm.model, config.optimizer, config.train.ema)
-        self.loss_scale = LossScale(precision) if precision.dtype == "fp16" else None
+        self._home = own_part(next(lm.model.parameters())).device  # the CPU if parameters are offloaded
+        self.loss_scale = LossScale(precision, self._home) if precision.dtype == "fp16" else None
+        self._buffers = [(b, b) for name, b in lm.model.named_buffers() if name in stored]
 
     def forward_backward(self, rows: Mapping[str, Tensor], *, scale: float, last: bool) -> Tensor:
         """Add the gradient of one micro-batch of this rank; returns the loss of each target.
@@ -139,9 +177,11 @@ class StepEngine:
             # Without effect unless torch's own setting asks for CUDA graphs.
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         before_micro_batch(self._step_loss, self._stage, last=last)
-        if self.loss_scale is not None:
-            scale *= self.loss_scale.value
-        loss, nll = self._step_loss(self._on_device(rows), scale)
+        several = self._separates and has_several_documents(rows["position_ids"])
+        with packed_rows(several):
+            loss, nll = self._step_loss(self._on_device(rows), scale if self.loss_scale is None else 1.0)
+        if self.loss_scale is not None:  # outside of the module, because FSDP2 would pass a tensor on in fp16
+            loss = loss * (self.loss_scale.value * scale).to(loss.dtype)
         loss.backward()
         if self.compilations is not None:
             self.compilations.end_micro_batch(last=last)
@@ -165,39 +205,60 @@ class StepEngine:
             torch._dynamo.maybe_mark_dynamic(columns["cuts"], 0)  # else each number of cuts would be compiled
         return columns
 
-    @torch.no_grad()
-    def update(self, lr: float) -> Update:
+    def update(self, lr: float, nll: Tensor | None = None, *, is_first: bool = False) -> Update | PendingUpdate:
         """Move the weights by the gradient, clipped to `train.clip_norm`, and reset the gradient.
 
+        nll       the losses of this rank's targets. If one of any rank is not finite, nothing moves
+        is_first  no step before this has moved the weights
+
         Each group's learning rate is `lr` times its "lr_scale". A gradient that is not finite moves nothing and lowers
-        the loss scale of fp16.
+        the loss scale of fp16. In fp16 only the gradient counts, as with any overflow.
         """
+        return PendingUpdate(self.launch_update(lr, nll, is_first=is_first), self._home)
+
+    @torch.no_grad()
+    def launch_update(self, lr: float, nll: Tensor | None = None, *, is_first: bool = False) -> Tensor:
+        """`update` without its result, which `PendingUpdate` reads from these numbers."""
         gradients = [own_part(p.grad) for p in self.lm.model.parameters() if p.grad is not None]
-        gradients = [gradient for gradient in gradients if gradient.numel()]
-        loss_scale = 1.0 if self.loss_scale is None else self.loss_scale.value
-        norm = self._norm(sum_of_squares(gradients)) / loss_scale
-        finite, moved = math.isfinite(norm), None
-        if finite:
-            factor = min(1.0, self._clip_norm / (norm + 1e-6)) / loss_scale
-            if factor != 1.0 and gradients:
-                torch._foreach_mul_(gradients, factor)
-            self._set_rate(lr)
-            moved = self._norm(measured_step(self.optimizer))
-            update_means(self.optimizer)
+        share = self._share(sum_of_squares(gradients))
+        loss_scale = torch.ones_like(share) if self.loss_scale is None else self.loss_scale.value
+        if self.loss_scale is None and nll is not None:
+            share = torch.where(nll.isfinite().all().to(self._home), share, math.nan)
+        squares = self._total(share)
+        norm = squares.sqrt() / loss_scale
+        skips = norm.isfinite().logical_not()
+
+        # In float64, as a number of Python has.
+        factor = (torch.full_like(norm, self._clip_norm) / (norm + 1e-6)).clamp(max=1.0) / loss_scale
+        if gradients := [gradient for gradient in gradients if gradient.numel()]:
+            torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
+        self._set_rate(lr)
+        moved = self._total(self._share(measured_step(self.optimizer, skips)))
+        update_means(self.optimizer, skips, is_first=is_first)
         self.optimizer.zero_grad()
-        at_floor = self.loss_scale is not None and not self.loss_scale.update(overflow=not finite)
-        return Update(norm, skipped=not finite, update_norm=moved, at_floor=at_floor)
+        at_floor = torch.zeros_like(skips) if self.loss_scale is None else self.loss_scale.update(skips)
+        self._buffers = [(buffer, buffer.clone()) for buffer, _ in self._buffers]
+        return torch.stack([squares, loss_scale, moved, at_floor.double()])
+
+    @torch.no_grad()
+    def drop_gradient(self) -> None:
+        """Undo each `forward_backward` since the last update."""
+        self.optimizer.zero_grad()
+        for buffer, before in self._buffers:
+            buffer.copy_(before)
 
     def _set_rate(self, lr: float) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_scale", 1.0)
 
-    def _norm(self, squares: Tensor) -> float:
-        """The norm of all ranks' parts as one vector, from the sum of squares of this rank's; equal on all ranks."""
-        share = squares.cpu().reshape(1)
-        if not self._is_first_copy:  # another rank has the same part
-            share = torch.zeros_like(share)
-        return math.sqrt(self.ranks.sum(share).item())
+    def _share(self, squares: Tensor) -> Tensor:
+        """This rank's part of a sum of squares over all ranks: nothing if another rank has the same numbers."""
+        squares = squares.to(self._home)
+        return squares if self._is_first_copy else torch.zeros_like(squares)
+
+    def _total(self, share: Tensor) -> Tensor:
+        """The sum of all ranks' shares: 0-d, equal on all ranks."""
+        return self.ranks.sum(share.reshape(1)).squeeze(0)
 
     def state(self) -> tuple[nn.Module, Optimizer]:
         """The model, and an optimizer with `param_names` in its groups. Their float32 tensors are the whole state."""

@@ -43,7 +43,7 @@ class Seen:
     """What one rank saw of a run."""
 
     rows: list[list[list[int]]] = field(default_factory=list)
-    """For each step that began: the input_ids that this rank trained on."""
+    """For each step that began: the input_ids that this rank trained on. If a step failed, the next had begun."""
     steps: list[int] = field(default_factory=list)
     """The steps for which `on_step` was called."""
     finished: tuple[int, bool] | None = None
@@ -73,6 +73,7 @@ def fit(
         note_rows(ours, seen.rows)
         finished = ours.fit(on_step)
         seen.finished = finished.step, finished.interrupted
+        del seen.rows[len(seen.steps) :]  # a stop drops the step that was launched before it
         state = state_of(*cast("Any", ours.engine.state()))
         if ranks.is_first:
             seen.state = {name: tensor.numpy() for name, tensor in state.items()}

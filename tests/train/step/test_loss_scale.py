@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,15 +56,15 @@ def scale_by_definition(history: Sequence[bool], config: PrecisionConfig) -> flo
 def test_it_follows_its_definition_and_survives_being_saved(
     history: list[bool], config: PrecisionConfig, saved: int
 ) -> None:
-    scale = LossScale(config)
+    scale = LossScale(config, torch.device("cpu"))
     for step, overflow in enumerate(history):
         if step == saved:
             state = json.loads(json.dumps(scale.state_dict()))
-            scale = LossScale(config)
+            scale = LossScale(config, torch.device("cpu"))
             scale.load_state_dict(state)
         expected = scale_by_definition(history[: step + 1], config)
         if expected is None:
-            assert not scale.update(overflow=overflow)
+            assert scale.update(torch.tensor(overflow))
             return
-        assert scale.update(overflow=overflow)
+        assert not scale.update(torch.tensor(overflow))
         assert scale.value == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import get_args
 
@@ -145,11 +146,22 @@ def test_a_measured_step_is_a_step_and_says_how_far_it_moved(name: str, numbers:
         for model, optimizer in zip(models, optimizers, strict=True):
             optimizer.zero_grad()
             model(input_ids=ids, labels=ids).loss.backward()
-        squares = measured_step(optimizers[0], numbers)
+        gradients = [parameter.grad for parameter in models[0].parameters()]
+        for parameter in models[0].parameters():
+            parameter.grad = torch.full_like(parameter, [math.nan, math.inf, -math.inf][step])
+        assert measured_step(optimizers[0], torch.tensor(True), numbers).item() == 0  # leaves no trace
+        assert all(torch.equal(p, old) for p, old in zip(models[0].parameters(), before, strict=True))
+        for parameter, gradient in zip(models[0].parameters(), gradients, strict=True):
+            parameter.grad = gradient
+        squares = measured_step(optimizers[0], torch.tensor(False), numbers)
         optimizers[1].step()
         moved = [(p.detach() - old).double() for p, old in zip(models[0].parameters(), before, strict=True)]
         assert squares.item() == pytest.approx(sum(float((move**2).sum()) for move in moved), rel=1e-9)
         assert all(torch.equal(p, q) for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True))
+    for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        kept, expected = (optimizer.state[one] for optimizer, one in zip(optimizers, (p, q), strict=True))
+        assert kept.keys() == expected.keys()
+        assert all(torch.equal(kept[key], expected[key]) for key in kept)
     assert optimizers[0].param_groups == groups[0]
     rates = rates_by_group(optimizers[0], 0.1)
     assert rates.items() >= {"decay": 0.1, "no_decay": 0.1, "no_decay*0.5": 0.05, "no_decay*0.125": 0.0125}.items()

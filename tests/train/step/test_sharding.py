@@ -111,7 +111,7 @@ def steps_with(
             peak = watched.peak
         else:
             nll = engine.forward_backward(mine, scale=scale, last=True)
-        figures.append((ranks.sum(nll.double().sum()[None]).item(), engine.update(1e-3).grad_norm))
+        figures.append((ranks.sum(nll.double().sum()[None]).item(), engine.update(1e-3).result().grad_norm))
     return figures, peak
 
 
