@@ -70,9 +70,7 @@ def main() -> None:
                 figures += race(folder / f"world-{world_size}", config, world_size, chosen)
             if "checkpoint" in chosen.parts:
                 figures += checkpoints(folder / "checkpoints", config, chosen)
-    if chosen.figures:
-        chosen.figures.write_text(json.dumps(figures, indent=1))
-    else:
+    if not record(chosen, figures):
         print(json.dumps(figures, indent=2 if chosen.json else None))
 
 
@@ -92,9 +90,11 @@ def arguments() -> argparse.Namespace:
     add("--gpu", action="store_true", help="on all GPUs of this machine, in bf16")
     add("--shapes", nargs="+", help="with --gpu: presets (default: pythia-160m pythia-1.4b)")
     add("--variants", nargs="+", help="with --gpu: only contestants with one of these in their names (default: all)")
-    add("--dry-run", action="store_true", help="with --gpu: without a GPU too")
+    add("--dry-run", action="store_true", help="with --gpu: without a GPU too, in fp32")
     add("--peak-tflops", type=float, help="with --gpu: of one GPU in bf16, where its name does not tell")
-    add("--figures", type=Path, help="write the figures to this file, and do not print them")
+    add(
+        "--figures", type=Path, help="write the figures to this file, and do not print them; with --gpu after each loop"
+    )
     add("--json", action="store_true", help="print the figures as indented JSON alone")
     chosen = parser.parse_args()
     full = {"dtypes": ["fp32", "bf16"], "stages": [0, 1, 2, 3], "warm_up": 4, "steps": 4}
@@ -306,6 +306,13 @@ def checkpoints(folder: Path, config: dict[str, Any], chosen: argparse.Namespace
             figures.append({"name": name, "stage": stage, "asynchronous": asynchronous, "ranks": ranks})
     show(chosen, "\n".join(lines))
     return figures
+
+
+def record(chosen: argparse.Namespace, figures: list[dict[str, Any]]) -> bool:
+    """Write the figures so far to the file of `--figures`. Returns whether there is one."""
+    if chosen.figures:
+        chosen.figures.write_text(json.dumps(figures, indent=1))
+    return bool(chosen.figures)
 
 
 def show(chosen: argparse.Namespace, text: str) -> None:

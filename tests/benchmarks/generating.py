@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -124,15 +125,13 @@ def real_or_generated(name: str) -> tuple[Path, Path]:
     return shard, trained_tokenizer(shard, BENCH / "data" / "tokenizer-16k.json")
 
 
-def pythia_dir(folder: Path, tokenizer: Path, preset: str, *, vocabulary: int = 50304, seq_len: int) -> Path:
-    """A model_dir: the shape of a published Pythia model with random weights, and `tokenizer`."""
+def pythia_model(preset: str, *, vocabulary: int = 50304, seq_len: int) -> Any:
+    """A model of the shape of a published Pythia model with random weights, float32, on the GPU if there is one."""
     import torch
     from transformers import AutoModelForCausalLM, GPTNeoXConfig
-    from transformers.utils.logging import disable_progress_bar
 
     from pilekit.models.presets import PRESETS
 
-    disable_progress_bar()
     width, layers, heads = PRESETS[preset]
     config = GPTNeoXConfig(
         vocab_size=vocabulary,
@@ -145,7 +144,16 @@ def pythia_dir(folder: Path, tokenizer: Path, preset: str, *, vocabulary: int = 
         eos_token_id=0,
     )
     torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+
+
+def pythia_dir(folder: Path, tokenizer: Path, preset: str, *, vocabulary: int = 50304, seq_len: int) -> Path:
+    """A model_dir of `pythia_model`, and `tokenizer`."""
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    pythia_model(preset, vocabulary=vocabulary, seq_len=seq_len).save_pretrained(folder)
     (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
     names = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(names))

@@ -270,9 +270,9 @@ class StepEngine:
         return read(*self.state())
 
     def forget(self) -> None:
-        """Drop the gradient of the micro-batches so far, even if one of them failed."""
+        """`drop_gradient`, even if a micro-batch failed."""
         release(self._step_loss)
-        self.optimizer.zero_grad()
+        self.drop_gradient()
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
