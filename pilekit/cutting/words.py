@@ -61,10 +61,11 @@ def compacted_all(texts: Sequence[str]) -> tuple[Bytes, Int64]:
 
     Returns their bytes, and where the words of each text begin, and the end, int64 [texts + 1].
     """
-    lowered = pa.array([f"{text.lower()} " for text in texts], pa.large_string())
+    lowered = pa.array([text if text.isascii() else text.lower() for text in texts], pa.large_string())
     _, ends, values = lowered.buffers()
-    data, ends = np.frombuffer(values, np.uint8), np.frombuffer(ends, np.int64, len(texts) + 1)
-    words, offsets = np.empty(len(data) + 1, np.uint8), np.empty(len(texts) + 1, np.int64)
+    ends, size = np.frombuffer(ends, np.int64, len(texts) + 1), 0 if values is None else values.size
+    data = np.frombuffer(values, np.uint8) if size else np.empty(0, np.uint8)
+    words, offsets = np.empty(len(data) + len(texts) + 1, np.uint8), np.empty(len(texts) + 1, np.int64)
     words[0], offsets[0] = 32, 1
     _compact_all(data, ends, folds(), words, offsets)
     return words[: offsets[-1]], offsets
@@ -72,21 +73,40 @@ def compacted_all(texts: Sequence[str]) -> tuple[Bytes, Int64]:
 
 @compiled()
 def _compact(data: Bytes, fold: UInt32, words: Bytes) -> tuple[int, int]:
-    """Write the words of lower-cased text that ends in a space; returns their bytes and their number."""
-    at, stop, size, count = np.uint64(0), np.uint64(len(data)), 0, 0
+    """Write the words of a text that is lower-cased, or ASCII; returns their bytes and their number.
+
+    ASCII has no branch: each byte is written, and stays if it belongs to a word or is the first space behind one.
+    """
+    at, stop, size, count, is_apart = np.uint64(0), np.uint64(len(data)), 0, 0, True
     while at < stop:
-        code, width = (np.uint32(data[at]), np.uint64(1)) if data[at] < _ASCII else decoded(data, at)
+        if data[at] < _ASCII:
+            code = fold[np.uint64(data[at])]
+            is_space, stays = code == _SPACE, code != _DELETED
+            words[size] = np.uint8(32) if is_space else np.uint8(code)
+            ends_word = is_space & (not is_apart)
+            size += int(stays & ((not is_space) | ends_word))
+            count += int(ends_word)
+            is_apart = is_space | (is_apart & (not stays))
+            at += np.uint64(1)
+            continue
+        code, width = decoded(data, at)
         code = fold[np.uint64(code)]
         if code == _SPACE:
-            if size and words[size - 1] != 32:
+            if not is_apart:
                 words[size] = 32
                 size += 1
                 count += 1
+            is_apart = True
         elif code != _DELETED:
             for i in range(width):
                 words[size] = data[at + np.uint64(i)]
                 size += 1
+            is_apart = False
         at += width
+    if not is_apart:
+        words[size] = 32
+        size += 1
+        count += 1
     return size, count
 
 

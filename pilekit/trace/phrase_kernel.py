@@ -1,8 +1,8 @@
 """Compiled code of `PhraseTable` (phrase_table.py): hashes of heads, links between phrases, and the search in texts.
 
-The search takes some 64k positions at a time, in three loops, so that the processor has many memory accesses under way:
-positions that pass the filter, then phrases that have the hash, then the comparison of bytes. The first loop has no
-branch: it writes each position and steps on only if the filter has its bit. It reaches 0.6 to 0.9 GB/s.
+The search takes some thousand positions at a time, in several loops. Each keeps the positions that pass a test, and the
+last compares bytes. Most loops have no branch: they write each position, and step on only if it passes. So the
+processor has many memory accesses under way, which large tables need. The first loop reaches 0.6 to 0.9 GB/s.
 """
 
 from __future__ import annotations
@@ -46,10 +46,17 @@ def _eight_bytes(typing: Any, data: Any, at: Any) -> Any:
 
 
 @compiled()
+def _long_hash(data: Bytes, at: int, head: int) -> np.uint64:
+    """A hash of 16 to 24 bytes."""
+    last = _eight_bytes(data, at + head - 8) * _THIRD
+    return np.uint64(_eight_bytes(data, at) * _FIRST + _eight_bytes(data, at + 8) * _SECOND + last)
+
+
+@compiled()
 def _first_hash(data: Bytes, at: int, head: int) -> np.uint64:
     """A hash of the `head` bytes from `at` on, whose first bits are good."""
-    if head == 16:
-        return np.uint64(_eight_bytes(data, at) * _FIRST + _eight_bytes(data, at + 8) * _SECOND)
+    if head >= 16:
+        return _long_hash(data, at, head)
     if at + 8 <= len(data):
         number = _eight_bytes(data, at) & (_ALL >> (_8 * np.uint64(8 - head)))
     else:
@@ -149,9 +156,9 @@ def _behind(data: Bytes, at: int, stop: int, store: Bytes, begin: int, end: int)
 def _pass_filter(data: Bytes, begin: int, end: int, head: int, filter: UInt64, candidates: Int32) -> int:
     """Write the positions from `begin` to `end` whose heads may be a phrase's, less `begin`; returns their number."""
     shift, passed, whole = _filter_shift(filter), 0, min(end, len(data) - 7)
-    if head == 16:
+    if head >= 16:
         for at in range(begin, end):
-            hash = _eight_bytes(data, at) * _FIRST + _eight_bytes(data, at + 8) * _SECOND
+            hash = _long_hash(data, at, head)
             candidates[passed] = at - begin
             passed += int((filter[hash >> shift] >> ((hash >> _32) & _LOW_6)) & _1)
         return passed
@@ -167,13 +174,72 @@ def _pass_filter(data: Bytes, begin: int, end: int, head: int, filter: UInt64, c
 
 
 @compiled()
-def _behind_space(data: Bytes, begin: int, candidates: Int32, passed: int) -> int:
-    """Keep the candidates that follow a space; returns their number."""
+def word_starts(data: Bytes, begin: int, end: int, starts: Int32) -> int:
+    """Write the positions from `begin` to `end` behind a space, less `begin`; returns their number."""
+    words = 0
+    for at in range(max(begin, 1), end):
+        starts[words] = at - begin
+        words += int(data[at - 1] == _SPACE)
+    return words
+
+
+@compiled()
+def _pass_at_words(
+    data: Bytes, begin: int, end: int, head: int, filter: UInt64, words: Int32, candidates: Int32
+) -> int:
+    """Like `_pass_filter`, for the positions in `words` alone."""
+    shift, passed, count = _filter_shift(filter), 0, len(words)
+    while count and begin + words[count - 1] >= end:
+        count -= 1
+    for i in range(count):
+        hash = _first_hash(data, begin + words[i], head)
+        candidates[passed] = words[i]
+        passed += int((filter[hash >> shift] >> ((hash >> _32) & _LOW_6)) & _1)
+    return passed
+
+
+@compiled()
+def _with_key(
+    data: Bytes, begin: int, head: int, keys: UInt32, directory: Int32, candidates: Int32, groups: Int32, passed: int
+) -> int:
+    """Keep the candidates whose hash a group has, and write the group of each; returns their number."""
+    bits = np.uint64(0)
+    while (_1 << bits) < np.uint64(len(directory) - 1):
+        bits += _1
     kept = 0
     for i in range(passed):
-        at = begin + candidates[i]
-        candidates[kept] = candidates[i]
-        kept += int(at > 0 and data[at - 1] == _SPACE)
+        place = _mixed(_first_hash(data, begin + candidates[i], head)) >> (_64 - bits)
+        candidates[kept], groups[kept] = candidates[i], directory[place]
+        kept += int(directory[place] < directory[place + _1])
+    passed, kept = kept, 0
+    for i in range(passed):
+        key = np.uint32(_mixed(_first_hash(data, begin + candidates[i], head)) >> (_32 - bits))
+        candidates[kept], groups[kept] = candidates[i], groups[i]
+        kept += int(keys[groups[i]] <= key)
+    passed, kept = kept, 0
+    for i in range(passed):
+        hash = _mixed(_first_hash(data, begin + candidates[i], head))
+        key, group, last = np.uint32(hash >> (_32 - bits)), groups[i], directory[(hash >> (_64 - bits)) + _1]
+        while group < last and keys[group] < key:
+            group += 1
+        candidates[kept], groups[kept] = candidates[i], group
+        kept += int(group < last and keys[group] == key)
+    return kept
+
+
+@compiled()
+def _with_last_byte(
+    data: Bytes, begin: int, store: Bytes, starts: Int32, members: Int32, candidates: Int32, groups: Int32, passed: int
+) -> int:
+    """Keep the candidates where the last byte of the only phrase of the group fits; returns their number."""
+    kept = 0
+    for i in range(passed):
+        first = members[groups[i]]
+        start, stop = starts[first], starts[first + 1]
+        last = min(begin + candidates[i] + stop - start, len(data)) - 1
+        several = members[groups[i] + 1] - first > 1  # They may end elsewhere.
+        candidates[kept], groups[kept] = candidates[i], groups[i]
+        kept += int(several | (data[last] == store[stop - 1]))
     return kept
 
 
@@ -184,7 +250,7 @@ def find_phrases(
     end: int,
     ends: Int64,
     document: int,
-    at_words: bool,
+    words: Int32 | None,
     table: tuple[Bytes, Int32, Int32],
     length_class: tuple[int, UInt32, Int32, Int32, UInt64],
     candidates: Int32,
@@ -195,7 +261,7 @@ def find_phrases(
 
     ends            where each document ends in `data`, ascending
     document        the document at `begin`
-    at_words        find only phrases behind a space
+    words           the positions to search, less `begin`; None: all
     table           store, begin, parent of the `PhraseTable`
     length_class    the values of the `LengthClass`
     candidates, groups   int32 [positions + 1] each, overwritten
@@ -205,21 +271,13 @@ def find_phrases(
     """
     store, starts, parent = table
     head, keys, members, directory, filter = length_class
-    passed = _pass_filter(data, begin, min(end, len(data) - head + 1), head, filter, candidates)
-    if at_words:
-        passed = _behind_space(data, begin, candidates, passed)
-    bits = np.uint64(0)
-    while (np.uint64(1) << bits) < np.uint64(len(directory) - 1):
-        bits += np.uint64(1)
-    hit = 0
-    for i in range(passed):
-        hash = _mixed(_first_hash(data, begin + candidates[i], head))
-        place, key = hash >> (_64 - bits), np.uint32(hash >> (_32 - bits))
-        group, last = directory[place], directory[place + _1]
-        while group < last and keys[group] < key:
-            group += 1
-        candidates[hit], groups[hit] = candidates[i], group
-        hit += int(group < last and keys[group] == key)
+    last = min(end, len(data) - head + 1)
+    if words is None:
+        passed = _pass_filter(data, begin, last, head, filter, candidates)
+    else:
+        passed = _pass_at_words(data, begin, last, head, filter, words, candidates)
+    passed = _with_key(data, begin, head, keys, directory, candidates, groups, passed)
+    hit = _with_last_byte(data, begin, store, starts, members, candidates, groups, passed)
     count = 0
     for i in range(hit):
         at = begin + candidates[i]

@@ -35,9 +35,11 @@ from pilekit.trace.phrase_kernel import (
     gather,
     hash_heads,
     link_parents,
+    word_starts,
 )
 
 HEADS = (1, 2, 4, 8, 16)
+LONGEST_HEAD = 24
 LEAST_FILTER_BITS = 18
 
 
@@ -86,6 +88,8 @@ class PhraseTable(NamedTuple):
         for head, longer in zip(HEADS, (*HEADS[1:], 1 << 31), strict=True):
             chosen = np.flatnonzero((size >= head) & (size < longer))
             if len(chosen):
+                if head == HEADS[-1]:
+                    head = min(LONGEST_HEAD, int(size[chosen].min()))
                 length_class, order = _length_class(data, begins, ends, chosen, head, first)
                 classes.append(length_class)
                 numbers.append(order)
@@ -97,7 +101,7 @@ class PhraseTable(NamedTuple):
         depth = max(link_parents(store, begin, one.members, parent) for one in classes)
         return cls(store, begin, parent, number.astype(np.int32), depth, tuple(classes))
 
-    def find(self, data: Bytes, offsets: Int64, *, at_words: bool = False, positions: int = 1 << 16) -> Iterator[Int32]:
+    def find(self, data: Bytes, offsets: Int64, *, at_words: bool = False, positions: int = 1 << 15) -> Iterator[Int32]:
         """The longest phrase of each class at each place of documents, with the document's index; int32 [found, 2].
 
         The others that begin there are its ancestors. `data[offsets[i]:offsets[i + 1]]` is document i.
@@ -106,15 +110,14 @@ class PhraseTable(NamedTuple):
         positions   how many are searched at a time, which is the most that an array has
         """
         candidates = np.empty(positions + 1, np.int32)
-        groups, found = np.empty_like(candidates), np.empty((positions, 2), np.int32)
-        table, ends = (self.store, self.begin, self.parent), np.ascontiguousarray(offsets[1:])
-        for length_class in self.classes:
-            document = 0
-            for begin in range(int(offsets[0]), int(offsets[-1]), positions):
-                count, document = find_phrases(
-                    *(data, begin, begin + positions, ends, document, at_words),
-                    *(table, length_class, candidates, groups, found),
-                )
+        starts, groups, found = np.empty_like(candidates), np.empty_like(candidates), np.empty((positions, 2), np.int32)
+        table, ends, last, document = (self.store, self.begin, self.parent), offsets[1:], int(offsets[-1]), 0
+        for begin in range(int(offsets[0]), last, positions):
+            end = min(begin + positions, last)
+            words = starts[: word_starts(data, begin, end, starts)] if at_words else None
+            place = (data, begin, end, ends, document, words)
+            for length_class in self.classes:
+                count, document = find_phrases(*place, table, length_class, candidates, groups, found)
                 if count:
                     yield found[:count]
 

@@ -133,7 +133,7 @@ def test_a_table_is_the_same_from_its_files(tmp_path: Path) -> None:
     table = PhraseTable.build(data, offsets[1:])
     table.save(tmp_path)
     loaded = PhraseTable.load(tmp_path)
-    assert (loaded.depth, [one.head for one in loaded.classes]) == (2, [1, 2, 4, 8, 16])
+    assert (loaded.depth, [one.head for one in loaded.classes]) == (2, [1, 2, 4, 8, 17])
     assert sorted(loaded.number.tolist()) == [0, 1, 2, 3, 4, 6]
     for one, other in zip([*table[:4], *sum(table.classes, ())], [*loaded[:4], *sum(loaded.classes, ())], strict=True):
         np.testing.assert_array_equal(one, other)
