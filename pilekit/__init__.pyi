@@ -84,6 +84,8 @@ from pilekit.tokenize.files.tokenize_corpus import TokenizedCorpus as TokenizedC
 from pilekit.tokenize.files.tokenize_corpus import tokenize_corpus as tokenize_corpus
 from pilekit.trace.count_phrases import count_phrases as count_phrases
 from pilekit.trace.phrase_counts import PhraseCounts as PhraseCounts
+from pilekit.trace.trace_texts import trace_texts as trace_texts
+from pilekit.trace.traced_passages import TextTraces as TextTraces
 from pilekit.train.config.file import load_config as load_config
 from pilekit.train.config.sections import TrainConfig as TrainConfig
 from pilekit.train.launch.notebook import notebook_launch as notebook_launch

@@ -31,6 +31,7 @@ GROUPS = {
         "sample": "Print random documents, as text or JSON lines.",
         "grep": "Print or count the documents in which a pattern is found.",
         "count": "Count how often phrases occur, and in how many documents.",
+        "trace": "Show the passages of texts that stand in a corpus.",
         "show": "Print one document of a shard.",
         "explore": "Browse documents, copies, tokens and bits in a local page.",
     },
@@ -78,7 +79,7 @@ MODEL_COMMANDS = ("train", "bpb", "generate", "embed", "prune", "demo")
 
 MODULES = {
     **dict.fromkeys(("head", "sample"), "look.head_sample"),
-    **{name: f"look.{name}" for name in ("grep", "count", "show", "duplicates", "explore", "report")},
+    **{name: f"look.{name}" for name in ("grep", "count", "trace", "show", "duplicates", "explore", "report")},
     **{name: f"models.{name}" for name in ("bpb", "embed", "generate", "prune", "train")},
     **{name: f"tokens.{name}" for name in ("tokenize", "merge", "train-tokenizer")},
 }
@@ -88,7 +89,10 @@ RESUMED = (
     *("index", "reframe", "select", "assemble", "dedup", "clean", "decontaminate", "substrings"),
     *("tokenize", "merge", "train", "embed", "demo"),
 )
-"""Commands that keep finished work, in addition to `bpb --out` and `count --out`."""
+"""Commands that keep finished work."""
+
+RESUMED_WITH_OUT = ("bpb", "count", "trace")
+"""Commands that keep finished work if they have `--out`."""
 
 REPORT_SECONDS = 30.0
 """How long a silent rank waits for rank 0 to print the error. The launcher kills all ranks when the first one ends."""
@@ -175,8 +179,9 @@ def main() -> NoReturn:
     except (KeyboardInterrupt, click.Abort):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         name = arguments[0]
-        resumes = name in RESUMED or (name == "bpb" and "--out" in arguments)
-        outcome = "resumes" if resumes else "begins again; --out would resume" if name == "bpb" else "begins again"
+        resumes = name in RESUMED or (name in RESUMED_WITH_OUT and "--out" in arguments)
+        again = "begins again; --out would resume" if name in RESUMED_WITH_OUT else "begins again"
+        outcome = "resumes" if resumes else again
         click.echo(f"interrupted; the same command {outcome}", err=True)
         sys.exit(130)
     except Exception as error:

@@ -9,30 +9,25 @@ by all processes, and a shard that was counted is not read again. Sums do not de
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any, Unpack
 
-import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from pilekit.artifacts.atomic_write import check_target, write_atomically
-from pilekit.artifacts.folders import cache_folder, make_folder, refuse_linked_folders
-from pilekit.artifacts.header import FORMAT, Header, decode_header
-from pilekit.artifacts.job_folder import Output, check_same_job
+from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.folders import refuse_linked_folders
+from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Described, Shard, Source, subsets_or_all
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.cutting.words import compacted_all
 from pilekit.documents import add_counts, check_labels
 from pilekit.errors import PilekitError, message_logger
 from pilekit.shards.corpus_job import CorpusJob, Share, await_files
-from pilekit.shards.fingerprint import Inputs, inputs_for
+from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.folder_job import FolderJob, corpus_folder
 from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.json_records import bad_line_error
@@ -42,15 +37,13 @@ from pilekit.shards.work import PartWork, takes
 from pilekit.trace.phrase_counts import SCHEMA, PhraseCounts, ShardCounts, Sort, count_rows, totals
 from pilekit.trace.phrase_table import PhraseTable
 from pilekit.trace.phrases import Phrases
+from pilekit.trace.result_file import finished_result, result_file, write_result
 from pilekit.trace.subset_counts import SubsetCounts
-from pilekit.version import __version__
 from pilekit.workers import Advance
 
 logger = message_logger(__name__)
 
-KIND = "phrase counts"
-_HEADER = b"pilekit"
-_REMEDY = "name another file with --out, or remove this one"
+KIND, COMMAND = "phrase counts", "count"
 
 
 @takes(PartWork)
@@ -94,10 +87,13 @@ def count_phrases(
     given = Phrases.read(phrases, field)
     parameters = {"phrases": given.hash, "words": words, "sort": sort, **corpus.manifest.record}
     parameters["subsets"] = None if chosen is None else sorted(chosen)
-    with _target(out, job) as path:
+    with result_file(out, job, COMMAND) as path:
         refuse_linked_folders(folder := Path(f"{path}.unfinished"))
-        result = _finished(path, parameters, corpus)
-        if result is None:
+        finished = finished_result(path, job, COMMAND, KIND, parameters)
+        if finished is not None:
+            rows, results = finished
+            result = PhraseCounts(rows, results["summary"], SkippedLines.from_note(results))
+        else:
             with corpus_folder(job, folder, kind=KIND, parameters=parameters) as folder_job:
                 result = _count(folder_job, given, path, parameters, chosen)
         if job.part is None:
@@ -105,36 +101,6 @@ def count_phrases(
     if job.on_error == "raise" and result.skipped.count:  # An earlier run skipped lines that are errors now.
         raise bad_line_error(result.skipped.examples[0])
     return result
-
-
-@contextmanager
-def _target(out: str | Path | None, job: CorpusJob) -> Iterator[Path]:
-    """The path of the Parquet file; without `out` in a temporary folder, which the nodes of a cluster share."""
-    if out is not None:
-        check_target(out, follow_links=True)
-        yield Path(out)
-        return
-    if (shared := None if job.cluster is None else cache_folder()) is not None:
-        make_folder(shared)
-    with tempfile.TemporaryDirectory(prefix="pilekit-count-", dir=shared) as folder:
-        yield Path(folder, "counts.parquet")
-
-
-def _finished(path: Path, parameters: Mapping[str, Any], corpus: Corpus) -> PhraseCounts | None:
-    """The result in the file at `path`; None if there is none. PilekitError if it is not the result of this job."""
-    if not path.exists():
-        return None
-    try:
-        rows = _read(path)
-        encoded = (rows.schema.metadata or {}).get(_HEADER)
-    except (OSError, pa.ArrowException):
-        encoded = None
-    if encoded is None:
-        raise PilekitError(f"{path}: exists, and is no result of pilekit count; {_REMEDY}")
-    header = decode_header(encoded, path)
-    check_same_job(path, header, parameters, inputs_for(path, corpus.shards).fingerprints, _REMEDY)
-    logger.warning("already done: %s holds this result; to count again, remove it first", path)
-    return PhraseCounts(rows, header.results["summary"], SkippedLines.from_note(header.results))
 
 
 def _count(
@@ -172,25 +138,8 @@ def _count(
     if job.part is not None:
         return PhraseCounts(pa.Table.from_batches(batches, SCHEMA), summary, skipped)
     results = {"summary": summary, "skipped": skipped.count, "bad_lines": skipped.listed()}
-    header = Header(
-        format=FORMAT,
-        pilekit=__version__,
-        kind=KIND,
-        parameters=dict(parameters),
-        inputs=job.inputs.fingerprints,
-        finished=True,
-        results=results,
-    )
-    schema = SCHEMA.with_metadata({_HEADER: msgspec.json.encode(header)})
-    with write_atomically(path, follow_links=True) as file, pq.ParquetWriter(file, schema, compression="zstd") as rows:
-        for batch in batches:
-            rows.write_batch(batch)
-    return PhraseCounts(_read(path), summary, skipped)
-
-
-def _read(path: Path) -> pa.Table:
-    with pq.ParquetFile(path) as file:
-        return file.read()
+    rows = write_result(path, SCHEMA, batches, kind=KIND, parameters=parameters, inputs=job.inputs, results=results)
+    return PhraseCounts(rows, summary, skipped)
 
 
 def count_shard(

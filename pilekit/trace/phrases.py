@@ -56,8 +56,8 @@ class Phrases:
                 raise PilekitError("field is for a file of records; leave it out")
             return cls._of_texts(enumerate(source, 1), None)
         path = str(source)
-        if path.removesuffix(".zst").removesuffix(".gz").endswith(RECORD_SUFFIXES):
-            return cls._of_texts(_record_texts(path, field or "text"), path)
+        if has_records(path):
+            return cls._of_texts(record_texts(path, field or "text", "phrase"), path)
         if field is not None:
             raise PilekitError(
                 f"{path}: has a phrase a line and no fields; leave out --field, or name a .jsonl or .parquet file"
@@ -66,11 +66,7 @@ class Phrases:
 
     @classmethod
     def _of_lines(cls, path: str) -> Self:
-        with (
-            locate_errors(path, lambda: 0),
-            open_stored(path)[0] if path == STANDARD_INPUT else open_file(path) as file,
-        ):
-            text = file.read().removeprefix(codecs.BOM_UTF8)
+        text = file_bytes(path)
         _check_utf8(text, path)
         data = np.frombuffer(text if text.endswith(b"\n") or not text else text + b"\n", np.uint8)
         ends = np.flatnonzero(data == ord("\n"))
@@ -172,9 +168,22 @@ def _check_utf8(text: bytes, path: str, at_a_time: int = 1 << 20) -> None:
             raise PilekitError(f"{_place(path, number)}: is not UTF-8 ({error.reason}); convert the file") from error
 
 
-def _record_texts(path: str, field: str) -> Iterable[tuple[int, object]]:
-    shard = shard_of(path)
-    for line, record in raw_records(shard, [field]):
+def has_records(path: str) -> bool:
+    """Whether a file's name says that it holds records."""
+    return path.removesuffix(".zst").removesuffix(".gz").endswith(RECORD_SUFFIXES)
+
+
+def record_texts(path: str, field: str, noun: str) -> Iterable[tuple[int, object]]:
+    """The line and the value of a field of each record, which a message calls the field of the `noun`."""
+    for line, record in raw_records(shard_of(path), [field]):
         if field not in record:
-            raise PilekitError(f"{_place(path, line)}: has no field {field}; name the field of the phrase with --field")
+            place = _place(path, line)
+            raise PilekitError(f"{place}: has no field {field}; name the field of the {noun} with --field")
         yield line, record[field]
+
+
+def file_bytes(path: str) -> bytes:
+    """The content of a file of any name, or of standard input, without a byte order mark."""
+    is_input = path == STANDARD_INPUT
+    with locate_errors(path, lambda: 0), open_stored(path)[0] if is_input else open_file(path) as file:
+        return file.read().removeprefix(codecs.BOM_UTF8)

@@ -48,6 +48,7 @@ WORKS = [
     ["grep", "word3", *CORPUS],
     ["grep", "word3", *CORPUS, "--count"],
     ["count", "phrases", *CORPUS, "--out", "made/counts.parquet"],
+    ["trace", "quiz.jsonl", *CORPUS, "--words", "1", "--out", "made/traces.parquet"],
     ["count", "--phrase", f"a{EVIL}", *CORPUS, "--words", "--phrase", "Word3"],
     ["show", "data/00.jsonl.zst", "1", "--meta", "--manifest", "pile.toml"],
     ["explore", *CORPUS, "--tokenizer", "model"],

@@ -22,6 +22,7 @@ from pilekit import (
     select_corpus,
     substrings_corpus,
     tokenize_corpus,
+    trace_texts,
 )
 from tests.dedup.checking import write_corpus
 from tests.kills import left_at_each_renaming
@@ -66,6 +67,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "count": lambda folder, out, **work: count_phrases(
         folder / "data", ["word1", QUESTION], out / "counts.parquet", **work
     ),
+    "trace": lambda folder, out, **work: trace_texts(folder / "data", [PASSAGE], out / "traces.parquet", **work),
     "tokenize": lambda folder, out, **work: tokenize_corpus(
         folder / "data", out / "pile", folder / "tokenizer.json", **work
     ),
@@ -74,8 +76,8 @@ SHARD_BY_SHARD = [name for name in COMMANDS if name not in ("assemble", "tokeniz
 """The commands that take a bad line for no document, and return a result with `skipped`."""
 
 
-# See tokenize/files/test_killed.py and trace/test_count_phrases.py.
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("tokenize", "count")])
+# See tokenize/files/test_killed.py, trace/test_count_phrases.py and trace/test_trace_texts.py.
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("tokenize", "count", "trace")])
 def test_a_killed_run_ends_with_the_same_bytes_and_does_nothing_twice(data: Path, tmp_path: Path, name: str) -> None:
     moments, left = left_at_each_renaming(tmp_path, lambda out: COMMANDS[name](data, out, jobs=1))
     assert moments > 6
