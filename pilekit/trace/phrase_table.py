@@ -2,8 +2,8 @@
 
 A phrase belongs to the *length class* of the largest of 1, 2, 4, 8 and 16 bytes that it holds. That many of its first
 bytes, its head, are hashed; of the longest class up to 24, if all its phrases have them. A text is searched once for
-each class: at each position the head there is hashed, and a bit table, which fits in the processor's cache, rejects most
-positions. A directory by the hash's first bits leads to the phrases of the hash.
+each class: at each position the head there is hashed, and a bit table, which fits in the processor's cache, rejects
+most positions. A directory by the hash's first bits leads to the phrases of the hash.
 
 Phrases of one hash are sorted by their bytes, and each has a `parent`, the longest other phrase that it begins with.
 Let Q be the last of them that is not behind the rest of the text in this order. Then every phrase that begins at the
