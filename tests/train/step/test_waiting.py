@@ -30,7 +30,7 @@ CASES = [("adamw", 0.0, False), ("adamw", 0.9, True), ("muon", 0.9, False), ("mu
 
 
 class Waits(TorchDispatchMode):
-    """Notes the operations that read a tensor's numbers, and those that move a tensor to another device."""
+    """Notes the operations that read a tensor's numbers, and those on tensors of two devices, which wait for one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,8 +43,7 @@ class Waits(TorchDispatchMode):
         if func is index:
             needs_numbers = any(places is not None and places.dtype == torch.bool for places in args[1])
         devices = {each.device.type for each in (*args, made) if isinstance(each, torch.Tensor)}
-        moves = func in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default) and len(devices) > 1
-        if needs_numbers or moves:
+        if needs_numbers or len(devices) > 1:
             self.found.append(str(func))
         return made
 
