@@ -36,6 +36,7 @@ LAYERS = [
     "models",
     "evaluate",
     "train",
+    "exposure",
     "report",
     "explore",
     "cli",

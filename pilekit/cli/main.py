@@ -60,6 +60,7 @@ GROUPS = {
         "bpb": "Score a model in bits per byte, per subset.",
         "generate": "Continue prompts, or the beginnings of documents.",
         "embed": "Write a vector for each document, and find near ones.",
+        "seen": "Tell in which steps a run has seen documents or a text.",
         "prune": "Set a model's smallest weights or heads to 0, or cut them.",
     },
     "Show results on one page": {
@@ -80,7 +81,7 @@ MODEL_COMMANDS = ("train", "bpb", "generate", "embed", "prune", "demo")
 MODULES = {
     **dict.fromkeys(("head", "sample"), "look.head_sample"),
     **{name: f"look.{name}" for name in ("grep", "count", "trace", "show", "duplicates", "explore", "report")},
-    **{name: f"models.{name}" for name in ("bpb", "embed", "generate", "prune", "train")},
+    **{name: f"models.{name}" for name in ("bpb", "embed", "generate", "prune", "seen", "train")},
     **{name: f"tokens.{name}" for name in ("tokenize", "merge", "train-tokenizer")},
 }
 """The modules of commands that are not in `pilekit.cli.<name>`."""

@@ -57,16 +57,11 @@ class MaximalPassage(NamedTuple):
 
 
 class ShardPassages:
-    """The passages that the documents of one shard share with the texts; `most` documents are listed for each.
+    """The passages that the documents of one shard share with the texts; `most` documents are listed for each."""
 
-    Places of passages that are not maximal are dropped when all hold more than `characters`. A passage that another one
-    contains is never maximal again.
-    """
-
-    def __init__(self, ngrams: NGrams, automaton: RunAutomaton, most: int, characters: int = 1 << 26):
+    def __init__(self, ngrams: NGrams, automaton: RunAutomaton, most: int):
         self._ngrams, self._automaton, self._most = ngrams, automaton, most
         self._met, self._documents = automaton.unmet(), 0
-        self._held, self._characters = 0, characters
         self._places: dict[int, tuple[int, list[Place]]] = {}
 
     def add(self, batch: DocumentBatch) -> None:
@@ -82,15 +77,6 @@ class ShardPassages:
         document, begin, end = documents[last], begins[last - windows + 1], ends[last]
         places, inverse = np.unique(np.concatenate([offsets[document], begin, end]), return_inverse=True)
         origin, start, stop = characters_before(data, places)[inverse].reshape(3, -1)
-        self._held += int((stop - start).sum())
-        if self._held > self._characters:
-            chosen = np.isin(states, kept_states := self._maximal_states())
-            self._places = {state: self._places[state] for state in kept_states.tolist() if state in self._places}
-            states, windows, document = states[chosen], windows[chosen], document[chosen]
-            origin, start, stop = origin[chosen], start[chosen], stop[chosen]
-            self._held = sum(place.end - place.start for _, places in self._places.values() for place in places)
-            self._held += int((stop - start).sum())
-            self._characters = max(self._characters, 2 * self._held)
         columns = states, windows, document, start - origin, stop - origin
         for state, count, index, start_at, end_at in zip(*(column.tolist() for column in columns), strict=True):
             kept, of_state = self._places.get(state, (0, []))
@@ -98,14 +84,15 @@ class ShardPassages:
                 self._places[state] = count, (of_state := [])
             of_state.append(_place(batch, index, start_at, end_at))
 
-    def _maximal_states(self) -> Int64:
-        return np.unique(self._automaton.maximal(self._ngrams.first, self._met.windows)[3])
+    def result(self, first: Int64) -> list[StatePlaces]:
+        """The states of the passages that are maximal in this shard, ascending.
 
-    def result(self) -> list[StatePlaces]:
-        """The states of the passages that are maximal in this shard, ascending."""
+        first   the first window of each text, and the end
+        """
+        states = np.unique(self._automaton.maximal(first, self._met.windows)[3]).tolist()
         return [
             StatePlaces(state, windows, int(self._met.documents[state]), places)
-            for state in self._maximal_states().tolist()
+            for state in states
             for windows, places in [self._places[state]]
         ]
 

@@ -189,7 +189,7 @@ def trace_shard(
             passages.add(batch)
     inputs.check(shard)
     with write_atomically(path) as file:
-        file.write(msgspec.msgpack.encode(passages.result()))
+        file.write(msgspec.msgpack.encode(passages.result(ngrams.first)))
     output.note(shard.name, {"subsets": dict(read_documents), **reader.skip_counts()}, path)
 
 

@@ -5,6 +5,7 @@
         config.toml       the config of the newest start, with all defaults
         metrics.jsonl     a line per step
         samples.jsonl     the model's continuations of prompts, if the config asks for them
+        documents/        the documents of each step, unless the config says no (log/document_log.py)
         checkpoints/      step-N, the newest few, unless `checkpoint.dir` names another folder
         tensorboard/, wandb/, profile/   if the config asks for them
         model/            the trained model; present when the run is done
@@ -97,6 +98,11 @@ class RunFolder:
     def samples_file(self) -> Path:
         """One line of JSON per prompt and step at which it is continued, with `log.samples_every`."""
         return self.path / "samples.jsonl"
+
+    @property
+    def documents(self) -> Path:
+        """The folder of the log of documents."""
+        return self.path / "documents"
 
     @property
     def checkpoints(self) -> Path:
@@ -276,7 +282,9 @@ def _check_folder(run: RunFolder, name: str) -> None:
         raise PilekitError(f"{name}: cannot be the folder of a run: {why}; name another with --out") from error
     if HEADER_FILE in entries:
         read_header(run.path, KIND)
-        ours = re.compile(r"(checkpoints|profile|tensorboard|wandb|(model|adapter)(-ema)?(\.partial|\.replaced)?)")
+        ours = re.compile(
+            r"(checkpoints|documents|profile|tensorboard|wandb|(model|adapter)(-ema)?(\.partial|\.replaced)?)"
+        )
         refuse_linked_folders(*(run.path / name for name in entries if ours.fullmatch(name)))
     # A start that was killed leaves no more than these.
     elif foreign := [entry for entry in entries if entry != LOCK_FILE and not entry.startswith(f"{HEADER_FILE}.")]:

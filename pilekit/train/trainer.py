@@ -326,7 +326,7 @@ class Trainer(NearestNames):
             number = state.progress.step + 1
             failed = FailedStep(number, sums.loss, update.grad_norm, this.lr, scale, this.batch, nll, run.peek(number))
             raise failed_step(run.folder, ranks, failed)
-        state.advance(skipped=update.skipped)
+        state.advance(this.batch, skipped=update.skipped)
         step = state.progress.step
 
         # A resumed run would never write these records, so an error of one does not keep the others from being

@@ -17,10 +17,12 @@ import msgspec
 import torch
 
 from pilekit.errors import PilekitError, message_logger
+from pilekit.stream.batch.batch import Batch
 from pilekit.stream.pile_stream import PileStream
 from pilekit.train.checkpoint.saving import Checkpoints
 from pilekit.train.checkpoint.state_file import Progress
 from pilekit.train.config.sections import TrainConfig
+from pilekit.train.log.document_log import DocumentLog, cut_back
 from pilekit.train.model.shape import fingerprint
 from pilekit.train.run_folder import RunFolder, check_start, take_config
 from pilekit.train.step.sharding import own_part
@@ -69,6 +71,8 @@ class TrainingState:
             self.progress = Progress(0, 0, self._stream.state_dict(), torch.get_num_threads(), self._model)
         self.launched = self.progress
         self.saved = self.progress.step
+        ranks.on_rank0(lambda: cut_back(run.documents, self.saved))
+        self._documents = DocumentLog(run.documents, self._stream) if config.log.documents else None
 
     def _load(self, run: RunFolder, folder: Path) -> None:
         engine, ranks, name = self._engine, self._engine.ranks, run.path
@@ -106,9 +110,11 @@ class TrainingState:
             stream=self._stream.state_dict(),
         )
 
-    def advance(self, *, skipped: bool) -> None:
-        """Record the end of that step; `skipped` if it changed no weight."""
+    def advance(self, batch: Batch, *, skipped: bool) -> None:
+        """Record the end of that step on this rank's `batch`; `skipped` if it changed no weight."""
         self.progress = self.launched = replace(self.launched, skipped=self.progress.skipped + skipped)
+        if self._documents is not None:
+            self._documents.add(self.progress.step, batch)
 
     def cancel(self) -> None:
         """Record that the step failed and changed nothing, so it has never been."""
@@ -123,6 +129,8 @@ class TrainingState:
                 f"step {self.progress.step}: the weights are no longer numbers and are not saved; lower optimizer.lr "
                 "or lengthen schedule.warmup, and run again"
             )
+        if self._documents is not None:
+            self._documents.write()
         progress = replace(
             self.progress,
             stream=PileStream.merge_state_dicts(ranks.gather(self.progress.stream)),

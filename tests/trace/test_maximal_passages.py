@@ -33,13 +33,13 @@ def found(texts: list[str], shards: list[list[str]], least: int, most: int = 100
     automaton = RunAutomaton.build(ngrams.numbers, ngrams.first, len(ngrams.keys))
     results, before = [], 0
     for name, documents in enumerate(shards):
-        passages = ShardPassages(ngrams, automaton, most, characters=16 * (least % 2))
+        passages = ShardPassages(ngrams, automaton, most)
         for at in range(0, len(documents), 2):
             batch = documents[at : at + 2]
             passages.add(
                 DocumentBatch(batch, ["A"] * len(batch), str(name), np.arange(before + at, before + at + len(batch)))
             )
-        results.append((str(name), passages.result()))
+        results.append((str(name), passages.result(ngrams.first)))
         before += len(documents)
     traced: list[list[Passage]] = [[] for _ in texts]
     everything = [document for documents in shards for document in documents]

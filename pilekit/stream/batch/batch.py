@@ -128,12 +128,17 @@ class Batch(NearestNames, dict[str, torch.Tensor]):
         another row is named in both. DataLoader workers and `pin_memory` keep the identities. PilekitError for a batch
         that was made from another batch's tensors.
         """
+        return self.pieces.documents(self._shard_names)
+
+    @property
+    def pieces(self) -> Pieces:
+        """The pieces of documents in its rows. PilekitError as for `documents`."""
         if self._pieces is None:
             raise PilekitError(
                 "this batch was made from another one's tensors, as by moving it to a device, and does not know its "
                 "documents; call documents() on the batch as the stream's loader gave it"
             )
-        return self._pieces.documents(self._shard_names)
+        return self._pieces
 
 
 def _refuse_to_collate(batches: list[Batch], *, collate_fn_map: object = None) -> NoReturn:

@@ -254,6 +254,8 @@ class LogConfig(_Section, frozen=True, kw_only=True):
     """Send the same figures to Weights & Biases; WANDB_MODE=offline keeps them in `wandb` in the run's folder."""
     memory: bool = True
     """Warn of a rank whose CPU or GPU memory grows steadily."""
+    documents: bool = True
+    """Log the documents of each step, for `pilekit seen`, in `documents` in the run's folder."""
     samples_every: FromZero = 0
     """Steps between two times at which the model continues some prompts, into samples.jsonl; 0 means never."""
     samples_prompts: Texts | None = None

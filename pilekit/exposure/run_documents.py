@@ -1,0 +1,125 @@
+"""The documents that each step of a run trained on: read from its log, and replayed where steps are not logged.
+
+The stream gives the same batches again. Replaying it is slower than reading the log, because each document up to the
+last step that is not logged is tokenized again. The run's newest checkpoint names the lanes, and proves that shards,
+tokenizer and settings are still those of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from pilekit.artifacts.header import read_header
+from pilekit.errors import PilekitError, counted, message_logger
+from pilekit.train.config.file import load_config
+from pilekit.train.config.sections import ParallelConfig, TrainConfig
+from pilekit.train.log.document_log import MOST_ROWS, LogPart, log_parts, logged_steps, piece_rows, rows_of_rank
+from pilekit.train.run_folder import KIND, STARTS, RunFolder, run_of
+
+logger = message_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunDocuments:
+    """The documents of a run's steps.
+
+    steps   the steps whose documents can be told: up to the newest checkpoint, and without those of an earlier run
+    parts   the files of the log
+    """
+
+    run: RunFolder
+    config: TrainConfig
+    steps: range
+    parts: Sequence[LogPart]
+
+    @classmethod
+    def of(cls, run: str | Path) -> RunDocuments:
+        """Those of the run in a folder. PilekitError if it is none, or has no step yet."""
+        starts = read_header(run, KIND).results.get(STARTS, [0])
+        config = load_config(RunFolder(Path(run)).config_file)
+        folder = run_of(run, config)
+        parts = log_parts(folder.documents)
+        logged, newest = logged_steps(parts), folder.newest_step()
+        end = newest + 1 if newest is not None else logged[-1].stop if logged else 0
+        if (steps := range(starts[0] + 1, end)).stop <= steps.start:
+            raise PilekitError(f"{run}: has no step yet; train it first")
+        return cls(folder, config, steps, parts)
+
+    @property
+    def replayed(self) -> list[range]:
+        """The steps that are not logged."""
+        begin, missing = self.steps.start, []
+        for logged in [*logged_steps(self.parts), range(self.steps.stop, self.steps.stop)]:
+            if logged.start > begin and begin < self.steps.stop:
+                missing.append(range(begin, min(logged.start, self.steps.stop)))
+            begin = max(begin, logged.stop)
+        return missing
+
+    def tables(self) -> Iterator[pa.Table]:
+        """The pieces of all steps (`SCHEMA` of the log), some at a time, each step once, in no order of steps."""
+        missing = self.replayed
+        for part in self.parts:
+            for table in part.tables(self.run.documents):
+                yield _without(table, [range(self.steps.start), *missing, range(self.steps.stop, part.last + 1)])
+        if missing:
+            count = sum(map(len, missing))
+            spans = ", ".join(f"{steps.start:,} to {steps.stop - 1:,}" for steps in missing)
+            logger.warning(
+                "%s: %s not logged (%s); replaying the stream, which takes longer",
+                self.run.path,
+                counted(count, "step is", "steps are"),
+                spans,
+            )
+            yield from self._replay(missing)
+
+    def _replay(self, missing: Sequence[range]) -> Iterator[pa.Table]:
+        from pilekit.stream.state import read_state as read_stream_state  # these import torch, which takes seconds
+        from pilekit.train.checkpoint.state_file import read_state
+        from pilekit.train.data import open_stream
+
+        newest = self.run.newest_step()
+        if newest is None:
+            raise PilekitError(
+                f"{self.run.path}: some steps are not logged, and without a checkpoint nothing names the lanes "
+                "to replay them with; restore a checkpoint"
+            )
+        state = read_state(self.run.checkpoints / f"step-{newest}").progress.stream
+        grid = read_stream_state(state).plan.grid
+        data = msgspec.structs.replace(self.config.data, lanes=(grid.rows, grid.columns))
+        config = msgspec.structs.replace(self.config, data=data, parallel=ParallelConfig())
+        stream = open_stream(config, world_size=1)
+        begin = stream.state_dict()
+        try:
+            stream.load_state_dict(state)
+        except PilekitError as error:
+            raise PilekitError(f"{self.run.path}: its steps cannot be replayed with other data ({error})") from error
+        stream.load_state_dict(begin)
+
+        rows, shards = rows_of_rank(stream.share), [shard.name for shard in stream.corpus.shards]
+        waiting, count = [], 0
+        for step, batch in enumerate(stream, 1):
+            if any(step in steps for steps in missing):
+                waiting.append((step, batch.pieces))
+                count += len(batch.pieces.length)
+            is_last = step == missing[-1].stop - 1
+            if waiting and (is_last or count >= MOST_ROWS):
+                yield piece_rows(waiting, rows, shards, stream.subset_names)
+                waiting, count = [], 0
+            if is_last:
+                return
+
+
+def _without(table: pa.Table, left_out: Sequence[range]) -> pa.Table:
+    """The rows of all steps but these."""
+    import numpy as np
+
+    steps = table["step"].to_numpy()
+    is_kept = np.ones(len(steps), bool)
+    for span in left_out:
+        is_kept &= (steps < span.start) | (steps >= span.stop)
+    return table if is_kept.all() else table.filter(pa.array(is_kept))

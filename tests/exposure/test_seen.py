@@ -1,0 +1,157 @@
+"""`seen` says of each document what a plain loop over the run's batches says, from the log and from the stream."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pilekit import dedup_corpus, read_corpus, seen
+from pilekit.train.log.document_log import log_parts
+from tests.refusing import refused
+from tests.train.runs import interrupt_at, tiny_run, trainer, warnings_of
+
+STEPS = 6
+CHANGES = (f"train.steps={STEPS}", "checkpoint.every=2", "data.packing=concat", "data.seq_len=16")
+
+Place = tuple[str, int]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has its log, and one without; both were interrupted."""
+    made = tiny_run(tmp_path_factory.mktemp("seen"), documents=20)
+    for name, documents in (("logged", "true"), ("unlogged", "false")):
+        changes = (*CHANGES, f"log.documents={documents}")
+        trainer(made, made / name, *changes).fit(interrupt_at(3))
+        trainer(made, made / name, *changes).fit()
+    return made
+
+
+@pytest.fixture(scope="module")
+def expected(made: Path) -> dict[Place, dict[str, Any]]:
+    """The steps and tokens of each document, by a loop over batches and tokens."""
+    stream = trainer(made, made / "plan", *CHANGES).stream
+    by_document: dict[Place, dict[str, Any]] = defaultdict(lambda: {"steps": [], "tokens": 0})
+    for step, batch in zip(range(1, STEPS + 1), stream, strict=False):
+        for row, documents in enumerate(batch.documents()):
+            for doc_id, place in enumerate(documents):
+                here = batch["doc_ids"][row] == doc_id
+                found = by_document[place]
+                found["steps"] = sorted({*found["steps"], step})
+                found["tokens"] += int(here.sum())
+                found["subset"] = stream.subset_names[int(batch["subset_ids"][row][here][0])]
+    return by_document
+
+
+def all_places(made: Path) -> list[Place]:
+    return [(document.shard, document.number) for document in documents(made)]
+
+
+def documents(made: Path) -> list[Any]:
+    return [document for batch in read_corpus(made / "data") for document in batch]
+
+
+def plain(rows: list[dict[str, Any]]) -> dict[Place, dict[str, Any]]:
+    return {(row["shard"], row["number"]): {name: row[name] for name in ("steps", "tokens", "subset")} for row in rows}
+
+
+@pytest.mark.parametrize("name", ["logged", "unlogged"])
+def test_each_document_has_the_steps_that_a_plain_loop_says(
+    made: Path, name: str, expected: dict[Place, dict[str, Any]]
+) -> None:
+    places = all_places(made)
+    with warnings_of() as warnings:
+        answer = seen(made / name, places)
+    said = [warning.getMessage() for warning in warnings]
+    assert any("6 steps are not logged (1 to 6); replaying the stream" in line for line in said) == (name == "unlogged")
+    nowhere = {"steps": [], "tokens": 0, "subset": None}
+    assert plain(answer.to_arrow().to_pylist()) == {place: expected.get(place, nowhere) for place in places}
+    assert answer.summary["seen"] == len(expected)
+    assert 0 < len(expected) < len(places)
+    assert answer.summary["replayed"] == ([] if name == "logged" else [[1, STEPS]])
+    assert "in no step: all pieces of all these steps were looked at" in str(answer)
+    assert answer.to_dict()["rows"] == answer.rows.to_pylist()
+
+
+def test_a_gap_in_the_log_is_replayed(made: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.symlink_to(made / "logged")
+    folder = made / "logged/documents"
+    part = next(part for part in log_parts(folder) if part.first <= 3 <= part.last)
+    whole = seen(run, all_places(made)).rows
+    path = part.path(folder)
+    content = path.read_bytes()
+    path.unlink()
+    try:
+        answer = seen(run, all_places(made))
+    finally:
+        path.write_bytes(content)
+    assert answer.rows == whole
+    assert answer.summary["replayed"] == [[part.first, part.last]]
+
+
+def test_documents_of_files_and_of_a_subset(made: Path, tmp_path: Path, expected: dict[Place, dict[str, Any]]) -> None:
+    places = sorted(expected)[:3]
+    lines, records, table = tmp_path / "found.txt", tmp_path / "found.jsonl", tmp_path / "found.parquet"
+    lines.write_text("".join(f"{shard} {number} ArXiv: a line\n" for shard, number in places))
+    records.write_text("".join(json.dumps({"shard": shard, "number": number}) + "\n" for shard, number in places))
+    columns = {"shard": [shard for shard, _ in places], "number": [number for _, number in places]}
+    pq.write_table(pa.table(columns), table)
+    traced = tmp_path / "traces.parquet"
+    passages = [{"places": [{"shard": shard, "number": number} for shard, number in places]}]
+    pq.write_table(pa.table({"number": [0, 1], "passages": [passages, []]}), traced)
+    answers = [seen(made / "logged", file).rows for file in (lines, records, table)]
+    answers.append(seen(made / "logged", trace=traced).rows)
+    for rows in answers:
+        assert rows == seen(made / "logged", places).rows
+        assert rows.num_rows == 3
+
+    subset = next(iter(expected.values()))["subset"]
+    of_subset = seen(made / "logged", subset=subset).rows.to_pylist()
+    assert plain(of_subset) == {place: row for place, row in expected.items() if row["subset"] == subset}
+
+
+def test_a_text_is_searched_in_all_documents(made: Path, expected: dict[Place, dict[str, Any]]) -> None:
+    word = next(word for document in documents(made) for word in [document.text[:30]] if len(word) == 30)
+    holding = [(document.shard, document.number) for document in documents(made) if word in document.text]
+    answer = seen(made / "logged", text=word, jobs=1)
+    assert [(row["shard"], row["number"]) for row in answer.rows.to_pylist()] == holding
+    count = len(documents(made))
+    assert answer.summary["scanned"]["documents"] == count
+    assert f"scanned {count} documents in 2 shards" in str(answer)
+    none = seen(made / "logged", text="(a text that is nowhere)")
+    assert none.rows.num_rows == 0
+    assert none.summary["scanned"]["documents"] == count
+
+
+def test_copies_come_with_their_similarity(made: Path, tmp_path: Path) -> None:
+    removed = pq.read_table(dedup_corpus(made / "data", tmp_path / "unique", jobs=1).folder / "removed.parquet")
+    rows = removed.to_pylist()
+    kept = rows[0]["kept_shard"], rows[0]["kept_number"]
+    of_kept = {
+        (row["shard"], row["number"]): row["similarity"]
+        for row in rows
+        if (row["kept_shard"], row["kept_number"]) == kept
+    }
+    answer = seen(made / "logged", [kept], copies=tmp_path / "unique").rows.to_pylist()
+    assert {(row["shard"], row["number"]): row["similarity"] for row in answer[1:]} == of_kept
+    assert all(row["copy_of"] == {"shard": kept[0], "number": kept[1]} for row in answer[1:])
+    one = next(iter(of_kept))
+    others = seen(made / "logged", [one], copies=tmp_path / "unique").rows.to_pylist()
+    assert {(row["shard"], row["number"]) for row in others} == {kept, *of_kept}
+
+
+def test_questions_that_cannot_be_answered_are_refused(made: Path, tmp_path: Path) -> None:
+    run = made / "logged"
+    refused("give one of documents, text, trace and subset, not none", seen, run)
+    refused("not documents and subset", seen, run, [("00.jsonl.zst", 1)], subset="ArXiv")
+    refused("the text is empty", seen, run, text="")
+    (tmp_path / "list.txt").write_text("00.jsonl.zst 3\nnothing\n")
+    refused("list.txt, line 2: names no document: nothing; write SHARD NUMBER", seen, run, tmp_path / "list.txt")
+    refused("is no result of pilekit trace", seen, run, trace=tmp_path / "list.txt")

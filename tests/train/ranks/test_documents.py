@@ -1,0 +1,56 @@
+"""The log of documents of whole runs: killed and resumed on other ranks, it is one table."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from pilekit.train.log.document_log import LogPart, in_order, log_parts, logged_steps
+from pilekit.train.log.metrics import StepMetrics
+from tests.process_groups import RankFailed
+from tests.train.log.test_document_log import assert_is_table_of
+from tests.train.ranks.fitting import Job, fit
+from tests.train.runs import trainer
+
+CHANGES = ("train.steps=60", "checkpoint.every=7", "train.micro_batch_size=1")
+"""Steps 8 to 13 are logged with the checkpoint of step 14."""
+
+
+def fit_until_killed(made: Path, out: Path, changes: tuple[str, ...], step: int) -> None:
+    """Train; every rank is killed after a step that it has just recorded."""
+
+    def kill(metrics: StepMetrics) -> None:
+        if metrics.step == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    fit(made, out, changes, also=kill)
+
+
+def rows(run: Path) -> list[dict[str, object]]:
+    parts = log_parts(run / "documents")
+    return in_order(table for part in parts for table in part.tables(run / "documents")).to_pylist()  # type: ignore[no-any-return]
+
+
+def test_a_run_that_was_killed_on_1_2_and_4_ranks_has_one_table(job: Job) -> None:
+    for world_size, step, *more in [(4, 17), (2, 33, "data.workers=1"), (1, 40, "train.micro_batch_size=4")]:
+        with pytest.raises(RankFailed):
+            job.run(fit_until_killed, world_size, "killed", (*CHANGES, *more), step)
+    seen = job.run(fit, 2, "killed", CHANGES)
+    assert [part.finished for part in seen] == [(60, False)] * 2
+    folder = job.folder / "killed" / "documents"
+    assert {part.world_size for part in log_parts(folder)} == {1, 2, 4}
+    assert_is_table_of(folder, trainer(job.made, job.folder / "plan").stream, 60)
+
+    job.run(fit, 1, "whole", CHANGES)
+    assert log_parts(job.folder / "whole/documents")[0] == LogPart(1, 7, 0, 1)
+    assert rows(job.folder / "killed") == rows(job.folder / "whole")
+
+
+def test_a_run_without_the_log_has_none_and_a_resumed_one_logs_the_rest(job: Job) -> None:
+    job.run(fit, 1, "run", ("log.documents=false", "checkpoint.every=2"), 3)
+    assert not (job.folder / "run/documents").exists()
+    job.run(fit, 1, "run", ())
+    assert logged_steps(log_parts(job.folder / "run/documents")) == [range(4, 7)]
