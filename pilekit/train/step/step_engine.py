@@ -177,7 +177,9 @@ class StepEngine:
             # Without effect unless torch's own setting asks for CUDA graphs.
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         before_micro_batch(self._step_loss, self._stage, last=last)
-        several = self._separates and has_several_documents(rows["position_ids"])
+        # Without a mask, rows of one document each would be compiled apart.
+        is_compiled = self.compilations is not None
+        several = self._separates and (is_compiled or has_several_documents(rows["position_ids"]))
         with packed_rows(several):
             loss, nll = self._step_loss(self._on_device(rows), scale if self.loss_scale is None else 1.0)
         if self.loss_scale is not None:  # outside of the module, because FSDP2 would pass a tensor on in fp16

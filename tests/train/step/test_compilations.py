@@ -63,6 +63,7 @@ def test_only_the_first_step_compiles(attention: str, checkpoint: str) -> None:
     batches = [random_rows(seed, ROWS, count, seq_len=LENGTH) for seed, count in enumerate(counts)]
     batches[3]["position_ids"].zero_()  # each token is a document
     batches[5]["doc_ids"] = (torch.arange(LENGTH) // (LENGTH // 2)).neg().repeat(ROWS, 1)  # half of it is padding
+    batches[6]["position_ids"] = torch.arange(LENGTH).repeat(ROWS, 1)  # a row is one document
     with warnings_of() as warned:
         assert [compiled_in_step(engine, batch) for batch in batches] == [BLOCK_AND_LOSS, *[0] * 7]
     assert not warned
