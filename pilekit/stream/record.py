@@ -53,8 +53,18 @@ def batch_state(
     rows, skipped   rows made, and bad lines skipped for them
     subsets, counts int64 [n], [n, 2]: subset ids, and the documents that begin in the batch and the tokens in it
     """
-    changed, counted = np.column_stack((lanes, places)), np.column_stack((subsets, counts))
-    return np.concatenate(([number, len(lanes), rows, skipped], changed.ravel(), counted.ravel())).astype(np.int64)
+    state = np.empty(_HEAD + 4 * len(lanes) + 3 * len(subsets), np.int64)
+    state[:_HEAD] = number, len(lanes), rows, skipped
+    changed, counted = _changes(state, len(lanes))
+    changed[:, 0], changed[:, 1:] = lanes, places
+    counted[:, 0], counted[:, 1:] = subsets, counts
+    return state
+
+
+def _changes(state: Int64, lanes: int) -> tuple[Int64, Int64]:
+    """The changes in a batch's state as views, int64 [lanes, 4] and [subsets, 3]."""
+    middle = _HEAD + 4 * lanes
+    return state[_HEAD:middle].reshape(-1, 4), state[middle:].reshape(-1, 3)
 
 
 def state_of(item: Any) -> Int64:
@@ -104,8 +114,7 @@ class Record:
     def take(self, state: Int64) -> None:
         """Take in a batch's changes without counting the batch."""
         lanes, rows, skipped = state[1:_HEAD].tolist()
-        changed = state[_HEAD : _HEAD + 4 * lanes].reshape(-1, 4)
-        counted = state[_HEAD + 4 * lanes :].reshape(-1, 3)
+        changed, counted = _changes(state, lanes)
         self.places[changed[:, 0]] = changed[:, 1:]
         self.subsets[counted[:, 0]] += counted[:, 1:]
         self.rows += rows

@@ -28,7 +28,7 @@ from pilekit.display.fitted_table import Column, FittedTable
 from pilekit.display.wrong_names import NearestNames, wrong_key
 from pilekit.errors import PilekitError, shortened
 from pilekit.stream.batch.mlm import IGNORED, Masking, mask
-from pilekit.stream.pack.window import Pieces, Window
+from pilekit.stream.pack.window import BEGIN, FROM_TEXT, LENGTH, SOURCE, Pieces, Window
 from pilekit.stream.read.lane_documents import SHARD, SUBSET
 from pilekit.workers.kernels import compiled
 
@@ -191,14 +191,8 @@ class BatchWriter:
         flat = tuple(column.reshape(-1) for column in columns.values())
         row = 0
         for part in parts:
-            documents, rows = part.documents, part.rows
-            write(
-                *(documents.ids, documents.offsets, documents.table[:, SUBSET].copy()),
-                *(rows.document, rows.begin, rows.length, rows.start),
-                *(row, self.seq_len, self.eos_id, self.pad_id),
-                flat,
-            )
-            row += len(rows)
+            write(part.documents.ids, part.pieces, part.start, row, self.seq_len, self.eos_id, self.pad_id, flat)
+            row += len(part)
         if self.masking is not None:
             keys = np.concatenate([part.row_keys for part in parts])
             used = np.bincount(np.repeat(np.arange(row), pieces.per_row), pieces.length, row)
@@ -214,18 +208,14 @@ class BatchWriter:
 
 _int64 = types.int64
 _columns = types.UniTuple(types.Array(types.int64, 1, "C"), 5)  # type: ignore[no-untyped-call]
-_read_only = types.Array(types.int64, 1, "C", readonly=True)
 _ids = types.Array(types.uint32, 1, "C", readonly=True)
+_pieces, _start = (types.Array(types.int64, dimensions, "C", readonly=True) for dimensions in (2, 1))
 
 
-@compiled(types.void(_ids, *[_read_only] * 6, *[_int64] * 4, _columns))
+@compiled(types.void(_ids, _pieces, _start, *[_int64] * 4, _columns))
 def write(
     ids: npt.NDArray[np.uint32],
-    offsets: Int64,
-    document_subsets: Int64,
-    document: Int64,
-    begin: Int64,
-    length: Int64,
+    pieces: Int64,
     start: Int64,
     row: int,
     seq_len: int,
@@ -235,36 +225,32 @@ def write(
 ) -> None:
     """Write the rows of a window, with padding, as the batch's rows from `row` on.
 
-    ids, offsets, document_subsets   as in `TokenizedDocuments`
-    document, begin, length, start   as in `Rows`
-    columns                          `COLUMNS`, int64 [rows x seq_len], flat. All but the first two may be [0]: they are
-                                     not written then
+    ids             as in `TokenizedDocuments`
+    pieces, start   as in `Window`
+    columns         `COLUMNS`, int64 [rows x seq_len], flat. All but the first two may be [0]: they are not written then
     """
     input_ids, labels, position_ids, doc_ids, subset_ids = columns
     for turn in range(len(start) - 1):
         at = (row + turn) * seq_len
         row_begin, row_end = at, at + seq_len
-        pieces = start[turn], start[turn + 1]
-        for piece in range(pieces[0], pieces[1]):
-            here = document[piece]
-            source = offsets[here] + begin[piece]
-            end = at + length[piece]
-            from_text = min(length[piece], offsets[here + 1] - source)  # one less than the length if EOD ends the piece
+        for piece in range(start[turn], start[turn + 1]):
+            source, from_text = pieces[piece, SOURCE], pieces[piece, FROM_TEXT]
+            end = at + pieces[piece, LENGTH]
             for i in range(from_text):
                 input_ids[at + i] = np.int64(ids[source + i])
             if at + from_text < end:
                 input_ids[end - 1] = eos_id
             for i in range(at, end):
                 labels[i] = input_ids[i]
-            if begin[piece] == 0 or at > row_begin:  # nothing before it in the row predicts it
+            if pieces[piece, BEGIN] == 0 or at > row_begin:  # nothing before it in the row predicts it
                 labels[at] = IGNORED
             if len(position_ids) > 0:
                 for i in range(end - at):
                     position_ids[at + i] = i
             if len(doc_ids) > 0:
-                doc_ids[at:end] = piece - pieces[0]
+                doc_ids[at:end] = piece - start[turn]
             if len(subset_ids) > 0:
-                subset_ids[at:end] = document_subsets[here]
+                subset_ids[at:end] = pieces[piece, SUBSET]
             at = end
         if at < row_end:
             for column, padding in zip(columns, (pad_id, IGNORED, 0, NO_DOCUMENT, NO_DOCUMENT)):  # noqa: B905 (numba)

@@ -22,7 +22,7 @@ from pilekit.errors import PilekitError
 from pilekit.stream.batch.batch import BatchWriter
 from pilekit.stream.order.lane_grid import Grid, Share
 from pilekit.stream.pack.lane import Lane, encode_documents, rows_in
-from pilekit.stream.pack.window import Layout, Place, Turns, Window, padding, pieces_of
+from pilekit.stream.pack.window import DOCUMENT, Layout, Place, Turns, Window, padding, pieces_of
 from pilekit.stream.read.lane_documents import SKIPPED, SUBSET, LaneSource
 from pilekit.stream.read.token_files import TokenIndex
 from pilekit.stream.record import batch_state
@@ -78,11 +78,15 @@ class BatchBuilder:
         rows = rows_in(windows)
         parts = [*windows, padding(share.batch_size - rows)] if rows < share.batch_size else windows
         pieces = pieces_of(parts)
-        begun = pieces.table[pieces.begin == 0]
-        tokens = np.bincount(pieces.table[:, SUBSET], pieces.length * (self.writer is not None)).astype(np.int64)
-        counts = np.column_stack((np.bincount(begun[:, SUBSET], minlength=len(tokens)), tokens))
-        used = np.flatnonzero(counts.any(axis=1))
-        state = batch_state(number, lanes, places, rows, int(begun[:, SKIPPED].sum()), used, counts[used])
+        begun = pieces.begin == 0
+        subsets = pieces.table[:, SUBSET]
+        counts = np.zeros((int(subsets.max(initial=-1)) + 1, 2), np.int64)
+        counts[:, 0] = np.bincount(subsets[begun], minlength=len(counts))
+        if self.writer is not None:
+            counts[:, 1] = np.bincount(subsets, pieces.length)
+        used = np.flatnonzero(counts[:, 0] + counts[:, 1])
+        skipped = int(pieces.table[:, SKIPPED][begun].sum())
+        state = batch_state(number, lanes, places, rows, skipped, used, counts[used])
         if self.writer is None:
             return _raw_item(windows, share.batch_size, state)
         batch = self.writer.batch(parts, pieces, self.shard_names)
@@ -95,7 +99,7 @@ def _raw_item(windows: Sequence[Window], batch_size: int, state: Int64) -> RawDo
     documents = [
         window.documents.stored[document]
         for window in windows
-        for document in window.rows.document[window.rows.start[:-1]].tolist()
+        for document in window.pieces[window.start[:-1], DOCUMENT].tolist()
     ]
     item = RawDocument(*documents[0]) if batch_size == 1 else RawBatch(documents)
     item.stream_state = state

@@ -40,7 +40,7 @@ class Lane:
         """The lane's next `count` rows, from one window or more. Fewer only if the documents end."""
         windows = []
         while count > 0 and (window := self._window or self._next()) is not None:
-            begin, rows = self._given, len(window.rows)
+            begin, rows = self._given, len(window)
             end = min(begin + count, rows)
             windows.append(window.part(begin, end))
             self._window, self._given = (window, end) if end < rows else (None, 0)
@@ -59,7 +59,7 @@ class Lane:
         """The next window that has rows. None at the documents' end."""
         read, documents = 0, set[tuple[int, int]]()
         for window in self._windows:
-            if len(window.rows):
+            if len(window):
                 return window
             if self._layout.packing == "concat" and self._layout.lengths(window.documents).any():
                 continue  # the next windows hold these documents too, until a row is full
@@ -75,17 +75,17 @@ class Lane:
 
 def rows_in(windows: Sequence[Window]) -> int:
     """The number of rows in these windows."""
-    return sum(len(window.rows) for window in windows)
+    return sum(map(len, windows))
 
 
 def rows_between(windows: Sequence[Window], begin: int, end: int) -> list[Window]:
     """Rows `begin` .. `end` of these windows, or fewer if they end before."""
     parts = []
     for window in windows:
-        first, last = max(begin, 0), min(end, len(window.rows))
+        first, last = max(begin, 0), min(end, len(window))
         if first < last:
             parts.append(window.part(first, last))
-        begin, end = begin - len(window.rows), end - len(window.rows)
+        begin, end = begin - len(window), end - len(window)
     return parts
 
 

@@ -38,10 +38,6 @@ class Rows:
     def __len__(self) -> int:
         return len(self.start) - 1
 
-    def part(self, begin: int, end: int) -> Rows:
-        """Rows `begin` .. `end`, among all pieces."""
-        return Rows(self.document, self.begin, self.length, self.start[begin : end + 1])
-
     def take(self, chosen: Int64) -> Rows:
         """The rows `chosen`, int64 [n], in that order."""
         counts = np.diff(self.start)[chosen]

@@ -99,23 +99,48 @@ class TokenizedDocuments:
         return TokenizedDocuments(ids, offsets, self.table[begin:end], self.stored[begin:end])
 
 
-@dataclass(frozen=True)
+LENGTH, BEGIN, SOURCE, FROM_TEXT, DOCUMENT = range(6, 11)
+"""Columns of a window's pieces, after those of their documents' table: see `Window`."""
+
+
+@dataclass(slots=True)  # Not frozen: making a frozen one takes three times as long, and each batch makes several.
 class Window:
     """Documents, and all or some of the rows that are made of them.
 
+    pieces    int64 [pieces, 11]: of each piece its document's row of the table; LENGTH and BEGIN as in `Rows`; the place
+              of its first token in the documents' `ids`; how many of its tokens are there (one less than its length if
+              EOD ends it); its document's place in `documents`
+    start     int64 [rows + 1]: row r is `pieces[start[r]:start[r + 1]]`, at least one
     row_keys  uint64 [rows]: a hash of each row's first piece, unique to this use of the piece
     after     int64 [rows, 3]: the lane's place after each row
+
+    One table for all pieces of a window is made at once, so that a batch only joins a few slices.
     """
 
     documents: TokenizedDocuments
-    rows: Rows
+    pieces: Int64
+    start: Int64
     row_keys: UInt64
     after: Int64
 
+    def __len__(self) -> int:
+        return len(self.start) - 1
+
     def part(self, begin: int, end: int) -> Window:
         """The window with only the rows `begin` .. `end`, as views."""
-        chosen = slice(begin, end)
-        return Window(self.documents, self.rows.part(begin, end), self.row_keys[chosen], self.after[chosen])
+        start, keys = self.start[begin : end + 1], self.row_keys[begin:end]
+        return Window(self.documents, self.pieces, start, keys, self.after[begin:end])
+
+
+def window_of(documents: TokenizedDocuments, rows: Rows, row_keys: UInt64, after: Int64) -> Window:
+    """The window of these documents and rows."""
+    document, offsets = rows.document, documents.offsets
+    pieces = np.empty((len(document), 11), np.int64)
+    pieces[:, :LENGTH] = documents.table[document]
+    pieces[:, LENGTH], pieces[:, BEGIN], pieces[:, DOCUMENT] = rows.length, rows.begin, document
+    pieces[:, SOURCE] = source = offsets[document] + rows.begin
+    pieces[:, FROM_TEXT] = np.minimum(rows.length, offsets[document + 1] - source)
+    return Window(documents, pieces, rows.start, row_keys, after)
 
 
 class Pieces(NamedTuple):
@@ -140,13 +165,9 @@ class Pieces(NamedTuple):
 
 def pieces_of(parts: Sequence[Window]) -> Pieces:
     """The pieces of the rows of `parts`, which has at least one entry."""
-    columns = []
-    for part in parts:
-        rows, start = part.rows, part.rows.start
-        pieces = slice(start[0], start[-1])
-        table = part.documents.table[rows.document[pieces]]
-        columns.append((start[1:] - start[:-1], rows.length[pieces], rows.begin[pieces], table))
-    return Pieces(*map(np.concatenate, zip(*columns, strict=True)))
+    pieces = np.concatenate([part.pieces[part.start[0] : part.start[-1]] for part in parts])
+    per_row = np.concatenate([part.start[1:] - part.start[:-1] for part in parts])
+    return Pieces(per_row, pieces[:, LENGTH], pieces[:, BEGIN], pieces[:, :LENGTH])
 
 
 def padding(count: int) -> Window:
@@ -154,7 +175,7 @@ def padding(count: int) -> Window:
     none = np.zeros(0, np.int64)
     documents = TokenizedDocuments(np.zeros(0, np.uint32), np.zeros(1, np.int64), document_table(0))
     rows = Rows(none, none, none, np.zeros(count + 1, np.int64))
-    return Window(documents, rows, np.zeros(count, np.uint64), np.zeros((count, 3), np.int64))
+    return window_of(documents, rows, np.zeros(count, np.uint64), np.zeros((count, 3), np.int64))
 
 
 def join_documents(parts: Sequence[TokenizedDocuments]) -> TokenizedDocuments:
@@ -236,7 +257,7 @@ def windows(
             if rows_given >= len(rows):
                 raise _changed(place)
             order, after, rows_given = order[rows_given:], after[rows_given:], 0
-        yield Window(window_documents, rows.take(order), keys[order], after)
+        yield window_of(window_documents, rows.take(order), keys[order], after)
 
 
 def _by_turn(rows: Rows, keys: UInt64, before: int, layout: Layout, turns: Turns) -> Int64:
@@ -282,7 +303,7 @@ def _running_window(documents: TokenizedDocuments, rows: Rows, lane: int, layout
     whole = used == layout.lengths(documents)[document]
     table = documents.table[document]
     after = np.stack((table[:, POSITION], table[:, ORDER] + whole, np.where(whole, 0, used)), axis=1)
-    return Window(documents, rows, _row_keys(documents, rows, lane, layout.seed), after)
+    return window_of(documents, rows, _row_keys(documents, rows, lane, layout.seed), after)
 
 
 def _row_keys(documents: TokenizedDocuments, rows: Rows, lane: int, seed: int) -> UInt64:
