@@ -234,23 +234,28 @@ def write(
         at = (row + turn) * seq_len
         row_begin, row_end = at, at + seq_len
         for piece in range(start[turn], start[turn + 1]):
-            source, from_text = pieces[piece, SOURCE], pieces[piece, FROM_TEXT]
-            end = at + pieces[piece, LENGTH]
-            for i in range(from_text):
-                input_ids[at + i] = np.int64(ids[source + i])
+            from_text, end = pieces[piece, FROM_TEXT], at + pieces[piece, LENGTH]
+            # Unsigned: a negative place would count from the end, and this test keeps a loop out of vectors.
+            source, to, length = np.uint64(pieces[piece, SOURCE]), np.uint64(at), np.uint64(pieces[piece, LENGTH])
+            for i in range(np.uint64(from_text)):
+                token = np.int64(ids[source + i])
+                input_ids[to + i] = token
+                labels[to + i] = token
             if at + from_text < end:
                 input_ids[end - 1] = eos_id
-            for i in range(at, end):
-                labels[i] = input_ids[i]
+                labels[end - 1] = eos_id
             if pieces[piece, BEGIN] == 0 or at > row_begin:  # nothing before it in the row predicts it
                 labels[at] = IGNORED
             if len(position_ids) > 0:
-                for i in range(end - at):
-                    position_ids[at + i] = i
+                for i in range(length):
+                    position_ids[to + i] = np.int64(i)
             if len(doc_ids) > 0:
-                doc_ids[at:end] = piece - start[turn]
+                for i in range(length):
+                    doc_ids[to + i] = piece - start[turn]
             if len(subset_ids) > 0:
-                subset_ids[at:end] = pieces[piece, SUBSET]
+                subset = pieces[piece, SUBSET]
+                for i in range(length):
+                    subset_ids[to + i] = subset
             at = end
         if at < row_end:
             for column, padding in zip(columns, (pad_id, IGNORED, 0, NO_DOCUMENT, NO_DOCUMENT)):  # noqa: B905 (numba)
