@@ -107,9 +107,9 @@ LENGTH, BEGIN, SOURCE, FROM_TEXT, DOCUMENT = range(6, 11)
 class Window:
     """Documents, and all or some of the rows that are made of them.
 
-    pieces    int64 [pieces, 11]: of each piece its document's row of the table; LENGTH and BEGIN as in `Rows`; the place
-              of its first token in the documents' `ids`; how many of its tokens are there (one less than its length if
-              EOD ends it); its document's place in `documents`
+    pieces    int64 [pieces, 11]: of each piece its document's row of the table; LENGTH and BEGIN as in `Rows`; SOURCE,
+              the place of its first token in the documents' `ids`; FROM_TEXT, how many of its tokens are there (one
+              less than its length if EOD ends it); and DOCUMENT, its document's place in `documents`
     start     int64 [rows + 1]: row r is `pieces[start[r]:start[r + 1]]`, at least one
     row_keys  uint64 [rows]: a hash of each row's first piece, unique to this use of the piece
     after     int64 [rows, 3]: the lane's place after each row

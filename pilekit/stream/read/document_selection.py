@@ -170,8 +170,8 @@ class StreamDocuments:
 
     def ids_of(self, labels: Iterable[str]) -> Int64:
         """The subset ids of these labels."""
-        ids = self.subset_ids
-        return np.array([ids.get(label, ids[OTHER]) for label in labels], np.int64)
+        ids, other = self.subset_ids, self.subset_ids[OTHER]
+        return np.array([ids.get(label, other) for label in labels], np.int64)
 
     def lane_documents(self, batch: DocumentBatch, shard: int, position: int, orders: Int64) -> LaneDocuments:
         """The batch, which is of shard number `shard`, as documents of a lane, with these `orders` in the unit.

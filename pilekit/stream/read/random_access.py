@@ -85,18 +85,22 @@ class RandomAccess:
                     )
             batch = documents_of_copy(batch, selected.repeats, self.sequence.seed, unit.epoch, unit.copy, shard)
             for filtered in self._filters([batch]) if len(batch) else ():
-                # Each document must be one of `lines`. The minimum is for numbers above all of them.
-                at = np.minimum(np.searchsorted(lines, filtered.numbers), len(lines) - 1)
-                if not np.array_equal(lines[at], filtered.numbers):
-                    raise self._filter_error()
-                parts.append(selected.lane_documents(filtered, shard, position, rank[begin + at]))
+                orders = rank[begin : begin + len(lines)]
+                if not np.array_equal(lines, filtered.numbers):
+                    # Each document must be one of `lines`. The minimum is for numbers above all of them.
+                    at = np.minimum(np.searchsorted(lines, filtered.numbers), len(lines) - 1)
+                    if not np.array_equal(lines[at], filtered.numbers):
+                        raise self._filter_error()
+                    orders = orders[at]
+                parts.append(selected.lane_documents(filtered, shard, position, orders))
             begin += len(lines)
         table, texts = np.concatenate([part.table for part in parts]), [text for part in parts for text in part.texts]
-        in_order = np.argsort(table[:, ORDER])
-        if (np.diff(table[:, ORDER][in_order]) == 0).any():
+        in_order = table[:, ORDER].argsort()
+        orders = table[in_order, ORDER]
+        if (orders[1:] == orders[:-1]).any():
             raise self._filter_error()
-        chosen = in_order[np.searchsorted(table[:, ORDER][in_order], document) :].tolist()
-        return LaneDocuments(table[chosen], [texts[i] for i in chosen])
+        chosen = in_order[orders.searchsorted(document) :]
+        return LaneDocuments(table[chosen], [texts[i] for i in chosen.tolist()])
 
     def _filter_error(self) -> PilekitError:
         return PilekitError(

@@ -25,7 +25,7 @@ from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access import lines_by_number
 from pilekit.shards.random_access.document_reader import DocumentReader, read_documents
 from pilekit.shards.random_access.frame_cache import FrameLRU, frames_fit
-from pilekit.shards.random_access.lines_by_number import READ_AT_ONCE, LinesByNumber
+from pilekit.shards.random_access.lines_by_number import READ_AT_ONCE, LinesByNumber, after_newlines
 from pilekit.shards.random_access.pile_documents import PileDocuments
 from pilekit.shards.read.zstd_frames import decompress_whole
 from tests.shards.index_reference import index_with_marks
@@ -111,6 +111,15 @@ def test_any_storage_any_frames(
         assert rows(batch) == [of_number[number] for number in numbers]
         assert [bytes(line) for line in batch.lines or []] == [every[number] for number in numbers]
         assert rows(batch_of(path, numbers, labels=labels)) == [row for row in rows(batch) if row[2] in labels]
+
+
+@given(st.lists(st.integers(0, 3000), max_size=20), st.booleans(), st.integers(0, 21))
+def test_the_places_after_newlines_are_bounded(lengths: list[int], ended: bool, most: int) -> None:
+    """Short and long lines are searched in different ways."""
+    data = b"\n".join(b"x" * length for length in lengths) + b"\n" * ended
+    places = [place + 1 for place, byte in enumerate(data) if byte == ord("\n")]
+    found = after_newlines(data, most)
+    assert (None if found is None else found.tolist()) == (places if len(places) <= most else None)
 
 
 def test_numbers_and_shards_are_taken_as_they_come(tmp_path: Path) -> None:
