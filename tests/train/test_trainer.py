@@ -69,6 +69,7 @@ def test_the_files_of_a_run(made: Path, whole: tuple[Path, TrainResult]) -> None
     run, finished = whole
     assert (finished.step, finished.interrupted, finished.model) == (8, False, run / "model")
     assert {path.name for path in run.iterdir() if not path.name.startswith(".")} == {
+        "documents",
         "metrics.jsonl",
         "config.toml",
         "pilekit.json",
