@@ -30,6 +30,7 @@ COMMANDS = {
     "stream": "PileStream",
     "substrings": "substrings_corpus",
     "tokenize": "tokenize_corpus",
+    "seen": "seen",
     "trace": "trace_texts",
     "train": "Trainer",
     "train_tokenizer": "train_tokenizer",

@@ -73,6 +73,7 @@ WORKS = [
     ["stream", *CORPUS, "--tokenizer", "model", "--seq-len", "32", "--explain"],
     ["train", "run.toml", "--dry-run"],
     ["train", "run.toml", "--out", "made/run"],
+    ["seen", "made/run", "--subset", LABELS[0]],
     ["bpb", "model", *CORPUS, "--limit", "1", "--out", "made/bpb", "--plot", "made/bpb.png"],
     ["generate", "model", "--prompts", "prompts", "--max-new-tokens", "2"],
     ["generate", "model", "--data", *CORPUS, "--prompt-tokens", "9", "--max-new-tokens", "2"],
