@@ -101,6 +101,7 @@ INPUTS = (
 READ = (*INPUTS, "data/00.jsonl.zst", "made/unique", "made/clear", "made/tokens/one")
 FAILS = [
     ["demo", "--out", "data"],
+    ["seen", "odd", "--subset", LABELS[0]],
     *(
         [*call[:place], broken + Path(given).suffix * given.endswith(".toml"), *call[place + 1 :]]
         for call in WORKS
