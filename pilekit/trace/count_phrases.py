@@ -8,7 +8,6 @@ by all processes, and a shard that was counted is not read again. Sums do not de
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial, reduce
@@ -16,10 +15,8 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
-import pyarrow as pa
 
 from pilekit.artifacts.atomic_write import write_atomically
-from pilekit.artifacts.folders import refuse_linked_folders
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Described, Shard, Source, subsets_or_all
 from pilekit.corpus.shard import STANDARD_INPUT
@@ -28,22 +25,19 @@ from pilekit.documents import add_counts, check_labels
 from pilekit.errors import PilekitError, message_logger
 from pilekit.shards.corpus_job import CorpusJob, Share, await_files
 from pilekit.shards.fingerprint import Inputs
-from pilekit.shards.folder_job import FolderJob, corpus_folder
+from pilekit.shards.folder_job import FolderJob
 from pilekit.shards.read.absent_label import check_label
-from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import Reading, read
 from pilekit.shards.work import PartWork, takes
-from pilekit.trace.phrase_counts import SCHEMA, PhraseCounts, ShardCounts, Sort, count_rows, totals
+from pilekit.trace.phrase_counts import PhraseCounts, ShardCounts, Sort, count_rows, totals
 from pilekit.trace.phrase_table import PhraseTable
 from pilekit.trace.phrases import Phrases
-from pilekit.trace.result_file import finished_result, result_file, write_result
+from pilekit.trace.result_file import Made, rows_result
 from pilekit.trace.subset_counts import SubsetCounts
 from pilekit.workers import Advance
 
 logger = message_logger(__name__)
-
-KIND, COMMAND = "phrase counts", "count"
 
 
 @takes(PartWork)
@@ -82,31 +76,15 @@ def count_phrases(
     if phrases == STANDARD_INPUT and any(shard.path == STANDARD_INPUT for shard in corpus.shards):
         raise PilekitError("standard input (-) cannot be both the phrases and the corpus; save one to a file first")
     job = CorpusJob(corpus, **work)
-    if job.part is not None and out is None:
-        raise PilekitError("the counts of parts are kept in a file; name it with out")
     given = Phrases.read(phrases, field)
     parameters = {"phrases": given.hash, "words": words, "sort": sort, **corpus.manifest.record}
     parameters["subsets"] = None if chosen is None else sorted(chosen)
-    with result_file(out, job, COMMAND) as path:
-        refuse_linked_folders(folder := Path(f"{path}.unfinished"))
-        finished = finished_result(path, job, COMMAND, KIND, parameters)
-        if finished is not None:
-            rows, results = finished
-            result = PhraseCounts(rows, results["summary"], SkippedLines.from_note(results))
-        else:
-            with corpus_folder(job, folder, kind=KIND, parameters=parameters) as folder_job:
-                result = _count(folder_job, given, path, parameters, chosen)
-        if job.part is None:
-            shutil.rmtree(folder, ignore_errors=True)  # A run that was killed at its end leaves it.
-    if job.on_error == "raise" and result.skipped.count:  # An earlier run skipped lines that are errors now.
-        raise bad_line_error(result.skipped.examples[0])
-    return result
+    make = partial(_count, given=given, parameters=parameters, subsets=chosen)
+    return rows_result(PhraseCounts, out, job, parameters, make)
 
 
-def _count(
-    job: FolderJob, given: Phrases, path: Path, parameters: Mapping[str, Any], subsets: Sequence[str] | None
-) -> PhraseCounts:
-    """Count all shards of the job, and write the result to `path`, unless it is of a part."""
+def _count(job: FolderJob, *, given: Phrases, parameters: Mapping[str, Any], subsets: Sequence[str] | None) -> Made:
+    """Count all shards of the job."""
     words, folder, corpus = bool(parameters["words"]), job.output.folder, job.corpus
     sought = given.words() if words else given
     table = PhraseTable.build(sought.data, sought.ends)
@@ -134,12 +112,7 @@ def _count(
         "skipped": skipped.count,
         "subsets": dict(sorted(documents.items(), key=lambda item: (-item[1], item[0]))),
     }
-    batches = count_rows(shards, given, numbers, sums)
-    if job.part is not None:
-        return PhraseCounts(pa.Table.from_batches(batches, SCHEMA), summary, skipped)
-    results = {"summary": summary, "skipped": skipped.count, "bad_lines": skipped.listed()}
-    rows = write_result(path, SCHEMA, batches, kind=KIND, parameters=parameters, inputs=job.inputs, results=results)
-    return PhraseCounts(rows, summary, skipped)
+    return Made(count_rows(shards, given, numbers, sums), summary, skipped)
 
 
 def count_shard(

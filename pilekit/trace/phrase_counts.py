@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -12,11 +12,10 @@ import pyarrow as pa
 
 from pilekit.artifacts.parquet_rows import ROWS_PER_GROUP
 from pilekit.display.fitted_table import DASH, SHORTEN, Column, FittedTable, rounded_count
-from pilekit.display.table_result import TableResult
 from pilekit.errors import counted
-from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.trace.phrase_kernel import Int64
 from pilekit.trace.phrases import Phrases
+from pilekit.trace.result_file import RowsResult
 
 Sort = Literal["count", "given"]
 
@@ -27,7 +26,7 @@ SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True, repr=False)
-class PhraseCounts(TableResult):
+class PhraseCounts(RowsResult):
     """How often phrases occur in a corpus, and in how many documents.
 
     rows      a row per phrase: `phrase`, `occurrences`, `documents`, and `subsets`, a list of `subset`, `occurrences`
@@ -38,10 +37,7 @@ class PhraseCounts(TableResult):
     """
 
     ROWS: ClassVar[tuple[str, str]] = ("phrase", "counts")
-
-    rows: pa.Table = field(repr=False)
-    summary: dict[str, Any]
-    skipped: SkippedLines
+    SCHEMA, COMMAND, KIND = SCHEMA, "count", "phrase counts"
 
     def to_dict(self) -> dict[str, Any]:
         """The summary, and as `counts` the `occurrences`, `documents` and `subsets` of each phrase."""
@@ -49,14 +45,6 @@ class PhraseCounts(TableResult):
 
     def _rows(self) -> dict[str, Any]:
         return {row.pop("phrase"): {**row, "subsets": _by_subset(row["subsets"])} for row in self.rows.to_pylist()}
-
-    def to_arrow(self) -> pa.Table:
-        """The rows."""
-        return self.rows
-
-    def __repr__(self) -> str:
-        numbers = (f"{name}={count:,}" for name, count in self.summary.items() if type(count) is int)
-        return f"PhraseCounts({', '.join(numbers)})"
 
     def table(self) -> FittedTable[int]:
         """A row per phrase."""

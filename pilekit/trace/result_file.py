@@ -1,27 +1,34 @@
-"""The Parquet file of a finished job, with the header of a job folder in its metadata.
+"""`rows_result`: the result of a job whose rows stand in one Parquet file, with the header of a job folder as metadata.
 
-A job works in OUT.unfinished/ until OUT is there, or in a temporary folder if it has no `out`.
+A job works in OUT.unfinished/ until OUT is there, or in a temporary folder if it has no `out`. A killed run resumes
+there, and a finished file is read again.
 """
 
 from __future__ import annotations
 
+import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pilekit.artifacts.atomic_write import check_target, write_atomically
-from pilekit.artifacts.folders import cache_folder, make_folder
+from pilekit.artifacts.folders import cache_folder, make_folder, refuse_linked_folders
 from pilekit.artifacts.header import FORMAT, Header, decode_header
 from pilekit.artifacts.job_folder import check_same_job
+from pilekit.display.table_result import TableResult
 from pilekit.errors import PilekitError, message_logger
 from pilekit.shards.corpus_job import CorpusJob
 from pilekit.shards.fingerprint import Inputs, inputs_for
+from pilekit.shards.folder_job import FolderJob, corpus_folder
+from pilekit.shards.read.json_records import bad_line_error
+from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.version import __version__
 
 logger = message_logger(__name__)
@@ -30,8 +37,73 @@ _HEADER = b"pilekit"
 _REMEDY = "name another file with --out, or remove this one"
 
 
+@dataclass(frozen=True, repr=False)
+class RowsResult(TableResult):
+    """The base of the results: the `rows` of the file, the `summary` in its header, and the bad lines `skipped`."""
+
+    SCHEMA: ClassVar[pa.Schema]
+    COMMAND: ClassVar[str]
+    KIND: ClassVar[str]
+
+    rows: pa.Table = field(repr=False)
+    summary: dict[str, Any]
+    skipped: SkippedLines
+
+    def to_arrow(self) -> pa.Table:
+        """The rows."""
+        return self.rows
+
+    def __repr__(self) -> str:
+        numbers = (f"{name}={count:,}" for name, count in self.summary.items() if type(count) is int)
+        return f"{type(self).__name__}({', '.join(numbers)})"
+
+
+Answer = TypeVar("Answer", bound=RowsResult)
+
+
+class Made(NamedTuple):
+    """The content of a result: batches of its rows, which read files of the job's folder, and the other fields."""
+
+    batches: Iterable[pa.RecordBatch]
+    summary: dict[str, Any]
+    skipped: SkippedLines
+
+
+def rows_result(
+    answer: type[Answer],
+    out: str | Path | None,
+    job: CorpusJob,
+    parameters: Mapping[str, Any],
+    make: Callable[[FolderJob], Made],
+) -> Answer:
+    """The result of a command on the shards of `job`: read from the file `out` if it is finished, else made.
+
+    The rows of a part are not written, because its shards wait for the other parts. PilekitError for a part without
+    `out`, if another job wrote `out`, and if an earlier run skipped lines that are errors now.
+    """
+    if job.part is not None and out is None:
+        raise PilekitError(f"the results of parts of {answer.COMMAND} are kept in a file; name it with out")
+    with _result_file(out, job, answer.COMMAND) as path:
+        refuse_linked_folders(folder := Path(f"{path}.unfinished"))
+        result = _finished_result(answer, path, job, parameters)
+        if result is None:
+            with corpus_folder(job, folder, kind=answer.KIND, parameters=parameters) as folder_job:
+                batches, summary, skipped = make(folder_job)
+                if job.part is None:
+                    results = {"summary": summary, "skipped": skipped.count, "bad_lines": skipped.listed()}
+                    rows = _write(answer, path, batches, parameters, folder_job.inputs, results)
+                else:
+                    rows = pa.Table.from_batches(batches, answer.SCHEMA)
+            result = answer(rows, summary, skipped)
+        if job.part is None:
+            shutil.rmtree(folder, ignore_errors=True)  # A run that was killed at its end leaves it.
+    if job.on_error == "raise" and result.skipped.count:
+        raise bad_line_error(result.skipped.examples[0])
+    return result
+
+
 @contextmanager
-def result_file(out: str | Path | None, job: CorpusJob, command: str) -> Iterator[Path]:
+def _result_file(out: str | Path | None, job: CorpusJob, command: str) -> Iterator[Path]:
     """The path of the Parquet file; without `out` in a temporary folder, which the nodes of a cluster share."""
     if out is not None:
         check_target(out, follow_links=True)
@@ -43,53 +115,49 @@ def result_file(out: str | Path | None, job: CorpusJob, command: str) -> Iterato
         yield Path(folder, "result.parquet")
 
 
-def finished_result(
-    path: Path, job: CorpusJob, command: str, kind: str, parameters: Mapping[str, Any]
-) -> tuple[pa.Table, dict[str, Any]] | None:
-    """The rows and results in the file at `path`; None if there is none. PilekitError if another job wrote it."""
+def _finished_result(answer: type[Answer], path: Path, job: CorpusJob, parameters: Mapping[str, Any]) -> Answer | None:
+    """The result in the file at `path`; None if there is none. PilekitError if another job wrote it."""
     if not path.exists():
         return None
     try:
-        rows = read_rows(path)
+        rows = _read_rows(path)
         encoded = (rows.schema.metadata or {}).get(_HEADER)
     except (OSError, pa.ArrowException):
         encoded = None
     header = None if encoded is None else decode_header(encoded, path)
-    if header is None or header.kind != kind:
-        raise PilekitError(f"{path}: exists, and is no result of pilekit {command}; {_REMEDY}")
+    if header is None or header.kind != answer.KIND:
+        raise PilekitError(f"{path}: exists, and is no result of pilekit {answer.COMMAND}; {_REMEDY}")
     check_same_job(path, header, parameters, inputs_for(path, job.corpus.shards).fingerprints, _REMEDY)
     logger.warning("already done: %s holds this result; to make it again, remove it first", path)
-    return rows, header.results
+    return answer(rows, header.results["summary"], SkippedLines.from_note(header.results))
 
 
-def write_result(
+def _write(
+    answer: type[RowsResult],
     path: Path,
-    schema: pa.Schema,
     batches: Iterable[pa.RecordBatch],
-    *,
-    kind: str,
     parameters: Mapping[str, Any],
     inputs: Inputs,
-    results: Mapping[str, Any],
+    results: dict[str, Any],
 ) -> pa.Table:
     """Write the file, and return its rows."""
     header = Header(
         format=FORMAT,
         pilekit=__version__,
-        kind=kind,
+        kind=answer.KIND,
         parameters=dict(parameters),
         inputs=inputs.fingerprints,
         finished=True,
-        results=dict(results),
+        results=results,
     )
-    schema = schema.with_metadata({_HEADER: msgspec.json.encode(header)})
+    schema = answer.SCHEMA.with_metadata({_HEADER: msgspec.json.encode(header)})
     with write_atomically(path, follow_links=True) as file, pq.ParquetWriter(file, schema, compression="zstd") as rows:
         for batch in batches:
             rows.write_batch(batch)
-    return read_rows(path)
+    return _read_rows(path)
 
 
-def read_rows(path: Path) -> pa.Table:
+def _read_rows(path: Path) -> pa.Table:
     """All rows of a Parquet file."""
     with pq.ParquetFile(path) as file:
         return file.read()

@@ -8,19 +8,16 @@ not read again.
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial, reduce
 from pathlib import Path
 from typing import Annotated, Any, Unpack
 
 import msgspec
-import pyarrow as pa
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.checked import checked
-from pilekit.artifacts.folders import refuse_linked_folders
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Described, Shard, Source, subsets_or_all
 from pilekit.corpus.shard import STANDARD_INPUT
@@ -30,20 +27,17 @@ from pilekit.documents import add_counts, check_labels
 from pilekit.errors import PilekitError, counted
 from pilekit.shards.corpus_job import CorpusJob, Share, await_files
 from pilekit.shards.fingerprint import Inputs
-from pilekit.shards.folder_job import FolderJob, corpus_folder
+from pilekit.shards.folder_job import FolderJob
 from pilekit.shards.read.absent_label import check_label
-from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import Reading, read
 from pilekit.shards.work import PartWork, takes
 from pilekit.trace.given_texts import given_texts, hash_of
 from pilekit.trace.maximal_passages import MaximalPassage, ShardPassages, StatePlaces, joined
-from pilekit.trace.result_file import finished_result, result_file, write_result
+from pilekit.trace.result_file import Made, rows_result
 from pilekit.trace.run_automaton import RunAutomaton
-from pilekit.trace.traced_passages import SCHEMA, TextTraces, covered_words, trace_rows
+from pilekit.trace.traced_passages import TextTraces, covered_words, trace_rows
 from pilekit.workers import Advance
-
-KIND, COMMAND = "text traces", "trace"
 
 
 class _Options(msgspec.Struct):
@@ -91,31 +85,17 @@ def trace_texts(
     if texts == STANDARD_INPUT and any(shard.path == STANDARD_INPUT for shard in corpus.shards):
         raise PilekitError("standard input (-) cannot be both the texts and the corpus; save one to a file first")
     job = CorpusJob(corpus, **work)
-    if job.part is not None and out is None:
-        raise PilekitError("the traces of parts are kept in a file; name it with out")
     given = given_texts(texts, field)
     parameters = {"texts": hash_of(given), "words": words, "documents": documents, "common": common}
     parameters |= {"subsets": None if chosen is None else sorted(chosen), **corpus.manifest.record}
-    with result_file(out, job, COMMAND) as path:
-        refuse_linked_folders(folder := Path(f"{path}.unfinished"))
-        finished = finished_result(path, job, COMMAND, KIND, parameters)
-        if finished is not None:
-            rows, results = finished
-            result = TextTraces(rows, results["summary"], SkippedLines.from_note(results))
-        else:
-            with corpus_folder(job, folder, kind=KIND, parameters=parameters) as folder_job:
-                result = _trace(folder_job, given, path, parameters, chosen)
-        if job.part is None:
-            shutil.rmtree(folder, ignore_errors=True)  # A run that was killed at its end leaves it.
-    if job.on_error == "raise" and result.skipped.count:  # An earlier run skipped lines that are errors now.
-        raise bad_line_error(result.skipped.examples[0])
-    return result
+    make = partial(_trace, given=given, parameters=parameters, subsets=chosen)
+    return rows_result(TextTraces, out, job, parameters, make)
 
 
 def _trace(
-    job: FolderJob, given: Sequence[str], path: Path, parameters: dict[str, Any], subsets: Sequence[str] | None
-) -> TextTraces:
-    """Trace in all shards of the job, and write the result to `path`, unless it is of a part."""
+    job: FolderJob, *, given: Sequence[str], parameters: Mapping[str, Any], subsets: Sequence[str] | None
+) -> Made:
+    """Trace in all shards of the job."""
     words, documents, folder, corpus = parameters["words"], parameters["documents"], job.output.folder, job.corpus
     compact = [compacted(text) for text in given]
     counts = [count for _, count in compact]
@@ -158,12 +138,7 @@ def _trace(
         "skipped": skipped.count,
         "subsets": dict(sorted(read_documents.items(), key=lambda item: (-item[1], item[0]))),
     }
-    batches = trace_rows(given, counts, passages, parameters["common"])
-    if job.part is not None:
-        return TextTraces(pa.Table.from_batches(batches, SCHEMA), summary, skipped)
-    results = {"summary": summary, "skipped": skipped.count, "bad_lines": skipped.listed()}
-    rows = write_result(path, SCHEMA, batches, kind=KIND, parameters=parameters, inputs=job.inputs, results=results)
-    return TextTraces(rows, summary, skipped)
+    return Made(trace_rows(given, counts, passages, parameters["common"]), summary, skipped)
 
 
 def trace_shard(

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import msgspec
 import pyarrow as pa
 
 from pilekit.display.fitted_table import DASH, SHORTEN, Column, FittedTable, percentage
-from pilekit.display.table_result import TableResult
 from pilekit.errors import counted
-from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.trace.given_texts import word_places
 from pilekit.trace.maximal_passages import MaximalPassage, is_exact
+from pilekit.trace.result_file import RowsResult
 
 _INT, _TEXT = pa.int64(), pa.string()
 _PLACE = pa.struct(
@@ -34,7 +33,7 @@ _Traced = tuple[dict[str, Any], dict[str, Any]]
 
 
 @dataclass(frozen=True, repr=False)
-class TextTraces(TableResult):
+class TextTraces(RowsResult):
     """The passages of given texts that also stand in a corpus, word for word.
 
     rows      a row per text: its `number` from 0, its `words`, the words `covered` by passages, their share `coverage`,
@@ -48,10 +47,7 @@ class TextTraces(TableResult):
     """
 
     ROWS: ClassVar[tuple[str, str]] = ("number", "traces")
-
-    rows: pa.Table = field(repr=False)
-    summary: dict[str, Any]
-    skipped: SkippedLines
+    SCHEMA, COMMAND, KIND = SCHEMA, "trace", "text traces"
 
     def to_dict(self) -> dict[str, Any]:
         """The summary, and as `traces` the rows."""
@@ -59,14 +55,6 @@ class TextTraces(TableResult):
 
     def _rows(self) -> Mapping[Any, Any]:
         return dict(enumerate(self.rows.to_pylist()))
-
-    def to_arrow(self) -> pa.Table:
-        """The rows."""
-        return self.rows
-
-    def __repr__(self) -> str:
-        numbers = (f"{name}={count:,}" for name, count in self.summary.items() if type(count) is int)
-        return f"TextTraces({', '.join(numbers)})"
 
     def table(self) -> FittedTable[_Traced]:
         """A row per passage: those of the first text come first."""

@@ -23,7 +23,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 
 import torch
@@ -55,13 +54,14 @@ from pilekit.train.log.samples import open_prompts, open_samples
 from pilekit.train.model.attention import with_attention
 from pilekit.train.model.build import build_models
 from pilekit.train.model.export import export_run
-from pilekit.train.run_folder import RunFolder, open_run
+from pilekit.train.open_run import LaunchedStep, OpenRun, Request
+from pilekit.train.run_folder import open_run
 from pilekit.train.step.arriving import Arriving, Moment
 from pilekit.train.step.failed_step import FailedStep, explaining_errors, failed_step
 from pilekit.train.step.losses import count_targets, step_sums
 from pilekit.train.step.optimizer import rates_by_group
 from pilekit.train.step.schedule import learning_rate
-from pilekit.train.step.step_engine import NO_UPDATE, PendingUpdate, Update
+from pilekit.train.step.step_engine import NO_UPDATE, Update
 from pilekit.train.training_state import TrainingState
 from pilekit.workers.ranks import join
 
@@ -82,72 +82,6 @@ class TrainResult(NearestNames):
     interrupted: bool
     model: Path | None
     last: StepMetrics | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A step whose figures may still be computed.
-
-    figures   the losses of this rank's targets, and in fp16 the loss scale
-    moments   of the device: the step began, had its batch, had its gradient, began its update, ended
-    memory    bytes by kind of memory, after the gradient
-    """
-
-    batch: Batch
-    targets: int
-    tokens: int
-    figures: Arriving
-    lr: float
-    update: Update | PendingUpdate
-    moments: tuple[Moment, Moment, Moment, Moment, Moment]
-    memory: dict[str, int]
-    compilations: int
-
-
-class _Request(IntEnum):
-    """What any rank asks of all, after a step is recorded. The largest counts."""
-
-    NOTHING = 0
-    LAST_STEP = 1
-    STOP = 2
-    RAISE = 3
-
-
-@dataclass(slots=True, eq=False)
-class _OpenRun:
-    """The files and functions of a run while it trains.
-
-    interrupted   whether this rank is asked to stop
-    on_step       as in `Trainer.fit`
-    batches       this rank's batches from the stream's place on
-    peek          returns the command that shows the documents of a step (from 1)
-    launched      the newest step, if it is not recorded yet
-    metrics       the figures of the newest recorded step
-    failure       the newest error of this rank alone, which all ranks raise before the next update
-    is_ending     the present step is the last, because a rank was asked to stop
-    """
-
-    interrupted: Callable[[], bool]
-    on_step: Callable[[StepMetrics], None] | None
-    folder: RunFolder
-    checkpoints: Checkpoints
-    batches: Iterator[Batch]
-    peek: Callable[[int], str]
-    profile: Profile
-    sample: Callable[[int], None]
-    log: Callable[[StepMetrics, dict[str, list[int]]], None]
-    launched: _Step | None = None
-    metrics: StepMetrics | None = None
-    failure: PilekitError | None = None
-    is_ending: bool = False
-
-    @contextmanager
-    def postponing(self) -> Iterator[None]:
-        """Keep a PilekitError of the block as the `failure`, so that this rank stays in step with the others."""
-        try:
-            yield
-        except PilekitError as error:
-            self.failure = error
 
 
 class Trainer(NearestNames):
@@ -218,7 +152,7 @@ class Trainer(NearestNames):
     @contextmanager
     def _open_run(
         self, interrupted: Callable[[], bool], on_step: Callable[[StepMetrics], None] | None
-    ) -> Iterator[_OpenRun]:
+    ) -> Iterator[OpenRun]:
         """Lock the run's folder, load its newest checkpoint, and open its records, until the block ends.
 
         If the block raises a PilekitError, the steps before it are saved.
@@ -241,12 +175,12 @@ class Trainer(NearestNames):
             sample = opened.enter_context(open_samples(folder, config, self.engine, self.tokenizer, self.prompts, step))
             profile = opened.enter_context(Profile(folder.path / "profile", config, ranks, remedy))
             try:
-                yield _OpenRun(interrupted, on_step, folder, checkpoints, batches, peek, profile, sample, log)
+                yield OpenRun(interrupted, on_step, folder, checkpoints, batches, peek, profile, sample, log)
             except PilekitError:
                 state.save_before_raising()
                 raise
 
-    def _step(self, run: _OpenRun) -> None:
+    def _step(self, run: OpenRun) -> None:
         """Launch a step on the next batch, and record the step before it meanwhile. None of it waits for the device."""
         config, ranks, engine, state = self.config, self.ranks, self.engine, self.state
         began = Moment(ranks.device)
@@ -282,7 +216,7 @@ class Trainer(NearestNames):
         state.launch(tokens)
         update = engine.update(lr, nll, is_first=taken == 0) if targets else NO_UPDATE
         moments = began, fed, computed, resumed, Moment(ranks.device)
-        run.launched = _Step(batch, targets, tokens, figures, lr, update, moments, memory, compilations)
+        run.launched = LaunchedStep(batch, targets, tokens, figures, lr, update, moments, memory, compilations)
         if isinstance(update, Update) or run.is_ending or self._is_needed_alone(state.launched.step):
             self._record(run)
 
@@ -295,7 +229,7 @@ class Trainer(NearestNames):
     def _is_measured(self, step: int) -> bool:
         return self.held_out is not None and (step % self.config.train.eval_every == 0 or step == self._steps)
 
-    def _stops_before(self, run: _OpenRun) -> bool:
+    def _stops_before(self, run: OpenRun) -> bool:
         """Record the step before the present one, if it is not yet. Whether the run then ends without the present step.
 
         A request to stop that came while the present step was launched lets it finish.
@@ -304,10 +238,10 @@ class Trainer(NearestNames):
         if run.launched is not None:
             self._record(run)
         request = self._request(run, is_finishing=is_finishing)
-        run.is_ending = request is _Request.LAST_STEP
-        return request is _Request.STOP
+        run.is_ending = request is Request.LAST_STEP
+        return request is Request.STOP
 
-    def _record(self, run: _OpenRun) -> None:
+    def _record(self, run: OpenRun) -> None:
         """Read the figures of the launched step, record them, and save it if it is time. Raises if the step failed."""
         config, ranks, engine, state = self.config, self.ranks, self.engine, self.state
         assert run.launched is not None
@@ -369,13 +303,13 @@ class Trainer(NearestNames):
             if step % config.checkpoint.every == 0:
                 state.save()
 
-    def _request(self, run: _OpenRun, *, is_finishing: bool = False) -> _Request:
+    def _request(self, run: OpenRun, *, is_finishing: bool = False) -> Request:
         """What any rank asks of all. If a rank failed while it recorded its last step, all raise that error."""
-        own = _Request.RAISE if run.failure else _Request.NOTHING
+        own = Request.RAISE if run.failure else Request.NOTHING
         if run.failure is None and run.interrupted():
-            own = _Request.LAST_STEP if is_finishing else _Request.STOP
-        request = _Request(self.ranks.all_max(own))
-        if request is _Request.RAISE:
+            own = Request.LAST_STEP if is_finishing else Request.STOP
+        request = Request(self.ranks.all_max(own))
+        if request is Request.RAISE:
             self.ranks.on_all_ranks(lambda: _raise(run.failure))
         return request
 
