@@ -255,7 +255,7 @@ def test_a_new_run_starts_from_the_checkpoint_of_another_and_resumes_from_its_ow
     checkpoint(run.checkpoints / "step-12", config)
     check_start(run, config)
     check_start(run, CONFIG)  # "auto"
-    message = r'^checkpoint.resume = ".*step-10": .*third has checkpoints already, and did not start from that one'
+    message = r'^checkpoint.resume = ".*step-10["…]: .*third has checkpoints already, and did not start from that one'
     refused(begun(tmp_path / "third"), config, message)
     other = load_config(config, {"model.preset": "pythia-70m"})
     refused(run_of(tmp_path / "new", other), other, r'^model.preset = "pythia-70m": .* made with "pythia-14m", and ')
@@ -273,6 +273,8 @@ def test_a_path_that_is_not_a_good_checkpoint_is_named(tmp_path: Path) -> None:
     state = first.checkpoints / "step-10" / "state.json"
     state.write_bytes(state.read_bytes().replace(b"pythia-14m", b"pythia-31m"))
     config = replaced("checkpoint.resume", str(state.parent))
-    refused(run_of(tmp_path / "b", config), config, r'^checkpoint.resume = ".*step-10": is not a good .*; give another')
+    refused(
+        run_of(tmp_path / "b", config), config, r'^checkpoint.resume = ".*step-10["…]: is not a good .*; give another'
+    )
     assert not (tmp_path / "b").exists()
     assert [path.name for path in first.checkpoints.iterdir()] == ["step-10"]
