@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,10 @@ SCRIPT = Path(__file__).with_name("gpu.sh")
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
 def test_a_dry_run_measures_every_part(tmp_path: Path) -> None:
-    done = subprocess.run(["sh", SCRIPT, tmp_path, "--dry-run"], capture_output=True, text=True, check=False)
+    # The script runs the `python3` that PATH finds, as on a machine whose own torch is to be measured.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    command = ["sh", SCRIPT, tmp_path, "--dry-run"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PATH": path})
     logs = [path.read_text()[-2000:] for path in tmp_path.glob("*.log")]
     assert done.returncode == 0, (done.stdout, done.stderr, *logs)
     trained = json.loads((tmp_path / "train-pythia-14m.json").read_text())
