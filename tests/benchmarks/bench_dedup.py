@@ -6,7 +6,9 @@
 
 All compare word 5-grams by 128 permutations at a threshold of 0.8, as nearly as each tool allows (see
 `dedup/dedup_peers.py`). pilekit runs with `--no-write`, which is the work of the other tools, and once with clean
-shards, which no other tool writes. Reading, decompressing and parsing are timed for all. Starting is not timed: each
+shards, which no other tool writes. `zstd, level 3` only compresses the text, in frames of 1 MiB and by all cores: most
+frames of this input lose a line, so clean shards cannot be written in less CPU time than both together. Reading,
+decompressing and parsing are timed for all others. Starting is not timed: each
 measurement is a process of its own that has deduplicated a tiny shard before. All may use all cores, and a few do.
 
 Speed is measured on at most as much of the input as a contender processes in about a minute. Recall and precision are
@@ -46,6 +48,7 @@ from tests.dedup.test_recall import BINS, outcomes  # noqa: E402
 DATA = BENCH / "data" / "dedup"
 THRESHOLD = 0.8
 PILEKIT = ("pilekit dedup --no-write", "pilekit dedup, clean shards")
+COMPRESSION = "zstd, level 3"
 
 DEDUPLICATE = """
 import json, resource, shutil, sys, time
@@ -60,6 +63,27 @@ if __name__ == "__main__":
     usage = [resource.getrusage(who).ru_maxrss * 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     print(json.dumps({"seconds": seconds, "memory": max(usage), "amount": result.summary["bytes"]["read"],
                       "kept": [number for number in range(result.summary["read"]) if number not in removed]}))
+"""
+
+COMPRESS = """
+import json, os, sys, time
+from concurrent.futures import ThreadPoolExecutor
+import zstandard
+
+frames, frame_bytes = [], 1 << 20
+with zstandard.open(sys.argv[1], "rb") as file:
+    while frame := file.read(frame_bytes):
+        frames.append(frame)
+
+def compress(number):
+    compressor = zstandard.ZstdCompressor(level=3, write_checksum=True)
+    return sum(len(compressor.compress(frame)) for frame in frames[number::os.cpu_count()])
+
+with ThreadPoolExecutor() as threads:
+    begin, used = time.perf_counter(), time.process_time()
+    written = sum(threads.map(compress, range(os.cpu_count())))
+    print(json.dumps({"seconds": time.perf_counter() - begin, "cpu_seconds": time.process_time() - used,
+                      "written": written}))
 """
 
 
@@ -82,9 +106,11 @@ def main() -> None:
         show(chosen, runs, [table("growth", runs, shards[0].name)])
         return
     source = tuple(path.resolve() for path in chosen.shards or [generated(chosen.megabytes)])
-    names = [*PILEKIT, *PEERS]
+    names = [*PILEKIT, COMPRESSION, *PEERS]
     if chosen.only:
         names = [name for name in names if name.startswith(tuple(chosen.only))]
+    limits = {COMPRESSION} & set(names)
+    names = [name for name in names if name not in limits]
     found = {name: environment(name) for name in names}
     pythons = {name: python for name, python in found.items() if python is not None}
 
@@ -101,11 +127,16 @@ def main() -> None:
         shard, size = beginning(source, most)
         return {**deduplicated(name, pythons[name], shard)[0], **quality[name], "amount": size}
 
-    measured = take_turns({name: partial(run, name) for name in pythons}, chosen.rounds)
+    def compress() -> Figures:
+        shard, size = beginning(source, chosen.megabytes)
+        return {**run_peer(Path(sys.executable), COMPRESS, shard), "amount": size}
+
+    contenders = {name: partial(run, name) for name in pythons} | dict.fromkeys(limits, compress)
+    measured = take_turns(contenders, chosen.rounds)
     extra = {
         "MB": lambda rounds: f"{rounds[0]['amount'] / 1e6:,.0f}",
-        "kept": lambda rounds: f"{rounds[0]['kept']:,} of {documents:,}",
-        **{name: lambda rounds, name=name: share(rounds[0][name]) for name in ("recall", "precision")},
+        "kept": lambda rounds: f"{rounds[0]['kept']:,} of {documents:,}" if "kept" in rounds[0] else "",
+        **{name: lambda rounds, name=name: share(rounds[0].get(name)) for name in ("recall", "precision")},
     }
     show(chosen, measured, [table("", measured, PILEKIT[0], extra=extra)])
 

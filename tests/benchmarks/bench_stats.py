@@ -4,10 +4,14 @@
 
 All count documents and UTF-8 bytes of text per subset. Each measurement is a process of its own that first counts a
 tiny shard, so imports, thread pools and first-time work are not timed. If worker processes start again for every call,
-the time of counting as many tiny shards is subtracted. The measurements go round by round through all contenders,
-because a machine's speed drifts; the table shows the best and the median of each. All totals must agree, or there is no
-table. Files have been read once before, so they come from the page cache. Peers run in virtual environments of their
-own (`.bench/`), made on the first run. At the end pilekit alone: the whole command, and the memory of a small shard.
+the time of counting as many tiny shards is subtracted. The CPU seconds are those of the whole process, with its start.
+The last column leaves out those of a process that counts only tiny shards. The measurements go round by round through
+all contenders, because a machine's speed drifts; the table shows the best and the median of each. All totals must
+agree, or there is no table. Files have been read once before, so they come from the page cache. Peers run in virtual
+environments of their own (`.bench/`), made on the first run.
+
+Then pilekit and polars as whole commands, from start to end. At the end pilekit alone: grep as a whole command, and the
+memory of a small shard.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from tests.benchmarks.generating import decompressed, generated  # noqa: E402
 from tests.benchmarks.harness import Figures, Rounds, options, show, table, take_turns  # noqa: E402
 from tests.benchmarks.peers import peer_environment, run_peer  # noqa: E402
 
-COMMAND = "the command, its start included"
+COMMAND = "pilekit stats"
 ABSENT = "pneumonoultramicroscopic"
 
 MEASURE = """
@@ -116,23 +120,31 @@ def main() -> None:
     measured = {"one shard": compare(one, tiny[:1], chosen.rounds, PILEKIT)}
     if len(several) > 1:
         measured[f"{len(several)} shards"] = compare(several, tiny, chosen.rounds, PILEKIT_SEVERAL)
+    for title, paths in {"one shard": one, f"{len(several)} shards": several}.items():
+        whole = {COMMAND: partial(command, paths, "stats"), "polars": partial(polars_alone, paths)}
+        measured[f"{title}, whole commands"] = take_turns(whole, chosen.rounds)
     alone = {
-        COMMAND: partial(command, one[0], "stats"),
-        "grep of a word, its start included": partial(command, one[0], "grep", "--count", ABSENT),
-        "grep -i, its start included": partial(command, one[0], "grep", "--count", "-i", ABSENT),
+        COMMAND: partial(command, one, "stats"),
+        "grep of a word": partial(command, one, "grep", "--count", ABSENT),
+        "grep -i": partial(command, one, "grep", "--count", "-i", ABSENT),
         "pilekit on a shard of 50 MB": partial(count, PILEKIT, [generated("memory-50", 50_000_000, 30)], tiny[:1]),
     }
     measured["pilekit alone"] = take_turns(alone, chosen.rounds)
-    show(
-        chosen,
-        measured,
-        [table(title, rounds, "polars" if "polars" in rounds else COMMAND) for title, rounds in measured.items()],
-    )
+    tables = []
+    for title, rounds in measured.items():
+        extra = {"no start, MB/CPU s": without_start} if "duckdb" in rounds else None
+        tables.append(table(title, rounds, "polars" if "polars" in rounds else COMMAND, extra=extra))
+    show(chosen, measured, tables)
+
+
+def without_start(rounds: list[Figures]) -> str:
+    """The best speed by CPU time, without the CPU time of a process that counts the tiny shards alone."""
+    return f"{max(each['amount'] / (each['cpu_seconds'] - each['cpu_starting']) for each in rounds) / 1e6:,.0f}"
 
 
 def compare(paths: Sequence[Path], tiny: Sequence[Path], rounds: int, pilekit: str) -> Rounds:
     """Let all contestants take turns, on the shards as they are and decompressed beforehand."""
-    polars = peer_environment("polars", ["polars==2.1.0"])
+    polars = polars_environment()
     duckdb = peer_environment("duckdb", ["duckdb==2.0.0"])
     here = Path(sys.executable)
     contestants: dict[str, Callable[[], Figures]] = {}
@@ -153,26 +165,46 @@ def compare(paths: Sequence[Path], tiny: Sequence[Path], rounds: int, pilekit: s
     return measured
 
 
+def polars_environment() -> Path:
+    """The Python that has polars."""
+    return peer_environment("polars", ["polars==2.1.0"])
+
+
 def count(script: str, paths: Sequence[Path], tiny: Sequence[Path], python: Path = Path(sys.executable)) -> Figures:
     """Let a script count the tiny shards, then the others; the time of starting is not counted."""
-    groups = ("\n".join(str(path.resolve()) for path in group) for group in (tiny, paths))
-    found: dict[str, Any] = run_peer(python, MEASURE + script, *groups, environment={"PYTHONPATH": str(ROOT)})
-    found["seconds"] -= found.pop("starting")
-    return {"amount": sum(size for _, size in found["totals"].values()), **found}
+
+    def run(paths: Sequence[Path]) -> dict[str, Any]:
+        groups = ("\n".join(str(path.resolve()) for path in group) for group in (tiny, paths))
+        figures: dict[str, Any] = run_peer(python, MEASURE + script, *groups, environment={"PYTHONPATH": str(ROOT)})
+        return figures
+
+    figures = run(paths)
+    figures["seconds"] -= figures.pop("starting")
+    figures["cpu_starting"] = run(tiny)["cpu_seconds"]
+    return {"amount": sum(size for _, size in figures["totals"].values()), **figures}
 
 
-def command(path: Path, *words: str) -> Figures:
-    """A command on one shard that prints JSON; grep has exit code 1, because it finds nothing."""
-    begin = time.perf_counter()
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    arguments = [sys.executable, "-m", "pilekit", *words, "--json", str(path)]
-    done = subprocess.run(arguments, check=False, capture_output=True, cwd=ROOT)
-    seconds = time.perf_counter() - begin
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if json.loads(done.stdout)["documents"] == 0:
+def command(paths: Sequence[Path], *words: str) -> Figures:
+    """A command on some shards that prints JSON; grep has exit code 1, because it finds nothing."""
+    figures, printed = whole([sys.executable, "-m", "pilekit", *words, "--json", *map(str, paths)], paths)
+    if json.loads(printed)["documents"] == 0:
         raise SystemExit(f"error: {' '.join(words)} read nothing")
+    return figures
+
+
+def polars_alone(paths: Sequence[Path]) -> Figures:
+    """A process that counts these shards with polars and prints the totals."""
+    once = f"import sys\ndef measure(count): print(count(sys.argv[1:]))\n{POLARS}"
+    return whole([str(polars_environment()), "-c", once, *map(str, paths)], paths)[0]
+
+
+def whole(command: Sequence[str], paths: Sequence[Path]) -> tuple[Figures, bytes]:
+    """(the figures of a command on these shards, from its start to its end, and its output)."""
+    begin, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, check=False, capture_output=True, cwd=ROOT)
+    seconds, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"amount": text_bytes(path), "seconds": seconds, "cpu_seconds": cpu}
+    return {"amount": sum(map(text_bytes, paths)), "seconds": seconds, "cpu_seconds": cpu}, done.stdout
 
 
 @functools.cache

@@ -8,10 +8,14 @@ compiling, loading the tokenizer, opening the data, and a first pass over one me
 lane's window.
 
     bare loop     only zstandard, orjson and fastokens: no packing, no tensors. The upper limit
+    bare units    the same three, for the units that PileStream reads from the reframed shard, in its order: the upper
+                  limit of random access to a corpus that does not fit in memory. A frame is decoded for each
+                  unit that needs some of its lines
     PileStream    this package: adds packing, labels, positions, resumable state, and an order that no topology
-                  changes; from the original shard and from the same shard reframed (random access), best_fit and
-                  concat. It is endless, so it runs until it has encoded and yielded as many tokens as the shard has.
-                  The lesser of both counts, so windows that were filled before do not count as work
+                  changes; from the original shard and from the same shard reframed (random access), in frames of
+                  1 MiB and of 256 KiB, best_fit and concat. It is endless, so it runs until it has encoded and yielded
+                  as many tokens as the shard has. The lesser of both counts, so windows that were filled before do not
+                  count as work
     from tokens   PileStream from the token file of the shard instead: the same, without decoding and tokenizing
     HF datasets   `load_dataset(streaming=True)`, `tokenizers`, concatenated and cut into rows: input_ids only
     MosaicML MDS  StreamingDataset over the same rows, *tokenized, packed and written beforehand*: input_ids only
@@ -49,6 +53,7 @@ BATCH_SIZE = 8
 COMMON = f"""
 import json, os, resource, sys, time
 SHARD, TOKENIZER, WARM_UP, FOLDER, REFRAMED, TOKENS = sys.argv[1:7]
+SMALL_FRAMES = FOLDER + "/small-frames"
 SEQ_LEN, BATCH_SIZE = {SEQ_LEN}, {BATCH_SIZE}
 """
 
@@ -101,12 +106,47 @@ def given(stream):
     return sum(tokens for documents, tokens in stream.state_dict()["counts"]["subsets"].values())
 """
 
+# `FRAMES`, the folder of the reframed shard, comes before this. All lines of the shard are documents.
+BARE_UNITS = (
+    STREAM
+    + """
+import fastokens, numpy, orjson, zstandard
+tokenizer = fastokens.Tokenizer.from_file(TOKENIZER)
+stream = stream_of(FRAMES)
+source = stream._iteration.builder.source  # a RandomAccess
+index, decompressor = source.selected.plan.indexes[0], zstandard.ZstdDecompressor()
+offsets, first_lines = numpy.append(index.frames.offset, index.header.size).tolist(), index.frames.line.tolist()
+sizes = numpy.diff(index.frames.text_offset, append=index.header.content_bytes).tolist()
+
+def prepare(path):
+    with open(stream.corpus.shards[0].path, "rb", buffering=0) as file:
+        done = position = 0
+        while done < (int(TOKENS) if path == SHARD else 1):
+            unit = source.sequence.at(position)
+            first, last = (index.frames.frame_of(number) for number in (unit.begin, unit.end - 1))
+            file.seek(offsets[first])
+            stored = memoryview(file.read(offsets[last + 1] - offsets[first]))
+            begins = [offset - offsets[first] for offset in offsets[first : last + 2]]
+            text = b"".join(
+                decompressor.decompress(stored[begin:end], max_output_size=size)
+                for begin, end, size in zip(begins, begins[1:], sizes[first : last + 1])
+            )
+            lines = text.split(b"\\n")[unit.begin - first_lines[first] : unit.end - first_lines[first]]
+            texts = [orjson.loads(line)["text"] for line in lines]
+            ids, offsets_of_texts = tokenizer.encode_batch_flat(texts, split_special_tokens=True)
+            yield (encoded := len(numpy.frombuffer(ids, numpy.uint32)) + len(texts))
+            done, position = done + encoded, position + 1
+"""
+)
+
 # `SETTINGS` comes before this; TOKENS is how many tokens the shard has.
 PILEKIT = (
     STREAM
     + """
 path = SETTINGS.pop("path")
-stream = stream_of({"raw": SHARD, "reframed": REFRAMED, "from tokens": FOLDER + "/tokens"}[path], **SETTINGS)
+stream = stream_of({
+    "raw": SHARD, "reframed": REFRAMED, "256 KiB frames": SMALL_FRAMES, "from tokens": FOLDER + "/tokens"
+}[path], **SETTINGS)
 grid = stream.grid
 batches = iter(stream)
 for _ in range(4 * grid.columns):
@@ -314,6 +354,7 @@ def compare(folder: Path, chosen: argparse.Namespace) -> None:
     write(slow, first(lines, chosen.slow_megabytes << 20))
     write(warm_up, first(lines, 1 << 20))
     reframe_corpus(shard, folder / "reframed")
+    reframe_corpus(shard, folder / "small-frames", frame_bytes=256 << 10)
     for number in range(30):
         write(folder / "parts" / f"{number:02d}.jsonl.zst", lines[number::30])
     reframe_corpus(folder / "parts", folder / "thirty")
@@ -332,7 +373,10 @@ def compare(folder: Path, chosen: argparse.Namespace) -> None:
         return found
 
     contestants: dict[str, Callable[[], Figures]] = {"bare loop": partial(run, BARE + TIMING)}
-    for path, packing in itertools.product(("raw", "reframed", "from tokens"), ("best_fit", "concat")):
+    for name, frames in (("bare units", "REFRAMED"), ("bare units, 256 KiB frames", "SMALL_FRAMES")):
+        contestants[name] = partial(run, f"FRAMES = {frames}\n" + BARE_UNITS + TIMING)
+    paths = ("raw", "reframed", "256 KiB frames", "from tokens")
+    for path, packing in itertools.product(paths, ("best_fit", "concat")):
         settings = {"packing": packing, "path": path}
         name = f"PileStream {path} {packing}"
         contestants[name] = partial(run, f"SETTINGS = {settings}\n" + PILEKIT)
