@@ -31,8 +31,10 @@ from pilekit.evaluate.results.compare import compare as compare
 from pilekit.evaluate.results.result import BitsPerByte as BitsPerByte
 from pilekit.evaluate.results.result_folder import read_result as read_result
 from pilekit.evaluate.results.scores import Score as Score
+from pilekit.exposure.check_receipt import ReceiptCheck as ReceiptCheck
+from pilekit.exposure.check_receipt import check_receipt as check_receipt
+from pilekit.exposure.seen import seen as seen
 from pilekit.exposure.seen_documents import SeenDocuments as SeenDocuments
-from pilekit.exposure.seen_documents import seen as seen
 from pilekit.pipeline.cleaner import CleanResult as CleanResult
 from pilekit.pipeline.cleaning import clean_corpus as clean_corpus
 from pilekit.pipeline.functions import document_filter as document_filter

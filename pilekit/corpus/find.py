@@ -141,7 +141,7 @@ class Corpus(NearestNames):
         shards = tuple(shard for shard in self.shards if shard.split in HELD_OUT)
         return shards if len(shards) < len(self.shards) else ()
 
-    def without_held_out(self) -> Self:
+    def without_held_out(self, *, warn: bool = True) -> Self:
         """The corpus without its held-out shards, with a warning that names them; the corpus itself if it has none.
 
         All commands that make a corpus, change one or train on one take this corpus.
@@ -149,7 +149,8 @@ class Corpus(NearestNames):
         held_out = self.held_out
         if not held_out:
             return self
-        warn_of_left_out(shard.name for shard in held_out)
+        if warn:
+            warn_of_left_out(shard.name for shard in held_out)
         return self._with_shards(tuple(shard for shard in self.shards if shard not in held_out))
 
     def comparable(self, held_out: HeldOutShards) -> tuple[Self, tuple[str, ...]]:

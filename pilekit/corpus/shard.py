@@ -25,8 +25,9 @@ SHARD_SUFFIXES = (".jsonl.zst", ".jsonl", ".jsonl.gz", ".json.zst", ".json.gz", 
 
 STANDARD_INPUT = "-"
 
-_COMPRESSION = (".zst", ".zstd", ".gz")
-FILE_SUFFIXES = (*SHARD_SUFFIXES, ".json", ".ndjson", *_COMPRESSION)
+COMPRESSION = (".zst", ".zstd", ".gz")
+"""The endings that a shard's name does not have."""
+FILE_SUFFIXES = (*SHARD_SUFFIXES, ".json", ".ndjson", *COMPRESSION)
 """The endings by which a URL is taken for a shard: HTTP does not distinguish files from folders."""
 _SPLITS: dict[str, Split] = {
     "train": "train",
@@ -121,7 +122,7 @@ def make_shard(relative: str, path: str, size: int | None) -> Shard:
         relative.encode()
     except UnicodeEncodeError:
         raise PilekitError(f"{path}: its name is not valid UTF-8; rename it") from None
-    for suffix in _COMPRESSION:
+    for suffix in COMPRESSION:
         if relative.endswith(suffix) and len(parts[-1]) > len(suffix):
             relative = relative.removesuffix(suffix)
             break

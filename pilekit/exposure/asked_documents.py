@@ -1,12 +1,15 @@
-"""The documents that `seen` is asked for: those of a file or a list, those that hold a text, and their copies."""
+"""The documents that `seen` is asked for: those of a file or a list, those that hold a text, and their copies.
+
+A shard is called by its name, or by that of its file (`00.jsonl.zst`). A shard that the run does not read is an error,
+because "in no step" of a misspelt name would be a wrong answer.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Unpack
 
 import msgspec
 import pyarrow as pa
@@ -15,10 +18,14 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 
 from pilekit.artifacts.checked import reason_of_damage
+from pilekit.artifacts.header import finished_header
 from pilekit.corpus import Corpus
+from pilekit.corpus.shard import COMPRESSION
+from pilekit.dedup.previous_runs import COMMAND, KIND
 from pilekit.dedup.show.removed_pairs import removals
 from pilekit.errors import PilekitError, shortened
 from pilekit.pipeline.find_text import Counts, find_text
+from pilekit.shards.corpus_job import CorpusJob
 from pilekit.shards.work import Work
 
 Place = tuple[str, int]
@@ -42,21 +49,37 @@ class Copy(msgspec.Struct, frozen=True):
     reason: str
 
 
-def listed_documents(source: str | Path | Iterable[Place]) -> list[Place]:
+def listed_documents(source: str | Iterable[Place], shards: Collection[str]) -> list[Place]:
     """The documents of a list, or of a file: Parquet or JSON lines with `shard` and `number`, or lines of `grep`.
 
-    PilekitError names the line that has no document.
+    PilekitError names the line that has no document, or a document of none of these `shards`.
     """
-    if not isinstance(source, str | Path):
-        return [(str(shard), int(number)) for shard, number in source]
+    if not isinstance(source, str):
+        places = [(str(shard), int(number)) for shard, number in source]
+        return _in_shards(places, shards, lambda place: f"document {place + 1:,} of the list")
     try:
-        if str(source).endswith(".parquet"):
+        if source.endswith(".parquet"):
             columns = pq.read_table(source, columns=["shard", "number"])
-            return list(zip(columns["shard"].to_pylist(), columns["number"].to_pylist(), strict=True))
+            places = list(zip(columns["shard"].to_pylist(), columns["number"].to_pylist(), strict=True))
+            return _in_shards(places, shards, lambda place: f"{source}, row {place + 1:,}")
         lines = Path(source).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError, pa.ArrowException, LookupError) as error:
         raise PilekitError(f"{source}: is no list of documents ({reason_of_damage(error)})") from error
-    return [_place(line, f"{source}, line {number:,}") for number, line in enumerate(lines, 1) if line.strip()]
+    numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
+    places = [_place(lines[number - 1], f"{source}, line {number:,}") for number in numbers]
+    return _in_shards(places, shards, lambda place: f"{source}, line {numbers[place]:,}")
+
+
+def _in_shards(places: Sequence[Place], shards: Collection[str], where: Callable[[int], str]) -> list[Place]:
+    """The places, with the names of these shards; PilekitError for one of another, which stands `where` says."""
+    by_file = {shard + suffix: shard for suffix in ("", *COMPRESSION) for shard in sorted(shards)}
+    for place, (shard, _) in enumerate(places):
+        if shard not in by_file:
+            raise PilekitError(
+                f"{where(place)}: names the shard {shortened(shard, 100)}, which the run does not read; it reads "
+                f"{shortened(', '.join(sorted(shards)), 200)}"
+            )
+    return [(by_file[shard], number) for shard, number in places]
 
 
 def _place(line: str, where: str) -> Place:
@@ -70,40 +93,51 @@ def _place(line: str, where: str) -> Place:
         if match := re.match(r"(.+?)\s+([0-9]{1,18})(?:\s|$)", line):
             return match[1], int(match[2])
     raise PilekitError(
-        f'{where}: names no document: {shortened(line, 60)}; write SHARD NUMBER, or {{"shard": "00.jsonl.zst", '
+        f'{where}: names no document: {shortened(line, 60)}; write SHARD NUMBER, or {{"shard": "00.jsonl", '
         '"number": 17}'
     )
 
 
-def traced_documents(path: str | Path) -> list[Place]:
-    """The documents that a file of `pilekit trace` names. PilekitError if it is none."""
+def traced_documents(path: str, shards: Collection[str]) -> list[Place]:
+    """The documents that a file of `pilekit trace` names. PilekitError if it is none, or of other `shards`."""
     try:
         passages = pq.read_table(path, columns=["passages"])["passages"]
         places = pc.list_flatten(pc.struct_field(pc.list_flatten(passages), "places"))
-        shards, numbers = pc.struct_field(places, "shard").to_pylist(), pc.struct_field(places, "number").to_pylist()
+        names, numbers = pc.struct_field(places, "shard").to_pylist(), pc.struct_field(places, "number").to_pylist()
     except (OSError, ValueError, TypeError, pa.ArrowException, LookupError) as error:
         raise PilekitError(f"{path}: is no result of pilekit trace ({reason_of_damage(error)})") from error
-    return list(dict.fromkeys(zip(shards, numbers, strict=True)))
+    distinct = list(dict.fromkeys(zip(names, numbers, strict=True)))
+    return _in_shards(distinct, shards, lambda place: f"{path}, document {' '.join(map(str, distinct[place]))}")
 
 
-def documents_with(text: str, corpus: Corpus, **work: Unpack[Work]) -> tuple[list[Place], dict[str, int]]:
-    """The documents of a corpus that hold a text, character for character, and what was scanned."""
-    if not text:
-        raise PilekitError("the text is empty, and every document holds that; name some text")
-    counts = Counts()
-    with closing(find_text(corpus, re.escape(text), counts, **work)) as documents:
+def documents_with(text: str, job: CorpusJob) -> tuple[list[Place], dict[str, int]]:
+    """The documents of the job's corpus that hold a text, character for character, and what was scanned."""
+    counts, advance = Counts(), job.step("searching", job.corpus.size or 0).advance
+    work = Work(on_error=job.on_error, jobs=job.jobs, advance=advance, cluster=job.cluster)
+    with closing(find_text(job.corpus, re.escape(text), counts, **work)) as documents:
         places = [(document.shard, document.number) for document in documents]
+    return places, scanned(job.corpus, counts.read.total(), counts.skipped.count)
+
+
+def scanned(corpus: Corpus, documents: int, skipped: int) -> dict[str, int]:
+    """What a search of the whole corpus has read."""
     stored = sum(shard.size or 0 for shard in corpus.shards)
-    scanned = {"shards": len(corpus.shards), "documents": counts.read.total(), "stored_bytes": stored}
-    return places, {**scanned, "skipped": counts.skipped.count}
+    return {"shards": len(corpus.shards), "documents": documents, "stored_bytes": stored, "skipped": skipped}
 
 
 def copies_of(documents: Sequence[Place], dedup: str | Path) -> dict[Place, Copy]:
     """The other documents of the asked documents' clusters in a finished dedup of the run's data.
 
-    A cluster is a kept document and those that were removed because they resemble it.
+    A cluster is a kept document and those that were removed because they resemble it. PilekitError if the dedup has not
+    read the shards of the documents.
     """
-    asked = dict.fromkeys(documents)
+    inputs, asked = finished_header(dedup, KIND, COMMAND).inputs, dict.fromkeys(documents)
+    for shard, _ in asked:
+        if shard not in inputs:
+            raise PilekitError(
+                f"{dedup}: is no dedup of the run's data: it has no shard {shard}, but "
+                f"{shortened(', '.join(inputs), 200)}; run `pilekit dedup` on what the run reads"
+            )
     with removals(Path(dedup) / "removed.parquet") as removed:
         kept_of = {place: kept for place, kept, _ in _removed(removed, "number", asked)}
         asked_of = {kept_of.get(place, place): place for place in reversed(asked)}

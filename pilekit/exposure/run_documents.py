@@ -10,16 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pilekit.artifacts.header import read_header
+from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError, counted, message_logger
+from pilekit.stream.read.token_files import corpus_of
+from pilekit.train.config.check import manifest_of
 from pilekit.train.config.file import load_config
 from pilekit.train.config.sections import ParallelConfig, TrainConfig
 from pilekit.train.log.document_log import MOST_ROWS, LogPart, log_parts, logged_steps, piece_rows, rows_of_rank
-from pilekit.train.run_folder import KIND, STARTS, RunFolder, run_of
+from pilekit.train.run_folder import BEGAN_FROM, KIND, STARTS, RunFolder, run_of
+
+if TYPE_CHECKING:
+    from pilekit.stream.pile_stream import PileStream  # these import torch, which takes seconds
+    from pilekit.train.checkpoint.state_file import State
 
 logger = message_logger(__name__)
 
@@ -28,27 +37,44 @@ logger = message_logger(__name__)
 class RunDocuments:
     """The documents of a run's steps.
 
-    steps   the steps whose documents can be told: up to the newest checkpoint, and without those of an earlier run
-    parts   the files of the log
+    steps       the steps whose documents can be told: up to the newest checkpoint, and without those of an earlier run
+    began_from  the checkpoint of another run that it began from, as far as known
+    newest      the step of the newest checkpoint; None: there is none
+    parts       the files of the log
     """
 
     run: RunFolder
     config: TrainConfig
     steps: range
+    began_from: str | None
+    newest: int | None
     parts: Sequence[LogPart]
 
     @classmethod
-    def of(cls, run: str | Path) -> RunDocuments:
-        """Those of the run in a folder. PilekitError if it is none, or has no step yet."""
-        starts = read_header(run, KIND).results.get(STARTS, [0])
+    def of(cls, run: str | Path, last: int | None = None) -> RunDocuments:
+        """Those of the run in a folder, up to the step `last`. PilekitError if it is none, or has no step yet."""
+        results = read_header(run, KIND).results
         config = load_config(RunFolder(Path(run)).config_file)
         folder = run_of(run, config)
         parts = log_parts(folder.documents)
         logged, newest = logged_steps(parts), folder.newest_step()
         end = newest + 1 if newest is not None else logged[-1].stop if logged else 0
-        if (steps := range(starts[0] + 1, end)).stop <= steps.start:
+        steps = range(results.get(STARTS, [0])[0] + 1, end if last is None else min(end, last + 1))
+        if not steps:
             raise PilekitError(f"{run}: has no step yet; train it first")
-        return cls(folder, config, steps, parts)
+        began_from = results.get(BEGAN_FROM) if steps.start > 1 else None
+        return cls(folder, config, steps, began_from, newest, parts)
+
+    def data(self) -> Corpus:
+        """The shards, or token files, that the run reads. PilekitError if they are not where the config says."""
+        return corpus_of(self.config.data.path, manifest_of(self.config.data), warn=False)
+
+    def shard_names(self) -> set[str]:
+        """The names of the shards that the run reads; if they are gone, of those in its log."""
+        try:
+            return {shard.name for shard in self.data().shards}
+        except PilekitError:
+            return {name for table in self.tables() for name in pc.unique(table["shard"].cast(pa.string())).to_pylist()}
 
     @property
     def replayed(self) -> list[range]:
@@ -77,18 +103,27 @@ class RunDocuments:
             )
             yield from self._replay(missing)
 
-    def _replay(self, missing: Sequence[range]) -> Iterator[pa.Table]:
-        from pilekit.stream.state import read_state as read_stream_state  # these import torch, which takes seconds
-        from pilekit.train.checkpoint.state_file import read_state
+    def state(self, *, whole: bool = False) -> State:
+        """The state in the newest checkpoint; `whole`: all files of the checkpoint are compared with their sums.
+
+        PilekitError if there is no checkpoint, or if it is damaged.
+        """
+        from pilekit.train.checkpoint.state_file import Damaged, read_state, verify
+
+        if self.newest is None:
+            raise PilekitError(f"{self.run.path}: has no checkpoint, which names its data and lanes; restore one")
+        folder = self.run.checkpoints / f"step-{self.newest}"
+        try:
+            return (verify if whole else read_state)(folder)
+        except Damaged as damage:
+            raise PilekitError(f"{folder}: {damage}; restore it") from damage
+
+    def stream(self) -> PileStream:
+        """The run's stream at its beginning. PilekitError if the data or the tokenizer is not that of the run."""
+        from pilekit.stream.state import read_state as read_stream_state
         from pilekit.train.data import open_stream
 
-        newest = self.run.newest_step()
-        if newest is None:
-            raise PilekitError(
-                f"{self.run.path}: some steps are not logged, and without a checkpoint nothing names the lanes "
-                "to replay them with; restore a checkpoint"
-            )
-        state = read_state(self.run.checkpoints / f"step-{newest}").progress.stream
+        state = self.state().progress.stream
         grid = read_stream_state(state).plan.grid
         data = msgspec.structs.replace(self.config.data, lanes=(grid.rows, grid.columns))
         config = msgspec.structs.replace(self.config, data=data, parallel=ParallelConfig())
@@ -97,9 +132,12 @@ class RunDocuments:
         try:
             stream.load_state_dict(state)
         except PilekitError as error:
-            raise PilekitError(f"{self.run.path}: its steps cannot be replayed with other data ({error})") from error
+            raise PilekitError(f"{self.run.path}: was trained on other data than there is now ({error})") from error
         stream.load_state_dict(begin)
+        return stream
 
+    def _replay(self, missing: Sequence[range]) -> Iterator[pa.Table]:
+        stream = self.stream()
         rows, shards = rows_of_rank(stream.share), [shard.name for shard in stream.corpus.shards]
         waiting, count = [], 0
         for step, batch in enumerate(stream, 1):

@@ -1,7 +1,7 @@
 """The folder of a run: its files, who may write it, and which config may resume it.
 
     RUN/pilekit.json      marks the folder as a run, so that a search for shards does not read metrics as text; its
-                          results list the step of each start
+                          results list the step of each start, and name the checkpoint of another run that it began from
         config.toml       the config of the newest start, with all defaults
         metrics.jsonl     a line per step
         samples.jsonl     the model's continuations of prompts, if the config asks for them
@@ -46,7 +46,7 @@ from pilekit.train.config.sections import TrainConfig, differences
 
 logger = message_logger(__name__)
 
-KIND, STARTS = "run", "starts"
+KIND, STARTS, BEGAN_FROM = "run", "starts", "began_from"
 LOCK_FILE = ".lock"
 AVERAGED = "-ema"
 """The end of the names of folders that hold the running mean of the weights, with `train.ema`."""
@@ -248,8 +248,11 @@ def take_config(run: RunFolder, config: TrainConfig, step: int | None) -> None:
             logger.warning("%s: resumes with %s = %s, which was %s", name, field, shown(after), shown(before))
     with write_atomically(run.config_file) as file:
         file.write(to_toml(config).encode())
-    starts = [0] if step is None else [*read_header(run.path, KIND).results.get(STARTS, []), step]
-    write_header(run.path, kind=KIND, parameters={}, inputs={}, results={STARTS: starts})
+    before = {} if step is None else read_header(run.path, KIND).results
+    results = {**before, STARTS: [*before.get(STARTS, []), step or 0]}
+    if step is not None and STARTS not in before:  # "auto" may take the place of the path in a later config
+        results[BEGAN_FROM] = config.checkpoint.resume
+    write_header(run.path, kind=KIND, parameters={}, inputs={}, results=results)
 
 
 def check_resumable(old: TrainConfig, new: TrainConfig) -> None:

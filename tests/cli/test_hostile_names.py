@@ -77,7 +77,8 @@ WORKS = [
     ["generate", "model", "--prompts", "prompts", "--max-new-tokens", "2"],
     ["generate", "model", "--data", *CORPUS, "--prompt-tokens", "9", "--max-new-tokens", "2"],
     ["embed", "model", *CORPUS, "--limit", "1", "--out", "made/vectors.parquet"],
-    ["seen", "made/run", "--subset", LABELS[0]],
+    ["seen", "made/run", "--subset", LABELS[0], "--receipt", "made/receipt.json"],
+    ["seen", "--check", "made/receipt.json"],
     ["prune", "model", *CORPUS, "--limit", "1", "--magnitude", "0.5", "--out", "made/pruned"],
     ["report", "data", "made/unique", "made/run", "--manifest", "pile.toml", "--out", "made/report.html"],
     ["doctor", "--tokenizer", "model"],
@@ -98,7 +99,7 @@ INPUTS = (
     "odd",
     "damaged",
 )
-READ = (*INPUTS, "data/00.jsonl.zst", "made/unique", "made/clear", "made/tokens/one")
+READ = (*INPUTS, "data/00.jsonl.zst", "made/unique", "made/clear", "made/tokens/one", "made/receipt.json")
 FAILS = [
     ["demo", "--out", "data"],
     ["seen", "odd", "--subset", LABELS[0]],

@@ -155,3 +155,26 @@ def test_questions_that_cannot_be_answered_are_refused(made: Path, tmp_path: Pat
     (tmp_path / "list.txt").write_text("00.jsonl.zst 3\nnothing\n")
     refused("list.txt, line 2: names no document: nothing; write SHARD NUMBER", seen, run, tmp_path / "list.txt")
     refused("is no result of pilekit trace", seen, run, trace=tmp_path / "list.txt")
+
+
+def test_a_shard_that_the_run_does_not_read_is_named_with_its_line(made: Path, tmp_path: Path) -> None:
+    """By its name or that of its file; "in no step" would be the wrong answer to a misspelt name."""
+    run, there = (
+        made / "logged",
+        "names the shard train/00.jsonl, which the run does not read; it reads 00.jsonl, 01.jsonl",
+    )
+    lines, table = tmp_path / "list.txt", tmp_path / "list.parquet"
+    lines.write_text("\n00.jsonl 3\ntrain/00.jsonl 3\n")
+    pq.write_table(pa.table({"shard": ["00.jsonl", "train/00.jsonl"], "number": [3, 3]}), table)
+    traced = tmp_path / "traces.parquet"
+    passages = [{"places": [{"shard": "train/00.jsonl", "number": 4}]}]
+    pq.write_table(pa.table({"number": [0], "passages": [passages]}), traced)
+    refused(f"list.txt, line 3: {there}", seen, run, lines)
+    refused(f"list.parquet, row 2: {there}", seen, run, table)
+    refused(f"document 2 of the list: {there}", seen, run, [("00.jsonl", 3), ("train/00.jsonl", 3)])
+    refused(f"traces.parquet, document train/00.jsonl 4: {there}", seen, run, trace=traced)
+    assert seen(run, [("00.jsonl.zst", 3)]).rows == seen(run, [("00.jsonl", 3)]).rows
+
+    dedup_corpus(made / "data/01.jsonl.zst", tmp_path / "unique", jobs=1)
+    only = "unique: is no dedup of the run's data: it has no shard 00.jsonl, but 01.jsonl; run `pilekit dedup` on what"
+    refused(only, seen, run, [("00.jsonl", 3)], copies=tmp_path / "unique")

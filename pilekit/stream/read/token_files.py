@@ -133,6 +133,12 @@ class TokenCorpus(Corpus):
         )
         self.shards = tuple(Shard(name, str(self.files[0].path)) for name in sorted(self._sources))
 
+    @property
+    def stored(self) -> list[Path]:
+        """All files that the documents are read from."""
+        tables = (table[0] for file in self.files if (table := file.table()) is not None)
+        return [*(path for file in self.files for path in (file.path, *file.bins())), *tables]
+
     def plan(self, tokenizer: Tokenizer | None, settings: StreamSettings) -> Plan:
         """The plan of a stream over these files.
 
@@ -204,11 +210,11 @@ class TokenCorpus(Corpus):
         return TokenIndex(str(self.files[0].path), header, frames, self.names, **places)
 
 
-def corpus_of(data: Source | Corpus | None, manifest: Described = None) -> Corpus:
-    """The corpus of token files, or of shards without the held-out shards."""
+def corpus_of(data: Source | Corpus | None, manifest: Described = None, *, warn: bool = True) -> Corpus:
+    """The corpus of token files, or of shards without the held-out shards, of which it warns."""
     # Compared with None, because a corpus of token files without documents is false.
     corpus = None if isinstance(data, Corpus) else token_corpus(data, manifest)
-    return (Corpus.of(data, manifest) if corpus is None else corpus).without_held_out()
+    return (Corpus.of(data, manifest) if corpus is None else corpus).without_held_out(warn=warn)
 
 
 def token_corpus(source: Source | None, manifest: Described = None) -> TokenCorpus | None:
