@@ -29,19 +29,28 @@ _CASED = 0x20000
 """From this character on, none is white space, punctuation or a symbol, and none has a lower case."""
 _SPACE, _DELETED, _UNHASHED = np.uint32(0xFFFFFFFF), np.uint32(0xFFFFFFFE), np.uint32(0xFFFFFFFD)
 _ASCII = np.uint8(0x80)
+_NOT_PLAIN = "ΣİȺȾ"
 
 
 @cache
 def folds() -> UInt32:
-    """The hash's form of each character, by code: a character, or one of three marks, uint32 [0x110000].
+    """The hash's form of each character, by code: a character, or one of three marks, uint32 [0x110000]."""
+    table = np.arange(0x110000, dtype=np.uint32)
+    table[:_CASED] = forms()
+    table[[ord("Σ"), ord("ς")]], table[0x307] = ord("σ"), _UNHASHED
+    return table
+
+
+@cache
+def forms() -> UInt32:
+    """The lower case of each character, by code, or a mark of a space or of one to delete, uint32 [_CASED].
 
     Characters of the Unicode categories P and S are deleted.
     """
-    table, characters = np.arange(0x110000, dtype=np.uint32), [chr(code) for code in range(_CASED)]
-    table[:_CASED] = [ord(character.lower()[0]) for character in characters]
-    table[:_CASED][[unicodedata.category(character)[0] in "PS" for character in characters]] = _DELETED
-    table[:_CASED][[character.isspace() for character in characters]] = _SPACE
-    table[[ord("Σ"), ord("ς")]], table[0x307] = ord("σ"), _UNHASHED
+    characters = [chr(code) for code in range(_CASED)]
+    table = np.array([ord(character.lower()[0]) for character in characters], np.uint32)
+    table[[unicodedata.category(character)[0] in "PS" for character in characters]] = _DELETED
+    table[[character.isspace() for character in characters]] = _SPACE
     return table
 
 
@@ -50,9 +59,9 @@ def compacted(text: str) -> tuple[bytes, int]:
 
     A piece of only punctuation and symbols is no word.
     """
-    data = np.frombuffer(f"{text.lower()} ".encode(), np.uint8)
+    data = np.frombuffer(f"{_plain_case(text)} ".encode(), np.uint8)
     words = np.empty_like(data)
-    size, count = _compact(data, folds(), words)
+    size, count = _compact(data, forms(), words)
     return words[:size].tobytes(), count
 
 
@@ -61,59 +70,82 @@ def compacted_all(texts: Sequence[str]) -> tuple[Bytes, Int64]:
 
     Returns their bytes, and where the words of each text begin, and the end, int64 [texts + 1].
     """
-    lowered = pa.array([text if text.isascii() else text.lower() for text in texts], pa.large_string())
-    _, ends, values = lowered.buffers()
+    column = pa.array(map(_plain_case, texts), pa.large_string(), size=len(texts))
+    _, ends, values = column.buffers()
     ends, size = np.frombuffer(ends, np.int64, len(texts) + 1), 0 if values is None else values.size
     data = np.frombuffer(values, np.uint8) if size else np.empty(0, np.uint8)
     words, offsets = np.empty(len(data) + len(texts) + 1, np.uint8), np.empty(len(texts) + 1, np.int64)
     words[0], offsets[0] = 32, 1
-    _compact_all(data, ends, folds(), words, offsets)
+    _compact_all(data, ends, forms(), words, offsets)
     return words[: offsets[-1]], offsets
 
 
+def _plain_case(text: str) -> str:
+    """The text, in lower case if the lower case of a character is more than a character, or longer in UTF-8.
+
+    That of a sigma depends on its place in a word. `str.lower` of a text that is not ASCII is slow.
+    """
+    is_plain = text.isascii() or not any(character in text for character in _NOT_PLAIN)
+    return text if is_plain else text.lower()
+
+
 @compiled()
-def _compact(data: Bytes, fold: UInt32, words: Bytes) -> tuple[int, int]:
-    """Write the words of a text that is lower-cased, or ASCII; returns their bytes and their number.
+def _compact(data: Bytes, forms: UInt32, words: Bytes) -> tuple[int, int]:
+    """Write the words of a text with a plain case; returns their bytes and their number.
 
     ASCII has no branch: each byte is written, and stays if it belongs to a word or is the first space behind one.
     """
-    at, stop, size, count, is_apart = np.uint64(0), np.uint64(len(data)), 0, 0, True
+    at, stop, size, one, count, is_apart = np.uint64(0), np.uint64(len(data)), np.uint64(0), np.uint64(1), 0, True
     while at < stop:
         if data[at] < _ASCII:
-            code = fold[np.uint64(data[at])]
-            is_space, stays = code == _SPACE, code != _DELETED
-            words[size] = np.uint8(32) if is_space else np.uint8(code)
+            form = forms[np.uint64(data[at])]
+            is_space, stays = form == _SPACE, form != _DELETED
+            words[size] = np.uint8(32) if is_space else np.uint8(form)
             ends_word = is_space & (not is_apart)
-            size += int(stays & ((not is_space) | ends_word))
+            size += np.uint64(stays & ((not is_space) | ends_word))
             count += int(ends_word)
             is_apart = is_space | (is_apart & (not stays))
-            at += np.uint64(1)
+            at += one
             continue
         code, width = decoded(data, at)
-        code = fold[np.uint64(code)]
-        if code == _SPACE:
+        form = forms[np.uint64(code)] if code < len(forms) else code
+        if form == _SPACE:
             if not is_apart:
                 words[size] = 32
-                size += 1
+                size += one
                 count += 1
             is_apart = True
-        elif code != _DELETED:
-            for i in range(width):
-                words[size] = data[at + np.uint64(i)]
-                size += 1
+        elif form != _DELETED:
+            size = _write_character(form, words, size)
             is_apart = False
         at += width
     if not is_apart:
         words[size] = 32
-        size += 1
+        size += one
         count += 1
-    return size, count
+    return int(size), count
 
 
 @compiled()
-def _compact_all(data: Bytes, ends: Int64, fold: UInt32, words: Bytes, offsets: Int64) -> None:
+def _write_character(form: np.uint32, words: Bytes, size: np.uint64) -> np.uint64:
+    """Write a character in UTF-8; returns where it ends."""
+    code, one, six = np.uint64(form), np.uint64(1), np.uint64(6)
+    if code < np.uint64(0x80):
+        words[size] = np.uint8(code)
+        return np.uint64(size + one)
+    more = one + np.uint64(code >= np.uint64(0x800)) + np.uint64(code >= np.uint64(0x10000))
+    words[size] = np.uint8((np.uint64(0xF0) << (np.uint64(3) - more) | code >> (six * more)) & np.uint64(0xFF))
+    while more > np.uint64(0):
+        more -= one
+        size += one
+        words[size] = np.uint8(np.uint64(0x80) | (code >> (six * more)) & np.uint64(0x3F))
+    return np.uint64(size + one)
+
+
+@compiled()
+def _compact_all(data: Bytes, ends: Int64, forms: UInt32, words: Bytes, offsets: Int64) -> None:
     for text in range(len(ends) - 1):
-        size, _ = _compact(data[ends[text] : ends[text + 1]], fold, words[offsets[text] :])
+        size, _ = _compact(data[ends[text] : ends[text + 1]], forms, words[offsets[text] :])
         offsets[text + 1] = offsets[text] + size
 
 

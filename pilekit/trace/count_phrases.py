@@ -76,23 +76,28 @@ def count_phrases(
     if phrases == STANDARD_INPUT and any(shard.path == STANDARD_INPUT for shard in corpus.shards):
         raise PilekitError("standard input (-) cannot be both the phrases and the corpus; save one to a file first")
     job = CorpusJob(corpus, **work)
-    given = Phrases.read(phrases, field)
-    parameters = {"phrases": given.hash, "words": words, "sort": sort, **corpus.manifest.record}
+    given = [Phrases.read(phrases, field)]  # `_count` takes them out, so that their memory is free while it counts.
+    parameters = {"phrases": given[0].hash, "words": words, "sort": sort, **corpus.manifest.record}
     parameters["subsets"] = None if chosen is None else sorted(chosen)
     make = partial(_count, given=given, parameters=parameters, subsets=chosen)
     return rows_result(PhraseCounts, out, job, parameters, make)
 
 
-def _count(job: FolderJob, *, given: Phrases, parameters: Mapping[str, Any], subsets: Sequence[str] | None) -> Made:
+def _count(
+    job: FolderJob, *, given: list[Phrases], parameters: Mapping[str, Any], subsets: Sequence[str] | None
+) -> Made:
     """Count all shards of the job."""
-    words, folder, corpus = bool(parameters["words"]), job.output.folder, job.corpus
-    sought = given.words() if words else given
+    words, folder, corpus, sought = bool(parameters["words"]), job.output.folder, job.corpus, given.pop()
+    phrases = sought.saved(folder / "given")
+    if words:
+        sought = sought.words()
     table = PhraseTable.build(sought.data, sought.ends)
+    del sought
     table.save(folder / "phrases")
-    numbers, given = np.sort(table.number).astype(np.int64), given.saved(folder / "given")
-    del sought, table  # The shards' processes map the files, and this may be one of them.
-    if (repeated := len(given) - len(numbers)) > 0:
-        first = given.place(int(np.setdiff1d(np.arange(len(given)), numbers, assume_unique=True)[0]))
+    numbers = np.sort(table.number)
+    del table  # The shards' processes map the files, and this may be one of them.
+    if (repeated := len(phrases) - len(numbers)) > 0:
+        first = phrases.place(int(np.setdiff1d(np.arange(len(phrases)), numbers, assume_unique=True)[0]))
         logger.warning("%s: was given before; equal phrases count once (%s left out)", first, f"{repeated:,}")
     reading = partial(read, subsets=subsets, on_error=job.on_error, manifest=corpus.manifest)
     notes = job.process_unfinished(partial(count_shard, reading=reading, words=words))
@@ -100,7 +105,7 @@ def _count(job: FolderJob, *, given: Phrases, parameters: Mapping[str, Any], sub
     documents: dict[str, int] = reduce(add_counts, (note["subsets"] for note in notes.values()), {})
     if job.part is None:
         check_label(corpus, documents, subsets, discard=job.output.discard)
-    sums, skipped = totals(shards, len(given)), SkippedLines.from_notes(notes, job.shards)
+    sums, skipped = totals(shards, len(phrases)), SkippedLines.from_notes(notes, job.shards)
     if parameters["sort"] == "count":
         numbers = numbers[np.argsort(-sums[0, numbers], kind="stable")]
     summary = {
@@ -112,7 +117,7 @@ def _count(job: FolderJob, *, given: Phrases, parameters: Mapping[str, Any], sub
         "skipped": skipped.count,
         "subsets": dict(sorted(documents.items(), key=lambda item: (-item[1], item[0]))),
     }
-    return Made(count_rows(shards, given, numbers, sums), summary, skipped)
+    return Made(count_rows(shards, phrases, numbers, sums), summary, skipped)
 
 
 def count_shard(

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from pilekit.artifacts.parquet_rows import ROWS_PER_GROUP
-from pilekit.display.fitted_table import DASH, SHORTEN, Column, FittedTable, rounded_count
+from pilekit.display.fitted_table import DASH, MOST_ROWS, SHORTEN, Column, FittedTable, rounded_count
 from pilekit.errors import counted
-from pilekit.trace.phrase_kernel import Int64
+from pilekit.trace.phrase_kernel import Int32, Int64
 from pilekit.trace.phrases import Phrases
 from pilekit.trace.result_file import RowsResult
 
@@ -25,7 +25,7 @@ SCHEMA = pa.schema(
 )
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class PhraseCounts(RowsResult):
     """How often phrases occur in a corpus, and in how many documents.
 
@@ -48,7 +48,7 @@ class PhraseCounts(RowsResult):
 
     def table(self) -> FittedTable[int]:
         """A row per phrase."""
-        rows, summary = self.rows, self.summary
+        rows, summary = self.first_rows(MOST_ROWS), self.summary
 
         def cell(row: int, name: str) -> Any:
             return rows[name][row].as_py()
@@ -65,7 +65,7 @@ class PhraseCounts(RowsResult):
         ]
         searched = f"{summary['found']:,} of {counted(summary['phrases'], 'phrase')} found"
         notes = [f"{searched} in {counted(summary['documents'])}"]
-        return FittedTable(range(len(rows)), columns, priority=("Most in", SHORTEN), notes=notes)
+        return FittedTable(range(summary["phrases"]), columns, priority=("Most in", SHORTEN), notes=notes)
 
 
 def _count(title: str, short: str, number: Any) -> Column[int]:
@@ -109,13 +109,13 @@ def totals(shards: Sequence[ShardCounts], phrases: int) -> Int64:
 
 
 def count_rows(
-    shards: Sequence[ShardCounts], phrases: Phrases, numbers: Int64, sums: Int64, at_a_time: int = ROWS_PER_GROUP
+    shards: Sequence[ShardCounts], phrases: Phrases, numbers: Int32, sums: Int64, at_a_time: int = ROWS_PER_GROUP
 ) -> Iterator[pa.RecordBatch]:
     """The rows of the phrases of these numbers, which `totals` has the sums of, in this order."""
     labels = sorted({label for shard in shards for label in shard.labels})
     names = pa.array(labels, pa.string())
     for begin in range(0, len(numbers), at_a_time):
-        chosen = numbers[begin : begin + at_a_time]
+        chosen = numbers[begin : begin + at_a_time].astype(np.int64)
         place, label, occurrences, documents = _in_subsets(shards, chosen, {name: i for i, name in enumerate(labels)})
         order = np.lexsort((label, -occurrences, place))
         columns = [names.take(pa.array(label[order])), pa.array(occurrences[order]), pa.array(documents[order])]

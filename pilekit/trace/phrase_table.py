@@ -11,7 +11,7 @@ position is Q or an ancestor of Q, because whatever lies between a string and on
 one binary search compares bytes and finds all phrases at a position, however many share their beginning or contain
 each other. Equal hashes of other heads cost time and nothing else.
 
-All processes map the arrays from files, so memory holds them once. A phrase takes its own bytes and about 20 more.
+All processes map the arrays from files, so memory holds them once. A phrase takes its own bytes and about 26 more.
 """
 
 from __future__ import annotations
@@ -83,23 +83,24 @@ class PhraseTable(NamedTuple):
 
         `data` has less than 2 GiB.
         """
-        begins = np.concatenate([[0], ends[:-1]])
-        size, first, classes, numbers = ends - begins, 0, list[LengthClass](), list[Int64]()
+        stops: Int32 = ends.astype(np.int32)
+        begins: Int32 = np.append(np.int32(0), stops[:-1])
+        size, first, classes, numbers = stops - begins, 0, list[LengthClass](), list[Int32]()
         for head, longer in zip(HEADS, (*HEADS[1:], 1 << 31), strict=True):
-            chosen = np.flatnonzero((size >= head) & (size < longer))
+            chosen = np.flatnonzero((size >= head) & (size < longer)).astype(np.int32)
             if len(chosen):
                 if head == HEADS[-1]:
                     head = min(LONGEST_HEAD, int(size[chosen].min()))
-                length_class, order = _length_class(data, begins, ends, chosen, head, first)
+                length_class, order = _length_class(data, begins, stops, chosen, head, first)
                 classes.append(length_class)
                 numbers.append(order)
                 first += len(order)
         number = np.concatenate(numbers)
-        begin = np.concatenate([[0], np.cumsum(size[number])]).astype(np.int32)
+        begin: Int32 = np.append(np.int32(0), np.cumsum(size[number], dtype=np.int32))
         store, parent = np.empty(int(begin[-1]), np.uint8), np.full(len(number), -1, np.int32)
-        gather(data, begins[number], np.cumsum(size[number]), store)
+        gather(data, begins[number], begin[1:], store)
         depth = max(link_parents(store, begin, one.members, parent) for one in classes)
-        return cls(store, begin, parent, number.astype(np.int32), depth, tuple(classes))
+        return cls(store, begin, parent, number, depth, tuple(classes))
 
     def find(self, data: Bytes, offsets: Int64, *, at_words: bool = False, positions: int = 1 << 15) -> Iterator[Int32]:
         """The longest phrase of each class at each place of documents, with the document's index; int32 [found, 2].
@@ -109,15 +110,15 @@ class PhraseTable(NamedTuple):
         at_words    find only phrases behind a space
         positions   how many are searched at a time, which is the most that an array has
         """
-        candidates = np.empty(positions + 1, np.int32)
-        starts, groups, found = np.empty_like(candidates), np.empty_like(candidates), np.empty((positions, 2), np.int32)
+        starts, candidates, groups = np.empty((3, positions + 1), np.int32)
+        scratch, found = (candidates, groups, np.empty(positions + 1, np.uint64)), np.empty((positions, 2), np.int32)
         table, ends, last, document = (self.store, self.begin, self.parent), offsets[1:], int(offsets[-1]), 0
         for begin in range(int(offsets[0]), last, positions):
             end = min(begin + positions, last)
             words = starts[: word_starts(data, begin, end, starts)] if at_words else None
             place = (data, begin, end, ends, document, words)
             for length_class in self.classes:
-                count, document = find_phrases(*place, table, length_class, candidates, groups, found)
+                count, document = find_phrases(*place, table, length_class, scratch, found)
                 if count:
                     yield found[:count]
 
@@ -152,13 +153,14 @@ class PhraseTable(NamedTuple):
 
 
 def _length_class(
-    data: Bytes, begins: Int64, ends: Int64, chosen: Int64, head: int, first: int
-) -> tuple[LengthClass, Int64]:
+    data: Bytes, begins: Int32, ends: Int32, chosen: Int32, head: int, first: int
+) -> tuple[LengthClass, Int32]:
     """The class of the chosen phrases, the first of which gets the number `first`, and their numbers in its order."""
     hashes = np.empty(len(chosen), np.uint64)
     hash_heads(data, begins[chosen], head, hashes)
-    order = np.argsort(hashes, kind="stable")
+    order = np.argsort(hashes, kind="stable").astype(np.int32)
     chosen, hashes = chosen[order], hashes[order]
+    del order
     bits = min(28, max(1, (len(chosen) - 1).bit_length()))
     keyed = hashes >> np.uint64(32 - bits)
     edges = np.flatnonzero(np.concatenate([[True], keyed[1:] != keyed[:-1], [True]]))
@@ -170,9 +172,9 @@ def _length_class(
         members.sort(key=texts.__getitem__)  # A stable sort: of equal texts the first given comes first.
         chosen[begin:end] = members
         kept[begin:end] = [True, *(texts[one] != texts[before] for before, one in pairwise(members))]
-    filter = np.zeros(1 << max(LEAST_FILTER_BITS, (16 * len(chosen)).bit_length() - 1) - 6, np.uint64)
+    filter = np.zeros(1 << max(LEAST_FILTER_BITS, (32 * len(chosen)).bit_length() - 1) - 6, np.uint64)
     fill_filter(data, begins[chosen], head, filter)
-    members = (np.concatenate([[0], np.cumsum(kept)])[edges] + first).astype(np.int32)
+    members = np.append(np.int32(0), np.cumsum(kept, dtype=np.int32))[edges] + np.int32(first)
     places = np.searchsorted(hashes[edges[:-1]] >> np.uint64(64 - bits), np.arange((1 << bits) + 1, dtype=np.uint64))
     keys = keyed[edges[:-1]].astype(np.uint32)
     return LengthClass(head, keys, members, places.astype(np.int32), filter), chosen[kept]

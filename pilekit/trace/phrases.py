@@ -23,9 +23,11 @@ from pilekit.cutting.words import compacted_all
 from pilekit.errors import PilekitError, shortened
 from pilekit.shards.read.blocks import locate_errors
 from pilekit.shards.read.open import open_file, open_stored
-from pilekit.trace.phrase_kernel import Bytes, Int64, gather
+from pilekit.trace.phrase_kernel import Bytes, Int64
+from pilekit.workers.kernels import compiled
 
 MOST_BYTES = 1 << 31
+_NEWLINE, _RETURN = np.uint8(10), np.uint8(13)
 RECORD_SUFFIXES = (".jsonl", ".json", ".ndjson", ".parquet")
 
 
@@ -68,16 +70,12 @@ class Phrases:
     def _of_lines(cls, path: str) -> Self:
         text = file_bytes(path)
         _check_utf8(text, path)
-        data = np.frombuffer(text if text.endswith(b"\n") or not text else text + b"\n", np.uint8)
-        ends = np.flatnonzero(data == ord("\n"))
-        begins = np.append(0, ends[:-1] + 1)[: len(ends)]
-        ends = ends - ((ends > begins) & (data[ends - 1] == ord("\r")))
-        ends_there = np.cumsum(ends - begins)
-        phrases = cls(data, ends_there, range(1, len(ends) + 1), path)
-        phrases._check(ends - begins)
-        store = np.empty(int(ends_there[-1]), np.uint8)
-        gather(data, begins, ends_there, store)
-        return replace(phrases, data=store)
+        lines = text.count(b"\n") + (not text.endswith(b"\n") and len(text) > 0)
+        store, ends = np.empty(len(text), np.uint8), np.empty(lines, np.int64)
+        _cut_lines(np.frombuffer(text, np.uint8), store, ends)
+        phrases = cls(store[: ends[-1] if lines else 0], ends, range(1, lines + 1), path)
+        phrases._check(np.diff(ends, prepend=0))
+        return phrases
 
     @classmethod
     def _of_texts(cls, texts: Iterable[tuple[int, object]], path: str | None) -> Self:
@@ -146,6 +144,20 @@ class Phrases:
                 np.save(file, values)
             maps.append(np.load(folder / f"{name}.npy", mmap_mode="r").view(np.ndarray))
         return replace(self, data=maps[0], ends=maps[1])
+
+
+@compiled()
+def _cut_lines(text: Bytes, store: Bytes, ends: Int64) -> None:
+    """Write the lines without their ends into `store`, one behind the other, and where each ends there."""
+    size, begin, line = 0, 0, 0
+    for at in range(len(text) + 1):
+        if at < len(text) and text[at] != _NEWLINE:
+            store[size] = text[at]
+            size += 1
+        elif line < len(ends):
+            size -= int(size > begin and store[size - 1] == _RETURN)
+            ends[line] = begin = size
+            line += 1
 
 
 def _place(path: str | None, line: int) -> str:

@@ -1,16 +1,19 @@
 """`rows_result`: the result of a job whose rows stand in one Parquet file, with the header of a job folder as metadata.
 
 A job works in OUT.unfinished/ until OUT is there, or in a temporary folder if it has no `out`. A killed run resumes
-there, and a finished file is read again.
+there, and a finished file is read again. A result keeps its file open, and reads the rows when they are asked for. So
+a table of the first rows takes little memory, and a file that was removed is still there for its result.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -22,6 +25,7 @@ from pilekit.artifacts.atomic_write import check_target, write_atomically
 from pilekit.artifacts.folders import cache_folder, make_folder, refuse_linked_folders
 from pilekit.artifacts.header import FORMAT, Header, decode_header
 from pilekit.artifacts.job_folder import check_same_job
+from pilekit.artifacts.parquet_rows import ROWS_PER_GROUP
 from pilekit.display.table_result import TableResult
 from pilekit.errors import PilekitError, message_logger
 from pilekit.shards.corpus_job import CorpusJob
@@ -39,15 +43,38 @@ _REMEDY = "name another file with --out, or remove this one"
 
 @dataclass(frozen=True, repr=False)
 class RowsResult(TableResult):
-    """The base of the results: the `rows` of the file, the `summary` in its header, and the bad lines `skipped`."""
+    """The base of the results: the `rows` of the file, the `summary` in its header, and the bad lines `skipped`.
+
+    A result from another process has its rows in memory, and no file.
+    """
 
     SCHEMA: ClassVar[pa.Schema]
     COMMAND: ClassVar[str]
     KIND: ClassVar[str]
 
-    rows: pa.Table = field(repr=False)
+    file: pa.NativeFile | None = field(repr=False)
     summary: dict[str, Any]
     skipped: SkippedLines
+
+    @cached_property
+    def rows(self) -> pa.Table:
+        """All rows, in memory."""
+        return pq.ParquetFile(self.file).read()
+
+    def first_rows(self, count: int) -> pa.Table:
+        """The first `count` rows, without reading the others."""
+        if self.file is None:
+            return self.rows[:count]
+        batch = next(pq.ParquetFile(self.file).iter_batches(count), None)
+        return self.SCHEMA.empty_table() if batch is None else pa.Table.from_batches([batch])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, type(self)):
+            return NotImplemented
+        return (self.summary, self.skipped) == (other.summary, other.skipped) and bool(self.rows.equals(other.rows))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "rows": self.rows, "file": None}
 
     def to_arrow(self) -> pa.Table:
         """The rows."""
@@ -78,23 +105,21 @@ def rows_result(
 ) -> Answer:
     """The result of a command on the shards of `job`: read from the file `out` if it is finished, else made.
 
-    The rows of a part are not written, because its shards wait for the other parts. PilekitError for a part without
-    `out`, if another job wrote `out`, and if an earlier run skipped lines that are errors now.
+    The rows of a part are not written to `out`, because its shards wait for the other parts. PilekitError for a part
+    without `out`, if another job wrote `out`, and if an earlier run skipped lines that are errors now.
     """
     if job.part is not None and out is None:
         raise PilekitError(f"the results of parts of {answer.COMMAND} are kept in a file; name it with out")
-    with _result_file(out, job, answer.COMMAND) as path:
+    with _result_file(out, job, answer.COMMAND) as path, tempfile.TemporaryDirectory(prefix="pilekit-part-") as part:
         refuse_linked_folders(folder := Path(f"{path}.unfinished"))
         result = _finished_result(answer, path, job, parameters)
         if result is None:
             with corpus_folder(job, folder, kind=answer.KIND, parameters=parameters) as folder_job:
                 batches, summary, skipped = make(folder_job)
-                if job.part is None:
-                    results = {"summary": summary, "skipped": skipped.count, "bad_lines": skipped.listed()}
-                    rows = _write(answer, path, batches, parameters, folder_job.inputs, results)
-                else:
-                    rows = pa.Table.from_batches(batches, answer.SCHEMA)
-            result = answer(rows, summary, skipped)
+                results = {"summary": summary, "skipped": skipped.count, "bad_lines": skipped.listed()}
+                written = path if job.part is None else Path(part, "rows.parquet")
+                _write(answer, written, batches, parameters, folder_job.inputs, results)
+            result = answer(_opened(written), summary, skipped)
         if job.part is None:
             shutil.rmtree(folder, ignore_errors=True)  # A run that was killed at its end leaves it.
     if job.on_error == "raise" and result.skipped.count:
@@ -120,8 +145,10 @@ def _finished_result(answer: type[Answer], path: Path, job: CorpusJob, parameter
     if not path.exists():
         return None
     try:
-        rows = _read_rows(path)
-        encoded = (rows.schema.metadata or {}).get(_HEADER)
+        parquet = pq.ParquetFile(file := _opened(path))
+        encoded = (parquet.schema_arrow.metadata or {}).get(_HEADER)
+        for _ in parquet.iter_batches(ROWS_PER_GROUP):
+            pass  # Damage is told here.
     except (OSError, pa.ArrowException):
         encoded = None
     header = None if encoded is None else decode_header(encoded, path)
@@ -129,7 +156,7 @@ def _finished_result(answer: type[Answer], path: Path, job: CorpusJob, parameter
         raise PilekitError(f"{path}: exists, and is no result of pilekit {answer.COMMAND}; {_REMEDY}")
     check_same_job(path, header, parameters, inputs_for(path, job.corpus.shards).fingerprints, _REMEDY)
     logger.warning("already done: %s holds this result; to make it again, remove it first", path)
-    return answer(rows, header.results["summary"], SkippedLines.from_note(header.results))
+    return answer(file, header.results["summary"], SkippedLines.from_note(header.results))
 
 
 def _write(
@@ -139,8 +166,8 @@ def _write(
     parameters: Mapping[str, Any],
     inputs: Inputs,
     results: dict[str, Any],
-) -> pa.Table:
-    """Write the file, and return its rows."""
+) -> None:
+    """Write the file."""
     header = Header(
         format=FORMAT,
         pilekit=__version__,
@@ -154,10 +181,7 @@ def _write(
     with write_atomically(path, follow_links=True) as file, pq.ParquetWriter(file, schema, compression="zstd") as rows:
         for batch in batches:
             rows.write_batch(batch)
-    return _read_rows(path)
 
 
-def _read_rows(path: Path) -> pa.Table:
-    """All rows of a Parquet file."""
-    with pq.ParquetFile(path) as file:
-        return file.read()
+def _opened(path: Path) -> pa.NativeFile:
+    return pa.OSFile(os.fsencode(path))

@@ -1,6 +1,6 @@
 """`SubsetCounts`: how often each phrase occurs in each subset of a shard, and in how many documents.
 
-A pair of a phrase and a subset that occurs takes a cell of 26 bytes, in a list of its phrase's cells. The cell that was
+A pair of a phrase and a subset that occurs takes a cell of 24 bytes, in a list of its phrase's cells. The cell that was
 used last is the first of its list. A phrase that occurs millions of times takes no more.
 
 `PhraseTable.find` gives the longest phrase at a place. Only its occurrence is counted at once. `rows` adds it to the
@@ -15,12 +15,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.trace.phrase_kernel import Bytes, Int32, Int64
+from pilekit.trace.phrase_kernel import Bytes, Int32, Int64, prefetch
 from pilekit.trace.phrase_table import PhraseTable
 from pilekit.workers.kernels import compiled
 
-_KINDS = (np.uint16, np.int32, np.int64, np.int64, np.int32)
-"""Of each cell: subset, next cell of the phrase or 0, occurrences, documents, number of the last document."""
+_CELL = np.dtype(
+    [("occurrences", "i8"), ("following", "i4"), ("documents", "i4"), ("last", "i4"), ("subset", "u2")], align=True
+)
+"""`following`: the next cell of the phrase, or 0; `last`: the number of the last document."""
+Cells = npt.NDArray[Any]
 
 
 class SubsetCounts:
@@ -29,7 +32,7 @@ class SubsetCounts:
     def __init__(self, table: PhraseTable, cells: int = 1024):
         self._table = table
         self._heads = np.zeros(len(table.parent), np.int32)
-        self._cells: list[npt.NDArray[Any]] = [np.zeros(cells, kind) for kind in _KINDS]
+        self._cells: Cells = np.zeros(cells, _CELL)
         self._used, self._documents = 1, 1
 
     def add(self, data: Bytes, offsets: Int64, subsets: Int64, *, at_words: bool) -> None:
@@ -38,22 +41,24 @@ class SubsetCounts:
         for found in table.find(data, offsets, at_words=at_words):
             done = 0
             while done < len(found):
-                if self._used + table.depth > len(self._cells[0]):
-                    more = len(self._cells[0]) + table.depth
-                    self._cells = [np.concatenate([old, np.zeros(more, old.dtype)]) for old in self._cells]
+                if self._used + table.depth > len(self._cells):
+                    more = np.zeros(2 * len(self._cells) + table.depth, _CELL)
+                    more[: self._used] = self._cells[: self._used]  # Memory that was not written to takes no room.
+                    self._cells = more
                 done, self._used = _count(
                     *(found, done, subsets, self._documents, table.parent, table.depth, self._heads),
-                    *(tuple(self._cells), self._used),
+                    *(self._cells, self._used),
                 )
         self._documents += len(subsets)
 
     def rows(self) -> Int64:
         """Phrase's number << 16 | subset, ascending; occurrences; documents; int64 [3, pairs].
 
-        Call it once, at the end.
+        Call it once, at the end: it lets go of the table.
         """
-        rows = np.empty((3, self._used - 1), np.int64)
-        _write_rows(self._table.parent, self._table.number, self._heads, tuple(self._cells), rows)
+        rows, parent, number = np.empty((3, self._used - 1), np.int64), self._table.parent, self._table.number
+        del self._table
+        _write_rows(parent, number, self._heads, self._cells, rows)
         order = np.argsort(rows[0])
         for row in rows:
             row[:] = row[order]
@@ -73,29 +78,33 @@ def _count(
     used: int,
 ) -> tuple[int, int]:
     """Count what was found from `begin` on, as far as there are cells; returns where it stopped, and the cells used."""
-    subset, following, occurrences, documents, last = cells
     for i in range(begin, len(found)):
-        if used + depth > len(subset):
+        prefetch(heads, found[i, 0])
+    for i in range(begin, len(found)):
+        prefetch(cells, heads[found[i, 0]])
+        prefetch(parent, found[i, 0])
+    for i in range(begin, len(found)):
+        if used + depth > len(cells):
             return i, used
         phrase, name, document = found[i, 0], subsets[found[i, 1]], first + found[i, 1]
         more = 1
         while phrase >= 0:
             cell, before = heads[phrase], 0
-            while cell and subset[cell] != name:
-                before, cell = cell, following[cell]
+            while cell and cells[cell].subset != name:
+                before, cell = cell, cells[cell].following
             if not cell:
                 cell = used
                 used += 1
-                subset[cell], following[cell], heads[phrase] = name, heads[phrase], cell
+                cells[cell].subset, cells[cell].following, heads[phrase] = name, heads[phrase], cell
             elif before:
-                following[before] = following[cell]
-                following[cell], heads[phrase] = heads[phrase], cell
-            occurrences[cell] += more
+                cells[before].following = cells[cell].following
+                cells[cell].following, heads[phrase] = heads[phrase], cell
+            cells[cell].occurrences += more
             more = 0
-            if last[cell] == document:
+            if cells[cell].last == document:
                 break
-            last[cell] = document
-            documents[cell] += 1
+            cells[cell].last = document
+            cells[cell].documents += 1
             phrase = parent[phrase]
     return len(found), used
 
@@ -103,17 +112,16 @@ def _count(
 @compiled()
 def _write_rows(parent: Int32, number: Int32, heads: Int32, cells: Any, rows: Int64) -> None:
     """Add occurrences to the parents, which stand before their children, and write the rows."""
-    subset, following, occurrences, documents, _ = cells
     count = 0
     for phrase in range(len(heads) - 1, -1, -1):
         cell = heads[phrase]
         while cell:
             if parent[phrase] >= 0:
                 above = heads[parent[phrase]]
-                while subset[above] != subset[cell]:
-                    above = following[above]
-                occurrences[above] += occurrences[cell]
-            rows[0, count] = np.int64(number[phrase]) << 16 | np.int64(subset[cell])
-            rows[1, count], rows[2, count] = occurrences[cell], documents[cell]
+                while cells[above].subset != cells[cell].subset:
+                    above = cells[above].following
+                cells[above].occurrences += cells[cell].occurrences
+            rows[0, count] = np.int64(number[phrase]) << 16 | np.int64(cells[cell].subset)
+            rows[1, count], rows[2, count] = cells[cell].occurrences, cells[cell].documents
             count += 1
-            cell = following[cell]
+            cell = cells[cell].following

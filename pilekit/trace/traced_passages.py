@@ -32,7 +32,7 @@ _Traced = tuple[dict[str, Any], dict[str, Any]]
 """A row, and one of its passages."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class TextTraces(RowsResult):
     """The passages of given texts that also stand in a corpus, word for word.
 

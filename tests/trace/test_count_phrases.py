@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 import re
 from collections import Counter
@@ -185,6 +186,25 @@ def test_a_file_keeps_the_counts_and_is_no_file_of_other_phrases(
     for name in ("other.parquet", "text"):
         refused("exists, and is no result of pilekit count", "count", "--phrase", "a", data, "--out", tmp_path / name)
     assert run("count", "--phrase", "a", data, "--out", tmp_path / "b.parquet").stdout.endswith("b.parquet\n")
+
+
+def test_a_result_reads_its_rows_when_they_are_asked_for(data: Path, tmp_path: Path) -> None:
+    out, many = tmp_path / "counts.parquet", [*PHRASES, *(f"absent {number}" for number in range(300))]
+    counts, unnamed = count_phrases(data, many, out), count_phrases(data, many)
+    content = out.read_bytes()
+    out.unlink()
+    assert "(112 more)" in str(counts)
+    assert "rows" not in vars(counts)
+    assert counts.first_rows(3).equals(counts.to_arrow()[:3])
+    there = pickle.loads(pickle.dumps(counts))
+    assert counts == unnamed == there
+    assert str(there) == str(counts)
+    assert counts != count_phrases(data, PHRASES)
+    damaged = bytearray(content)
+    damaged[200:300] = bytes(100)
+    out.write_bytes(damaged)
+    with pytest.raises(PilekitError, match="exists, and is no result of pilekit count"):
+        count_phrases(data, many, out)
 
 
 def test_a_killed_run_ends_with_the_same_file_and_counts_no_shard_twice(data: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from random import Random
 
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 
@@ -242,3 +243,21 @@ def test_cleaning_and_cutting_give_the_bytes_of_local_processes_when_a_node_is_l
         same_bytes_with_a_node_lost(cluster, command, step, tmp_path / command[0], copies.parent)
         counts = json.loads((tmp_path / command[0] / "local/pile/summary.json").read_bytes())
         assert counts["dropped"] + counts.get("cut", 0) > 10
+
+
+@pytest.mark.slow
+def test_counting_and_tracing_give_the_bytes_of_local_processes_when_a_node_is_lost(
+    cluster: TwoNodes, copies: Path, tmp_path: Path
+) -> None:
+    home = copies.parent
+    texts = [json.loads(line)["text"] for line in unzstd(copies / "01.jsonl.zst").split(b"\n")[:20]]
+    phrases, traced = tmp_path / "phrases.txt", tmp_path / "traced.jsonl"
+    phrases.write_text("\n".join(text[begin : begin + 30] for text in texts for begin in range(0, 200, 7)) + "\nabsent")
+    traced.write_text("\n".join(json.dumps({"text": f"{text[:150]} other {text[150:]}"}) for text in texts))
+    for command, step, found in (
+        (("count", phrases, "corpus"), ".jsonl.npy.", "occurrences"),
+        (("trace", traced, "corpus"), ".jsonl.msgpack.", "covered"),
+    ):
+        same_bytes_with_a_node_lost(cluster, (*command, "--jobs", 2, "--out"), step, tmp_path / command[0], home)
+        rows = pq.read_table(tmp_path / command[0] / "ray/pile")
+        assert sum(rows[found].to_pylist()) > 500
