@@ -33,6 +33,7 @@ from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.folders import refuse_linked_folders
 from pilekit.artifacts.header import HEADER_FILE, Header, read_header, write_header
 from pilekit.artifacts.own_file import read_own
+from pilekit.artifacts.sealed import SealedKind
 from pilekit.errors import PilekitError, message_logger, shortened
 
 logger = message_logger(__name__)
@@ -155,6 +156,7 @@ def output_folder(
     inputs: Mapping[str, Any],
     versions: Mapping[str, str] | None = None,
     shared: bool = False,
+    tables: Mapping[str, SealedKind] | None = None,
 ) -> Iterator[Output]:
     """Create `folder`, or take over the folder of an earlier run of the same job, and lock it until the block ends.
 
@@ -164,6 +166,7 @@ def output_folder(
     versions     size and time of each input: a shard with another version is processed again
     shared       this process does a part of the job while others do theirs: it shares the lock, removes nothing, and
                  does not mark the job as finished; a run that is not shared does
+    tables       kinds of the sealed tables that a finished job has, by name; one of another pilekit is refused
 
     When the block succeeds, the job is marked as finished. When it fails, the notes stay for the next run; if no shard
     was finished, nothing stays. Raises PilekitError if another process holds the folder, if the folder holds something
@@ -176,6 +179,8 @@ def output_folder(
         # A kill in the last moment may have left notes. They may stay: the disk may be read-only.
         with suppress(OSError, PilekitError), locked(folder / LOCK_FILE, wait=False):
             output.forget()
+        for name, table in (tables or {}).items():
+            table.check_table(folder / name)
         logger.warning("already done: %s holds this result; to make it again, remove it first", folder)
         yield replace(output, finished=True)
         return

@@ -75,6 +75,10 @@ class _Format(msgspec.Struct, frozen=True):
 
 _Header = TypeVar("_Header", bound=SealedHeader)
 
+_OTHER_KIND = "it is of another kind"
+_UNMARKED = "another version of pilekit wrote it, or another program"
+"""The reason for a file without a part that each sealed one has; artefacts of early versions had none of it."""
+
 
 @dataclass(frozen=True)
 class SealedKind:
@@ -155,13 +159,15 @@ class SealedKind:
     def open_table(self, path: str | Path, header: type[_Header]) -> Iterator[tuple[_Header, pq.ParquetFile]]:
         """Header and rows of the sealed table at `path`; an error in the block is the refusal of a damaged file."""
         with self.opened(path) as file:
-            values = file.metadata.metadata or {}
-            self._check_keys(path, values, HEADER_KEY, SUM_KEY)
-            fields = self.parsed(path, values[HEADER_KEY])
-            self._check_format(path, fields, self._kind)
-            if values[SUM_KEY] != _sum_of_table(path)[1]:
+            fields, total = self._table_fields(path, file)
+            if total != _sum_of_table(path)[1]:
                 raise self.damaged(path, "it does not match its sum")
             yield self._header(path, fields, header), file
+
+    def check_table(self, path: str | Path) -> None:
+        """Refuse a file that is no sealed table of this kind and format; its rows are not read."""
+        with self.opened(path) as file:
+            self._table_fields(path, file)
 
     def sealed(self, header: SealedHeader) -> dict[str, Any]:
         """A sealed dict of JSON types."""
@@ -170,8 +176,10 @@ class SealedKind:
 
     def open_dict(self, path: str | Path, value: object, header: type[_Header]) -> _Header:
         """The header of the sealed dict `value`, which messages call `path`."""
-        if not isinstance(value, Mapping) or not _is(value.get("kind"), self._kind):
-            raise self.wrong_kind(path, "it is of another kind")
+        if isinstance(value, Mapping) and "kind" not in value:
+            raise self.wrong_kind(path, f'it has no "kind": {_UNMARKED}')
+        if not isinstance(value, Mapping) or not _is(value["kind"], self._kind):
+            raise self.wrong_kind(path, _OTHER_KIND)
         try:
             total = _sum_of_fields(value)
         except TypeError as error:  # it holds what JSON does not have
@@ -218,10 +226,18 @@ class SealedKind:
     def _with_kind(self, header: SealedHeader) -> bytes:
         return b'{"kind":"%s",%s' % (self._kind.encode(), msgspec.json.encode(header)[1:])
 
+    def _table_fields(self, path: str | Path, file: pq.ParquetFile) -> tuple[object, bytes]:
+        """The header's fields and the sum of an opened table."""
+        values = file.metadata.metadata or {}
+        self._check_keys(path, values, HEADER_KEY, SUM_KEY)
+        fields = self.parsed(path, values[HEADER_KEY])
+        self._check_format(path, fields, self._kind)
+        return fields, values[SUM_KEY]
+
     def _check_keys(self, path: str | Path, values: Mapping[bytes, bytes], *keys: bytes) -> None:
         for key in keys:
             if key not in values:
-                raise self.wrong_kind(path, f'it has no "{key.decode()}" in its metadata')
+                raise self.wrong_kind(path, f'it has no "{key.decode()}" in its metadata: {_UNMARKED}')
 
     def parsed(self, path: str | Path, text: bytes) -> object:
         """The value of the JSON in the file at `path`."""
@@ -236,7 +252,7 @@ class SealedKind:
         except msgspec.ValidationError as error:
             raise self.wrong_kind(path, reason_of_damage(error)) from error
         if version.kind != kind:
-            raise self.wrong_kind(path, "it is of another kind")
+            raise self.wrong_kind(path, _OTHER_KIND)
         if version.format != self.format:
             raise self.another_format(path, version.format, version.pilekit)
 

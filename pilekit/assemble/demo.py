@@ -34,15 +34,17 @@ REPOSTED = 20
 ASSEMBLE = Assemble(shards=4, val=0.03, test=0.03)
 
 
-def demo_corpus(folder: Path, *, arithmetic_bytes: int = 2_500_000, seed: int = 0, library: Path | None = None) -> None:
+def demo_corpus(
+    folder: str | Path, *, arithmetic_bytes: int = 2_500_000, seed: int = 0, library: str | Path | None = None
+) -> None:
     """Make the demo's corpus in `folder`, and its sources beside it; arguments as in `write_demo_sources`."""
-    sources = folder.with_name("sources")
+    sources = Path(folder).with_name("sources")
     write_demo_sources(sources, arithmetic_bytes=arithmetic_bytes, seed=seed, library=library)
     assemble_corpus(sources / MANIFEST, folder)
 
 
 def write_demo_sources(
-    folder: Path, *, arithmetic_bytes: int = 2_500_000, seed: int = 0, library: Path | None = None
+    folder: str | Path, *, arithmetic_bytes: int = 2_500_000, seed: int = 0, library: str | Path | None = None
 ) -> bool:
     """Write the sources from this Python's standard library, and `demo.toml`. False if they were already there.
 
@@ -52,11 +54,12 @@ def write_demo_sources(
     Raises PilekitError if `folder` holds anything else, even the sources of another Python or seed, or if this Python
     has no source files.
     """
+    folder = Path(folder)
     parameters = {"seed": seed, "arithmetic_bytes": arithmetic_bytes, "python": platform.python_version()}
     with output_folder(folder, kind=KIND, parameters={**parameters, "reposted": REPOSTED}, inputs={}) as output:
         if output.finished:
             return False
-        library = library or standard_library()
+        library = standard_library() if library is None else Path(library)
         documents = dict.fromkeys(python_documents(library))
         if not any(document.subset == "Github" for document in documents):
             raise PilekitError(f"no Python files in {library}: this Python came without its library's source")

@@ -34,6 +34,7 @@ from pilekit.dedup.document_table import DocumentTable, Keep, ids_of
 from pilekit.dedup.matching import find_candidates, find_exact
 from pilekit.dedup.on_cluster import ClusterSteps
 from pilekit.dedup.output.clean_shards import clean_shard, mask_shard
+from pilekit.dedup.output.removed_format import REMOVALS
 from pilekit.dedup.output.removed_table import DecisionResult, Decisions, DecisionSettings, decide
 from pilekit.dedup.output.summary import summarize
 from pilekit.dedup.previous_runs import DONE, KIND, MASKS, RECORDS, SKETCHES, EarlierRun, earlier_runs
@@ -154,7 +155,7 @@ def dedup_corpus(
     parameters["against"] = before[-1].identity if before else None
     # The threads of a process keep two CPUs busy.
     corpus_job = CorpusJob.of_steps(corpus, cpus_per_job=2, **work)
-    with corpus_folder(corpus_job, out, kind=KIND, parameters=parameters) as job:
+    with corpus_folder(corpus_job, out, kind=KIND, parameters=parameters, tables={REMOVED: REMOVALS}) as job:
         output = job.output
         records = output.result(RECORDS)
         if on_error == "raise" and records is not None and records["bad_lines"]:

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from pilekit.artifacts.folders import check_free_disk
 from pilekit.artifacts.job_folder import LOCK_FILE, NOTES, Output, output_folder
+from pilekit.artifacts.sealed import SealedKind
 from pilekit.corpus import Shard
 from pilekit.errors import PilekitError
 from pilekit.shards.corpus_job import CorpusJob, Share
@@ -103,11 +104,18 @@ class FolderJob(CorpusJob):
 
 @contextmanager
 def corpus_folder(
-    job: CorpusJob, out: str | Path, *, kind: str, parameters: Mapping[str, Any], further_inputs: Iterable[Shard] = ()
+    job: CorpusJob,
+    out: str | Path,
+    *,
+    kind: str,
+    parameters: Mapping[str, Any],
+    further_inputs: Iterable[Shard] = (),
+    tables: Mapping[str, SealedKind] | None = None,
 ) -> Iterator[FolderJob]:
     """The job with the `output_folder` at `out`; fields of the corpus's manifest become parameters.
 
     further_inputs   are read in addition to the corpus; a slash precedes their names
+    tables           as for `output_folder`
     """
     _ = job.shards  # A wrong part is an error before the folder is made.
     slashed = [replace(shard, name=f"/{shard.name}") for shard in further_inputs]
@@ -119,6 +127,7 @@ def corpus_folder(
         inputs=inputs.fingerprints,
         versions=inputs.versions,
         shared=job.part is not None,
+        tables=tables,
     ) as output:
         yield FolderJob(**vars(job), output=output, inputs=inputs)
 

@@ -160,6 +160,8 @@ def test_the_corpus_holds_out_files_with_their_docstrings_and_edited_copies(tmp_
             copies[record["meta"]["pile_set_name"]] += name.startswith("train")
     assert all(len(home) == 1 for home in homes.values())
     assert set(copies) == {subset.name for subset in subsets}
+    demo_corpus(f"{tmp_path}/again/corpus", arithmetic_bytes=400_000, library=f"{tmp_path}/library")
+    assert records_of(tmp_path / "again/corpus") == shards
 
 
 def test_finished_sources_are_kept_and_a_library_without_python_files_is_refused(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pilekit import PilekitError
 from pilekit.dedup.output.removed_format import ROWS_PER_GROUP
 from pilekit.dedup.output.removed_table import Decisions
-from pilekit.dedup.result import DedupResult
+from pilekit.dedup.result import REMOVED, DedupResult
 from pilekit.dedup.run import dedup_corpus
 from pilekit.dedup.sketch.shingles import shingle_set
 from tests.dedup import reference
@@ -244,3 +244,16 @@ def test_free_disk_is_asked_for_again_when_the_candidates_are_known(
             dedup_corpus(corpus, out=tmp_path / "out", jobs=1)
     dedup_corpus(corpus, out=tmp_path / "out", jobs=1)
     assert tree(tmp_path / "out") == tree(whole.folder)
+
+
+def test_a_finished_run_of_another_pilekit_is_refused_by_the_same_command_as_by_others(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "data", {"00": lines_of(["one text that stands here twice"] * 2)})
+    result = dedup_corpus(tmp_path / "data", tmp_path / "out", jobs=1)
+    path = tmp_path / "out" / REMOVED
+    stored = path.read_bytes()
+    assert stored.count(b'"format":2') == 1
+    path.write_bytes(stored.replace(b'"format":2', b'"format":1'))
+    message = r"removed.parquet: is a table of removed documents of format 1 from .*; run `pilekit dedup` again, into"
+    for again in (lambda: result.removed, lambda: dedup_corpus(tmp_path / "data", tmp_path / "out", jobs=1)):
+        with pytest.raises(PilekitError, match=message):
+            again()

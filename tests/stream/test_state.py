@@ -142,7 +142,8 @@ def test_a_missing_or_wrong_field_is_refused(good: dict[str, Any]) -> None:
     refused("it is not JSON", read_state, {**good, "counts": np.zeros(2)})
     refused("it does not match its sum", read_state, {**good, "sum": np.zeros(2)})
     refused("it is of another kind", read_state, {**good, "kind": np.zeros(2)})
-    refused("it is of another kind", read_state, {"version": 7, "xxh3": ""})
+    refused("it is of another kind", read_state, [good])
+    refused('it has no "kind": another version of pilekit wrote it, or', read_state, {"version": 7, "xxh3": ""})
 
 
 PLACES = st.sampled_from([0, 1, 5, 10**6, 1 << 31, 1 << 32, 1 << 40, 1 << 62, (1 << 63) - 1, -1, -(1 << 63)])

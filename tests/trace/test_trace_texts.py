@@ -207,24 +207,34 @@ def test_a_terminal_shows_the_text_in_colours_and_a_table(data: Path, texts: Pat
 
 
 def test_texts_made_of_pieces_of_real_documents_are_traced_to_them(real_corpus: Path) -> None:
-    """Each text has three pieces of known documents between words that stand nowhere."""
+    """Each of 50 texts has three pieces of known documents between words that stand nowhere.
+
+    A plain search says which other documents have a piece too.
+    """
     shard, rng = real_corpus / "minipile-00.jsonl.zst", random.Random(6)
     with read(shard) as batches:
-        documents = [document for batch in batches for document in batch if len(words_of(document.text)) > 100]
-    planted, made = [], []
-    for _ in range(50):
-        pieces = []
-        for document in rng.sample(documents, 3):
-            words = words_of(document.text)
-            size = rng.randrange(20, 60)
-            at = rng.randrange(len(words) - size)
-            pieces.append((document.number, " ".join(words[at : at + size])))
-        planted.append(pieces)
-        made.append(" qzxv ".join(piece for _, piece in pieces))
-    rows = trace_texts(shard, made).to_arrow().to_pylist()
-    for row, pieces in zip(rows, planted, strict=True):
+        documents = [(document.number, words_of(document.text)) for batch in batches for document in batch]
+    long = [(number, words) for number, words in documents if len(words) > 100]
+    pieces: list[tuple[int, str]] = []
+    for number, words in (rng.choice(long) for _ in range(150)):
+        size = rng.randrange(20, 60)
+        at = rng.randrange(len(words) - size)
+        pieces.append((number, " ".join(words[at : at + size])))
+    holding: list[list[int]] = [[] for _ in pieces]
+    for number, words in documents:
+        spaced = f" {' '.join(words)} "
+        for numbers, (_, piece) in zip(holding, pieces, strict=True):
+            if f" {piece} " in spaced:
+                numbers.append(number)
+    assert all(number in numbers for numbers, (number, _) in zip(holding, pieces, strict=True))
+
+    texts = [" qzxv ".join(piece for _, piece in pieces[at : at + 3]) for at in range(0, len(pieces), 3)]
+    traces = trace_texts(shard, texts, common=0, documents=len(documents))
+    rows = traces.to_arrow().to_pylist()
+    assert (len(rows), traces.summary["documents"]) == (50, len(documents))
+    for at, row in enumerate(rows):
         found = sorted(row["passages"], key=lambda passage: passage["start"])
-        expected = [(number, words_of(piece)) for number, piece in pieces]
-        assert [words_of(row["text"][one["start"] : one["end"]]) for one in found] == [words for _, words in expected]
-        for passage, (number, _) in zip(found, expected, strict=True):
-            assert number in [place["number"] for place in passage["places"]] or passage["documents"] > 10
+        here = slice(3 * at, 3 * at + 3)
+        assert [row["text"][one["start"] : one["end"]] for one in found] == [piece for _, piece in pieces[here]]
+        assert [[place["number"] for place in one["places"]] for one in found] == holding[here]
+        assert [one["documents"] for one in found] == [len(numbers) for numbers in holding[here]]
