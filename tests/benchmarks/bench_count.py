@@ -4,13 +4,14 @@
 
     count           `PhraseTable.find` and `SubsetCounts` on the UTF-8 of documents that were decoded before
     words           the same by words, in two steps: the words of the documents, and the search
-    command         `count_phrases` of the shard: reading, building the table, counting
+    command         `count_phrases` of the shard: reading, building the table, counting, and the table of 200 rows; with
+                    the most memory of the process, and the seconds until it reads the shard's first bytes
     ahocorasick-rs  `find_matches_as_indexes(overlapping=True)` of the same texts
     grep            `grep -c -F -f` of the same texts in a file, which counts lines; with its building of the automaton
 
 Phrases have 20 to 60 bytes and are drawn from the shard itself, so nearly all are found. Each measurement is a process
 of its own, pinned to one core. Not timed, except for grep and the command: imports, building the table or automaton,
-and a first run over a part of the documents. A peer gets --peer-kilobytes of text, because it is slow. Without --shard
+and a first run over a part of the documents. A peer gets --kilobytes of text, because it is slow. Without --shard
 text is generated.
 """
 
@@ -67,12 +68,19 @@ measure(work, batches, amount, batches[:1])
 """
 
 COMMAND = """
-import resource
+import re
 from pathlib import Path
 from pilekit import count_phrases
-def work(phrases):
-    count_phrases(SHARD, phrases, jobs=1)
-measure(work, Path(PHRASES), int(TEXTS), ["warm-up"])
+count_phrases(SHARD, ["warm-up"], jobs=1)
+first = []
+started, used = time.perf_counter(), time.process_time()
+def advance(amount):
+    first.append(time.perf_counter() - started)
+str(count_phrases(SHARD, Path(PHRASES), jobs=1, advance=advance))
+print(json.dumps({
+    "amount": int(TEXTS), "seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - used,
+    "start": first[0], "memory": int(re.search("VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10,
+}))
 """
 
 PEER = """
@@ -95,7 +103,7 @@ print(json.dumps({"amount": os.path.getsize(TEXTS), "seconds": time.perf_counter
 
 def main() -> None:
     """Measure and print."""
-    parser = options(__doc__, megabytes=(50, "text to generate"), peer_kilobytes=(2000, "text for the peers"))
+    parser = options(__doc__, megabytes=(50, "text to generate"), kilobytes=(2000, "text for the peers"))
     parser.add_argument("--shard", type=Path, help="count in this .jsonl.zst file instead")
     parser.add_argument("--phrases", type=int, nargs="+", default=[10**4, 10**5, 10**6], help="numbers of phrases")
     chosen = parser.parse_args()
@@ -108,7 +116,7 @@ def main() -> None:
     tables = []
     with tempfile.TemporaryDirectory(prefix="pilekit-bench-") as folder:
         some = Path(folder) / "texts"
-        some.write_bytes(text[: chosen.peer_kilobytes * 1000].decode(errors="ignore").encode())
+        some.write_bytes(text[: chosen.kilobytes * 1000].decode(errors="ignore").encode())
 
         def run(source: str, phrases: Path, texts: Path | int = some, python: Path = Path(sys.executable)) -> Figures:
             measured: Figures = run_peer(
@@ -129,8 +137,14 @@ def main() -> None:
                 chosen.rounds,
             )
             figures.update(measured)
-            tables.append(table(f"{number:,} phrases", measured, f"ahocorasick-rs {number:,}"))
+            extra = {"start s": start}
+            tables.append(table(f"{number:,} phrases", measured, f"ahocorasick-rs {number:,}", extra=extra))
     show(chosen, figures, tables)
+
+
+def start(rounds: list[Figures]) -> str:
+    """The fewest seconds until the first bytes of the shard are read, of contestants that read it."""
+    return f"{min(round['start'] for round in rounds):.2f}" if "start" in rounds[0] else ""
 
 
 def drawn(text: bytes, number: int, path: Path) -> Path:
